@@ -123,7 +123,7 @@ async def consumer_us(home: Path, rounds: int) -> float:
     """Return the microseconds of CPU time of the event loop for one delayed fetch."""
     home.mkdir()
     async with served_node(home) as served:
-        loop, log = asyncio.get_running_loop(), served.node.driver.replica.log
+        loop, log = asyncio.get_running_loop(), served.node.raft_node.replica.log
         with ThreadPoolExecutor(1) as client:
             for each in (rounds // 4, rounds):  # the first requests are a warm-up
                 start = time.thread_time()
@@ -161,7 +161,7 @@ async def quorum(home: Path) -> AsyncIterator[list[Node]]:
             stack.push_async_callback(node.close)
             await node.start()
             nodes.append(node)
-        while not any(one.driver.replica.core.is_leader for one in nodes):
+        while not any(one.raft_node.replica.core.is_leader for one in nodes):
             await asyncio.sleep(0.05)
         await asyncio.sleep(1)
         yield nodes
@@ -178,8 +178,8 @@ def append_all(port: int, count: int) -> None:
 async def commit_us(home: Path, count: int) -> float:
     """Return the microseconds of CPU time of the event loop for one commit of three nodes."""
     async with quorum(home) as nodes:
-        (leader,) = (one for one in nodes if one.driver.replica.core.is_leader)
-        loop, log = asyncio.get_running_loop(), leader.driver.replica.log
+        (leader,) = (one for one in nodes if one.raft_node.replica.core.is_leader)
+        loop, log = asyncio.get_running_loop(), leader.raft_node.replica.log
         epoch, port = log.epoch, int(leader.server._sockets[0].getsockname()[1])
         with ThreadPoolExecutor(1) as client:
             for each in (count // 4, count):

@@ -128,7 +128,7 @@ async def whole_us(home: Path, kind: str, count: int) -> float:
     """Return the microseconds of CPU time of the event loop for one request."""
     home.mkdir()
     async with served_node(home) as served:
-        replica, loop = served.node.driver.replica, asyncio.get_running_loop()
+        replica, loop = served.node.raft_node.replica, asyncio.get_running_loop()
         spent = 0.0
         with ThreadPoolExecutor(1) as client:
             for each in (count // 4, count):  # the first requests are a warm-up
@@ -168,8 +168,8 @@ class Stages:
         self.log.begin_epoch(_EPOCH, [LeaderChange(leader_id=1)], now_ms=0)
         self._session = session(caller())
         cache: Any = type("Cache", (), {})()
-        cache.driver = type("Driver", (), {})()
-        cache.driver.replica = type("Replica", (), {"log": self.log})()
+        cache.raft_node = type("RaftNode", (), {})()
+        cache.raft_node.replica = type("Replica", (), {"log": self.log})()
         self._cache = cast("MetadataCache", cache)
 
     def measure(self, kind: str, count: int) -> dict[str, float]:

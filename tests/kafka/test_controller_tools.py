@@ -94,7 +94,7 @@ def test_static_voters_become_dynamic(tmp_path: Path) -> None:
             down = await asyncio.to_thread(features, "downgrade", 0)
             assert "Could not downgrade kraft.version to 0." in down
             assert "Can't downgrade the version of this feature." in down
-            assert {one.node.driver.replica.core.kraft_version for one in nodes.nodes} == {1}
+            assert {one.node.raft_node.replica.core.kraft_version for one in nodes.nodes} == {1}
 
     asyncio.run(check())
 

@@ -173,7 +173,7 @@ def configuration(**listener_authorities: Authority) -> tuple[str, str]:
 
 def state_of(node: ServedNode) -> object:
     """Return all state that a request may change: in memory, and in the files of the log."""
-    replica = node.node.driver.replica
+    replica = node.node.raft_node.replica
     core, log = replica.core, replica.log
     directory = Path(node.config.directory) / "raftlog-0"
     files = {
@@ -331,7 +331,7 @@ def check_all(
             await matrix.try_all(identities)
             assert not matrix.wrong, "\n".join(matrix.wrong)
             matrix.check_audit()
-            assert node.node.driver.replica.core.is_leader
+            assert node.node.raft_node.replica.core.is_leader
             return matrix.counts
 
     return asyncio.run(check())

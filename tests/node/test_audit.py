@@ -351,7 +351,7 @@ def test_a_node_logs_connections_appends_and_changes_of_voters(tmp_path: Path) -
                 await _send(node, connection, "Produce")
                 await _send(node, connection, "AddRaftVoter")
                 await _send(node, connection, "RemoveRaftVoter")
-            offsets = node.node.driver.replica.log.end_offset
+            offsets = node.node.raft_node.replica.log.end_offset
             started = audit_lines(node)[0]
             assert started["event"] == "started"
             assert started["settings"]["node_id"] == 1

@@ -15,7 +15,7 @@ from raftlog.append import AppendRequest, Done
 from raftlog.node import raft_request_handler
 from raftlog.node.apis import ClientApis
 from raftlog.node.apis.produce import READ_AT_ONCE_BYTES_MAX, DelayedProduce
-from raftlog.node.driver import Driver
+from raftlog.node.raft_node import RaftNode
 from raftlog.quorum.roles import Leader
 from raftlog.wire import ApiKey, decode_versions_response, encode, encode_request
 from raftlog.wire.errors import UnsupportedFieldError
@@ -55,21 +55,21 @@ def test_responses_are_sent_in_the_order_of_requests(tmp_path: Path) -> None:
     with_node(tmp_path, check)
 
 
-def has_delayed_fetch(driver: Driver) -> bool:
-    role = driver.replica.core.role
+def has_delayed_fetch(raft_node: RaftNode) -> bool:
+    role = raft_node.replica.core.role
     assert isinstance(role, Leader)
     return bool(role.delayed_fetches)
 
 
 def test_a_delayed_fetch_of_a_closed_connection_is_dropped(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
-        driver = node.node.driver
+        raft_node = node.node.raft_node
         async with await node.connect() as connection:
             connection.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
             connection.ask_versions(2)
-            while not has_delayed_fetch(driver):
+            while not has_delayed_fetch(raft_node):
                 await asyncio.sleep(0)
-        while has_delayed_fetch(driver):
+        while has_delayed_fetch(raft_node):
             await asyncio.sleep(0)
 
     with_node(tmp_path, check)
@@ -90,16 +90,16 @@ def test_a_response_that_cannot_be_encoded_delays_no_other_and_does_not_end_the_
         raise bug
 
     async def check(node: ServedNode) -> None:
-        driver = node.node.driver
+        raft_node = node.node.raft_node
         async with await node.connect() as connection:
             connection.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
-            while not has_delayed_fetch(driver):
+            while not has_delayed_fetch(raft_node):
                 await asyncio.sleep(0)
             monkeypatch.setattr(raft_request_handler, "encode_response", not_encodable)
-            answer = await appended(driver, AppendRequest(records=(b"a",), deadline_ms=1e12))
+            answer = await appended(raft_node, AppendRequest(records=(b"a",), deadline_ms=1e12))
             assert isinstance(answer, Done)
             await _closes(connection, node)
-        assert not driver.is_over
+        assert not raft_node.is_over
 
     with_node(tmp_path, check)
 
@@ -166,7 +166,7 @@ def test_an_append_that_cannot_be_answered_ends_its_connection_and_not_the_repli
         def broken(*_: object) -> bytes:
             raise KeyError("a bug")
 
-        replica = node.node.driver.replica
+        replica = node.node.raft_node.replica
         end = replica.log.end_offset
         with monkeypatch.context() as patched:
             patched.setattr(DelayedProduce, "_encode_response", broken)
@@ -175,7 +175,7 @@ def test_an_append_that_cannot_be_answered_ends_its_connection_and_not_the_repli
                 connection.ask(ApiKey.PRODUCE, 9, encode(request, 9))
                 await _closes(connection, node)
         assert replica.log.end_offset == end + 1
-        assert not node.node.driver.is_over
+        assert not node.node.raft_node.is_over
 
     with_node(tmp_path, check)
 
@@ -343,26 +343,26 @@ def test_memory_released_by_a_response_starts_no_request_in_the_same_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     depth = deepest = 0
-    act = Driver.act
+    act = RaftNode.act
 
-    def counted(driver: Driver, *args: Any) -> None:
+    def counted(raft_node: RaftNode, *args: Any) -> None:
         nonlocal depth, deepest
         depth += 1
         deepest = max(deepest, depth)
-        act(driver, *args)
+        act(raft_node, *args)
         depth -= 1
 
     async def check(node: ServedNode) -> None:
-        driver = node.node.driver
+        raft_node = node.node.raft_node
         async with await node.connect() as first, await node.connect() as second:
             first.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
-            while not has_delayed_fetch(driver):
+            while not has_delayed_fetch(raft_node):
                 await asyncio.sleep(0)
             second.ask(ApiKey.FETCH, 17, delayed_fetch(node, 0), 2)
             await second.writer.drain()
             await asyncio.sleep(0.05)
-            monkeypatch.setattr(Driver, "act", counted)
-            await appended(driver, AppendRequest(records=(b"a",), deadline_ms=1e12))
+            monkeypatch.setattr(RaftNode, "act", counted)
+            await appended(raft_node, AppendRequest(records=(b"a",), deadline_ms=1e12))
             assert (await first.answer(ApiKey.FETCH, 17))[0] == 1
             assert (await second.answer(ApiKey.FETCH, 17))[0] == 2
         assert deepest == 1

@@ -47,26 +47,26 @@ async def records(connection: RawConnection) -> bytes:
 
 def test_delayed_fetches_have_no_tasks_and_end_with_their_connections(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
-        driver = node.node.driver
+        raft_node = node.node.raft_node
         async with AsyncExitStack() as stack:
             peers = [await stack.enter_async_context(await node.connect()) for _ in range(COUNT)]
             await until(lambda: len(node.node.server.connections) == COUNT)
             await until(lambda: len(asyncio.all_tasks()) < COUNT)  # the handshakes have ended
-            end = driver.replica.log.end_offset
+            end = raft_node.replica.log.end_offset
             for one in peers:
                 ask(one, node, end)
-            await until(lambda: driver.fetches.waiting_count == COUNT)
+            await until(lambda: raft_node.fetches.waiting_count == COUNT)
             assert len(asyncio.all_tasks()) < COUNT
             lost, *others = peers
             lost.writer.close()
-            await until(lambda: driver.fetches.waiting_count == COUNT - 1)
+            await until(lambda: raft_node.fetches.waiting_count == COUNT - 1)
             request = AppendRequest(records=(b"news",), deadline_ms=1e12)
-            assert isinstance(await appended(driver, request), Done)
+            assert isinstance(await appended(raft_node, request), Done)
             for one in others:
                 assert b"news" in await records(one)
             ask(others[0], node, end + 1)
-            await until(lambda: driver.fetches.waiting_count == 1)
-        await until(lambda: driver.fetches.waiting_count == 0)
+            await until(lambda: raft_node.fetches.waiting_count == 1)
+        await until(lambda: raft_node.fetches.waiting_count == 0)
 
     with_node(tmp_path, check)
 
@@ -83,21 +83,21 @@ def test_a_delayed_fetch_whose_check_fails_ends_its_connection_and_no_other(
         return check_all(self)
 
     async def check(node: ServedNode) -> None:
-        driver = node.node.driver
+        raft_node = node.node.raft_node
         async with await node.connect() as failing, await node.connect() as other:
-            end = driver.replica.log.end_offset
+            end = raft_node.replica.log.end_offset
             ask(failing, node, end, of_broken)
             ask(other, node, end)
-            await until(lambda: driver.fetches.waiting_count == 2)
+            await until(lambda: raft_node.fetches.waiting_count == 2)
             with monkeypatch.context() as patched:
                 patched.setattr(ConsumerFetch, "_check", broken)
                 request = AppendRequest(records=(b"news",), deadline_ms=1e12)
-                assert isinstance(await appended(driver, request), Done)
+                assert isinstance(await appended(raft_node, request), Done)
                 assert await failing.next_frame() is None
                 assert b"news" in await records(other)
-            assert driver.fetches.waiting_count == 0
+            assert raft_node.fetches.waiting_count == 0
         (refused,) = node.lines("refused")
         assert "internal error" in refused["reason"]
-        assert not driver.is_over
+        assert not raft_node.is_over
 
     with_node(tmp_path, check)

@@ -83,9 +83,9 @@ def test_a_node_without_free_descriptors_continues_and_accepts_no_connection(
                 await loop.sock_connect(one, ("127.0.0.1", node.port))  # in the backlog
             for at in range(40):
                 request = AppendRequest(records=(bytes(50_000),), deadline_ms=1e12)
-                assert isinstance(await appended(node.node.driver, request), Done), at
+                assert isinstance(await appended(node.node.raft_node, request), Done), at
             await _until_logged(node)
-            assert not node.node.driver.is_over
+            assert not node.node.raft_node.is_over
             early.ask_versions(3)
             assert (await early.answer(ApiKey.API_VERSIONS, 3))[0] == 3
         assert len(list((tmp_path / "data" / "raftlog-0").glob("*.log"))) > 1

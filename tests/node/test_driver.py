@@ -32,15 +32,15 @@ def append_of(value: bytes, *, base: int | None = None) -> AppendRequest:
 
 
 def batch_at(driver: Driver, offset: int) -> RecordBatch:
-    batch = read_batch(driver.replica.log.read_bytes(offset, 0), 0)
+    batch = read_batch(driver.raft_node.replica.log.read_bytes(offset, 0), 0)
     assert isinstance(batch, RecordBatch)
     return batch
 
 
 def test_concurrent_appends_share_a_batch_and_keep_their_order(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
-        start = driver.replica.log.end_offset
-        waiting = [appended(driver, append_of(b"%d" % number)) for number in range(5)]
+        start = driver.raft_node.replica.log.end_offset
+        waiting = [appended(driver.raft_node, append_of(b"%d" % number)) for number in range(5)]
         answers = await asyncio.gather(*waiting)
         assert [answer.value.base_offset for answer in answers if isinstance(answer, Done)] == [
             start + number for number in range(5)
@@ -52,11 +52,11 @@ def test_concurrent_appends_share_a_batch_and_keep_their_order(tmp_path: Path) -
 
 def test_appends_are_delayed_by_the_linger_of_the_log(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
-        start = driver.replica.log.end_offset
+        start = driver.raft_node.replica.log.end_offset
         waiting = []
         for value in (b"a", b"b", bytes(700), bytes(700)):  # the last append fills the batch
-            assert driver.replica.log.end_offset == start
-            waiting.append(appended(driver, append_of(value)))
+            assert driver.raft_node.replica.log.end_offset == start
+            waiting.append(appended(driver.raft_node, append_of(value)))
             for _ in range(20):
                 await asyncio.sleep(0)
         answers = await asyncio.gather(*waiting)
@@ -71,10 +71,12 @@ def test_appends_are_delayed_by_the_linger_of_the_log(tmp_path: Path) -> None:
 
 def test_an_append_without_records_ends_lingering(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
-        epoch = driver.replica.core.epoch
-        waiting = appended(driver, append_of(b"a"))
+        epoch = driver.raft_node.replica.core.epoch
+        waiting = appended(driver.raft_node, append_of(b"a"))
         await asyncio.sleep(0)
-        asked = await appended(driver, AppendRequest(records=(), epoch=epoch, deadline_ms=1e12))
+        asked = await appended(
+            driver.raft_node, AppendRequest(records=(), epoch=epoch, deadline_ms=1e12)
+        )
         assert isinstance(asked, Done)
         assert isinstance(await waiting, Done)
 
@@ -83,17 +85,17 @@ def test_an_append_without_records_ends_lingering(tmp_path: Path) -> None:
 
 def test_lingering_ends_at_its_deadline(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
-        assert isinstance(await appended(driver, append_of(b"a")), Done)
+        assert isinstance(await appended(driver.raft_node, append_of(b"a")), Done)
 
     with_driver(tmp_path, check, extra="[log]\nlinger_ms = 1\n")
 
 
 def test_of_concurrent_rivals_the_first_wins(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
-        end = driver.replica.log.end_offset
+        end = driver.raft_node.replica.log.end_offset
         won, lost = await asyncio.gather(
-            appended(driver, append_of(b"mine", base=end)),
-            appended(driver, append_of(b"no", base=end)),
+            appended(driver.raft_node, append_of(b"mine", base=end)),
+            appended(driver.raft_node, append_of(b"no", base=end)),
         )
         assert isinstance(won, Done)
         assert isinstance(won.value, AppendResult)
@@ -107,12 +109,12 @@ def test_of_concurrent_rivals_the_first_wins(tmp_path: Path) -> None:
 
 def test_appends_pending_when_the_node_stops_have_an_unknown_outcome(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
-        waiting = appended(driver, append_of(b"late"))
+        waiting = appended(driver.raft_node, append_of(b"late"))
         await driver.close()
         answer = await waiting
         assert isinstance(answer, Failed)
         assert isinstance(answer.error, AppendUnknownError)
-        after = await appended(driver, append_of(b"later"))
+        after = await appended(driver.raft_node, append_of(b"later"))
         assert isinstance(after, Failed)
 
     with_driver(tmp_path, check)
@@ -120,16 +122,18 @@ def test_appends_pending_when_the_node_stops_have_an_unknown_outcome(tmp_path: P
 
 def test_a_delayed_request_ends_with_records_its_deadline_or_the_node(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
-        log = driver.replica.log
+        log = driver.raft_node.replica.log
         end = log.end_offset
         news = asyncio.ensure_future(
-            driver.wait_until(lambda: log.end_offset > end, timeout_ms=20_000)
+            driver.raft_node.wait_until(lambda: log.end_offset > end, timeout_ms=20_000)
         )
         await asyncio.sleep(0)
-        appended(driver, append_of(b"news"))
+        appended(driver.raft_node, append_of(b"news"))
         assert await news
-        assert not await driver.wait_until(lambda: False, timeout_ms=5)
-        forever = asyncio.ensure_future(driver.wait_until(lambda: False, timeout_ms=20_000))
+        assert not await driver.raft_node.wait_until(lambda: False, timeout_ms=5)
+        forever = asyncio.ensure_future(
+            driver.raft_node.wait_until(lambda: False, timeout_ms=20_000)
+        )
         await asyncio.sleep(0)
         await driver.close()
         assert not await forever
@@ -146,10 +150,10 @@ def test_a_delayed_request_whose_check_fails_affects_no_other(tmp_path: Path) ->
                 raise ValueError("a bug")
             return False
 
-        waiting = asyncio.ensure_future(driver.wait_until(look, timeout_ms=20_000))
+        waiting = asyncio.ensure_future(driver.raft_node.wait_until(look, timeout_ms=20_000))
         await asyncio.sleep(0)
         is_broken = True
-        assert isinstance(await appended(driver, append_of(b"news")), Done)
+        assert isinstance(await appended(driver.raft_node, append_of(b"news")), Done)
         with pytest.raises(ValueError, match="a bug"):
             await waiting
 
@@ -167,7 +171,7 @@ def test_a_bug_in_a_step_of_a_listener_stops_the_replica(tmp_path: Path) -> None
         driver.register(Failing())
         with pytest.raises(AssertionError, match="a bug"):
             await asyncio.shield(driver.ended)
-        assert driver.is_over, "a part of its call is done"
+        assert driver.raft_node.is_over, "a part of its call is done"
 
     with_driver(tmp_path, check)
 
@@ -177,10 +181,10 @@ def test_a_failed_step_stops_the_replica(tmp_path: Path) -> None:
         def wrong(now_ms: int, time_ms: int) -> list[Outgoing]:
             raise AssertionError("a bug")
 
-        waiting = appended(driver, append_of(b"late"))
+        waiting = appended(driver.raft_node, append_of(b"late"))
         with pytest.raises(AssertionError, match="a bug"):
-            driver.act(wrong)
-        assert driver.is_over, "the interrupted step is half done"
+            driver.raft_node.act(wrong)
+        assert driver.raft_node.is_over, "the interrupted step is half done"
         assert isinstance(await waiting, Failed)
         with pytest.raises(AssertionError, match="a bug"):
             driver.ended.result()

@@ -86,12 +86,12 @@ def run(home: Path, seed: int, count: int) -> None:
         broken: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: broken.append(what))
         async with served_node(home) as node:
-            replica = node.node.driver.replica
+            replica = node.node.raft_node.replica
             before = replica.log.end_offset, replica.core.epoch
             most_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             assert await attack(node, random.Random(seed), count) > 1
             assert not broken, broken[0]
-            assert not node.node.driver.is_over
+            assert not node.node.raft_node.is_over
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most_kib
             assert grown * KIB < 64 * MIB, "memory is bounded"
             assert (replica.log.end_offset, replica.core.epoch) == before

@@ -35,18 +35,20 @@ def test_metrics_describe_the_log_and_the_quorum(tmp_path: Path) -> None:
     async def check(node: ServedNode, ask: Callable[[], Awaitable[Figures]]) -> None:
         before = await ask()
         result = await appended(
-            node.node.driver, AppendRequest(records=(b"a", b"b", b"c"), deadline_ms=1e12)
+            node.node.raft_node, AppendRequest(records=(b"a", b"b", b"c"), deadline_ms=1e12)
         )
         assert isinstance(result, Done)
         after = await ask()
         end = after["raftlog_log_end_offset",]
         assert (
-            end == before["raftlog_log_end_offset",] + 3 == node.node.driver.replica.log.end_offset
+            end
+            == before["raftlog_log_end_offset",] + 3
+            == node.node.raft_node.replica.log.end_offset
         )
         assert after["raftlog_synced_end_offset",] == after["raftlog_high_watermark",] == end
         assert after["raftlog_log_start_offset",] == 0
         assert after["raftlog_syncs_total",] > before["raftlog_syncs_total",] > 0
-        assert after["raftlog_epoch",] == node.node.driver.replica.core.epoch
+        assert after["raftlog_epoch",] == node.node.raft_node.replica.core.epoch
         assert (after["raftlog_leader_id",], after["raftlog_voters",]) == (1, 1)
         assert after["raftlog_elections_total",] == 1
         assert after["raftlog_withdrawn",] == after["raftlog_appends_waiting",] == 0

@@ -77,7 +77,7 @@ async def fill(node: ServedNode, record_count: int) -> None:
     """Append records of almost a MiB, one per batch."""
     for _ in range(record_count):
         request = AppendRequest(records=(RECORD,), deadline_ms=1e12)
-        assert isinstance(await appended(node.node.driver, request), Done)
+        assert isinstance(await appended(node.node.raft_node, request), Done)
 
 
 @asynccontextmanager
@@ -277,7 +277,7 @@ def test_a_stalled_client_is_disconnected_when_others_wait_for_its_memory(tmp_pa
 def test_a_connection_has_one_fetch_in_flight_and_other_requests_beside_it(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         await fill(node, 1)
-        end = node.node.driver.replica.log.end_offset
+        end = node.node.raft_node.replica.log.end_offset
         async with await node.connect() as connection:
             connection.ask_versions(1)
             ask_fetch(connection, 2, offset=end, max_wait_ms=60_000)
@@ -336,7 +336,7 @@ def test_appends_that_wait_for_a_large_one_end_with_their_connection(tmp_path: P
     async def check(node: ServedNode) -> None:
         executor, may_read = node.node.server._apis._executor, threading.Event()
         executor.submit(may_read.wait)
-        end = node.node.driver.replica.log.end_offset
+        end = node.node.raft_node.replica.log.end_offset
         async with await node.connect() as connection:
             ask_produce(connection, batch(b"x" * MIB), 1)
             ask_produce(connection, batch(b"small"), 2)
@@ -345,7 +345,7 @@ def test_appends_that_wait_for_a_large_one_end_with_their_connection(tmp_path: P
         may_read.set()
         await asyncio.wrap_future(executor.submit(bool))
         await fill(node, 1)
-        assert node.node.driver.replica.log.end_offset == end + 1
+        assert node.node.raft_node.replica.log.end_offset == end + 1
         assert node.node.server.clients_memory.held_byte_count == 0
 
     with_node(tmp_path, check, "")

@@ -150,7 +150,7 @@ def test_responses_for_a_slow_reader_are_held_back_and_arrive_complete(tmp_path:
     async def check(node: ServedNode, port: TlsPort) -> None:
         for _ in range(9):
             request = AppendRequest(records=(bytes(2**20 - 1_000),), deadline_ms=1e12)
-            assert isinstance(await appended(node.node.driver, request), Done)
+            assert isinstance(await appended(node.node.raft_node, request), Done)
         topic = node.node.log_identity.topic
         body = encode(fetch(max_bytes=2**23, partition_max_bytes=2**23, topic=topic), 9)
         async with await port.connect("jobs-1") as connection:

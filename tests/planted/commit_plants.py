@@ -132,7 +132,7 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="a delayed fetch of a lost connection is kept until its deadline",
         path=f"{NODE}/apis/fetch.py",
-        old="        self._cache.driver.fetches.remove(self)\n",
+        old="        self._cache.raft_node.fetches.remove(self)\n",
         new="",
         tests=(DELAYED,),
     ),
@@ -160,14 +160,14 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="a node does not linger",
-        path=f"{NODE}/driver.py",
+        path=f"{NODE}/raft_node.py",
         old="        if config.linger_ms and request.records:\n",
         new="        if config.linger_ms < 0 and request.records:\n",
         tests=(DRIVER,),
     ),
     Plant(
         bug="an append without records waits for the linger time",
-        path=f"{NODE}/driver.py",
+        path=f"{NODE}/raft_node.py",
         old="        if config.linger_ms and request.records:\n",
         new="        if config.linger_ms:\n",
         tests=(DRIVER,),

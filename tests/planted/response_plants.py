@@ -26,7 +26,7 @@ ANSWER_PLANTS: Final = (
         bug="consumers read above the high watermark",
         path=f"{APIS}/metadata_cache.py",
         old="is_committed else self.high_watermark\n",
-        new="is_committed else self.driver.replica.log.end_offset\n",
+        new="is_committed else self.raft_node.replica.log.end_offset\n",
         tests=(FETCHING,),
     ),
     Plant(

@@ -15,9 +15,9 @@ from raftlog.limits import MIB, WIRE_FRAME_BYTES_MAX
 from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.apis.client_apis import ClientApis
 from raftlog.node.connection import Connection, FlushQueue, TransferDeadline
-from raftlog.node.driver import Driver
 from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.purgatory import AppendPurgatory, Complete, FetchPurgatory
+from raftlog.node.raft_node import RaftNode
 from raftlog.node.replica import Replica
 from raftlog.node.request import Request
 from raftlog.wire import ApiKey, Listener, LogIdentity, encode_versions_response
@@ -50,7 +50,7 @@ class ClientPort:
         self._cluster = cluster
         self._loop: Final = SimulatedLoop(cluster.peers, node.node_id, later)
         self._driver: Final = NodeDriver(self._loop, node, cluster)
-        self._apis: Final = ClientApis(cast("Driver", self._driver), is_one_socket=True)
+        self._apis: Final = ClientApis(cast("RaftNode", self._driver), is_one_socket=True)
         self._memory: Final = MemoryPool(64 * MIB)
         self._flush_queue: Final = FlushQueue(self._loop)
 

@@ -52,7 +52,7 @@ class ControllerNodes:
             node = self.active
             if node is None:
                 return False
-            core, log = node.node.driver.replica.core, node.node.driver.replica.log
+            core, log = node.node.raft_node.replica.core, node.node.raft_node.replica.log
             is_known = all(len(voter.endpoints) > 1 for voter in core.voters)
             is_committed = core.high_watermark == log.end_offset
             return is_known and is_committed and controller_of(node).last_stable_offset > 3

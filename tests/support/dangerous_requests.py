@@ -37,7 +37,7 @@ class Claim:
     @property
     def epoch(self) -> int:
         """Return a stale epoch, or one that would depose the leader."""
-        return 0 if self.is_harmless else self.node.node.driver.replica.core.epoch + 10
+        return 0 if self.is_harmless else self.node.node.raft_node.replica.core.epoch + 10
 
     @property
     def topic_id(self) -> Any:
@@ -62,10 +62,10 @@ def _produce(claim: Claim) -> dict[str, Any]:
 
 def _fetch(claim: Claim, replica_id: int) -> dict[str, Any]:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10_000}
-    partition["current_leader_epoch"] = claim.node.node.driver.replica.core.epoch
+    partition["current_leader_epoch"] = claim.node.node.raft_node.replica.core.epoch
     if replica_id >= 0:
         # An acknowledgement of all records, and more.
-        partition["fetch_offset"] = claim.node.node.driver.replica.log.end_offset
+        partition["fetch_offset"] = claim.node.node.raft_node.replica.log.end_offset
         partition["last_fetched_epoch"] = partition["current_leader_epoch"]
     return {
         "cluster_id": claim.cluster_id,
@@ -112,7 +112,7 @@ def _end(claim: Claim) -> dict[str, Any]:
 def _fetch_snapshot(claim: Claim) -> dict[str, Any]:
     partition = {
         "partition": 0,
-        "current_leader_epoch": claim.node.node.driver.replica.core.epoch,
+        "current_leader_epoch": claim.node.node.raft_node.replica.core.epoch,
         "snapshot_id": {"end_offset": 0, "epoch": 0},
     }
     return {
@@ -134,7 +134,7 @@ def _add_voter(claim: Claim) -> dict[str, Any]:
 
 
 def _remove_voter(claim: Claim) -> dict[str, Any]:
-    own = claim.node.node.driver.replica.core.voters.find(1)
+    own = claim.node.node.raft_node.replica.core.voters.find(1)
     assert own is not None
     directory_id = OTHER_DIRECTORY if claim.is_harmless else own.key.directory_id
     return {
@@ -145,11 +145,11 @@ def _remove_voter(claim: Claim) -> dict[str, Any]:
 
 
 def _update_voter(claim: Claim) -> dict[str, Any]:
-    own = claim.node.node.driver.replica.core.voters.find(1)
+    own = claim.node.node.raft_node.replica.core.voters.find(1)
     assert own is not None
     return {
         "cluster_id": claim.cluster_id,
-        "current_leader_epoch": claim.node.node.driver.replica.core.epoch,
+        "current_leader_epoch": claim.node.node.raft_node.replica.core.epoch,
         "voter_id": claim.speaker,
         "voter_directory_id": uuid_or_none(own.key.directory_id),
         "listeners": [claim.endpoint],

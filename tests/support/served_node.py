@@ -15,10 +15,10 @@ from typing import Any, Self
 
 from raftlog.append import AppendRequest, RequestResult
 from raftlog.node.config import NodeConfig, parse_config
-from raftlog.node.driver import Driver
 from raftlog.node.formatting import format_directory, random_id, read_identity
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
+from raftlog.node.raft_node import RaftNode
 from raftlog.node.service import CreateService
 from raftlog.node.tls import TlsContexts
 from raftlog.quorum.messages import FetchRequest
@@ -63,7 +63,7 @@ class ServedNode:
 
     def fetch_at_the_end(self, max_wait_ms: int) -> FetchRequest:
         """Return the fetch of a replica at the log end, which the node delays."""
-        replica = self.node.driver.replica
+        replica = self.node.raft_node.replica
         return FetchRequest(
             replica=ReplicaKey(7),
             epoch=replica.core.epoch,
@@ -138,10 +138,10 @@ def transport_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
     return writer.transport
 
 
-def appended(driver: Driver, request: AppendRequest) -> asyncio.Future[RequestResult]:
+def appended(raft_node: RaftNode, request: AppendRequest) -> asyncio.Future[RequestResult]:
     """Append to the log of a leader; return the result."""
     result: asyncio.Future[RequestResult] = asyncio.get_running_loop().create_future()
-    driver.append(request, result.set_result)
+    raft_node.append(request, result.set_result)
     return result
 
 
@@ -174,8 +174,8 @@ async def served_node(
     )
     try:
         await node.start()
-        core = node.driver.replica.core
-        assert await node.driver.wait_until(
+        core = node.raft_node.replica.core
+        assert await node.raft_node.wait_until(
             lambda: core.is_leader and bool(core.high_watermark), timeout_ms=20_000
         )
         yield ServedNode(node, config, lines)

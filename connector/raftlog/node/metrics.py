@@ -24,7 +24,7 @@ from raftlog.errors import NodeAddressError
 from raftlog.limits import KIB
 from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 
-from .driver import Driver
+from .raft_node import RaftNode
 from .server import Server
 from .service import Service
 
@@ -36,14 +36,14 @@ class NodeCollector(Collector):
 
     def __init__(
         self,
-        driver: Driver,
+        raft_node: RaftNode,
         server: Server,
         elections: Callable[[], int],
         services: Sequence[Service] = (),
         *,
         lost_audit_lines: Callable[[], int],
     ) -> None:
-        self._driver = driver
+        self._raft_node = raft_node
         self._server = server
         self._elections = elections
         self._services = services
@@ -64,16 +64,16 @@ class NodeCollector(Collector):
                 yield (_counter if one.is_counter else _gauge)(one.name, one.help_text, one.value)
 
     def _log(self) -> Iterator[Metric]:
-        log = self._driver.replica.log
+        log = self._raft_node.replica.log
         yield _gauge("log_start_offset", "First offset of the log.", log.log_start_offset)
         yield _gauge("log_end_offset", "Offset of the next record to append.", log.end_offset)
         yield _gauge(
             "synced_end_offset", "End of the records synced to disk.", log.synced_end_offset
         )
-        yield _counter("syncs", "Syncs of the log started.", self._driver.sync_count)
+        yield _counter("syncs", "Syncs of the log started.", self._raft_node.sync_count)
 
     def _quorum(self) -> Iterator[Metric]:
-        core = self._driver.replica.core
+        core = self._raft_node.replica.core
         role = type(core.role)
         roles = GaugeMetricFamily(
             "raftlog_role", "1 for the role of this node, 0 for all others.", labels=["role"]
@@ -104,7 +104,7 @@ class NodeCollector(Collector):
         yield _gauge(
             "appends_waiting",
             "Appends waiting to be committed and answered.",
-            self._driver.waiting_append_count,
+            self._raft_node.waiting_append_count,
         )
         yield from _replicas(core.role)
 
@@ -188,12 +188,12 @@ def _by_label(name: str, help_text: str, label: str, counts: Mapping[str, int]) 
 # --- readiness ------------------------------------------------------------------------------------
 
 
-def readiness_problems(driver: Driver) -> tuple[str, ...]:
+def readiness_problems(raft_node: RaftNode) -> tuple[str, ...]:
     """Return why a node cannot serve now; empty if it can.
 
     A node that waits for space or for its log is healthy: to restart it does not help.
     """
-    replica = driver.replica
+    replica = raft_node.replica
     core = replica.core
     problems = []
     match core.role:

@@ -43,7 +43,7 @@ from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .audit import AuditFile, AuditLog
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
-from .driver import Driver, Notification
+from .driver import Driver
 from .formatting import read_identity, topic_id_of
 from .log_lines import LogLines, asyncio_lines
 from .metrics import (
@@ -53,6 +53,7 @@ from .metrics import (
     readiness_problems,
 )
 from .network_channel import NetworkChannel
+from .raft_node import Notification
 from .replica import Replica
 from .sasl import SaslAuthenticator, Users
 from .server import ListenerSocket, Server
@@ -231,11 +232,12 @@ class Node:
             notify=self._log_notification,
             clock=clock,
         )
+        self.raft_node: Final = self.driver.raft_node
         self._channel = NetworkChannel(
             self.log_identity,
             client_id=f"raftlog-{config.node_id}",
             software_version=__version__,
-            handle=self.driver.handle,
+            handle=self.raft_node.step,
             log_event=self._log_peer,
             tls=tls.for_peer,
             frame_bytes_max=config.limits.frame_bytes_max,
@@ -244,10 +246,10 @@ class Node:
         self.services: Final = [one for create in services if (one := create(context)) is not None]
         is_one_socket = config.clients is config.voters
         self._apis = ClientApis(
-            self.driver, is_one_socket=is_one_socket, services=self.services, audit=self.audit
+            self.raft_node, is_one_socket=is_one_socket, services=self.services, audit=self.audit
         )
         self.server: Final = Server(
-            self.driver,
+            self.raft_node,
             self._apis,
             [self._listener_socket(listener) for listener in config.listeners],
             config.limits,
@@ -281,9 +283,9 @@ class Node:
         lines = self._lines
         return NodeContext(
             config=self._config,
-            log_config=lambda: self.driver.replica.log.config,
+            log_config=lambda: self.raft_node.replica.log.config,
             cluster_id=cluster_id,
-            log=self.driver.raft_client,
+            log=self.raft_node.raft_client,
             sync_snapshot=self.driver.sync_snapshot,
             ask_leader=self._ask_leader,
             forwarded_principal=self._forwarded_principal,
@@ -296,16 +298,16 @@ class Node:
 
     async def start(self) -> None:
         """Open the listeners and start the replica. Raises ``NodeAddressError``."""
-        config, log = self._config, self.driver.replica.log
+        config, log = self._config, self.raft_node.replica.log
         if config.metrics is not None:
             collector = NodeCollector(
-                self.driver,
+                self.raft_node,
                 self.server,
                 lambda: self._election_count,
                 self.services,
                 lost_audit_lines=lambda: self.lost_audit_lines,
             )
-            problems = partial(readiness_problems, self.driver)
+            problems = partial(readiness_problems, self.raft_node)
             self._metrics = MetricsServer(collector, problems)
             await self._metrics.start(config.metrics.host, config.metrics.port)
         self.server.listen()
@@ -336,7 +338,7 @@ class Node:
 
     def _warn_of_retention(self) -> None:
         """Log a warning if retention is configured for a kraft log without snapshots."""
-        config = self.driver.replica.log.config
+        config = self.raft_node.replica.log.config
         if (not self.services and config.values is ValueKind.KRAFT) and (
             config.retention_ms is not None or config.retention_bytes is not None
         ):
@@ -390,8 +392,8 @@ class Node:
 
     def _clean(self) -> None:
         try:
-            if self.driver.clean():
-                start = self.driver.replica.log.log_start_offset
+            if self.raft_node.clean():
+                start = self.raft_node.replica.log.log_start_offset
                 self._lines.log("cleaned", log_start_offset=start)
         except (DiskFullError, LogLockedError) as error:
             self._lines.log("cleaned", level="warning", reason=str(error))
@@ -419,7 +421,7 @@ class Node:
         )
 
     async def _ask_leader(self, key: ApiKey, request: object, response_class: type[Any]) -> Any:
-        core = self.driver.replica.core
+        core = self.raft_node.replica.core
         leader_id = core.leader_id
         if leader_id is None:
             raise ConnectionError("no leader is known")

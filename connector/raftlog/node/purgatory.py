@@ -17,7 +17,6 @@ Kafka: ``DelayedOperationPurgatory``, ``DelayedProduce``, ``DelayedFetch`` and `
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import sys
 from collections import Counter, deque
@@ -33,7 +32,15 @@ from .replica import Replica
 
 T = TypeVar("T")
 Complete: TypeAlias = Callable[[RequestResult], None]
-CallLater: TypeAlias = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+
+
+class Timer(Protocol):
+    """Pending call, as ``asyncio.TimerHandle``."""
+
+    def cancel(self) -> None: ...
+
+
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
 """Calls a function after some seconds, as ``asyncio.loop.call_later``."""
 FETCHES_PER_TURN_MAX: Final = 64
 EXPIRED_PER_TURN_MAX: Final = 64
@@ -97,7 +104,7 @@ class Deadlines(Generic[T]):
         self._call_later = call_later
         self._expire = expire
         self._queue: Final[BucketQueue[T]] = BucketQueue()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._timer_ms = 0
 
     def add(self, item: T, timeout_ms: int) -> int:

@@ -39,7 +39,7 @@ from raftlog.wire import (
 from .access import Principal, Rights
 from .audit import AuditLog
 from .connection import Connection
-from .driver import Driver
+from .raft_node import RaftNode
 from .request import Request
 
 _FOR_LEADERS: Final = (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
@@ -54,15 +54,15 @@ class RaftRequestHandler:
     """Handler of the requests of replicas and of changes of voters."""
 
     def __init__(
-        self, driver: Driver, log_event: Callable[[str, str, str], None], audit: AuditLog
+        self, raft_node: RaftNode, log_event: Callable[[str, str, str], None], audit: AuditLog
     ) -> None:
-        self._driver = driver
+        self._raft_node = raft_node
         self._log_event = log_event
         self._audit = audit
 
     @property
     def _identity(self) -> LogIdentity:
-        return self._driver.identity
+        return self._raft_node.identity
 
     def handle(self, connection: Connection, request: Request[Any]) -> None:
         """Pass a request to the replica, and send its response once there is one.
@@ -126,13 +126,13 @@ class RaftRequestHandler:
                 return
             request.respond(encode_response(key, version, response, self._identity))
 
-        request_id = self._driver.receive(message, reply)
+        request_id = self._raft_node.receive(message, reply)
         ids.append(request_id)
-        if self._driver.is_waiting(request_id):
+        if self._raft_node.is_waiting(request_id):
             connection.raft_request_ids.add(request_id)
 
     def _respond_error(self, request: Request[Any], error: RequestError) -> None:
-        leader_and_epoch = self._driver.replica.core.leader_and_epoch
+        leader_and_epoch = self._raft_node.replica.core.leader_and_epoch
         request.respond(
             encode_error_response(error, request.version, leader_and_epoch, self._identity)
         )

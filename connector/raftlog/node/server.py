@@ -40,8 +40,8 @@ from .audit import AuditLog
 from .config import LimitsConfig
 from .connection import Connection, FlushQueue, TransferDeadline
 from .connection_quotas import ConnectionQuotas, CountedConnection, LimitExceeded
-from .driver import Driver
 from .memory_pool import MemoryPool
+from .raft_node import RaftNode
 from .raft_request_handler import RaftRequestHandler
 from .request import Request
 from .sasl import SaslAuthenticator, SaslStateError
@@ -92,7 +92,7 @@ class Server:
 
     def __init__(
         self,
-        driver: Driver,
+        raft_node: RaftNode,
         apis: ClientApis,
         listener_sockets: list[ListenerSocket],
         limits: LimitsConfig,
@@ -102,11 +102,11 @@ class Server:
     ) -> None:
         """``has_descriptors`` returns whether the log has its reserve of file descriptors."""
         self.metrics: Final = ServerMetrics()
-        self._driver = driver
+        self._raft_node = raft_node
         self._apis = apis
         sasl_apis = {key: Api(key=ApiKey(key), clients=at) for key, at in SASL_APIS.items()}
         self._apis_with_sasl: Final[Mapping[int, Api]] = {**apis.served, **sasl_apis}
-        self._raft_handler = RaftRequestHandler(driver, log_event, audit)
+        self._raft_handler = RaftRequestHandler(raft_node, log_event, audit)
         self._listener_sockets = listener_sockets
         self._limits = limits
         self.clients_memory: Final = MemoryPool(limits.queued_bytes_max)
@@ -238,7 +238,7 @@ class Server:
             self._connections.discard(connection)
             self._entered.pop(connection, None)
             for number in connection.raft_request_ids:
-                self._driver.drop(number)
+                self._raft_node.drop(number)
             self._left(entered)
 
         def authenticate(transport: asyncio.Transport) -> Principal | None:
@@ -446,7 +446,7 @@ class Server:
             connection.finish()
 
     def _versions(self, connection: Connection, request: Request[Any]) -> bytes:
-        core = self._driver.replica.core
+        core = self._raft_node.replica.core
         known = core.voters_at(core.high_watermark or 0)
         return encode_versions_response(
             request.version,

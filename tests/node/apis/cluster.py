@@ -19,10 +19,10 @@ from raftlog.append import AppendRequest
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis
-from raftlog.node.driver import Driver
 from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.pending_appends import PendingAppends
 from raftlog.node.purgatory import AppendPurgatory, Complete, FetchPurgatory
+from raftlog.node.raft_node import RaftNode
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.node.request import Request, Session
 from raftlog.quorum import messages
@@ -172,7 +172,7 @@ class Node:
             lambda call: asyncio.get_running_loop().call_soon(call),
         )
         self._appends = PendingAppends(self.replica, self._purgatory.complete)
-        self.apis = ClientApis(cast("Driver", self))
+        self.apis = ClientApis(cast("RaftNode", self))
 
     # --- used by request handlers -----------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.node.apis import ClientApis
-from raftlog.node.driver import Driver
+from raftlog.node.raft_node import RaftNode
 from raftlog.records.batch import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import ApiKey, Listener, decode, encode, latest_schemas
@@ -127,7 +127,7 @@ def test_voters_with_one_listener_serve_clients_there(names_clients: bool) -> No
 
     async def work() -> None:
         cluster = Cluster(3, names_clients=names_clients)
-        apis = ClientApis(cast("Driver", cluster.elect()), is_one_socket=True)
+        apis = ClientApis(cast("RaftNode", cluster.elect()), is_one_socket=True)
         body = await asked(apis, ApiKey.METADATA, 9, encode(metadata(), 9))
         assert body is not None
         decoded = decode(latest_schemas.MetadataResponse, 9, bytes(body))

@@ -37,7 +37,9 @@ def with_node(
 
 async def append(node: ServedNode, *values: bytes) -> None:
     for value in values:
-        done = await appended(node.node.driver, AppendRequest(records=(value,), deadline_ms=1e12))
+        done = await appended(
+            node.node.raft_node, AppendRequest(records=(value,), deadline_ms=1e12)
+        )
         assert isinstance(done, Done)
 
 
@@ -46,7 +48,7 @@ def test_records_of_a_quorum_are_printed_as_those_of_its_files(tmp_path: Path) -
         await append(node, b"one", b"two", b"\xff\xfe")
         printed = await ask("cat")
         assert printed[0] == 0
-        status, out, _ = run("cat", node.node.driver.replica.log.path)
+        status, out, _ = run("cat", node.node.raft_node.replica.log.path)
         assert status == 0
         assert printed[1] == [json.loads(line) for line in out.splitlines()]
         assert len(printed[1]) == 3
@@ -75,7 +77,7 @@ def test_the_state_of_a_metadata_quorum_is_shown_at_an_offset(tmp_path: Path) ->
         status, rows, _ = await ask("state", "topics")
         assert status == 0
         assert [row["name"] for row in rows if isinstance(row, dict)] == list(names)
-        end = node.node.driver.replica.log.end_offset
+        end = node.node.raft_node.replica.log.end_offset
         status, rows, _ = await ask("state", "topics", "--at", str(end - 1))
         assert [row["name"] for row in rows if isinstance(row, dict)] == ["orders"]
         status, rows, _ = await ask("diff", "--from", str(end - 1))

@@ -41,7 +41,7 @@ def topic(name: str, count: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def end_offset(nodes: ControllerNodes) -> int:
-    return nodes.nodes[0].node.driver.replica.log.end_offset
+    return nodes.nodes[0].node.raft_node.replica.log.end_offset
 
 
 def test_topics_are_created_one_by_one_and_all_with_one_commit(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def run(home: Path, seed: int, count: int) -> None:
             names = [{"name": name, "num_partitions": 2, "replication_factor": 2} for name in "ab"]
             await nodes.ask(ApiKey.CREATE_TOPICS, request(ApiKey.CREATE_TOPICS, topics=names))
             await attack(nodes, random.Random(seed), count)
-            replica = nodes.nodes[0].node.driver.replica
+            replica = nodes.nodes[0].node.raft_node.replica
             assert replica.core.high_watermark == replica.log.end_offset > 30
             batches = committed_batches(replica.log, 0, replica.log.end_offset, 1 << 30)
             assert_equals_a_replay(controller_of(nodes.nodes[0]), batches)

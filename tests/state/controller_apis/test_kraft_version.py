@@ -49,7 +49,7 @@ async def has_succeeded(nodes: ControllerNodes, level: int, *, dry: bool = False
 def test_static_voters_are_in_the_log_after_the_upgrade(tmp_path: Path) -> None:
     async def check() -> None:
         async with controller_nodes(tmp_path, 3, is_static=True, extra=FAST) as nodes:
-            replicas = [node.node.driver.replica for node in nodes.nodes]
+            replicas = [node.node.raft_node.replica for node in nodes.nodes]
             await eventually(lambda: nodes.active is not None)
             while not await has_succeeded(nodes, 1, dry=True):
                 await asyncio.sleep(0.01)
@@ -72,7 +72,7 @@ def test_static_voters_are_in_the_log_after_the_upgrade(tmp_path: Path) -> None:
                 request(
                     ApiKey.REMOVE_RAFT_VOTER,
                     cluster_id=None,
-                    voter_id=leaving.node.driver.replica.core.node_id,
+                    voter_id=leaving.node.raft_node.replica.core.node_id,
                     voter_directory_id=UUID(
                         bytes=base64.urlsafe_b64decode(f"{directory_id(leaving)}==")
                     ),

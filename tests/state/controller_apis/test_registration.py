@@ -92,7 +92,7 @@ def test_a_node_registers_itself_once_in_its_life(tmp_path: Path) -> None:
         async with controller_nodes(tmp_path, services=SERVICES) as nodes:
             node = await nodes.until_active()
             before = await registered(nodes)
-            log = node.node.driver.replica.log
+            log = node.node.raft_node.replica.log
             end_offset = log.end_offset
             await nodes.admin(ApiKey.CREATE_TOPICS, topics=[])
             alter = {"entity": [{"entity_type": "user", "entity_name": "a"}], "ops": []}

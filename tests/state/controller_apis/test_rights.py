@@ -87,7 +87,7 @@ def test_every_api_is_refused_without_its_right(tmp_path: Path) -> None:
     async def check() -> None:
         async with controller_nodes(tmp_path) as nodes:
             node = await nodes.until_active()
-            before = node.node.driver.replica.log.end_offset
+            before = node.node.raft_node.replica.log.end_offset
             for key, handler in HANDLERS.items():
                 body = request(key, **CONTENTS.get(key, {}))
                 for one in insufficient(key):
@@ -95,7 +95,7 @@ def test_every_api_is_refused_without_its_right(tmp_path: Path) -> None:
                     response = await handler.respond(hosted(node), asked)
                     assert codes(response) & REFUSED, f"{key.name}: {one.rights}"
                     encode(response, newest(key))
-            assert node.node.driver.replica.log.end_offset == before
+            assert node.node.raft_node.replica.log.end_offset == before
             assert controller_of(node).active_epoch is not None
 
     asyncio.run(check())

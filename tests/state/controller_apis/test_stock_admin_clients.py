@@ -101,9 +101,9 @@ def test_an_append_of_a_client_is_refused_with_the_reason(tmp_path: Path) -> Non
     async def check() -> None:
         async with controller_nodes(tmp_path) as nodes:
             node = await nodes.until_active()
-            end_offset = node.node.driver.replica.log.end_offset
+            end_offset = node.node.raft_node.replica.log.end_offset
             with pytest.raises(LogReadOnlyError, match="only the controllers of its nodes append"):
                 await asyncio.to_thread(append, f"127.0.0.1:{node.port}")
-            assert node.node.driver.replica.log.end_offset == end_offset
+            assert node.node.raft_node.replica.log.end_offset == end_offset
 
     asyncio.run(check())

@@ -60,7 +60,7 @@ def test_a_new_client_begins_at_the_snapshot_of_a_trimmed_quorum(tmp_path: Path)
 
     async def run() -> MetadataImage:
         async with served_node(tmp_path, SETTINGS, services=[create_publishers]) as served:
-            driver = served.node.driver
+            replica = served.node.raft_node.replica
             (service,) = served.node.services
             loader = service.listener
             assert isinstance(loader, PublishingLoader)
@@ -70,8 +70,8 @@ def test_a_new_client_begins_at_the_snapshot_of_a_trimmed_quorum(tmp_path: Path)
             def is_trimmed() -> bool:
                 if list(tmp_path.rglob("*.part")):
                     return False  # a snapshot is being written
-                driver.replica.clean(time_ms=time.time_ns() // 1_000_000)
-                return driver.replica.log.log_start_offset > 0
+                replica.clean(time_ms=time.time_ns() // 1_000_000)
+                return replica.log.log_start_offset > 0
 
             await eventually(is_trimmed)
             await asyncio.to_thread(read, bootstrap)

@@ -83,9 +83,9 @@ def test_snapshots_stop_and_their_reason_has_the_remedy(tmp_path: Path) -> None:
             assert found["raftlog_metadata_records_rejected",] == 1
             assert found["raftlog_metadata_errors_total",] == 1
             assert found["raftlog_snapshot_bytes",] == 0
-            end = served.node.driver.replica.log.end_offset
+            end = served.node.raft_node.replica.log.end_offset
             assert found["raftlog_metadata_applied_offset",] == end - 1
-            assert not served.node.driver.replica.log.snapshots
+            assert not served.node.raft_node.replica.log.snapshots
 
     asyncio.run(work())
 
@@ -138,13 +138,13 @@ def test_with_permission_the_log_is_trimmed_and_readers_start_at_the_snapshot(
     async def work() -> None:
         text = settings(port, "true")
         async with served_node(tmp_path, text, services=[create_publishers]) as served:
-            bootstrap, driver = f"127.0.0.1:{served.port}", served.node.driver
+            bootstrap, replica = f"127.0.0.1:{served.port}", served.node.raft_node.replica
             offset = await asyncio.to_thread(fill, bootstrap)
 
             def is_trimmed() -> bool:
                 if not list(tmp_path.rglob("*.part")):  # no snapshot is being written
-                    driver.replica.clean(time_ms=time.time_ns() // 1_000_000)
-                return driver.replica.log.log_start_offset > offset
+                    replica.clean(time_ms=time.time_ns() // 1_000_000)
+                return replica.log.log_start_offset > offset
 
             await eventually(is_trimmed)
             await asyncio.to_thread(change, bootstrap)

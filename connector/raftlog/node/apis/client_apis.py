@@ -26,7 +26,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRe
 from raftlog.limits import WIRE_ELEMENTS_MAX
 from raftlog.node.access import Principal
 from raftlog.node.audit import NO_AUDIT, AuditLog
-from raftlog.node.driver import Driver
+from raftlog.node.raft_node import RaftNode
 from raftlog.node.request import INTERNAL_ERROR, Request
 from raftlog.node.service import APPENDING_APIS, RequestHandler, Service
 from raftlog.wire import (
@@ -64,7 +64,7 @@ class ClientApis:
 
     def __init__(
         self,
-        driver: Driver,
+        raft_node: RaftNode,
         *,
         is_one_socket: bool = False,
         services: Sequence[Service] = (),
@@ -74,7 +74,7 @@ class ClientApis:
         self._executor: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-executor")
         self._services: Final = tuple(services)
         self._cache: Final = MetadataCache(
-            driver,
+            raft_node,
             self._executor,
             is_one_socket=is_one_socket,
             is_read_only=any(service.owns_log for service in self._services),

@@ -70,7 +70,7 @@ async def handle_describe_cluster(
         return _cluster(cache, error=error, text=text, kind=kind)
     if kind == _CONTROLLERS:
         # Kafka's admin client keeps a response without a controller for minutes (KIP-919)
-        await cache.driver.wait_until(
+        await cache.raft_node.wait_until(
             lambda: cache.leader_id() is not None, timeout_ms=LEADER_WAIT_MS
         )
     is_requested = body.include_cluster_authorized_operations
@@ -196,11 +196,11 @@ def _partition(cache: MetadataCache, role: Leader) -> responses.PartitionData:
 
 
 def _own_state(cache: MetadataCache, key: ReplicaKey) -> responses.ReplicaState:
-    now_ms = int64(cache.driver.time_ms())
+    now_ms = int64(cache.raft_node.time_ms())
     return responses.ReplicaState(
         replica_id=node(key.node_id),
         replica_directory_id=directory_of(key),
-        log_end_offset=int64(cache.driver.replica.log.end_offset),
+        log_end_offset=int64(cache.raft_node.replica.log.end_offset),
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
     )
@@ -212,7 +212,7 @@ def _state(
     """Return the state of a replica, with times of the quorum's clock as wall-clock times."""
     if progress is None:
         progress = ReplicaProgress(key=key)
-    ahead_ms = cache.driver.time_ms() - cache.driver.now_ms()
+    ahead_ms = cache.raft_node.time_ms() - cache.raft_node.now_ms()
     fetched_ms, caught_up_ms = progress.fetched_ms, progress.caught_up_ms
     return responses.ReplicaState(
         replica_id=node(key.node_id),

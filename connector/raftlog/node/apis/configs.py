@@ -114,7 +114,7 @@ def _settings(
     cache: MetadataCache, resource: requests.DescribeConfigsResource
 ) -> tuple[_Setting, ...]:
     if int(resource.resource_type) == _Resource.TOPIC:
-        return topic_settings(cache.driver.replica.log.config)
+        return topic_settings(cache.raft_node.replica.log.config)
     if not resource.resource_name:  # cluster-wide defaults: there are none
         return ()
     node_id = str(cache.core.node_id)

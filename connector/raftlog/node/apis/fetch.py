@@ -116,11 +116,11 @@ class ConsumerFetch:
             self.complete()
             return
         self._request.session.fetches[self] = None
-        self._cache.driver.fetches.add(self, timeout_ms)
+        self._cache.raft_node.fetches.add(self, timeout_ms)
 
     def cancel(self) -> None:
         """Drop the request, whose connection is lost or ends."""
-        self._cache.driver.fetches.remove(self)
+        self._cache.raft_node.fetches.remove(self)
         self._end_wait()
 
     # --- waiting for records ----------------------------------------------------------------------
@@ -177,7 +177,7 @@ class ConsumerFetch:
             error = cache.leader_error(partition.current_leader_epoch)
         if error is not ErrorCode.none:
             return error
-        log = cache.driver.replica.log
+        log = cache.raft_node.replica.log
         if partition.fetch_offset < log.log_start_offset or partition.fetch_offset > log.end_offset:
             return ErrorCode.offset_out_of_range
         return ErrorCode.none
@@ -292,7 +292,7 @@ class ConsumerFetch:
 
     def _partition(self, part: _Part) -> FetchedPartition:
         cache, index = self._cache, part.partition.partition
-        log = cache.driver.replica.log
+        log = cache.raft_node.replica.log
         if part.error is ErrorCode.none:
             is_committed = self._request.body.isolation_level == READ_COMMITTED
             diverging = part.diverging
@@ -333,7 +333,7 @@ def _divergence(
     cache: MetadataCache, partition: FetchPartition
 ) -> tuple[OffsetAndEpoch | None, ErrorCode]:
     """Return where the consumer's records diverge from this log, if they do."""
-    log = cache.driver.replica.log
+    log = cache.raft_node.replica.log
     end = log.epochs.end_offset_for(partition.last_fetched_epoch, log.end_offset)
     if end is None:
         return None, ErrorCode.offset_out_of_range
@@ -348,7 +348,7 @@ def _batches(
     """Return whole batches below ``end_offset``, from the one that contains ``offset``, and the
     offset after them. An invalid batch length is damage: only the batches before it are returned.
     """
-    log = cache.driver.replica.log
+    log = cache.raft_node.replica.log
     data = log.read_bytes(offset, byte_count_max)
     if not data:
         data = log.read_bytes(log.base_offset_at(offset), byte_count_max)

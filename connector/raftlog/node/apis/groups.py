@@ -150,11 +150,11 @@ async def _confirmed(cache: MetadataCache, request: _Request) -> ErrorCode:
         return ErrorCode.group_authorization_failed
     if not cache.is_leader:
         return ErrorCode.not_coordinator
-    deadline_ms = cache.driver.now_ms() + CONFIRM_MS
+    deadline_ms = cache.raft_node.now_ms() + CONFIRM_MS
     check = AppendRequest(records=(), epoch=cache.core.epoch, deadline_ms=deadline_ms)
     results: list[RequestResult] = []
-    cache.driver.append(check, results.append)
-    await cache.driver.wait_until(lambda: bool(results), timeout_ms=CONFIRM_MS)
+    cache.raft_node.append(check, results.append)
+    await cache.raft_node.wait_until(lambda: bool(results), timeout_ms=CONFIRM_MS)
     if not results:
         return ErrorCode.coordinator_load_in_progress
     return ErrorCode.not_coordinator if isinstance(results[0], Failed) else ErrorCode.none
@@ -167,7 +167,7 @@ def _access_error(request: _Request, group: latest_schemas.OffsetFetchGroup) -> 
 
 
 def _last_commit(cache: MetadataCache, application_id: str) -> _Commit:
-    log = cache.driver.replica.log
+    log = cache.raft_node.replica.log
     last = log.producer_state.last_commit(application_id)
     if last is None:
         return _Commit()

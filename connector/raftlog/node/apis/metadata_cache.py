@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from raftlog.node.access import Principal, Rights
 from raftlog.node.addresses import CLIENTS_NAME
 from raftlog.node.audit import NO_AUDIT, AuditLog
-from raftlog.node.driver import Driver
+from raftlog.node.raft_node import RaftNode
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.quorum.voters import Endpoint
@@ -46,7 +46,7 @@ class MetadataCache:
 
     def __init__(
         self,
-        driver: Driver,
+        raft_node: RaftNode,
         executor: Executor,
         *,
         is_one_socket: bool,
@@ -58,7 +58,7 @@ class MetadataCache:
         ``is_one_socket``: nodes have one listener for clients and voters, so every voter's endpoint
         is also a broker's. ``is_read_only``: clients may not append, because a service owns the
         log. ``warnings``: about this node, for an operator."""
-        self.driver: Final = driver
+        self.raft_node: Final = raft_node
         self.is_read_only: Final = is_read_only
         self.warnings: Final = warnings
         self.audit: Final = audit
@@ -67,11 +67,11 @@ class MetadataCache:
 
     @property
     def identity(self) -> LogIdentity:
-        return self.driver.identity
+        return self.raft_node.identity
 
     @property
     def core(self) -> QuorumCore:
-        return self.driver.replica.core
+        return self.raft_node.replica.core
 
     def topic_operations(self, principal: Principal, *, is_requested: bool) -> int:
         """Return the authorized operations on the topic, as ``operations``."""
@@ -119,7 +119,7 @@ class MetadataCache:
     @property
     def is_leader(self) -> bool:
         """Return whether this node leads and its log is open (not failed or stopping)."""
-        return isinstance(self.core.role, Leader) and not self.driver.replica.log.is_closed
+        return isinstance(self.core.role, Leader) and not self.raft_node.replica.log.is_closed
 
     @property
     def has_committed_in_epoch(self) -> bool:
@@ -131,13 +131,13 @@ class MetadataCache:
     @property
     def high_watermark(self) -> int:
         """Return the high watermark; the start of the log while it is unknown."""
-        log = self.driver.replica.log
+        log = self.raft_node.replica.log
         return max(self.core.high_watermark or 0, log.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
         """Return the end of the records outside open transactions, up to the high watermark."""
-        return self.driver.replica.log.producer_state.last_stable_offset(self.high_watermark)
+        return self.raft_node.replica.log.producer_state.last_stable_offset(self.high_watermark)
 
     def readable_end(self, isolation_level: int) -> int:
         """Return the end of the records that a client may read at Kafka's isolation level."""
@@ -157,7 +157,7 @@ class MetadataCache:
         core, role = self.core, self.core.role
         if not isinstance(role, Leader):
             return core.voters.node_ids
-        since_ms = self.driver.now_ms() - IN_SYNC_MS
+        since_ms = self.raft_node.now_ms() - IN_SYNC_MS
         found = []
         for node_id in core.voters.node_ids:
             progress = role.progress.voter(core.voters, node_id)

@@ -124,13 +124,13 @@ def _find(
 
 
 def _start(cache: MetadataCache) -> _Found:
-    log = cache.driver.replica.log
+    log = cache.raft_node.replica.log
     epoch = log.epochs.epoch_at(log.log_start_offset)
     return _Found(log.log_start_offset, leader_epoch=-1 if epoch is None else epoch)
 
 
 def _by_time(cache: MetadataCache, request: _Request, timestamp: int, end_offset: int) -> _Found:
-    log = cache.driver.replica.log
+    log = cache.raft_node.replica.log
     wanted_ms = timestamp
     if timestamp == MAX_TIMESTAMP:
         wanted_ms = log.max_timestamp_ms()
@@ -184,7 +184,7 @@ def _epoch_end(
         error = cache.leader_error(partition.current_leader_epoch)
     if error is not ErrorCode.none:
         return epoch_responses.EpochEndOffset(error_code=error, partition=partition.partition)
-    log = cache.driver.replica.log
+    log = cache.raft_node.replica.log
     end = log.epochs.end_offset_for(partition.leader_epoch, log.end_offset)
     return epoch_responses.EpochEndOffset(
         error_code=ErrorCode.none,

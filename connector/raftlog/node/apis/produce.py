@@ -189,7 +189,7 @@ class DelayedProduce:
         Raises the errors of ``read_header`` and ``append_request``.
         """
         cache, request = self._cache, self._request
-        config = cache.driver.replica.log.config
+        config = cache.raft_node.replica.log.config
         header = read_header(data, byte_count_max=config.batch_bytes_max)
         if header.compression is Compression.ZSTD and request.version < _ZSTD_FROM:
             return Refused(ErrorCode.unsupported_compression_type)
@@ -198,7 +198,7 @@ class DelayedProduce:
             data,
             header,
             config,
-            deadline_ms=cache.driver.now_ms() + request.body.timeout_ms,
+            deadline_ms=cache.raft_node.now_ms() + request.body.timeout_ms,
             gate=request.session.append_gate,
         )
         if len(data) <= READ_AT_ONCE_BYTES_MAX:
@@ -240,7 +240,7 @@ class DelayedProduce:
             byte_count = records.byte_count()
         # Counted until the append is done: decompressed, it may be a thousand times the request.
         request.session.memory.allocate(byte_count)
-        cache.driver.append(
+        cache.raft_node.append(
             append,
             partial(self._complete, ordinal, byte_count),
             timeout_ms=request.body.timeout_ms,
@@ -257,7 +257,7 @@ class DelayedProduce:
                 f"{principal.name!r} may not commit under application id {name!r}: no pattern in "
                 "[access.commits] of the nodes allows it",
             )
-        memory, commits = self._cache.driver.replica.log.producer_state, principal.commits
+        memory, commits = self._cache.raft_node.replica.log.producer_state, principal.commits
         if commits is None or memory.last_commit(name) is not None:
             return None
         own = (one for one in reversed(memory.commits) if commits.owns(one.name.application_id))
@@ -342,7 +342,7 @@ class DelayedProduce:
             message = appended_message(
                 Appended(result.epoch, result.was_duplicate, result.last_offset)
             )
-        log_start_offset = or_minus_one(cache.driver.replica.log.log_start_offset)
+        log_start_offset = or_minus_one(cache.raft_node.replica.log.log_start_offset)
         return ProduceResult(partition, 0, result.base_offset, log_start_offset, message)
 
 
