@@ -14,17 +14,19 @@ from typing import Final
 
 from raftlog.append import AppendRequest, RequestResult
 from raftlog.errors import LogError
-from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.log.writing.active_segment import PendingSync
+from raftlog.node.purgatory import Timer
+from raftlog.node.raft_node import Notification
+from raftlog.node.replica import Outgoing, Replica
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     Effect,
-    LeaderChanged,
     LogMessage,
     PersistElection,
     RoleChanged,
     Send,
 )
-from raftlog.quorum.events import RequestReceived, ResponseReceived, TimePassed
+from raftlog.quorum.events import ResponseReceived, TimePassed
 from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Follower, Leader, Role
 from raftlog.quorum.voters import Voter
@@ -53,22 +55,34 @@ class LoggedReplica(CheckedReplica):
     """Replica that writes its role transitions and changes of its files."""
 
     write_line: Callable[[str], None]
+    _end_offset: int
+    """The end that was written last."""
+
+    def write_to(self, write_line: Callable[[str], None]) -> None:
+        """Write to ``write_line`` what follows."""
+        self.write_line = write_line
+        self._end_offset = self.log.end_offset
+
+    def appended(self, *, now_ms: int, time_ms: int) -> list[Outgoing]:
+        self._write_end()
+        return super().appended(now_ms=now_ms, time_ms=time_ms)
 
     def _execute(self, effect: Effect) -> None:
-        before, snapshots = self.log.end_offset, self.log.snapshots
+        snapshots = self.log.snapshots
         if isinstance(effect, RoleChanged) and effect.old is not None:
             self.write_line(f"becomes {format_role_change(effect)}")
         super()._execute(effect)
         if isinstance(effect, PersistElection):
             self.write_line(f"writes {format_election(effect.state)}")
         if self.log.snapshots != snapshots:
+            self._end_offset = self.log.end_offset
             self.write_line(f"restarts its log at {self.log.end_offset}")
-        elif self.log.end_offset != before:
-            self.write_end(before)
+        self._write_end()
 
-    def write_end(self, before: int) -> None:
-        """Write what was appended after ``before``, or truncated."""
-        end = self.log.end_offset
+    def _write_end(self) -> None:
+        """Write what was appended or truncated."""
+        before, end = self._end_offset, self.log.end_offset
+        self._end_offset = end
         if end > before:
             self.write_line(f"appends {format_records(self.log.read_bytes(before, 1 << 30))}")
         elif end < before:
@@ -94,16 +108,13 @@ class ScriptedNode(DrivenNode):
         self.now_ms = 0
         self.jitter_ms = 0
         self.is_sync_held = False
-        self.held: list[RunSync] = []
+        self.held: list[PendingSync] = []
         self._context = context
-        self._messages: dict[int, Message] = {}
-        self._appends_asked: dict[AppendRequest, str] = {}
-        """Texts of pending append requests."""
 
     @property
     def replica(self) -> Replica:
-        assert self._running is not None, f"{self.node_id} is dead"
-        return self._running
+        assert self.raft_node is not None, f"{self.node_id} is dead"
+        return self.raft_node.replica
 
     @property
     def role(self) -> Role:
@@ -116,13 +127,13 @@ class ScriptedNode(DrivenNode):
 
     def start(self) -> None:
         try:
-            replica = self._open()
+            replica = self._open().replica
         except LogError as error:
             self.write_line(f"does not start: {type(error).__name__}")
             self.disk.kill()
             return
         assert isinstance(replica, LoggedReplica)
-        replica.write_line = self.write_line
+        replica.write_to(self.write_line)
         self.write_line(f"starts as {format_role(self.role)} end_offset={replica.log.end_offset}")
         self.step(TimePassed())
 
@@ -145,7 +156,7 @@ class ScriptedNode(DrivenNode):
             self.voter = replace(self.voter, key=key)
 
     def _die(self, reason: str = "the node died") -> None:
-        self.held, self._messages = [], {}
+        self.held = []
         super()._die(reason)
 
     def _ended(self, error: LogError) -> None:
@@ -159,9 +170,7 @@ class ScriptedNode(DrivenNode):
     def _draw_ms(self, bound_ms: int) -> int:
         return min(self.jitter_ms, bound_ms - 1)
 
-    def _notify(
-        self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
-    ) -> None:
+    def _notify(self, news: Notification) -> None:
         if isinstance(news, AdvanceHighWatermark):
             self.write_line(f"high watermark {news.offset}")
         elif isinstance(news, LogMessage):
@@ -180,8 +189,7 @@ class ScriptedNode(DrivenNode):
         message = Message(self.node_id, target, self.life, send.correlation_id, kind, send.request)
         self._context.post.send(message, f"{self.node_id} -> {target} {words}")
 
-    def _answer(self, request_id: int, response: Response) -> None:
-        request = self._messages.pop(request_id)
+    def _answer(self, request: Message, response: Response) -> None:
         is_pre_vote = request.kind == "PreVote"
         text = format_response(response, is_pre_vote=is_pre_vote)
         words = f"{request.asker} <- {self.node_id} {text}"
@@ -203,10 +211,7 @@ class ScriptedNode(DrivenNode):
         """Deliver a message to this node."""
         body = message.body
         if isinstance(body, Request):
-            if self.is_alive:
-                request_id = self.note_request(body)
-                self._messages[request_id] = message
-                self.step(RequestReceived(request_id, body))
+            self.receive_request(body, lambda response: self._answer(message, response))
         elif message.life == self.life:
             self.step(ResponseReceived(message.correlation_id, body))
 
@@ -216,30 +221,43 @@ class ScriptedNode(DrivenNode):
         assert self.held, "no sync is running"
         self._end_sync(self.held.pop(0))
 
-    def _begin_sync(self, sync: RunSync) -> None:
+    def run_sync(self, ticket: PendingSync) -> None:
         if self.is_sync_held:
-            self.held.append(sync)
+            self.held.append(ticket)
         else:
-            self._end_sync(sync)
+            self._end_sync(ticket)
 
-    def _end_sync(self, sync: RunSync) -> None:
-        sync.ticket.run()
+    def _end_sync(self, ticket: PendingSync) -> None:
+        ticket.run()
         if self.is_sync_held:
-            self.write_line(f"has synced up to {sync.ticket.end_offset}")
-        self.complete_sync(sync)
+            self.write_line(f"has synced up to {ticket.end_offset}")
+        if self.raft_node is not None:
+            self.raft_node.complete_sync(ticket)
+
+    def stepped(self, *, may_deliver: bool) -> None:
+        """Do nothing: there are no listeners, and the script advances the clock."""
+
+    def disk_full(self) -> None:
+        """Do nothing: the script makes leaders resign."""
+
+    def call_soon(self, call: Callable[[], None]) -> object:
+        raise AssertionError("a scenario has no fetches of consumers")
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        raise AssertionError("a scenario has no requests with a deadline")
 
     def pass_time(self, span_ms: int) -> None:
         """Advance the clock, and step the replica at each of its deadlines."""
         target_ms = self.now_ms + span_ms
-        while self._running is not None:
-            deadline_ms = self._running.next_deadline_ms
+        while self.raft_node is not None:
+            deadline_ms = self.raft_node.next_deadline_ms
             if deadline_ms is None or deadline_ms > target_ms:
                 break
             before_ms = self.now_ms
             self.now_ms = max(deadline_ms, self.now_ms)
             self.step(TimePassed())
-            if self._running is not None:
-                after_ms = self._running.next_deadline_ms or math.inf
+            if self.raft_node is not None:
+                after_ms = self.raft_node.next_deadline_ms or math.inf
                 assert after_ms > self.now_ms or self.now_ms > before_ms, "a timer without effect"
         self.now_ms = target_ms
 
@@ -259,18 +277,14 @@ class ScriptedNode(DrivenNode):
 
     def append(self, request: AppendRequest) -> None:
         """Submit a user's append to this node."""
-        appends = self.appends
-        assert appends is not None, "the node is stopped"
-        self._appends_asked[request] = format_append(request)
+        assert self.raft_node is not None, "the node is stopped"
+        text = format_append(request)
 
-        def submit(replica: Replica, now_ms: int, time_ms: int) -> list[Outgoing]:
-            before = replica.log.end_offset
-            outgoing = appends.submit([request], now_ms=now_ms, time_ms=time_ms)
-            assert isinstance(replica, LoggedReplica)
-            replica.write_end(before)
-            return outgoing
+        def complete(result: RequestResult) -> None:
+            self._context.write_line(format_append_result(text, result))
 
-        self.act(submit)
+        self.raft_node.append(request, complete)
 
-    def _on_append_result(self, request: AppendRequest, answer: RequestResult) -> None:
-        self._context.write_line(format_append_result(self._appends_asked.pop(request), answer))
+    def submit_in(self, delay_ms: int) -> None:
+        assert self.raft_node is not None, "it has received an append"
+        self.raft_node.submit()

@@ -141,7 +141,7 @@ class Cluster:
             return
         self.world.note(words, data)
         self.network.send(
-            source.node_id, target_id, lambda: target.receive_request(source, life, asked, data)
+            source.node_id, target_id, lambda: target.receive_frame(source, life, asked, data)
         )
 
     def voters_changed(self, response: VoterChangeResponse) -> None:

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A node behaves as the real one: the same ``Replica``, the same files. Only transport, syncs and
+1. A node behaves as the real one: the same ``RaftNode``, the same files. Only transport, syncs and
    time differ: subclasses define them.
 2. The witness sees every action of a node before any other node does.
 """
@@ -14,24 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from raftlog.append import AppendRequest, RequestResult
+from raftlog.client.log_handle import Clock
 from raftlog.errors import LogError
+from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.pending_appends import PendingAppends
-from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.node.purgatory import Timer
+from raftlog.node.raft_client import CHUNK_BYTES_MAX
+from raftlog.node.raft_node import Notification, RaftNode
+from raftlog.node.replica import Replica
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.effects import (
-    AdvanceHighWatermark,
-    LeaderChanged,
-    LogMessage,
-    ReadIndexConfirmed,
-    Reply,
-    RoleChanged,
-    Send,
-)
+from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, Send
 from raftlog.quorum.events import Event
 from raftlog.quorum.messages import FetchRequest, Request, Response, VoteRequest, VoteResponse
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
+from raftlog.wire import LogIdentity
 from tests.quorum.checked_core import CheckedReplica
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
@@ -40,6 +36,9 @@ from .invariants import Witness
 DIRECTORY: Final = "/data/orders-0"
 TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
 LISTENER_NAME: Final = "PEERS"
+IDENTITY: Final = LogIdentity(
+    topic="orders", topic_id=TOPIC_ID, cluster_id="simulated", listener_name=LISTENER_NAME
+)
 TIME_MS: Final = 1_700_000_000_000
 """Time of day at the start of a run."""
 
@@ -65,26 +64,24 @@ class Setting:
 
 
 class DrivenNode(abc.ABC):
-    """Node that is running or not, with a disk that survives it."""
+    """Node that is running or not, with a disk that survives it: ``Runner`` of its ``RaftNode``."""
 
     replica_type: ClassVar[type[Replica]] = CheckedReplica
+    chunk_bytes_max: ClassVar[int] = CHUNK_BYTES_MAX
 
     def __init__(self, voter: Voter, setting: Setting, disk: SimulatedDisk) -> None:
         self.voter = voter
         self.node_id: Final = voter.key.node_id
         self.disk = disk
         self.life = 0
-        self.appends: PendingAppends | None = None
+        self.raft_node: RaftNode | None = None
         self.formatted_voters = setting.voters
         """Voters that apply while the log has none."""
         self._setting = setting
-        self._running: Replica | None = None
-        self._asked: dict[int, Request] = {}
-        self._next_request_id = 1
 
     @property
     def is_alive(self) -> bool:
-        return self._running is not None
+        return self.raft_node is not None
 
     # --- defined by subclasses --------------------------------------------------------------------
 
@@ -101,22 +98,32 @@ class DrivenNode(abc.ABC):
         """Send a request to a replica."""
 
     @abc.abstractmethod
-    def _answer(self, request_id: int, response: Response) -> None:
-        """Respond to a request."""
-
-    @abc.abstractmethod
-    def _begin_sync(self, sync: RunSync) -> None:
+    def run_sync(self, ticket: PendingSync) -> None:
         """Begin to make earlier writes durable."""
 
     @abc.abstractmethod
-    def _notify(
-        self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
-    ) -> None:
-        """Handle a notification of the replica."""
+    def submit_in(self, delay_ms: int) -> None:
+        """Submit the appends that are received until then."""
 
     @abc.abstractmethod
-    def _on_append_result(self, request: AppendRequest, answer: RequestResult) -> None:
-        """Handle the result of a user's append."""
+    def call_soon(self, call: Callable[[], None]) -> object:
+        """Call a function between later steps."""
+
+    @abc.abstractmethod
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        """Call a function after a delay."""
+
+    @abc.abstractmethod
+    def stepped(self, *, may_deliver: bool) -> None:
+        """Set timers, and deliver to listeners."""
+
+    @abc.abstractmethod
+    def disk_full(self) -> None:
+        """Handle an append that failed because the disk is full."""
+
+    @abc.abstractmethod
+    def _notify(self, news: Notification) -> None:
+        """Handle a notification of the replica."""
 
     @abc.abstractmethod
     def _ended(self, error: LogError) -> None:
@@ -124,9 +131,9 @@ class DrivenNode(abc.ABC):
 
     # --- starting and stopping --------------------------------------------------------------------
 
-    def _open(self) -> Replica:
+    def _open(self) -> RaftNode:
         """Start another incarnation. Raises the errors of opening a replica."""
-        assert self._running is None, "the node is stopped"
+        assert self.raft_node is None, "the node is stopped"
         setting, (now_ms, time_ms) = self._setting, self._times_ms()
         self.life += 1
         setting.witness.restarted(self.node_id)
@@ -144,82 +151,63 @@ class DrivenNode(abc.ABC):
             now_ms=now_ms,
             time_ms=time_ms,
         )
-        self._running = replica
-        self.appends = PendingAppends(replica, self._on_append_result)
-        return replica
+        clock = Clock(wall_ms=lambda: self._times_ms()[1], now_ms=lambda: self._times_ms()[0])
+        node = RaftNode(replica, IDENTITY, self, clock, chunk_bytes_max=self.chunk_bytes_max)
+        self.raft_node = node
+        return node
 
     def _die(self, reason: str = "the node died") -> None:
-        appends, self.appends = self.appends, None
-        self._running, self._asked = None, {}
+        node, self.raft_node = self.raft_node, None
+        if node is not None:
+            node.end(reason)
         self.life += 1
-        if appends is not None:
-            appends.abandon(reason)
 
-    # --- events -----------------------------------------------------------------------------------
-
-    def act(self, do: Callable[[Replica, int, int], list[Outgoing]]) -> None:
-        """Run an action of the replica, and execute its effects."""
-        replica, life = self._running, self.life
-        if replica is None:
-            return
-        try:
-            outgoing = do(replica, *self._times_ms())
-        except LogError as error:
-            self._fail(error)
-            return
-        for one in outgoing:
-            if self.life == life:
-                self._execute_outputs(one)
-        if self.life == life and self.appends is not None:
-            self.appends.poll()
+    # --- inputs -----------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
-        """Step the replica with an event."""
-        self.act(lambda replica, now, time: replica.step(event, now_ms=now, time_ms=time))
+        """Step the node with an event."""
+        if self.raft_node is not None:
+            self.raft_node.step(event)
 
-    def note_request(self, request: Request) -> int:
-        """Register a request; return the number of its response."""
-        request_id = self._next_request_id
-        self._next_request_id += 1
-        self._asked[request_id] = request
-        return request_id
+    def receive_request(self, request: Request, reply: Callable[[Response], None]) -> None:
+        """Pass a request to the node."""
 
-    def complete_sync(self, sync: RunSync) -> None:
-        """Handle the end of a sync."""
-        ticket = sync.ticket
-        self.act(lambda replica, now, time: replica.complete_sync(ticket, now_ms=now, time_ms=time))
+        node = self.raft_node
+        if node is None:
+            return
+        replica = node.replica
 
-    def _fail(self, error: LogError) -> None:
+        def respond(response: Response) -> None:
+            self._check_response(replica, request, response)
+            reply(response)
+
+        node.receive(request, respond)
+
+    # --- outputs ----------------------------------------------------------------------------------
+
+    def send(self, request: Send) -> None:
+        assert self.raft_node is not None
+        self._check_sent(self.raft_node.replica, request.request)
+        self._send(request)
+
+    def notify(self, notification: Notification) -> None:
+        assert self.raft_node is not None
+        witness, log = self._setting.witness, self.raft_node.replica.log
+        match notification:
+            case AdvanceHighWatermark(offset):
+                witness.saw_high_watermark(self.node_id, self.life, offset, log)
+            case LeaderChanged(epoch=epoch, leader_id=leader_id) if leader_id == self.node_id:
+                witness.saw_leader(self.node_id, self.life, epoch, log)
+            case _:
+                pass
+        self._notify(notification)
+
+    def failed(self, error: Exception) -> None:
+        if not isinstance(error, LogError):
+            raise error
         self._die("the node ended")
         self.disk.kill()
         self._ended(error)
-
-    def _execute_outputs(self, outgoing: Outgoing) -> None:
-        replica, witness = self._running, self._setting.witness
-        assert replica is not None
-        match outgoing:
-            case Send(request=request):
-                self._check_sent(replica, request)
-                self._send(outgoing)
-            case Reply(request_id, response):
-                asked = self._asked.pop(request_id, None)
-                if asked is not None:
-                    self._check_response(replica, asked, response)
-                    self._answer(request_id, response)
-            case RunSync():
-                self._begin_sync(outgoing)
-            case AdvanceHighWatermark(offset):
-                witness.saw_high_watermark(self.node_id, self.life, offset, replica.log)
-                self._notify(outgoing)
-            case LeaderChanged(epoch=epoch, leader_id=leader_id):
-                if leader_id == self.node_id:
-                    witness.saw_leader(self.node_id, self.life, epoch, replica.log)
-                self._notify(outgoing)
-            case ReadIndexConfirmed(ticket):
-                assert self.appends is not None
-                self.appends.confirmed(ticket)
-            case _:
-                self._notify(outgoing)
 
     # --- checks -----------------------------------------------------------------------------------
 

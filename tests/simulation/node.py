@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from raftlog.append import AppendRequest, RequestResult, failed
+from raftlog.append import AppendRequest, failed
 from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
-from raftlog.node.raft_client import RaftListeners, ReplicaRaftClient
-from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.log.writing.active_segment import PendingSync
+from raftlog.node.purgatory import Timer
+from raftlog.node.raft_client import RaftClient
+from raftlog.node.raft_node import Notification
+from raftlog.node.replica import Replica
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
@@ -20,7 +24,6 @@ from raftlog.quorum.effects import (
 )
 from raftlog.quorum.events import (
     Event,
-    RequestReceived,
     Resign,
     ResponseReceived,
     SendFailed,
@@ -51,7 +54,7 @@ from .world import US_PER_MS
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-PIECE_BYTES: Final = 2_000
+CHUNK_BYTES_MAX: Final = 2_000
 """Maximum of bytes in one notification of a listener."""
 LISTENER_US: Final = 500
 
@@ -68,6 +71,8 @@ class Disk:
 class Node(DrivenNode):
     """One node of a cluster."""
 
+    chunk_bytes_max = CHUNK_BYTES_MAX
+
     def __init__(self, cluster: Cluster, voter: Voter) -> None:
         node_id = voter.key.node_id
         disk = new_disk(cluster.world.seed * 1000 + node_id)
@@ -81,23 +86,20 @@ class Node(DrivenNode):
         self.seen = (0, 0)
         """Start and end of its log at its last check."""
         self._held: list[Callable[[], None]] = []
-        self._unplaced: list[AppendRequest] = []
-        self.listeners: RaftListeners | None = None
         self.counter: WatchedCounter | None = None
         self.controller: WatchedController | None = None
         self._cluster = cluster
         chance = cluster.world.chance(f"versions of {node_id}")
         self.offer: Final = offer(chance if cluster.has_old_versions else None)
         """Versions of requests that it supports."""
-        self._answer_to: dict[int, tuple[Node | None, int, SentRequest]] = {}
-        """By request: the sending node, its incarnation and the version; None for an operator."""
         self._timer_ms: int | None = None
         self._port: ClientPort | None = None
+        self._loop = SimulatedLoop(cluster.peers, node_id, self._later)
 
     @property
     def replica(self) -> Replica | None:
         """Return the replica; None while the node is dead."""
-        return self._running
+        return None if self.raft_node is None else self.raft_node.replica
 
     @property
     def is_damaged(self) -> bool:
@@ -131,41 +133,37 @@ class Node(DrivenNode):
     def start(self) -> None:
         """Open the replica from the disk, and join the cluster."""
         self._timer_ms = None
+        self._loop = SimulatedLoop(self._cluster.peers, self.node_id, self._later)
         try:
-            replica = self._open()
+            node = self._open()
         except LogError as error:
             self._note(f"does not start: {error}")
             self._die()
             self._cluster.after_failure(self)
             return
         if self._cluster.has_counters or self._cluster.has_controllers:
-            self._register_state_machines(replica)
+            self._register_state_machines(node.raft_client)
         if self._cluster.has_clients:
-            self._port = ClientPort(self, self._cluster, self._later)
-        self.seen = (replica.log.log_start_offset, replica.log.end_offset)
-        self._note(f"starts, end offset {replica.log.end_offset}")
+            self._port = ClientPort(self.node_id, node, self._cluster, self._loop)
+        log = node.replica.log
+        self.seen = (log.log_start_offset, log.end_offset)
+        self._note(f"starts, end offset {log.end_offset}")
         self.handle(TimePassed())
 
-    def _register_state_machines(self, replica: Replica) -> None:
-        life = self.life
-
-        def act(do: Callable[[int, int], list[Outgoing]]) -> None:
-            if self.life == life:
-                self.act(lambda _, now, time: do(now, time))
-
-        log = ReplicaRaftClient(replica, act, lambda: self._times_ms()[1])
-        self.listeners = RaftListeners(replica, chunk_bytes_max=PIECE_BYTES)
+    def _register_state_machines(self, log: RaftClient) -> None:
+        assert self.raft_node is not None
+        register = self.raft_node.listeners.register
         if self._cluster.has_counters:
             self.counter = WatchedCounter(log, self._cluster.counted)
-            self.listeners.register(self.counter)
+            register(self.counter)
         if self._cluster.has_controllers:
             self.controller = WatchedController(log, self, self._cluster)
-            self.listeners.register(self.controller)
+            register(self.controller)
 
-    def _notify_listeners(self) -> None:
+    def _deliver(self) -> None:
         """Deliver one chunk, and the next one a little later: a state machine takes time."""
-        if self.listeners is not None and self.listeners.poll():
-            self._later(LISTENER_US, self._notify_listeners)
+        if self.raft_node is not None and self.raft_node.deliver():
+            self._later(LISTENER_US, self._deliver)
 
     def kill(self) -> None:
         """Kill the process; the machine continues."""
@@ -208,12 +206,9 @@ class Node(DrivenNode):
 
     def _die(self, reason: str = "the node died") -> None:
         self._close_port()
-        self.is_paused, self._held, self._answer_to = False, [], {}
-        self.listeners = self.counter = self.controller = None
-        super()._die(reason)
-        unplaced, self._unplaced = self._unplaced, []
-        for request in unplaced:
-            self._cluster.answered(request, failed(_unknown(reason)))
+        self.is_paused, self._held = False, []
+        self.counter = self.controller = None
+        self._loop.run_in(partial(super()._die, reason))
 
     def _close_port(self, *, is_silent: bool = False) -> None:
         port, self._port = self._port, None
@@ -249,7 +244,7 @@ class Node(DrivenNode):
     def _when_awake(self, act: Callable[[], None]) -> None:
         """Run an action now, or when the node resumes in this incarnation."""
         if not self.is_paused:
-            act()
+            self._loop.run_in(act)
             return
         life = self.life
         self._held.append(lambda: self._when_awake(act) if self.life == life else None)
@@ -276,25 +271,23 @@ class Node(DrivenNode):
         """Step the replica with an event, now or when the node resumes."""
         self._when_awake(lambda: self.step(event))
 
-    def act(self, do: Callable[[Replica, int, int], list[Outgoing]]) -> None:
-        super().act(do)
-        replica = self.replica
-        if replica is not None:
-            self._notify_listeners()
-            self._cluster.after_step(self)
-            if self._port is not None:
-                self._port.poll()
-            if self.replica is replica and not self.is_paused:
-                self._set_timer(replica)
+    def stepped(self, *, may_deliver: bool) -> None:
+        node = self.raft_node
+        self._deliver()
+        self._cluster.after_step(self)
+        if node is not None and self.raft_node is node and not self.is_paused:
+            self._set_timer(node.replica)
 
-    def _execute_outputs(self, outgoing: Outgoing) -> None:
-        if self.listeners is not None:
-            self.listeners.handle(outgoing)
-        super()._execute_outputs(outgoing)
+    def disk_full(self) -> None:
+        """Do nothing: the leader keeps its role."""
 
-    def _notify(
-        self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
-    ) -> None:
+    def call_soon(self, call: Callable[[], None]) -> object:
+        return self._loop.call_soon(call)
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        return self._loop.call_later(delay_s, call)
+
+    def _notify(self, news: Notification) -> None:
         cluster = self._cluster
         match news:
             case AdvanceHighWatermark(offset):
@@ -318,27 +311,29 @@ class Node(DrivenNode):
     def _send(self, send: Send) -> None:
         self._cluster.send_request(self, send)
 
-    def _answer(self, request_id: int, response: Response) -> None:
-        cluster, (source, life, asked) = self._cluster, self._answer_to.pop(request_id)
+    def _answer(
+        self, source: Node | None, life: int, asked: SentRequest, response: Response
+    ) -> None:
+        """Send a response to the incarnation of a node, None for an operator."""
         data = encode_response_frame(response, asked)
         if source is None:
             response = decode_response_frame(data, asked)
             assert isinstance(response, VoterChangeResponse)
-            cluster.voters_changed(response)
+            self._cluster.voters_changed(response)
             return
         self._note(f"-> {source.node_id} {describe_message(response)}", data)
-        cluster.network.send(
+        self._cluster.network.send(
             self.node_id, source.node_id, lambda: source.receive_response(life, asked, data)
         )
 
-    def receive_request(
+    def receive_frame(
         self, source: Node | None, life: int, asked: SentRequest, data: bytes
     ) -> None:
+        """Receive a request of an incarnation of a node, or of an operator."""
         if self.is_alive:
             request = decode_request_frame(data)
-            request_id = self.note_request(request)
-            self._answer_to[request_id] = (source, life, asked)
-            self.handle(RequestReceived(request_id, request))
+            reply = partial(self._answer, source, life, asked)
+            self._when_awake(lambda: self.receive_request(request, reply))
 
     def receive_response(self, life: int, asked: SentRequest, data: bytes) -> None:
         if self.life == life:
@@ -352,8 +347,8 @@ class Node(DrivenNode):
 
     # --- syncs ------------------------------------------------------------------------------------
 
-    def _begin_sync(self, sync: RunSync) -> None:
-        self._later(self._sync_us(), lambda: self._sync(sync))
+    def run_sync(self, ticket: PendingSync) -> None:
+        self._later(self._sync_us(), lambda: self._sync(ticket))
 
     def _sync_us(self) -> int:
         chance, speed = self._cluster.world.chance("disk"), self.speed
@@ -362,20 +357,19 @@ class Node(DrivenNode):
             return int(chance.random() * speed.stall_us)
         return int((0.5 + chance.random()) * speed.sync_us)
 
-    def _sync(self, sync: RunSync) -> None:
-        cluster, life = self._cluster, self.life
+    def _sync(self, ticket: PendingSync) -> None:
+        cluster, node = self._cluster, self.raft_node
         cluster.hook("between append and sync", self)
-        if self.life != life or self.replica is None:
+        if node is None or self.raft_node is not node:
             return
         try:
-            sync.ticket.run()
+            ticket.run()
         except LogError as error:
-            self.replica.fail_sync(sync.ticket, error)
-            self._fail(error)
+            node.fail_sync(ticket, error)
             return
         cluster.hook("between sync and answer", self)
-        if self.life == life:
-            self.complete_sync(sync)
+        if self.raft_node is node:
+            node.complete_sync(ticket)
 
     # --- users ------------------------------------------------------------------------------------
 
@@ -395,25 +389,23 @@ class Node(DrivenNode):
         if not self.is_alive:
             self._cluster.answered(request, failed(_unknown("no answer")))
         else:
-            self._when_awake(lambda: self._collect_append(request))
+            self._when_awake(lambda: self._receive_append(request))
 
-    def _collect_append(self, request: AppendRequest) -> None:
-        self._unplaced.append(request)
-        if len(self._unplaced) == 1:
-            # Appends received in one turn of a real node's loop are submitted together.
-            turn_us = self._cluster.world.chance("turn").choice((0, 0, 300, 3_000))
-            self._later(turn_us, self._submit_appends)
+    def _receive_append(self, request: AppendRequest) -> None:
+        assert self.raft_node is not None, "the node is running"
+        self.raft_node.append(request, lambda result: self._cluster.answered(request, result))
 
-    def _submit_appends(self) -> None:
-        appends = self.appends
-        assert appends is not None, "the node is running"
-        requests, self._unplaced = self._unplaced, []
-        if len(requests) > 1:
+    def submit_in(self, delay_ms: int) -> None:
+        """Submit later: appends received in one turn of a real node's loop are written together."""
+        assert delay_ms == 0, "the log has no linger"
+        turn_us = self._cluster.world.chance("turn").choice((0, 0, 300, 3_000))
+        self._later(turn_us, self._submit)
+
+    def _submit(self) -> None:
+        assert self.raft_node is not None, "the node is running"
+        if self.raft_node.unsubmitted_count > 1:
             self._cluster.count("appends submitted together")
-        self.act(lambda _, now, time: appends.submit(requests, now_ms=now, time_ms=time))
-
-    def _on_append_result(self, request: AppendRequest, answer: RequestResult) -> None:
-        self._cluster.answered(request, answer)
+        self.raft_node.submit()
 
     def _snapshot_of_controller(self, controller: WatchedController) -> SnapshotId | None:
         """Write a snapshot of the controller's committed state; return its id, or None."""
@@ -479,7 +471,7 @@ class Node(DrivenNode):
         """Submit an operator's change of voters, without waiting for its result."""
         if not self.is_paused:
             data, asked = encode_request_frame(request, 0, self.offer, self.offer)
-            self.receive_request(None, 0, asked, data)
+            self.receive_frame(None, 0, asked, data)
 
     def resign(self) -> None:
         if self.replica is not None:
