@@ -263,8 +263,8 @@ class RaftListener(Protocol):
 class RaftListeners:
     """Listeners of one replica. Not thread-safe.
 
-    The replica's driver passes every output of the replica, from its first step on, to ``handle``,
-    then calls ``poll`` until it returns False.
+    ``RaftNode`` passes leader changes to ``handle``, from the replica's first step on; its runner
+    then delivers until ``poll`` returns False.
     """
 
     def __init__(self, replica: Replica, *, chunk_bytes_max: int = CHUNK_BYTES_MAX) -> None:

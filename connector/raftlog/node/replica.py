@@ -4,8 +4,8 @@ Invariants:
 
 1. No threads, sockets or clock: the node and the simulator drive the same code.
 2. Effects on files are executed immediately, and their results passed to the core before the next
-   event. Effects outside the process are returned in order; the driver runs syncs.
-3. A ``LogError`` raised here ends the replica, because an effect may be incomplete. The driver must
+   event. Effects outside the process are returned in order; syncs are run by the caller.
+3. A ``LogError`` raised here ends the replica, because an effect may be incomplete. The node must
    stop; the log is opened again.
 4. A full disk does not end the replica. A follower fetches again later. A write that must precede
    any further step (vote, epoch) is retried; until it succeeds the replica is stalled: it processes
@@ -116,7 +116,7 @@ Outgoing: TypeAlias = (
     | LogMessage
     | RunSync
 )
-"""Outputs for the driver: messages to other nodes, log lines, syncs."""
+"""Outputs for the node: messages to other nodes, log lines, syncs."""
 
 
 class Replica:
@@ -207,7 +207,7 @@ class Replica:
     # --- events -----------------------------------------------------------------------------------
 
     def step(self, event: Event, *, now_ms: int, time_ms: int) -> list[Outgoing]:
-        """Process one event and return the outputs for the driver.
+        """Process one event and return the outputs for the node.
 
         While the replica is stalled events are queued. After an error of the storage the replica
         has ended.
@@ -236,7 +236,7 @@ class Replica:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Return the time by which the driver must send ``TimePassed``, or None."""
+        """Return the time by which the node must send ``TimePassed``, or None."""
         if self._retry_at_ms is not None:
             return self._retry_at_ms
         return self.core.next_deadline_ms
