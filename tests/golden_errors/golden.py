@@ -36,6 +36,17 @@ def command(*argv: object) -> Mistake:
     return "$ raftlog " + " ".join(words), read
 
 
+def answer(title: str, *argv: object) -> Mistake:
+    """Return a command of ``raftlog`` that prints an answer, whatever its exit code."""
+
+    def read() -> str:
+        status, out, err = run(*map(str, argv))
+        assert not err, err
+        return f"{out.rstrip()}\n(exit {status})"
+
+    return title, read
+
+
 def call(code: str, fails: Callable[[], object]) -> Mistake:
     """Return a call in Python, shown as ``code``, that raises an error of raftlog."""
 

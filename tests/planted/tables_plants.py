@@ -845,4 +845,20 @@ TABLES_PLANTS: Final = (
         new='(offset, "<", end_offset - 1))',
         tests=(f"{READ}::test_a_time_is_that_of_the_log_although_clocks_go_back",),
     ),
+    Plant(
+        bug="a diagnosis of damage is only a note",
+        path="state/raftlog_state/check/diagnosis.py",
+        old="        return Level.PROBLEM\n    is_warning",
+        new="        return Level.NOTE\n    is_warning",
+        tests=("tests/golden_errors/test_golden_diagnoses.py",),
+    ),
+    Plant(
+        bug="the ages of fetches are those of the clock of the client",
+        path="state/raftlog_state/check/diagnosis.py",
+        old="            return replica.fetched_ms\n",
+        new="            return now_ms\n",
+        tests=(
+            "tests/state/cli/test_cli_doctor.py::test_ages_are_those_of_the_clock_of_the_leader",
+        ),
+    ),
 )

@@ -19,6 +19,7 @@ from raftlog.log.format.directory import TIME_INDEX_SUFFIX as TIME_INDEX_SUFFIX
 from raftlog.log.format.directory import TXN_INDEX_SUFFIX as TXN_INDEX_SUFFIX
 from raftlog.log.format.directory import parse_meta_properties as parse_meta_properties
 from raftlog.log.format.directory import parse_partition_metadata as parse_partition_metadata
+from raftlog.log.format.directory import parse_partition_name as parse_partition_name
 from raftlog.log.format.directory import parse_quorum_state as parse_quorum_state
 from raftlog.log.format.directory import read_small_file as read_small_file
 from raftlog.log.format.epoch_cache import parse_epoch_checkpoint as parse_epoch_checkpoint

@@ -20,8 +20,8 @@ def divergences(log: QuorumCopies) -> Iterator[Finding]:
     try:
         newest = log.newest_log()
         committed = _committed_end(log)
-    except CorruptBatchError:
-        return  # a replica without any batch: reported by its own check
+    except (CorruptBatchError, CorruptFileError):
+        return  # a replica without any batch or a valid quorum-state: reported by its own check
     for copy in log.logs:
         found = None if copy is newest else first_divergence(newest, copy)
         if found is None:

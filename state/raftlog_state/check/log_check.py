@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from raftlog.client import LogKind, LogReader, SourceKind, open_path
 from raftlog.client.inspection import (
@@ -41,7 +42,7 @@ class LogCheck:
     """Check of the log at a path, or of several voters' replicas of one log.
 
     ``on_progress`` is called with steps done and the total number of steps. The summary is complete
-    once ``run`` has been consumed.
+    once ``run`` has been consumed. ``copies`` are the replicas of ``log``, or itself.
     """
 
     def __init__(
@@ -53,12 +54,13 @@ class LogCheck:
         decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     ) -> None:
         log = _open_log(path, kind, decompressed_bytes_max)
+        self.log: Final = log
         self._voters: QuorumCopies | None = None
         if isinstance(log, QuorumCopies):
-            self._voters, self._copies = log, log.logs
+            self._voters, self.copies = log, log.logs
         else:
             assert isinstance(log, DirectoryLog), "a path is a directory or several"
-            self._copies = (log,)
+            self.copies = (log,)
         self._on_progress = on_progress
         self._checks: list[_CopyCheck] = []
 
@@ -67,7 +69,7 @@ class LogCheck:
 
         Raises ``LogAccessError`` if a file cannot be read.
         """
-        for ordinal, log in enumerate(self._copies):
+        for ordinal, log in enumerate(self.copies):
             check = _CopyCheck(log, self._part(ordinal))
             self._checks.append(check)
             yield from check.run()
@@ -101,7 +103,7 @@ class LogCheck:
         return text
 
     def _part(self, ordinal: int) -> OnProgress:
-        count = len(self._copies)
+        count = len(self.copies)
         return lambda done, whole: self._on_progress(ordinal * whole + done, count * whole)
 
 

@@ -9,8 +9,9 @@ A ``RaftlogError`` is printed as one sentence on stderr, without a stack trace, 
 that precedes it.
 
 Exit codes: 0 success; 1 the log is damaged, or does not contain what was requested, or the command
-failed; 2 invalid arguments, or a path that cannot be read; 130 Ctrl-C; 141 the reader of stdout
-closed the pipe. 130 and 141 are 128 + SIGINT and 128 + SIGPIPE, as in a shell.
+failed; 2 invalid arguments, or a path that cannot be read; 3 warnings of ``doctor``; 130 Ctrl-C;
+141 the reader of stdout closed the pipe. 130 and 141 are 128 + SIGINT and 128 + SIGPIPE, as in a
+shell.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from raftlog import __version__, compiled
 
-from . import apply, cat, dev, log, maintenance, node, quorum, rescue, state, tables, users
+from . import apply, cat, dev, doctor, log, maintenance, node, quorum, rescue, state, tables, users
 from .output import Console, Output, OutputFailedError
 from .parser import Parser, WrongCallError
 
@@ -46,6 +47,7 @@ commands:
   state      print the cluster state at an offset
   diff       print the differences between two states, or the changes that lead to the second
   check      verify a log; exit code 0: no damage, 1: damaged
+  doctor     check a log, a node or a running quorum; explain what is found, and what is next
   snapshot   write the cluster state at an offset to a snapshot that Kafka can load
   tables     write a log to Delta tables, see `raftlog tables --help`
   rescue     write the directories of a new quorum from a controller that survived
@@ -63,8 +65,8 @@ commands for a log replicated by a raftlog quorum:
 
 PATH is a metadata directory, a log directory of a broker or controller, a partition directory, a
 .log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob.
-cat, log, state, diff and snapshot can read from the controllers of a running cluster instead, with
---bootstrap-server HOST:PORT,...
+cat, log, state, diff, snapshot and doctor can read from the controllers of a running cluster
+instead, with --bootstrap-server HOST:PORT,...
 
 examples:
   raftlog cat /var/lib/kafka/__cluster_metadata-0 --type partition | jq .
@@ -75,7 +77,8 @@ examples:
   raftlog check /var/lib/kafka && echo valid
 
 `raftlog COMMAND --help` describes a command. `raftlog --version` prints the version.
-Exit codes: 0 success, 1 damaged or not found in the log, 2 invalid arguments or unreadable path.
+Exit codes: 0 success, 1 damaged or not found in the log, 2 invalid arguments or unreadable path;
+doctor: 3 warnings.
 """
 
 
@@ -128,6 +131,7 @@ def parser() -> Parser:
         state.add_state,
         state.add_diff,
         maintenance.add_check,
+        doctor.add_doctor,
         state.add_snapshot,
         tables.add_tables,
         rescue.add_rescue,
