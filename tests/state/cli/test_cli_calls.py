@@ -62,7 +62,7 @@ def test_version_is_one_line_with_the_implementation_that_runs() -> None:
         (["stat", "x"], "did you mean state?"),
         (
             ["frobnicate"],
-            "the commands are cat, log, state, diff, check, snapshot, tables, rescue, apply, ",
+            "the commands are cat, log, state, diff, check, doctor, snapshot, tables, rescue, ",
         ),
         (["cat"], "PATH"),
         (["cat", "x", "--frm", "1"], "did you mean --from?"),

@@ -144,7 +144,7 @@ def test_a_running_node_is_examined_by_its_address_and_by_its_configuration(
     async def work() -> None:
         async with served_node(tmp_path, '[log]\nvalues = "kraft"\n') as node:
             done = await appended(
-                node.node.driver,
+                node.node.raft_node,
                 AppendRequest(
                     records=tuple(map(encode, (broker, topic, partition))), deadline_ms=1e12
                 ),
@@ -161,7 +161,7 @@ def test_a_running_node_is_examined_by_its_address_and_by_its_configuration(
             status, out, _ = await asyncio.to_thread(run, *log.split()[1:])
             assert status == 0, "the named command works"
             assert "partition/orders/0" in out
-            status, offline = await asyncio.to_thread(examine, node.node.driver.replica.log.path)
+            status, offline = await asyncio.to_thread(examine, node.node.raft_node.replica.log.path)
             assert {one["found"] for one in offline} <= set(texts)
 
     asyncio.run(work())
