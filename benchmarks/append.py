@@ -40,7 +40,7 @@ import raftlog
 from raftlog.limits import MIB
 from raftlog.log.reading.transactions import encoded_metadata
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records import BatchAccumulator, build_batch
 from raftlog.storage.local import WritableLocalStorage
 
@@ -231,9 +231,9 @@ def measure_durable(directory: Path, append_count: int, rounds: int) -> Iterator
 # --- unsynced appends -----------------------------------------------------------------------------
 
 
-def new_log(directory: Path) -> ReplicatedLog:
+def new_log(directory: Path) -> SingleVoterLog:
     """Return the configuration of a log with one segment of up to 1 GiB."""
-    return ReplicatedLog.create(
+    return SingleVoterLog.create(
         WritableLocalStorage(),
         str(directory),
         config=LogConfig(segment_bytes=2**31 - 1),
@@ -242,7 +242,7 @@ def new_log(directory: Path) -> ReplicatedLog:
     )
 
 
-def fill(log: ReplicatedLog, byte_count: int) -> int:
+def fill(log: SingleVoterLog, byte_count: int) -> int:
     """Append through an accumulator without a sync; return the bytes of the batches."""
     collected = BatchAccumulator(epoch=log.epoch, next_offset=log.end_offset)
     records, values = values_of(10_000), log.config.values

@@ -38,7 +38,7 @@ import raftlog
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
 from raftlog.client.location import open_reader
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records import BatchBuilder
 from raftlog.storage.local import WritableLocalStorage
 from raftlog.wire import ApiKey, RequestHeader, encode_request_header, frame
@@ -156,7 +156,7 @@ def measure_local(recorder: Recorder, home: Path) -> dict[str, dict[str, Any]]:
     for number in range(2):
         torn = torn_copy(path, home / f"torn-{number}", reader.log_end_offset)
         with recorder.record() as recovered:
-            ReplicatedLog.open(WritableLocalStorage(), str(torn), now_ms=0)
+            SingleVoterLog.open(WritableLocalStorage(), str(torn), now_ms=0)
     return {
         "open a log and find its end": opened.figures(),
         "scan of an open log, bytes to Arrow": columns_built.figures(),

@@ -166,11 +166,11 @@ class AppendRequest:
 class Operation:
     """Operation on the log under its lock, between the appends before and after it.
 
-    ``run`` takes the log and the wall-clock time in milliseconds. What it writes is synced with its
-    group.
+    ``run`` takes the writer's log and the wall-clock time in milliseconds. What it writes is synced
+    with its group.
     """
 
-    run: Callable[[ReplicatedLog, int], Any]
+    run: Callable[[Any, int], Any]
     deadline_ms: float
     future: Future[Any] = field(default_factory=Future)
 

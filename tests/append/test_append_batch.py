@@ -21,7 +21,7 @@ from raftlog.log.reading.transactions import (
     marker_value,
 )
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import RecordToAppend
@@ -33,7 +33,7 @@ TRANSACTION_NAMES = (None, "name", commit_transaction_name(BY_HAND), "x" * 70_00
 REQUESTS = 60
 
 
-class RecordingLog(ReplicatedLog):
+class RecordingLog(SingleVoterLog):
     """Log that records the metadata of its appends."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ def test_the_metadata_of_appended_batches_is_that_of_their_bytes(
     assert sum(one.producer_id >= 0 for one in read) > 1
     if values is ValueKind.KRAFT:
         assert sum(bool(one.markers) for one in read) > 5
-    reopened = ReplicatedLog.open(disk.another_process(), DIRECTORY, now_ms=NOW_MS)
+    reopened = SingleVoterLog.open(disk.another_process(), DIRECTORY, now_ms=NOW_MS)
     assert reopened.producer_state.encode_snapshot() == log.producer_state.encode_snapshot()
 
 
@@ -115,7 +115,7 @@ def test_a_named_append_of_a_producer_is_recognized_by_name_and_ordered_by_seque
 ) -> None:
     config = LogConfig(values=values)
     disk = disk_with_parent()
-    log = ReplicatedLog.create(disk, DIRECTORY, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS)
+    log = SingleVoterLog.create(disk, DIRECTORY, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS)
     value = b"\x01\x14\x00\x00" if values is ValueKind.KRAFT else b"v"
 
     def append(version: int, sequence: int, *, is_written: bool) -> RequestResult:

@@ -7,7 +7,15 @@ from typing import Any
 
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
-from tests.support.appending import DIRECTORY, NOW_MS, TOPIC_ID, batch, disk_with_parent, reopened
+from tests.support.appending import (
+    DIRECTORY,
+    NOW_MS,
+    TOPIC_ID,
+    batch,
+    created_replica,
+    disk_with_parent,
+    reopened,
+)
 
 from raftlog.append import (
     AppendBatch,
@@ -29,18 +37,17 @@ from raftlog.log.format.directory import LOG_SUFFIX
 from raftlog.log.reading.transactions import CommitName
 from raftlog.log.writing.active_segment import WRITE_BYTES_MAX
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.builder import ProducerStamp
 
 
-def opened(disk: SimulatedDisk, *, is_single: bool = True, **more: Any) -> ReplicatedLog:
-    return ReplicatedLog.create(
+def opened(disk: SimulatedDisk, **more: Any) -> SingleVoterLog:
+    return SingleVoterLog.create(
         disk,
         DIRECTORY,
         config=LogConfig(**more),
         topic_id=TOPIC_ID,
         now_ms=NOW_MS,
-        is_single=is_single,
     )
 
 
@@ -57,7 +64,7 @@ def named(version: int, query_id: str = "q") -> AppendRequest:
     return request(commit=CommitName("app", query_id, version))
 
 
-def results_of(log: ReplicatedLog, *requests: AppendRequest) -> list[RequestResult]:
+def results_of(log: SingleVoterLog, *requests: AppendRequest) -> list[RequestResult]:
     """Return the results of a group, as its callers compute them."""
     group = AppendBatch(log, NOW_MS)
     results: list[RequestResult] = []
@@ -243,7 +250,7 @@ def test_a_group_is_written_to_several_segments() -> None:
 
 def test_a_follower_writes_what_it_fetched_once_in_each_epoch() -> None:
     disk = disk_with_parent()
-    log = opened(disk, is_single=False)
+    log = created_replica(disk, config=LogConfig())
     start = log.end_offset
     data = b"".join(batch(b"x", base_offset=start + at, epoch=2 + at // 30) for at in range(40))
     writes = log_writes(disk, lambda: log.append_as_follower(data, leader_epoch=3))

@@ -21,7 +21,7 @@ import raftlog
 from raftlog.log.reading.reads import Isolation
 from raftlog.log.reading.transactions import CommitName, ValueKind, commit_header
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records import (
     BatchAccumulator,
     Compression,
@@ -65,7 +65,7 @@ def jars() -> Path:
     return kafka_jars()
 
 
-def transaction(log: ReplicatedLog, now_ms: int, producer_id: int, outcome: ControlType) -> None:
+def transaction(log: SingleVoterLog, now_ms: int, producer_id: int, outcome: ControlType) -> None:
     """Append a producer's transaction as a coordinator writes it: two data batches and a marker."""
     batches = BatchAccumulator(epoch=log.epoch, next_offset=log.end_offset, byte_count_max=1 << 16)
     for sequence in (0, 2):

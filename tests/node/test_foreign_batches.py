@@ -12,7 +12,7 @@ from raftlog.log.format.directory import (
     parse_quorum_state,
 )
 from raftlog.log.writing.atomic_files import replace_checked
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import append
@@ -27,9 +27,9 @@ def leader() -> OneReplica:
     return node
 
 
-def open_as_embedded(disk: SimulatedDisk) -> ReplicatedLog:
+def open_as_embedded(disk: SimulatedDisk) -> SingleVoterLog:
     """Open a node's log as an embedded log, which no public call does."""
-    return ReplicatedLog.open(disk.another_process(), DIRECTORY, now_ms=TIME_MS)
+    return SingleVoterLog.open(disk.another_process(), DIRECTORY, now_ms=TIME_MS)
 
 
 def append_foreign(disk: SimulatedDisk) -> None:

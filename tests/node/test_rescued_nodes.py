@@ -201,7 +201,7 @@ def test_all_nodes_get_the_same_log_and_the_producers_states() -> None:
 
 
 def opened(disk: SimulatedDisk, path: str) -> QuorumLog:
-    return QuorumLog.open(disk, path, now_ms=TIME_MS, is_single=False)
+    return QuorumLog.open(disk, path, now_ms=TIME_MS)
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a writer does not detect that the log was created again elsewhere",
-        path=f"{WRITING}/replicated_log.py",
+        path=f"{WRITING}/single_voter_log.py",
         old="            and published.log_start_offset <= self.log_start_offset\n",
         new="",
         tests=("tests/log/writing/test_shared_directory.py",),
@@ -251,7 +251,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a follower appends a batch that does not continue its log",
-        path=f"{WRITING}/replicated_log.py",
+        path=f"{WRITING}/quorum_log.py",
         old="""            if batch.base_offset != expected:
                 raise LogGapError(""",
         new="""            if batch.base_offset > expected:
@@ -262,7 +262,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="committed records are truncated",
-        path=f"{WRITING}/replicated_log.py",
+        path=f"{WRITING}/quorum_log.py",
         old="        if offset < self.high_watermark:\n",
         new="        if offset < self.log_start_offset:\n",
         tests=("tests/log/writing/test_truncation.py::test_committed_records_are_not_truncated",),
@@ -471,7 +471,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="batches of another process are missing in the producer state",
-        path=f"{WRITING}/replicated_log.py",
+        path=f"{WRITING}/single_voter_log.py",
         old="""        self._producer_state.apply(metadata)
         self._segments.epochs""",
         new="        self._segments.epochs",

@@ -177,7 +177,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a follower truncates at its high watermark, not at the divergence",
-        path="connector/raftlog/log/writing/replicated_log.py",
+        path="connector/raftlog/log/writing/quorum_log.py",
         old="        self.truncate_to(self._epoch_validation.truncation_offset(diverging))\n",
         new="        self.truncate_to(self.high_watermark)\n",
         tests=(
@@ -187,7 +187,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a follower accepts batches that do not start at the end of its log",
-        path="connector/raftlog/log/writing/replicated_log.py",
+        path="connector/raftlog/log/writing/quorum_log.py",
         old="            if batch.base_offset != expected:\n                raise LogGapError(",
         new="            if batch.base_offset > expected:\n                raise LogGapError(",
         tests=(

@@ -12,7 +12,7 @@ LOG: Final = "connector/raftlog/log"
 RECOVERY_PLANTS: Final = (
     Plant(
         bug="a process appends at the end that it knew before a repair",
-        path="connector/raftlog/log/writing/replicated_log.py",
+        path="connector/raftlog/log/writing/single_voter_log.py",
         old="        if was_repaired or published is None",
         new="        if published is None",
         tests=(
@@ -277,7 +277,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a truncation takes damage below the high watermark for a torn tail",
-        path=f"{WRITING}/replicated_log.py",
+        path=f"{WRITING}/quorum_log.py",
         old="write_recovery_point(max(self._segments.recovery_point, committed))",
         new="write_recovery_point(self._segments.recovery_point)",
         tests=(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from raftlog.log.format.directory import LOG_SUFFIX, offset_name, read_listing
 from raftlog.log.reading.transactions import ValueKind, batch_metadata
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.batch import RecordBatch, iter_batches, read_batch
+from raftlog.records.control import LeaderChange, LeaderChangeVoter
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import Storage, WritableStorage
 from tests.simulated_disk.simulated_disk import SimulatedDisk
@@ -32,17 +35,38 @@ def created_log(
     *,
     config: LogConfig = SMALL,
     directory: str = DIRECTORY,
-    is_single: bool = True,
-) -> ReplicatedLog:
-    return ReplicatedLog.create(
-        storage, directory, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS, is_single=is_single
+) -> SingleVoterLog:
+    return SingleVoterLog.create(
+        storage, directory, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS
     )
 
 
-def reopened(
-    storage: WritableStorage, *, directory: str = DIRECTORY, is_single: bool = True
-) -> ReplicatedLog:
-    return ReplicatedLog.open(storage, directory, now_ms=NOW_MS, is_single=is_single)
+def reopened(storage: WritableStorage, *, directory: str = DIRECTORY) -> SingleVoterLog:
+    return SingleVoterLog.open(storage, directory, now_ms=NOW_MS)
+
+
+def created_replica(
+    storage: WritableStorage, *, config: LogConfig = SMALL, directory: str = DIRECTORY
+) -> QuorumLog:
+    """Create the log of a replica that leads epoch 1."""
+    log = QuorumLog.create(storage, directory, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS)
+    begin_next_epoch(log)
+    return log
+
+
+def reopened_replica(storage: WritableStorage, *, directory: str = DIRECTORY) -> QuorumLog:
+    return QuorumLog.open(storage, directory, now_ms=NOW_MS)
+
+
+def begin_next_epoch(log: SingleVoterLog | QuorumLog) -> None:
+    """Begin the next epoch, which this log's process leads; durable on return."""
+    if isinstance(log, SingleVoterLog):
+        log.claim(now_ms=NOW_MS)
+        return
+    voters = (LeaderChangeVoter(1),)
+    head = (LeaderChange(leader_id=1, voters=voters, granting_voters=voters),)
+    log.begin_epoch(log.epoch + 1, head, now_ms=NOW_MS)
+    log.flush()
 
 
 def batch(

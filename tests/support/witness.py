@@ -15,12 +15,13 @@ from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.transactions import CommitName, batch_metadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.quorum_log import QuorumLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.types import SnapshotId
 from tests.simulated_disk.crash_points import Recording
 from tests.simulated_disk.simulated_disk import SimulatedDisk
-from tests.support.appending import TOPIC_ID, append_batches
+from tests.support.appending import append_batches, begin_next_epoch, created_log, created_replica
 from tests.support.written_logs import encoded
 
 DIRECTORY = "/data/witnessed-0"
@@ -51,9 +52,9 @@ class Promise:
 class Witness:
     """Writer of one log that records what was acknowledged, and when."""
 
-    def __init__(self, config: LogConfig, *, is_single: bool = True) -> None:
+    def __init__(self, config: LogConfig, *, is_replica: bool = False) -> None:
         self.config = config
-        self.is_single = is_single
+        self.is_replica = is_replica
         self.disk = SimulatedDisk()
         self.disk.make_directory("/data")
         self.disk.sync_directory("/")
@@ -63,17 +64,21 @@ class Witness:
         self.starts: list[Promise] = []
         self.snapshots: dict[SnapshotId, int] = {}
         self._memories: dict[tuple[int, int], ProducerStateManager] = {}
-        self.log = ReplicatedLog.create(
-            self.disk,
-            DIRECTORY,
-            config=config,
-            topic_id=TOPIC_ID,
-            now_ms=NOW_MS,
-            is_single=is_single,
-        )
+        self.log = self.create(self.disk)
         self.created = self.now
         self._record_log(0)
         self.promise()
+
+    def create(self, disk: SimulatedDisk) -> SingleVoterLog | QuorumLog:
+        """Create a log of this kind."""
+        if self.is_replica:
+            return created_replica(disk, config=self.config, directory=DIRECTORY)
+        return created_log(disk, config=self.config, directory=DIRECTORY)
+
+    def open(self, disk: SimulatedDisk) -> SingleVoterLog | QuorumLog:
+        """Open the log as a process of this kind does."""
+        kind: type[SingleVoterLog | QuorumLog] = QuorumLog if self.is_replica else SingleVoterLog
+        return kind.open(disk, DIRECTORY, config=self.config, now_ms=NOW_MS)
 
     @property
     def now(self) -> int:
@@ -113,7 +118,7 @@ class Witness:
 
     def claim(self) -> None:
         before = self.now
-        self.log.claim(now_ms=NOW_MS)
+        begin_next_epoch(self.log)
         self._record_log(before)
         self.promise()
 
@@ -123,6 +128,7 @@ class Witness:
         boundary = self.versions[-1].up_to(offset)[-1].next_offset
         self.promises.append(Promise(before, min(boundary, self.promises[-1].end_offset)))
         self.versions[-1].ended = before
+        assert isinstance(self.log, QuorumLog)
         self.log.truncate_to(offset)
         old = self.versions[-1]
         old.ended = self.now
@@ -132,7 +138,7 @@ class Witness:
 
     def snapshot(self, *values: bytes) -> SnapshotId:
         """Write a snapshot of the synced end."""
-        if not self.is_single:
+        if isinstance(self.log, QuorumLog):
             self.log.advance_high_watermark(self.log.synced_end_offset)
         snapshot_id = self.log.snapshot_id_at(self.log.high_watermark)
         writer = self.log.begin_snapshot(snapshot_id, now_ms=NOW_MS)
@@ -153,13 +159,7 @@ class Witness:
             self.log.close()
         self.disk.kill()
         before = self.now
-        self.log = ReplicatedLog.open(
-            self.disk,
-            DIRECTORY,
-            config=self.config,
-            now_ms=NOW_MS,
-            is_single=self.is_single,
-        )
+        self.log = self.open(self.disk)
         assert not self.log.is_read_only, self.log.report
         version = self.versions[-1]
         if self.log.end_offset < version.batches[-1].next_offset:  # unsynced batches are lost

@@ -6,7 +6,7 @@ from raftlog.log.format.directory import offset_name
 from raftlog.log.reading.transactions import CommitName, commit_header
 from raftlog.log.recovery.recover import RecoveredLog, recover
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.batch import NewRecord
 from raftlog.records.compression import Compression
 from tests.simulated_disk.simulated_disk import SimulatedDisk
@@ -60,7 +60,7 @@ class WrittenLog:
         self.directory = directory
         self.disk.make_directory("/data")
         self.disk.sync_directory("/")
-        self.log = ReplicatedLog.create(
+        self.log = SingleVoterLog.create(
             self.disk, directory, config=config, topic_id=TOPIC_ID, now_ms=1_000
         )
 
@@ -109,7 +109,7 @@ class WrittenLog:
 
     def reopen(self) -> None:
         """Open it in a new process."""
-        self.log = ReplicatedLog.open(self.disk, self.directory, now_ms=2_000_000)
+        self.log = SingleVoterLog.open(self.disk, self.directory, now_ms=2_000_000)
 
     def raw_append(self, path: str, data: bytes) -> None:
         """Append bytes to a file, durably, that no writer of raftlog would write."""

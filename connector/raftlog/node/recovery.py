@@ -67,7 +67,7 @@ def recover_node(config: NodeConfig, *, allows_data_loss: bool) -> NodeRecovery:
 
 
 def _inspect(files: WritableStorage, path: str) -> NodeRecovery:
-    log = QuorumLog.open(files, path, now_ms=time.time_ns() // 1_000_000, is_single=False)
+    log = QuorumLog.open(files, path, now_ms=time.time_ns() // 1_000_000)
     try:
         if log.report.read_only is not None:
             raise log.report.read_only

@@ -316,7 +316,7 @@ def _write_node_log(
     directory.write_identity(properties, log.epochs.without_from(end_offset))
     if log.log_start_offset:
         directory.write_log_start(log.log_start_offset)
-    copy = QuorumLog.open(files, path, now_ms=now_ms, is_single=False)
+    copy = QuorumLog.open(files, path, now_ms=now_ms)
     try:
         if copy.report.read_only is not None:
             raise copy.report.read_only

@@ -180,8 +180,6 @@ def test_logs_of_metadata_and_of_nodes_are_not_compacted(tmp_path: Path) -> None
         config=LogConfig(),
         topic_id=TOPIC_ID,
         now_ms=0,
-        epoch=None,
-        is_single=False,
     )
     log.close()
     (tmp_path / "meta.properties").write_text("version=1\n")

@@ -28,7 +28,7 @@ from raftlog.errors import (
 )
 from raftlog.log.reading.transactions import CommitName, Marker, marker_value
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records import NewRecord
 from raftlog.records.batch import RecordBatch
 
@@ -126,7 +126,7 @@ def test_named_and_conditional_appends_have_batches_of_their_own(
     machine: Machine, writer: GroupCommitter
 ) -> None:
     done(writer, [request(b"a"), request(b"b", commit=1), request(b"c"), request(b"d", base=5)])
-    log = ReplicatedLog.open(machine.disk.another_process(), PATH, now_ms=0)
+    log = SingleVoterLog.open(machine.disk.another_process(), PATH, now_ms=0)
     assert [one.name.version for one in log.producer_state.commits] == [1]
     reader = machine.open()
     assert [record.value for record in reader.read(2)] == [b"a", b"b", b"c", b"d"]
@@ -289,7 +289,7 @@ def test_an_unsynced_tail_of_a_dead_writer_is_backed_up_and_never_read(
     machine: Machine, writer: GroupCommitter
 ) -> None:
     dying = machine.disk.another_process()
-    log = ReplicatedLog.open(dying, PATH, now_ms=0)
+    log = SingleVoterLog.open(dying, PATH, now_ms=0)
     batch = NewRecordBatch(records=(NewRecord(None, b"unsynced"),), base_timestamp_ms=0)
     append_batches(log, encode_batch(batch, base_offset=2, leader_epoch=1))
     assert values(machine) == [b"first"]
@@ -317,7 +317,7 @@ def test_two_writers_see_each_others_appends(machine: Machine, writer: GroupComm
     writer.close()
     assert errors(done(other, [request(b"last", base=12)])) == [None]
     other.close()
-    log = ReplicatedLog.open(machine.disk, PATH, now_ms=0)
+    log = SingleVoterLog.open(machine.disk, PATH, now_ms=0)
     assert (log.end_offset, log.report.was_clean) == (13, True)
 
 

@@ -28,7 +28,7 @@ from raftlog.errors import (
 from raftlog.log.reading.transactions import CommitName, ValueKind
 from raftlog.log.writing import producer_state
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.node.apis.produced_batch import append_request, read_header
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression
@@ -59,7 +59,7 @@ class LeaderLog:
     def __init__(self) -> None:
         config = LogConfig(values=ValueKind.BYTES, batch_bytes_max=SETTINGS.batch_bytes_max)
         self._disk = disk_with_parent()
-        self._log = ReplicatedLog.create(
+        self._log = SingleVoterLog.create(
             self._disk, DIRECTORY, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS
         )
         self.producer_id_count = 0

@@ -46,7 +46,7 @@ from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.producer_state import Duplicate
 from raftlog.log.writing.properties import CleanupPolicy, LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.batch import iter_batches
 from raftlog.records.record import Record
 from raftlog.types import SnapshotId
@@ -62,7 +62,7 @@ Pair = tuple[bytes, bytes | None]
 
 
 def append(
-    log: ReplicatedLog,
+    log: SingleVoterLog,
     *pairs: Pair,
     producer: tuple[int, int, int] = (-1, -1, -1),
     commit: CommitName | None = None,
@@ -75,7 +75,7 @@ def append(
     log.flush()
 
 
-def fill(log: ReplicatedLog, seed: int, count: int = 60) -> None:
+def fill(log: SingleVoterLog, seed: int, count: int = 60) -> None:
     """Append records of a few keys, some of which are deleted."""
     rng = Random(seed)
     for _ in range(count):
@@ -83,7 +83,7 @@ def fill(log: ReplicatedLog, seed: int, count: int = 60) -> None:
         append(log, (b"key %d" % rng.randrange(9), value))
 
 
-def compact(log: ReplicatedLog, *, now_ms: int = NOW_MS) -> bool:
+def compact(log: SingleVoterLog, *, now_ms: int = NOW_MS) -> bool:
     """Run the compaction that is due; return whether a segment changed."""
     begun = log.begin_compaction(now_ms=now_ms)
     if begun is None:
@@ -106,7 +106,7 @@ def table(disk: SimulatedDisk) -> dict[bytes, bytes]:
     return {key: value for key, value in last.items() if key and value is not None}
 
 
-def log_of(config: LogConfig = COMPACTED) -> tuple[SimulatedDisk, ReplicatedLog]:
+def log_of(config: LogConfig = COMPACTED) -> tuple[SimulatedDisk, SingleVoterLog]:
     disk = disk_with_parent()
     return disk, created_log(disk, config=config)
 
@@ -427,7 +427,7 @@ def test_appends_and_deletions_during_a_compaction() -> None:
     assert not [name for name in disk.list_names(DIRECTORY) if name.endswith(CLEANED_SUFFIX)]
 
 
-def snapshot_at(log: ReplicatedLog, offset: int) -> SnapshotId:
+def snapshot_at(log: SingleVoterLog, offset: int) -> SnapshotId:
     snapshot_id = log.snapshot_id_at(offset)
     writer = log.begin_snapshot(snapshot_id, now_ms=NOW_MS)
     assert writer is not None
@@ -450,7 +450,7 @@ def test_a_segment_deleted_while_it_is_read_ends_the_compaction_without_a_change
 
 def test_another_writer_of_the_log_continues_after_a_compaction() -> None:
     disk, log = log_of()
-    other = ReplicatedLog.open(disk, DIRECTORY, now_ms=NOW_MS)
+    other = SingleVoterLog.open(disk, DIRECTORY, now_ms=NOW_MS)
     fill(log, 9)
     other.refresh(now_ms=NOW_MS)
     assert compact(log)
@@ -474,7 +474,7 @@ def test_a_compaction_continues_while_another_process_recovers_the_log() -> None
     assert begun is not None
     with begun:
         begun.run()
-        other = ReplicatedLog.open(disk, DIRECTORY, now_ms=NOW_MS)
+        other = SingleVoterLog.open(disk, DIRECTORY, now_ms=NOW_MS)
         assert not other.report.was_clean
         active = log._segments.active.base_offset
         while other._segments.active.base_offset == active:
@@ -503,7 +503,7 @@ def test_retention_by_size_uses_the_sizes_after_the_compaction_of_another_writer
     _, log = log_of(
         replace(COMPACTED, cleanup_policy=CleanupPolicy.COMPACT_DELETE, retention_bytes=3_000)
     )
-    other = ReplicatedLog.open(log._directory.storage, DIRECTORY, now_ms=NOW_MS)
+    other = SingleVoterLog.open(log._directory.storage, DIRECTORY, now_ms=NOW_MS)
     for at in range(60):
         append(log, (b"k", b"%d" % at + b"v" * 40))
     other.refresh(now_ms=NOW_MS)
@@ -521,7 +521,7 @@ def test_nothing_is_replaced_after_the_policy_was_changed_to_delete() -> None:
     assert begun is not None
     with begun:
         begun.run()
-        deleting = ReplicatedLog.open(
+        deleting = SingleVoterLog.open(
             disk,
             DIRECTORY,
             config=replace(COMPACTED, cleanup_policy=CleanupPolicy.DELETE),

@@ -9,15 +9,14 @@ from typing import Final
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.crash_points import CrashState, Recording
 from tests.simulated_disk.simulated_disk import SimulatedDisk
-from tests.support.appending import TOPIC_ID, append_batches
-from tests.support.witness import DIRECTORY, NOW_MS, Witness
+from tests.support.appending import append_batches, begin_next_epoch
+from tests.support.witness import DIRECTORY, Witness
 from tests.support.written_logs import encoded
 
 from raftlog.errors import LogNotFoundError
 from raftlog.log.format.directory import LOG_SUFFIX, offset_name
 from raftlog.log.reading.opening import open_log
 from raftlog.log.recovery.recover import RecoveredLog, recover
-from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, iter_batches
 
 DEEP_EVERY: Final = 8
@@ -162,19 +161,12 @@ def _check_unfinished(disk: SimulatedDisk, witness: Witness) -> None:
         names = []
     is_there = "raftlog.properties" in names and any(n.endswith(LOG_SUFFIX) for n in names)
     if is_there:
-        log = ReplicatedLog.open(disk, DIRECTORY, now_ms=NOW_MS, is_single=witness.is_single)
+        log = witness.open(disk)
         assert not log.is_read_only, log.report
         if not log.end_offset:
-            log.claim(now_ms=NOW_MS)
+            begin_next_epoch(log)
     else:
-        log = ReplicatedLog.create(
-            disk,
-            DIRECTORY,
-            config=witness.config,
-            topic_id=TOPIC_ID,
-            now_ms=NOW_MS,
-            is_single=witness.is_single,
-        )
+        log = witness.create(disk)
     append_batches(log, encoded(b"first", base_offset=log.end_offset, epoch=log.epoch))
     log.flush()
     end_offset = log.end_offset
@@ -247,9 +239,7 @@ def _check_further_appends(
     witness: Witness, disk: SimulatedDisk, state: CrashState, recovered: RecoveredLog
 ) -> None:
     """Check that records appended and synced after recovery survive the next power loss."""
-    log = ReplicatedLog.open(
-        disk, DIRECTORY, config=witness.config, now_ms=NOW_MS, is_single=witness.is_single
-    )
+    log = witness.open(disk)
     assert log.end_offset == recovered.end_offset, state
     batch = encoded(b"goes on", base_offset=log.end_offset, epoch=log.epoch)
     append_batches(log, batch)

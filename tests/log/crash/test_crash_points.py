@@ -62,7 +62,7 @@ def embedded_log() -> Witness:
 def replica() -> Witness:
     """Run a replica of a metadata log: transactions, truncation, epochs, snapshots."""
     config = LogConfig(values=ValueKind.KRAFT, segment_bytes=600, index_interval_bytes=150)
-    log = Witness(config, is_single=False)
+    log = Witness(config, is_replica=True)
     log.append(*[NO_OP] * 5)
     log.append(begin("open"), NO_OP)
     log.append(NO_OP, END)

@@ -38,7 +38,7 @@ from raftlog.log.reading.opening import open_log
 from raftlog.log.recovery.recover import recover
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.protocol import Storage
 
 T = TypeVar("T")
@@ -268,7 +268,7 @@ class LogMachine(RuleBasedStateMachine):
         )
         return [answers[id(request)] for request in requests]
 
-    def _run(self, writer_index: int, operation: Callable[[ReplicatedLog, int], T]) -> T:
+    def _run(self, writer_index: int, operation: Callable[[SingleVoterLog, int], T]) -> T:
         (answer,) = self._done(writer_index, [Operation(run=operation, deadline_ms=DEADLINE_MS)])
         assert isinstance(answer, Done), answer
         value: T = answer.value
@@ -322,7 +322,7 @@ class LogMachine(RuleBasedStateMachine):
             self.log = replace(self.log, noted_epoch=done.recovered.epochs.latest_epoch or 0)
         self.reader, self.reader_end = None, 0
 
-    def _check_log(self, log: ReplicatedLog, _: int) -> None:
+    def _check_log(self, log: SingleVoterLog, _: int) -> None:
         assert (log.log_start_offset, log.end_offset) == (
             self.log.start_offset,
             self.log.end_offset,
@@ -357,11 +357,11 @@ def _never(_: float) -> None:
     raise AssertionError("the lock must be free between two steps")
 
 
-def _claim(log: ReplicatedLog, now_ms: int) -> int:
+def _claim(log: SingleVoterLog, now_ms: int) -> int:
     return log.claim(now_ms=now_ms)
 
 
-def _snapshot(log: ReplicatedLog, now_ms: int) -> None:
+def _snapshot(log: SingleVoterLog, now_ms: int) -> None:
     log.flush()
     snapshot_id = log.snapshot_id_at(log.end_offset)
     writer = log.begin_snapshot(snapshot_id, now_ms=now_ms)

@@ -11,7 +11,12 @@ from __future__ import annotations
 import pytest
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
-from tests.support.appending import TOPIC_ID, append_batches
+from tests.support.appending import (
+    append_batches,
+    begin_next_epoch,
+    created_replica,
+    reopened_replica,
+)
 from tests.support.log_builder import LogBuilder, data_batch
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
@@ -19,7 +24,6 @@ from raftlog.errors import LogGapError, OptionError
 from raftlog.log.recovery.recover import ScanEnd, recover
 from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.compression import Compression
 from raftlog.types import Diverging, OffsetAndEpoch, Valid
 
@@ -157,18 +161,13 @@ class Replica:
     def __init__(self, disk: SimulatedDisk | None = None) -> None:
         self.disk = SimulatedDisk() if disk is None else disk
         self.disk.make_directory("/data")
-        self.log = ReplicatedLog.create(
-            self.disk,
-            DIRECTORY,
-            config=LogConfig(index_interval_bytes=500),
-            topic_id=TOPIC_ID,
-            now_ms=1_000,
-            is_single=False,
+        self.log = created_replica(
+            self.disk, config=LogConfig(index_interval_bytes=500), directory=DIRECTORY
         )
 
     def restart(self) -> None:
         self.disk.crash(Survival.EVERYTHING, 0)
-        self.log = ReplicatedLog.open(self.disk, DIRECTORY, now_ms=2_000, is_single=False)
+        self.log = reopened_replica(self.disk, directory=DIRECTORY)
 
     def write(self, *values: bytes) -> bytes:
         batch = encoded(*values, base_offset=self.log.end_offset, epoch=self.log.epoch)
@@ -209,7 +208,7 @@ def test_offsets_do_not_decrease_when_the_shorter_replica_leads_after_a_power_lo
     second.restart()
     first.log.truncate_to(51)  # half of it was never on disk
     first.restart()
-    first.log.claim(now_ms=2_000)
+    begin_next_epoch(first.log)
     for _ in range(2):
         first.write(*[b"big batch"] * 77)
     answers = second.fetch_from(first)

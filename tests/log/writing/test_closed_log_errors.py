@@ -19,25 +19,25 @@ from tests.support.appending import (
 
 from raftlog.errors import LogClosedError, LogError
 from raftlog.log.format.directory import LOG_SUFFIX, offset_name
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 
 RETENTION = replace(SMALL, retention_bytes=3_000)
 FIRST_SEGMENT = f"{DIRECTORY}/{offset_name(0, LOG_SUFFIX)}"
-Act = Callable[[SimulatedDisk, ReplicatedLog], object]
+Act = Callable[[SimulatedDisk, SingleVoterLog], object]
 
 
-def after_a_failed_sync(disk: SimulatedDisk, log: ReplicatedLog) -> object:
+def after_a_failed_sync(disk: SimulatedDisk, log: SingleVoterLog) -> object:
     disk.fail_sync_once("*.log")
     append(log, b"lost")
     return log.flush()
 
 
-def on_a_read_only_file_system(disk: SimulatedDisk, log: ReplicatedLog) -> object:
+def on_a_read_only_file_system(disk: SimulatedDisk, log: SingleVoterLog) -> object:
     disk.refuse_writing("*")
     return append(log, b"refused")
 
 
-def over_a_damaged_segment(disk: SimulatedDisk, log: ReplicatedLog) -> object:
+def over_a_damaged_segment(disk: SimulatedDisk, log: SingleVoterLog) -> object:
     """Retention reads the producer state at the new log start."""
     for name in disk.list_names(DIRECTORY):
         if name.endswith(".snapshot"):
@@ -46,12 +46,12 @@ def over_a_damaged_segment(disk: SimulatedDisk, log: ReplicatedLog) -> object:
     return log.clean(now_ms=NOW_MS)
 
 
-def on_a_full_disk_during_a_change(disk: SimulatedDisk, log: ReplicatedLog) -> object:
+def on_a_full_disk_during_a_change(disk: SimulatedDisk, log: SingleVoterLog) -> object:
     disk.leave_room(0)
     return log.claim(now_ms=NOW_MS)
 
 
-def after_a_segment_was_deleted(disk: SimulatedDisk, log: ReplicatedLog) -> object:
+def after_a_segment_was_deleted(disk: SimulatedDisk, log: SingleVoterLog) -> object:
     for name in disk.list_names(DIRECTORY):
         if name.endswith((".snapshot", ".log")):
             disk.unlink(f"{DIRECTORY}/{name}")

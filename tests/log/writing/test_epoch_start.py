@@ -20,12 +20,12 @@ from tests.support.crash_injection import crashes_after
 
 from raftlog.errors import DiskFullError, LogClosedError
 from raftlog.log.reading.transactions import Marker, marker_value
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 
 FRAMED = b"\x01\x02\x00value"
 
 
-def log_with_open_transaction() -> tuple[SimulatedDisk, ReplicatedLog]:
+def log_with_open_transaction() -> tuple[SimulatedDisk, SingleVoterLog]:
     disk = disk_with_parent()
     log = created_log(disk, config=KRAFT_SMALL)
     append(log, marker_value(Marker.BEGIN, "left open"))

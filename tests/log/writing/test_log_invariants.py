@@ -9,11 +9,11 @@ from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import NOW_MS, append, created_log, disk_with_parent, fill, reopened
 
 from raftlog.errors import DiskFullError, LogClosedError
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.types import Position
 
 FAR = 1_000_000
-CORRUPTIONS: dict[str, Callable[[ReplicatedLog], object]] = {
+CORRUPTIONS: dict[str, Callable[[SingleVoterLog], object]] = {
     "the log start is above the end": lambda log: setattr(log._segments, "log_start_offset", FAR),
     "a sealed segment is missing": lambda log: log._segments.sealed.pop(),
     "the active segment has no bytes": lambda log: setattr(
@@ -32,7 +32,7 @@ def disk() -> SimulatedDisk:
     return disk_with_parent()
 
 
-def filled(disk: SimulatedDisk) -> ReplicatedLog:
+def filled(disk: SimulatedDisk) -> SingleVoterLog:
     """Return a log of several segments, whose last one has several batches."""
     log = created_log(disk)
     fill(log, 40)
@@ -42,7 +42,7 @@ def filled(disk: SimulatedDisk) -> ReplicatedLog:
 
 @pytest.mark.parametrize("corrupt", CORRUPTIONS.values(), ids=CORRUPTIONS)
 def test_a_violated_invariant_closes_the_log(
-    disk: SimulatedDisk, corrupt: Callable[[ReplicatedLog], object]
+    disk: SimulatedDisk, corrupt: Callable[[SingleVoterLog], object]
 ) -> None:
     log = filled(disk)
     end_offset = log.end_offset

@@ -26,7 +26,7 @@ from raftlog.log.writing.properties import (
     encode_log_properties,
     parse_log_properties,
 )
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.record import NewRecord
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300)
@@ -36,12 +36,12 @@ FAR_MS = NOW_MS + 1_000 * DAY_MS
 """Wrong time of one node's clock."""
 
 
-def clean(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
+def clean(log: SingleVoterLog, disk: SimulatedDisk) -> SingleVoterLog:
     log.clean(now_ms=FAR_MS)
     return log
 
 
-def roll(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
+def roll(log: SingleVoterLog, disk: SimulatedDisk) -> SingleVoterLog:
     for _ in range(40):
         append(log, bytes(100), timestamp_ms=FAR_MS)
     log.flush()
@@ -49,19 +49,19 @@ def roll(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
     return log
 
 
-def restart(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
+def restart(log: SingleVoterLog, disk: SimulatedDisk) -> SingleVoterLog:
     log.close()
-    return ReplicatedLog.open(disk, DIRECTORY, now_ms=FAR_MS, is_single=True)
+    return SingleVoterLog.open(disk, DIRECTORY, now_ms=FAR_MS)
 
 
-def crash(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
+def crash(log: SingleVoterLog, disk: SimulatedDisk) -> SingleVoterLog:
     disk.kill()
-    return ReplicatedLog.open(disk, DIRECTORY, now_ms=FAR_MS, is_single=True)
+    return SingleVoterLog.open(disk, DIRECTORY, now_ms=FAR_MS)
 
 
 @pytest.mark.parametrize("then", [clean, roll, restart, crash])
 def test_a_wrong_clock_evicts_nothing(
-    then: Callable[[ReplicatedLog, SimulatedDisk], ReplicatedLog],
+    then: Callable[[SingleVoterLog, SimulatedDisk], SingleVoterLog],
 ) -> None:
     disk = disk_with_parent()
     log = created_log(disk, config=CONFIG)

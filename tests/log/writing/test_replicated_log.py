@@ -18,6 +18,7 @@ from tests.support.appending import (
     batch,
     batches_of,
     created_log,
+    created_replica,
     disk_with_parent,
     fill,
     reopened,
@@ -43,7 +44,7 @@ from raftlog.log.reading.chunks import parse_offset_index
 from raftlog.log.recovery.recover import read_checkpoint_files
 from raftlog.log.writing.active_segment import SegmentIndexer
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.control import LeaderChange, decode_control
 from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
@@ -171,7 +172,7 @@ def test_a_sync_that_ends_after_a_roll_does_not_lower_the_synced_end(disk: Simul
 
 
 def test_a_sync_that_began_before_a_truncation_is_ignored(disk: SimulatedDisk) -> None:
-    log = created_log(disk, is_single=False)
+    log = created_replica(disk)
     fill(log, 5)
     append(log, bytes(300))
     ticket = log.start_sync()
@@ -368,7 +369,7 @@ def test_a_leader_appends_only_at_the_end(disk: SimulatedDisk, base_offset: int)
 
 
 def test_a_follower_accepts_batches_that_continue_its_log(disk: SimulatedDisk) -> None:
-    log = created_log(disk, is_single=False)
+    log = created_replica(disk)
     data = batch(b"a", b"b", base_offset=1) + batch(b"c", base_offset=3, epoch=2)
     torn = batch(b"d", base_offset=4, epoch=2)[:-1]
     assert log.append_as_follower(data + torn, leader_epoch=2) == 4
@@ -403,7 +404,7 @@ def test_a_follower_accepts_batches_that_continue_its_log(disk: SimulatedDisk) -
 def test_a_follower_refuses_batches_that_do_not(
     disk: SimulatedDisk, data: bytes, error: type[Exception]
 ) -> None:
-    log = created_log(disk, is_single=False)
+    log = created_replica(disk)
     before = disk.files()
     with pytest.raises(error):
         log.append_as_follower(data, leader_epoch=3)
@@ -524,7 +525,7 @@ def test_the_clean_shutdown_file_is_deleted_before_the_first_write(disk: Simulat
 
 
 def test_a_log_of_local_files_uses_only_the_storage_protocol(tmp_path: Path) -> None:
-    log = ReplicatedLog.create(
+    log = SingleVoterLog.create(
         WritableLocalStorage(),
         str(tmp_path / "t-1"),
         config=SMALL,

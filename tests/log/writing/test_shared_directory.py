@@ -26,7 +26,7 @@ from raftlog.log.reading.transactions import CommitName, commit_header
 from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.log.writing.producer_state import LastCommit
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.record import NewRecord
 
 
@@ -35,7 +35,7 @@ def disk() -> SimulatedDisk:
     return disk_with_parent()
 
 
-def refresh(log: ReplicatedLog) -> bool:
+def refresh(log: SingleVoterLog) -> bool:
     return log.refresh(now_ms=NOW_MS)
 
 

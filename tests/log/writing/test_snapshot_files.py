@@ -39,7 +39,7 @@ from raftlog.log.reading.transactions import CommitName, ValueKind, commit_heade
 from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.log.writing.snapshots import (
     RetentionSnapshot,
     snapshot_to_start_after,
@@ -56,7 +56,7 @@ def disk() -> SimulatedDisk:
     return disk_with_parent()
 
 
-def snapshot(log: ReplicatedLog, end_offset: int, *values: bytes) -> SnapshotId:
+def snapshot(log: SingleVoterLog, end_offset: int, *values: bytes) -> SnapshotId:
     writer = log.begin_snapshot(log.snapshot_id_at(end_offset), now_ms=NOW_MS)
     assert writer is not None
     writer.append(values)
@@ -79,7 +79,7 @@ def memory_in(disk: SimulatedDisk, snapshot_id: SnapshotId) -> ProducerStateMana
     return producer_state
 
 
-def commit(log: ReplicatedLog, version: int) -> None:
+def commit(log: SingleVoterLog, version: int) -> None:
     name = CommitName("app", "query", version)
     record = NewRecord(None, b"x", headers=(commit_header(name),))
     new = NewRecordBatch(records=(record,), base_timestamp_ms=NOW_MS)

@@ -25,7 +25,7 @@ from raftlog.log.format.directory import checkpoint_name
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.log.writing.snapshots import RawSnapshotWriter
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
@@ -187,7 +187,7 @@ def test_a_malformed_old_snapshot_does_not_stop_retention(data: bytes) -> None:
     fill(log, 1)
 
 
-def frozen(log: ReplicatedLog, end_offset: int) -> SnapshotId:
+def frozen(log: SingleVoterLog, end_offset: int) -> SnapshotId:
     writer = log.begin_snapshot(log.snapshot_id_at(end_offset), now_ms=NOW_MS)
     assert writer is not None
     return writer.freeze()

@@ -11,10 +11,13 @@ from tests.support.appending import (
     NOW_MS,
     append_batches,
     batches_of,
+    begin_next_epoch,
     created_log,
+    created_replica,
     disk_with_parent,
     fill,
     reopened,
+    reopened_replica,
     values_of,
 )
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
@@ -23,7 +26,7 @@ from raftlog.errors import TruncationRefusedError
 from raftlog.log.format.epoch_cache import EpochCache, EpochEntry, EpochValidation
 from raftlog.log.reading.transactions import Marker, marker_of, marker_value
 from raftlog.log.recovery.recover import read_checkpoint_files
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.records.record import NewRecord
 from raftlog.types import Diverging, OffsetAndEpoch, SnapshotId, SnapshotNeeded, Valid
 
@@ -126,11 +129,11 @@ def test_a_follower_truncates_where_both_logs_agree(leader: tuple[int, int], cut
 # --- truncated files ------------------------------------------------------------------------------
 
 
-def follower(disk: SimulatedDisk) -> ReplicatedLog:
+def follower(disk: SimulatedDisk) -> QuorumLog:
     """Return a log of offsets 0 to 60 in several segments, with epoch 2 from 21 on."""
-    log = created_log(disk, is_single=False)
+    log = created_replica(disk)
     fill(log, 20)
-    log.claim(now_ms=NOW_MS)
+    begin_next_epoch(log)
     fill(log, 39)
     assert log.end_offset == 61
     assert len(log._segments.sealed) > 2
@@ -145,17 +148,17 @@ def test_the_log_ends_at_the_truncation(disk: SimulatedDisk, offset: int) -> Non
     assert log.producer_state.end_offset == log.end_offset
     assert log.epoch == (2 if offset > 21 else 1 if offset else 0)
     assert (read_checkpoint_files(disk, DIRECTORY).epochs or EpochCache()) == log.epochs
-    log.claim(now_ms=NOW_MS)
+    begin_next_epoch(log)
     fill(log, 30)
     end = log.end_offset
     log.close()
-    log = reopened(disk, is_single=False)
+    log = reopened_replica(disk)
     assert (log.report.was_clean, log.end_offset) == (True, end)
     assert [one.base_offset for one in batches_of(disk)] == list(range(end))
 
 
 def test_a_batch_is_truncated_as_a_whole(disk: SimulatedDisk) -> None:
-    log = created_log(disk, is_single=False)
+    log = created_replica(disk)
     records = tuple(NewRecord(None, b"%d" % at) for at in range(5))
     new = NewRecordBatch(records=records, base_timestamp_ms=NOW_MS)
     append_batches(log, encode_batch(new, base_offset=1, leader_epoch=1))
@@ -190,7 +193,7 @@ def test_truncated_records_are_backed_up(disk: SimulatedDisk, offset: int) -> No
     left, saved = stored_bytes(disk, is_saved=False), stored_bytes(disk, is_saved=True)
     assert left + saved == before
     assert len(saved) > 0
-    assert reopened(disk, is_single=False).end_offset == offset
+    assert reopened_replica(disk).end_offset == offset
     assert stored_bytes(disk, is_saved=True) == saved
 
 
@@ -215,24 +218,24 @@ def test_an_interrupted_truncation_leaves_a_log_that_can_be_truncated_again(
     log.truncate_to(15)
     for state in recording.states([Survival.MIXED, Survival.NOTHING]):
         crashed = SimulatedDisk.after(state)
-        log = reopened(crashed, is_single=False)
+        log = reopened_replica(crashed)
         assert not log.is_read_only, str(state)
         assert 15 <= log.end_offset <= 61
         log.truncate_to(15)
-        log.claim(now_ms=NOW_MS)
+        begin_next_epoch(log)
         assert sorted(values_of(crashed)) == list(range(1, 15)), str(state)
 
 
 def test_diverging_logs_converge(disk: SimulatedDisk) -> None:
     """The case of KAFKA-3919: a follower with a longer log than the new leader."""
-    follows = created_log(disk, is_single=False)
+    follows = created_replica(disk)
     leads_on = disk_with_parent()
-    leads = created_log(leads_on, is_single=False)
+    leads = created_replica(leads_on)
     shared = b""
     for log in (follows, leads):
         fill(log, 20)
     fill(follows, 15)
-    leads.claim(now_ms=NOW_MS)
+    begin_next_epoch(leads)
     fill(leads, 30)
     answer = leads.validate_offset_and_epoch(offset=follows.end_offset, epoch=follows.epoch)
     assert answer == Diverging(OffsetAndEpoch(epoch=1, offset=21))
@@ -265,7 +268,7 @@ def test_the_start_of_a_later_epoch_aborts_an_open_transaction(disk: SimulatedDi
     disk.crash()
     log = reopened(disk)
     assert log.last_stable_offset == 1
-    log.claim(now_ms=NOW_MS)
+    begin_next_epoch(log)
     change, abort = batches_of(disk)[-2:]
     assert (change.is_control, change.leader_epoch) == (True, 2)
     (record,) = abort.records()

@@ -47,7 +47,7 @@ from raftlog.log.writing.properties import (
     encode_log_properties,
     parse_log_properties,
 )
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
@@ -222,11 +222,11 @@ def _create(
         found = read_properties(storage, path)
         now_ms = clock.wall_ms()
         if found is None:
-            log = ReplicatedLog.create(
+            log = SingleVoterLog.create(
                 storage, path, config=config, topic_id=_new_topic_id(name), now_ms=now_ms
             )
         else:  # created meanwhile, or only in part by a process that died
-            log = ReplicatedLog.open(storage, path, now_ms=now_ms)
+            log = SingleVoterLog.open(storage, path, now_ms=now_ms)
         config = log.config
         log.close()
         return config

@@ -45,7 +45,7 @@ from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.recovery.recover import RecoveryReport
 from raftlog.log.writing.producer_state import LastCommit
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.file_rights import others_may_read_in
 from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
@@ -323,7 +323,7 @@ class EmbeddedLog(LogHandle):
             raise InvalidAppendError(reason=reason)
         wanted_end = None if end_offset is None else whole_number(end_offset, "end_offset")
 
-        def write(log: ReplicatedLog, now_ms: int) -> SnapshotId | None:
+        def write(log: SingleVoterLog, now_ms: int) -> SnapshotId | None:
             log.flush()
             end = log.end_offset if wanted_end is None else wanted_end
             snapshot_id = log.snapshot_id_at(end)
@@ -382,7 +382,7 @@ class EmbeddedLog(LogHandle):
             return False
         completing = threading.Lock()
 
-        def complete(log: ReplicatedLog, _: int) -> bool:
+        def complete(log: SingleVoterLog, _: int) -> bool:
             with completing:
                 return log.complete_compaction(compaction)
 
@@ -395,7 +395,7 @@ class EmbeddedLog(LogHandle):
 
     def run(
         self,
-        operation: Callable[[ReplicatedLog, int], T],
+        operation: Callable[[SingleVoterLog, int], T],
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> T:
         """Run ``operation`` on the log while its lock is held. For tools.
@@ -406,7 +406,7 @@ class EmbeddedLog(LogHandle):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _submit(self, operation: Callable[[ReplicatedLog, int], T], timeout_ms: int) -> Future[T]:
+    def _submit(self, operation: Callable[[SingleVoterLog, int], T], timeout_ms: int) -> Future[T]:
         deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
         request = Operation(run=operation, deadline_ms=deadline_ms)
         self._require_writer_thread().submit(request)

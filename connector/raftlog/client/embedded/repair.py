@@ -16,7 +16,7 @@ from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
 from raftlog.log.recovery.recover import RecoveryReport, TruncatedTail
 from raftlog.log.recovery.recover_segment import rebuild_indexes
 from raftlog.log.recovery.repair import Repaired, truncate_log_at
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
@@ -41,7 +41,7 @@ def recover_log(
     clock = Clock()
     writable_properties(files, directory)
     with FairLock(files, directory, clock).acquire_within(LOCK_WAIT_MS):
-        log = ReplicatedLog.open(files, directory, now_ms=clock.wall_ms())
+        log = SingleVoterLog.open(files, directory, now_ms=clock.wall_ms())
         report, extent = log.report, (log.log_start_offset, log.end_offset)
         log.close()
         if report.read_only is None:

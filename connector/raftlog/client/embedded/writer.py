@@ -32,7 +32,7 @@ from raftlog.limits import MIB, SMALL_FILE_BYTES_MAX
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.recovery.recover import RecoveryReport
 from raftlog.log.writing.properties import parse_log_properties
-from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.protocol import FileLock, WritableStorage
 
 # --- Fair file lock that the writers of an embedded log take for each group of appends ------------
@@ -122,7 +122,7 @@ class GroupCommitter:
         self._properties_path = storage.join(directory, RAFTLOG_PROPERTIES_NAME)
         self._properties: bytes | None = None
         self._topic_id: str | None = None
-        self._log: ReplicatedLog | None = None
+        self._log: SingleVoterLog | None = None
         self._closed: str | None = None
         self._last_retention_ms = clock.now_ms()
         self.on_linger: Callable[[float], None] | None = None
@@ -208,8 +208,8 @@ class GroupCommitter:
             self._drop()  # it may be repaired before the next group
         return answers
 
-    def _current_log(self) -> ReplicatedLog:
-        """Return the log, with what other processes appended. Raises as ``ReplicatedLog.open``."""
+    def _current_log(self) -> SingleVoterLog:
+        """Return the log, with what other processes appended. Raises as ``SingleVoterLog.open``."""
         with self._storage.open_file(self._properties_path) as file:
             properties = file.read_at(0, SMALL_FILE_BYTES_MAX)
         if properties != self._properties:
@@ -218,7 +218,7 @@ class GroupCommitter:
             self._properties = properties
         now_ms = self._clock.wall_ms()
         if self._log is None:
-            self._log = ReplicatedLog.open(self._storage, self._directory, now_ms=now_ms)
+            self._log = SingleVoterLog.open(self._storage, self._directory, now_ms=now_ms)
             self.report = self._log.report
             if self.on_linger is not None:
                 self.on_linger(self._log.config.linger_ms)
@@ -238,7 +238,7 @@ class GroupCommitter:
             raise LogClosedError(path=self._directory, reason=self._closed)
         self._topic_id = topic_id
 
-    def _apply_retention(self, log: ReplicatedLog) -> ReplicatedLog:
+    def _apply_retention(self, log: SingleVoterLog) -> SingleVoterLog:
         """Apply retention at its interval, and return the log to continue with.
 
         Errors other than a failed disk do not fail the appends: the next interval retries.

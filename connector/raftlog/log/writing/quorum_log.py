@@ -30,26 +30,32 @@ from raftlog.errors import (
     CorruptBatchError,
     CorruptSnapshotError,
     DiskFullError,
+    DivergedLogError,
     ForeignBatchError,
+    FutureEpochError,
+    LogGapError,
     LogReadOnlyError,
+    TruncationRefusedError,
 )
 from raftlog.limits import MIB
 from raftlog.log.format.directory import (
     PUBLISHED_NAME,
     RAFTLOG_PROPERTIES_NAME,
+    SYNCED_NAME,
     QuorumState,
     checkpoint_name,
 )
-from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.foreign_batches import find_foreign_batches
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.reading.transactions import BatchMetadata, batch_metadata, control_of
+from raftlog.log.recovery.recover import RecoveredLog
 from raftlog.log.recovery.repair import truncate_log_at
-from raftlog.records.batch import RecordBatch
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import ControlRecord, KRaftVoters
 from raftlog.storage.protocol import WritableStorage
-from raftlog.types import SnapshotId
+from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch
 
 from .atomic_files import truncate_with_backup
 from .properties import LogConfig
@@ -116,8 +122,10 @@ class TailCache:
 class QuorumLog(ReplicatedLog):
     """A partition's directory on one node of a quorum. Not shared between threads."""
 
-    def __init__(self, directory: LogDirectory, config: LogConfig, *, is_single: bool) -> None:
-        super().__init__(directory, config, is_single=is_single)
+    def __init__(self, directory: LogDirectory, config: LogConfig) -> None:
+        super().__init__(directory, config)
+        directory.published_name = SYNCED_NAME
+        self._high_watermark = 0
         self._received: RawSnapshotWriter | None = None
         self._tail_cache = TailCache()
         self._control: list[tuple[int, ControlRecord]] = []
@@ -134,7 +142,7 @@ class QuorumLog(ReplicatedLog):
     ) -> Self:
         """Open the log in a directory, or create an empty one."""
         if LogDirectory(storage, directory).has(RAFTLOG_PROPERTIES_NAME):
-            log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
+            log = cls.open(storage, directory, now_ms=now_ms)
         else:
             log = cls.create(
                 storage,
@@ -142,8 +150,6 @@ class QuorumLog(ReplicatedLog):
                 config=config,
                 topic_id=topic_id,
                 now_ms=now_ms,
-                epoch=None,
-                is_single=False,
             )
         log._truncate_to_latest_snapshot()
         return log
@@ -161,7 +167,7 @@ class QuorumLog(ReplicatedLog):
         files.leave_election(
             f"the log was damaged and truncated at offset {end_offset}: {reason}\n"
         )
-        log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
+        log = cls.open(storage, directory, now_ms=now_ms)
         if end_offset <= log.log_start_offset > 0:  # nothing is left: start at a snapshot
             if not log.snapshots or log.snapshots[-1].end_offset < log.log_start_offset:
                 raise log.report.read_only or LogReadOnlyError(
@@ -176,7 +182,7 @@ class QuorumLog(ReplicatedLog):
         properties = files.read_properties()
         assert properties is not None, "a raftlog log was opened"
         truncate_log_at(storage, directory, offset=end_offset, config=properties.config)
-        log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
+        log = cls.open(storage, directory, now_ms=now_ms)
         log._truncate_to_latest_snapshot()
         return log
 
@@ -241,6 +247,106 @@ class QuorumLog(ReplicatedLog):
                     self._check_byte_count()
         finally:
             super().close()
+
+    # --- append -----------------------------------------------------------------------------------
+
+    def append_as_follower(self, data: bytes, *, leader_epoch: int) -> int:
+        """Append a leader's batches unchanged; return the new end offset. Nothing is durable yet.
+
+        An incomplete last batch is ignored, since a fetch is limited in bytes. All batches are
+        checked before the first one is written. Raises ``LogGapError`` if a batch does not begin at
+        the end of the one before it, ``DivergedLogError`` if an epoch decreases,
+        ``FutureEpochError`` for an epoch after ``leader_epoch``, ``CorruptBatchError``, and what
+        ``append_as_leader`` raises.
+        """
+        found: list[tuple[bytes | memoryview, BatchMetadata]] = []
+        expected, epoch, position = self._end_offset, self.epoch, 0
+        while not isinstance(batch := read_batch(data, position), TornTail):
+            if batch.base_offset != expected:
+                raise LogGapError(
+                    path=self.path,
+                    position=None,
+                    expected_offset=expected,
+                    offset=batch.base_offset,
+                )
+            if batch.leader_epoch < epoch:
+                raise DivergedLogError(
+                    path=self.path,
+                    offset=batch.base_offset,
+                    expected_epoch=epoch,
+                    epoch=batch.leader_epoch,
+                    remedy="fetch from the leader to find the diverging epoch",
+                )
+            if batch.leader_epoch > leader_epoch:
+                raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=leader_epoch)
+            view = memoryview(data)[position : position + batch.byte_count]
+            found.append((view, batch_metadata(batch, self.config.values)))
+            expected, epoch = batch.next_offset, batch.leader_epoch
+            position += batch.byte_count
+        return self._append(found)
+
+    # --- high watermark ---------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which everything is committed, by the leader of the quorum."""
+        return self._high_watermark
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Set the high watermark. It must not decrease."""
+        assert self._high_watermark <= offset <= self._end_offset, (
+            "the high watermark must not decrease or exceed the end"
+        )
+        self._high_watermark = offset
+        self._producer_state.drop_decided(offset)
+
+    def _install(self, recovered: RecoveredLog) -> None:
+        self._high_watermark = max(self._high_watermark, recovered.log_start_offset)
+        super()._install(recovered)
+
+    # --- leader epochs and truncation -------------------------------------------------------------
+
+    @property
+    def _epoch_validation(self) -> EpochValidation:
+        return EpochValidation(
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self._end_offset,
+            epochs=self.epochs,
+            snapshots=self.snapshots,
+        )
+
+    def validate_offset_and_epoch(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
+        """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``."""
+        return self._epoch_validation.validate(offset=offset, epoch=epoch)
+
+    def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch) -> int:
+        """Truncate as a leader's ``Diverging`` response requires; return the new end offset."""
+        self.truncate_to(self._epoch_validation.truncation_offset(diverging))
+        return self._end_offset
+
+    def truncate_to(self, offset: int) -> None:
+        """Truncate every batch that does not end below ``offset``. Durable on return.
+
+        The order of the steps: delete ``.kafka_cleanshutdown``, durably; raise the recovery point
+        to the high watermark, so that damage below it is not taken for a torn tail; delete
+        ``synced``, which counts within one boot; those of ``LogSegments.truncate_to``; recover.
+        Raises ``TruncationRefusedError`` below the high watermark, and ``LogReadOnlyError`` if
+        recovery finds damage below it.
+        """
+        self._check_writable()
+        if offset < self.high_watermark:
+            raise TruncationRefusedError(
+                path=self.path, offset=offset, high_watermark=self.high_watermark
+            )
+        if offset >= self._end_offset:
+            return
+        with self._changing(), self._failing(also_full=True):
+            committed = min(self._high_watermark, self.synced_end_offset)
+            self._segments.write_recovery_point(max(self._segments.recovery_point, committed))
+            self._directory.unpublish()
+            self._segments.truncate_to(offset)
+            self._recover()
+            self._check_writable()
 
     # --- reads ------------------------------------------------------------------------------------
 

@@ -3,15 +3,15 @@
 Invariants:
 
 1. ``log_start_offset <= high_watermark <= end_offset`` and
-   ``recovery_point <= synced_end_offset <= end_offset``, checked after each change. An embedded log
-   is committed where it is synced; a replica's high watermark is the leader's.
+   ``recovery_point <= synced_end_offset <= end_offset``, checked after each change.
 2. Nothing counts as durable before ``complete_sync``.
 3. A full disk leaves the log as it was before the batch. After any other storage error the content
    of the files is unknown: the log fails, and must be opened again.
-4. One caller at a time; no lock, no clock, no thread. Threads and processes that share an embedded
-   log synchronize outside; a node of a quorum uses one thread.
+4. One caller at a time; no lock, no clock, no thread.
 5. Offset and epoch of every batch are checked before it is written; header and CRC of those of
-   another process (``append_as_follower``).
+   another process (``QuorumLog.append_as_follower``).
+
+An embedded log is a ``SingleVoterLog``, the log of a quorum's replica a ``QuorumLog``.
 
 Kafka: ``KafkaRaftLog``, ``UnifiedLog``.
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -39,42 +40,33 @@ from raftlog.errors import (
     LogGapError,
     NotALogError,
     NotLeaderError,
-    TruncationRefusedError,
 )
 from raftlog.log.format.directory import (
-    LOG_SUFFIX,
     RAFTLOG_PROPERTIES_NAME,
-    SYNCED_NAME,
     CleanShutdown,
     Published,
-    offset_name,
 )
-from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.transactions import (
     BatchMetadata,
     Marker,
     MetadataMarker,
-    batch_metadata,
     encoded_metadata,
     marker_value,
 )
 from raftlog.log.recovery.recover import RecoveredLog, RecoveryReport, recover
-from raftlog.log.segment import read_batches
-from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.builder import build_batch
 from raftlog.records.control import (
     ControlRecord,
     KRaftVoters,
-    LeaderChange,
-    LeaderChangeVoter,
     encode_control,
 )
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import NewRecord, Record
 from raftlog.storage.protocol import WritableStorage
-from raftlog.types import OffsetAndEpoch, Position, SnapshotId, ValidOffsetAndEpoch
+from raftlog.types import Position, SnapshotId
 
-from .active_segment import ActiveSegment, PendingSync, SyncState
+from .active_segment import PendingSync, SyncState
 from .producer_state import ProducerStateManager
 from .properties import LogConfig, LogProperties
 from .segments import LogDirectory, LogSegments
@@ -91,28 +83,21 @@ from .snapshots import (
 if TYPE_CHECKING:
     from raftlog.log.cleaning.compaction import Compaction
 
-_VOTERS = (LeaderChangeVoter(1),)
-_LEADER_CHANGE: Final = (LeaderChange(leader_id=1, voters=_VOTERS, granting_voters=_VOTERS),)
-"""The first record of an epoch in an embedded log, whose leader is the only voter."""
 ABORT_REASON: Final = "a later epoch began"
 
 
-class ReplicatedLog:
+class ReplicatedLog(ABC):
     """A log that is open for writing, by ``create`` or ``open``. Not shared between threads."""
 
-    def __init__(self, directory: LogDirectory, config: LogConfig, *, is_single: bool) -> None:
+    def __init__(self, directory: LogDirectory, config: LogConfig) -> None:
         self.config: Final = config
         self.path: Final = directory.path
         self.report = RecoveryReport(was_clean=True)
-        if not is_single:
-            directory.published_name = SYNCED_NAME
         self._directory = directory
         self._segments = LogSegments(directory, config)
-        self._is_single = is_single
         self._producer_state = ProducerStateManager(directory.path)
         self._sync = SyncState(0, Position(0))
         self._end_offset = 0
-        self._high_watermark = 0
         self._is_roll_due = False
         self._is_changed = False
         self._closed: str | None = None
@@ -130,7 +115,6 @@ class ReplicatedLog:
         self._end_offset = recovered.end_offset
         self._is_changed = not recovered.report.was_clean
         self._is_roll_due = False
-        self._high_watermark = max(self._high_watermark, recovered.log_start_offset)
         if not self.is_read_only:
             self._sync = SyncState(recovered.end_offset, self._segments.active.byte_count)
             self._check_invariants()
@@ -164,9 +148,9 @@ class ReplicatedLog:
         return self._end_offset if self.is_read_only else self._sync.end_offset
 
     @property
+    @abstractmethod
     def high_watermark(self) -> int:
-        """The offset below which everything is committed: in an embedded log, the synced end."""
-        return self.synced_end_offset if self._is_single else self._high_watermark
+        """The offset below which everything is committed."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -303,15 +287,6 @@ class ReplicatedLog:
         self.complete_sync(pending)
         return self.synced_end_offset
 
-    def advance_high_watermark(self, offset: int) -> None:
-        """Set the high watermark of a replica. It must not decrease."""
-        assert not self._is_single, "an embedded log is committed where it is synced"
-        assert self._high_watermark <= offset <= self._end_offset, (
-            "the high watermark must not decrease or exceed the end"
-        )
-        self._high_watermark = offset
-        self._producer_state.drop_decided(offset)
-
     def _publish(
         self, *, next_epoch: int | None = None, next_start_offset: int | None = None
     ) -> None:
@@ -372,16 +347,7 @@ class ReplicatedLog:
     def _is_current(self) -> bool:
         """Return whether no other process has changed the log since."""
         active = self._segments.active
-        if not active.file.is_in_place() or active.file.byte_count() != active.byte_count:
-            return False
-        if not self._is_single:
-            return True
-        published = self._directory.published()
-        return (
-            published is not None
-            and published.segment_base_offset == active.base_offset
-            and published.end_offset == self._sync.end_offset
-        )
+        return active.file.is_in_place() and active.file.byte_count() == active.byte_count
 
     def _release(self, reason: str) -> None:
         self._closed = reason
@@ -467,25 +433,21 @@ class ReplicatedLog:
         config: LogConfig,
         topic_id: str,
         now_ms: int,
-        epoch: int | None = 1,
-        is_single: bool = True,
     ) -> Self:
         """Create a log in a directory, which is created if missing. Durable on return.
 
-        ``epoch`` None: the log is empty, for a replica. The files of an earlier, interrupted
-        ``create`` are replaced. Raises ``FileExistsLogError`` if there is a raftlog log, and
-        ``NotALogError`` if there is a Kafka log.
+        The files of an earlier, interrupted ``create`` are replaced. Raises ``FileExistsLogError``
+        if there is a raftlog log, and ``NotALogError`` if there is a Kafka log.
         """
         storage.make_directory(directory)
         storage.sync_directory(storage.split(directory)[0])  # an earlier create may have died here
         files = LogDirectory(storage, directory)
         files.check_is_free()
         properties = LogProperties(topic_id=topic_id, config=config)
-        log = cls(files, config, is_single=is_single)
+        log = cls(files, config)
         files.write_identity(properties, EpochCache())
         log._segments.create_first_segment(0)
-        if epoch is not None:
-            log._begin_epoch(epoch, _LEADER_CHANGE, now_ms)
+        log._begin(now_ms)
         log.flush()
         files.sync()
         return log
@@ -498,7 +460,6 @@ class ReplicatedLog:
         *,
         config: LogConfig | None = None,
         now_ms: int,
-        is_single: bool = True,
     ) -> Self:
         """Open a log, with recovery if needed; ``report`` is its result.
 
@@ -515,13 +476,18 @@ class ReplicatedLog:
                     reason=f"it has no {RAFTLOG_PROPERTIES_NAME}",
                 )
             config = properties.config
-        log = cls(files, config, is_single=is_single)
+        log = cls(files, config)
         log._recover()
-        if is_single and not log.is_read_only and not log.end_offset:
-            log._begin_epoch(max(1, log.epoch), _LEADER_CHANGE, now_ms)  # of an unfinished create
-            log.flush()
-        log._abort_open_transaction(now_ms)
+        log._resume(now_ms)
         return log
+
+    def _begin(self, now_ms: int) -> None:
+        """Append what a new log begins with: nothing, unless a subclass does."""
+        return
+
+    def _resume(self, now_ms: int) -> None:
+        """Complete, after recovery, what an earlier process left unfinished: nothing here."""
+        return
 
     # --- append -----------------------------------------------------------------------------------
 
@@ -547,52 +513,6 @@ class ReplicatedLog:
             expected = metadata.next_offset
         return self._append(batches)
 
-    def append_as_follower(self, data: bytes, *, leader_epoch: int) -> int:
-        """Append a leader's batches unchanged; return the new end offset. Nothing is durable yet.
-
-        An incomplete last batch is ignored, since a fetch is limited in bytes. All batches are
-        checked before the first one is written. Raises ``LogGapError`` if a batch does not begin at
-        the end of the one before it, ``DivergedLogError`` if an epoch decreases,
-        ``FutureEpochError`` for an epoch after ``leader_epoch``, ``CorruptBatchError``, and what
-        ``append_as_leader`` raises.
-        """
-        found: list[tuple[bytes | memoryview, BatchMetadata]] = []
-        expected, epoch, position = self._end_offset, self.epoch, 0
-        while not isinstance(batch := read_batch(data, position), TornTail):
-            if batch.base_offset != expected:
-                raise LogGapError(
-                    path=self.path,
-                    position=None,
-                    expected_offset=expected,
-                    offset=batch.base_offset,
-                )
-            if batch.leader_epoch < epoch:
-                raise DivergedLogError(
-                    path=self.path,
-                    offset=batch.base_offset,
-                    expected_epoch=epoch,
-                    epoch=batch.leader_epoch,
-                    remedy="fetch from the leader to find the diverging epoch",
-                )
-            if batch.leader_epoch > leader_epoch:
-                raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=leader_epoch)
-            view = memoryview(data)[position : position + batch.byte_count]
-            found.append((view, batch_metadata(batch, self.config.values)))
-            expected, epoch = batch.next_offset, batch.leader_epoch
-            position += batch.byte_count
-        return self._append(found)
-
-    def claim(self, *, now_ms: int) -> int:
-        """Begin the next epoch, which fences earlier ones; return it. Durable on return.
-
-        Its first batch is a leader change. An open metadata transaction of an earlier epoch is
-        aborted right after it.
-        """
-        epoch = self.epoch + 1
-        self._begin_epoch(epoch, _LEADER_CHANGE, now_ms)
-        self.flush()
-        return epoch
-
     def _begin_epoch(self, epoch: int, head: Sequence[ControlRecord], now_ms: int) -> None:
         """Begin an epoch with its first batch. On a full disk the log fails, to reopen without it.
 
@@ -607,19 +527,6 @@ class ReplicatedLog:
             self._append_control(head, now_ms)
             if self._producer_state.open_transaction is not None:
                 self._append_abort(now_ms)
-
-    def _abort_open_transaction(self, now_ms: int) -> None:
-        """Abort a metadata transaction of an earlier epoch, after a crash in ``_begin_epoch``.
-
-        For an embedded log only. In a quorum the next leader aborts it when it begins its epoch.
-        """
-        opened = self._producer_state.open_transaction
-        if opened is None or self.is_read_only or not self._is_single:
-            return
-        epoch = self.epochs.epoch_at(opened.first_offset)
-        if epoch is not None and epoch < self.epoch:
-            self._append_abort(now_ms)
-            self.flush()
 
     def _append_abort(self, now_ms: int) -> None:
         marker = MetadataMarker(self._end_offset, Marker.ABORT)
@@ -647,126 +554,6 @@ class ReplicatedLog:
         )
         metadata = encoded_metadata(batch, self.config.values, markers=markers, control=control)
         self.append_as_leader([(batch.data, metadata)])
-
-    # --- changes of other processes ---------------------------------------------------------------
-
-    def refresh(self, *, now_ms: int) -> bool:
-        """Read what other processes appended; return whether there was anything.
-
-        For an embedded log, under its writers' lock. Batches that others synced are read from this
-        process's end on. If a writer died, rolled or moved the log start, or the log was repaired,
-        it is recovered: what was not published is backed up and truncated (``report``). Raises
-        what recovery raises.
-        """
-        self._check_open()
-        if self.is_read_only:
-            return False
-        was_repaired = self._directory.is_published_replaced()
-        published = self._directory.published()
-        if was_repaired or published is None or not self._is_in_active_segment(published):
-            self._reload(now_ms)
-            return True
-        has_advanced = published.end_offset != self._end_offset
-        is_followed = not has_advanced or self._follow(self._segments.active, published)
-        if not is_followed or published.epoch != self.epoch:  # a writer died in _begin_epoch
-            self._reload(now_ms)
-            return True
-        if has_advanced:
-            self._check_invariants()
-            self._abort_open_transaction(now_ms)
-        return has_advanced
-
-    def _is_in_active_segment(self, published: Published) -> bool:
-        """Return whether all changes of others are in this process's active segment."""
-        active = self._segments.active
-        return (
-            active.file.is_in_place()
-            and published.segment_base_offset == active.base_offset
-            and published.file_position == active.file.byte_count()
-            and published.end_offset >= self._end_offset
-            and published.log_start_offset <= self.log_start_offset
-            and not self._has_next_segment(published)
-        )
-
-    def _has_next_segment(self, published: Published) -> bool:
-        """Return whether a writer died between creating the next segment and publishing it."""
-        end_offset = published.end_offset
-        if end_offset == self._segments.active.base_offset:
-            return False
-        return self._directory.has(offset_name(end_offset, LOG_SUFFIX))
-
-    def _follow(self, active: ActiveSegment, published: Published) -> bool:
-        """Read up to the published end; return whether the batches match it."""
-        try:
-            for batch in read_batches(active.file, active.byte_count, published.file_position):
-                if batch.base_offset != self._end_offset or batch.leader_epoch < self.epoch:
-                    return False
-                self._apply_batch(active, batch)
-        except CorruptBatchError:
-            return False
-        self._is_changed = True
-        self._sync.advance(self._end_offset, active.byte_count)
-        return self._end_offset == published.end_offset
-
-    def _apply_batch(self, active: ActiveSegment, batch: RecordBatch) -> None:
-        metadata = batch_metadata(batch, self.config.values)
-        active.add_written_batch(batch.byte_count, metadata)
-        self._producer_state.apply(metadata)
-        self._segments.epochs = self._segments.epochs.assign(
-            metadata.leader_epoch, metadata.base_offset
-        )
-        self._end_offset = metadata.next_offset
-
-    def _reload(self, now_ms: int) -> None:
-        self._segments.close()
-        with self._failing(also_full=True):
-            self._recover()
-        self._abort_open_transaction(now_ms)
-
-    # --- leader epochs and truncation -------------------------------------------------------------
-
-    @property
-    def _epoch_validation(self) -> EpochValidation:
-        return EpochValidation(
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self._end_offset,
-            epochs=self.epochs,
-            snapshots=self.snapshots,
-        )
-
-    def validate_offset_and_epoch(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
-        """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``."""
-        return self._epoch_validation.validate(offset=offset, epoch=epoch)
-
-    def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch) -> int:
-        """Truncate as a leader's ``Diverging`` response requires; return the new end offset."""
-        self.truncate_to(self._epoch_validation.truncation_offset(diverging))
-        return self._end_offset
-
-    def truncate_to(self, offset: int) -> None:
-        """Truncate every batch that does not end below ``offset``. Durable on return.
-
-        The order of the steps: delete ``.kafka_cleanshutdown``, durably; in a replica, raise the
-        recovery point to the high watermark, so that damage below it is not taken for a torn tail,
-        and delete ``synced``, which counts within one boot; those of ``LogSegments.truncate_to``;
-        recover. Raises ``TruncationRefusedError`` below the high watermark, and
-        ``LogReadOnlyError`` if recovery finds damage below it.
-        """
-        self._check_writable()
-        if offset < self.high_watermark:
-            raise TruncationRefusedError(
-                path=self.path, offset=offset, high_watermark=self.high_watermark
-            )
-        if offset >= self._end_offset:
-            return
-        with self._changing(), self._failing(also_full=True):
-            if not self._is_single:
-                committed = min(self._high_watermark, self.synced_end_offset)
-                self._segments.write_recovery_point(max(self._segments.recovery_point, committed))
-                self._directory.unpublish()
-            self._segments.truncate_to(offset)
-            self._recover()
-            self._check_writable()
 
     # --- look-ups ---------------------------------------------------------------------------------
 
