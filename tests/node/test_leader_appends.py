@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from raftlog.append import AppendRequest, Done, Failed, InOrderGate, RequestResult
+from raftlog.append import AppendRequest, Done, Failed, InOrderGate
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,
@@ -16,8 +16,6 @@ from raftlog.errors import (
     StaleCommitError,
 )
 from raftlog.log.reading.transactions import CommitName
-from raftlog.node.pending_appends import PendingAppends
-from raftlog.node.replica import Outgoing
 from raftlog.records.builder import ProducerStamp
 from tests.support.one_replica import OneReplica
 
@@ -46,20 +44,13 @@ def test_a_refusal_due_to_the_logs_content_waits_until_that_is_committed(
 ) -> None:
     one = OneReplica()
     one.elect()
-    results: dict[AppendRequest, RequestResult] = {}
-    appends = PendingAppends(one.replica, results.__setitem__)
     one.is_held = True
-
-    def submit(request: AppendRequest, now_ms: int, time_ms: int) -> list[Outgoing]:
-        return appends.submit([request], now_ms=now_ms, time_ms=time_ms)
-
     for request in (first, second):
-        one.act(partial(submit, request))
-    assert not results, "nothing of it is committed"
+        one.submit(request)
+    assert not one.results, "nothing of it is committed"
     one.release()
-    appends.poll()
-    assert isinstance(results[first], Done)
-    refusal = results[second]
+    assert isinstance(one.results[first], Done)
+    refusal = one.results[second]
     assert isinstance(refusal, Failed)
     assert isinstance(refusal.error, error)
 
@@ -67,16 +58,14 @@ def test_a_refusal_due_to_the_logs_content_waits_until_that_is_committed(
 def test_an_appended_request_releases_its_records_and_keeps_its_type() -> None:
     one = OneReplica()
     one.elect()
-    results: dict[AppendRequest, RequestResult] = {}
-    appends = PendingAppends(one.replica, results.__setitem__)
     one.is_held = True
     full = AppendRequest(records=(b"x" * 1_000,), deadline_ms=1e12)
     empty = AppendRequest(records=(), epoch=one.replica.core.epoch, deadline_ms=1e12)
-    one.act(lambda now_ms, time_ms: appends.submit([full, empty], now_ms=now_ms, time_ms=time_ms))
-    assert not results, "nothing is committed"
+    one.submit(full, empty)
+    assert not one.results, "nothing is committed"
     assert not full.records
-    appends.abandon("it stops")
-    unknown, refused = results[full], results[empty]
+    one.raft_node.end("it stops")
+    unknown, refused = one.results[full], one.results[empty]
     assert isinstance(unknown, Failed)
     assert isinstance(unknown.error, AppendUnknownError)
     assert isinstance(refused, Failed)
@@ -86,25 +75,17 @@ def test_an_appended_request_releases_its_records_and_keeps_its_type() -> None:
 def test_a_duplicate_of_a_committed_append_does_not_wait_for_later_ones() -> None:
     one = OneReplica()
     one.elect()
-    results: dict[AppendRequest, RequestResult] = {}
-    appends = PendingAppends(one.replica, results.__setitem__)
-
-    def submit(*requests: AppendRequest) -> None:
-        one.act(lambda now, time: appends.submit(requests, now_ms=now, time_ms=time))
-        appends.poll()
-
     first, other, again, later = batch_of(0), batch_of(1), batch_of(0), batch_of(2)
-    submit(first)
+    one.submit(first)
     one.is_held = True
-    submit(other)
-    submit(again, later)
-    assert list(results) == [first, again]
-    assert appends.waiting_count == 2
+    one.submit(other)
+    one.submit(again, later)
+    assert list(one.results) == [first, again]
+    assert one.raft_node.waiting_append_count == 2
     one.release()
-    appends.poll()
-    assert list(results) == [first, again, other, later]
-    assert not appends.waiting_count
-    ends = [one.value.end_offset for one in results.values() if isinstance(one, Done)]
+    assert list(one.results) == [first, again, other, later]
+    assert not one.raft_node.waiting_append_count
+    ends = [done.value.end_offset for done in one.results.values() if isinstance(done, Done)]
     assert ends == [ends[0], ends[0], ends[0] + 1, ends[0] + 2]
 
 
@@ -114,16 +95,11 @@ class Space:
     def __init__(self) -> None:
         self.one = OneReplica()
         self.one.elect()
-        self._results: dict[AppendRequest, RequestResult] = {}
-        self._appends = PendingAppends(self.one.replica, self._results.__setitem__)
 
     def append(self, *requests: AppendRequest) -> list[type[object]]:
         """Append these requests together."""
-        self.one.act(
-            lambda now_ms, time_ms: self._appends.submit(requests, now_ms=now_ms, time_ms=time_ms)
-        )
-        self._appends.poll()
-        answers = [self._results[request] for request in requests]
+        self.one.submit(*requests)
+        answers = [self.one.results[request] for request in requests]
         return [type(one.error) if isinstance(one, Failed) else Done for one in answers]
 
 

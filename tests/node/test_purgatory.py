@@ -266,9 +266,7 @@ def test_a_delayed_fetch_is_checked_when_records_arrive() -> None:
         end = node.high_watermark
         fetch = node.delay(end + 1)
         for _ in range(100):
-            node.one.act(
-                lambda now, time: node.one.replica.step(TimePassed(), now_ms=now, time_ms=time)
-            )
+            node.one.raft_node.step(TimePassed())
             node.purgatory.poll()
         assert (fetch.looks, node.turns) == ([], [])
         node.append()

@@ -157,7 +157,9 @@ def append(node: OneReplica, number: int) -> None:
         producer=producer,
     )
     log.append_as_leader([(batch.data, encoded_metadata(batch, ValueKind.BYTES, commit=name))])
-    node.act(lambda now_ms, time_ms: node.replica.appended(now_ms=now_ms, time_ms=time_ms))
+    node.raft_node.act(
+        lambda now_ms, time_ms: node.replica.appended(now_ms=now_ms, time_ms=time_ms)
+    )
 
 
 def rescue(disk: SimulatedDisk, config: NodeConfig = CONFIG) -> None:

@@ -1,17 +1,26 @@
-"""Quorum of one voter on a simulated disk, for tests of state machines."""
+"""Quorum of one voter on a simulated disk, for tests of state machines and of appends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from raftlog.append import AppendRequest, RequestResult
+from raftlog.client.log_handle import Clock
+from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.raft_client import RaftListener, RaftListeners, ReplicaRaftClient
-from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.node.purgatory import Timer
+from raftlog.node.raft_client import CHUNK_BYTES_MAX, RaftClient, RaftListener, RaftListeners
+from raftlog.node.raft_node import Notification, RaftNode
+from raftlog.node.replica import Replica
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.events import ShutDown, TimePassed
-from raftlog.quorum.voters import Voter, VoterSet
+from raftlog.quorum.effects import Send
+from raftlog.quorum.events import TimePassed
+from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.types import ZERO_UUID, ReplicaKey
+from raftlog.wire import LogIdentity
+from tests.quorum.checked_core import CheckedReplica
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 DIRECTORY: Final = "/data/orders-0"
@@ -20,32 +29,44 @@ TIME_MS: Final = 1_700_000_000_000
 
 
 class OneReplica:
-    """Node without a network. Syncs end immediately, or wait for ``release`` if ``is_held``."""
+    """Node without a network: ``Runner`` of its ``RaftNode``.
+
+    Syncs end immediately, or wait for ``release`` if ``is_held``. Only ``elect`` and ``pass_time``
+    advance the time.
+    """
 
     def __init__(
         self,
         disk: SimulatedDisk | None = None,
         *,
-        chunk_bytes_max: int = 1 << 20,
+        chunk_bytes_max: int = CHUNK_BYTES_MAX,
         is_held: bool = False,
         log_config: LogConfig | None = None,
         directory_id: str = ZERO_UUID,
+        endpoints: tuple[Endpoint, ...] = (),
+        room_bytes: int | None = None,
     ) -> None:
+        """``endpoints``: of the only voter of a dynamic quorum; without any the voter is static.
+        ``room_bytes``: free space of the disk after the log is opened."""
         if disk is None:
             disk = SimulatedDisk()
             disk.make_directory("/data")
             disk.sync_directory("/")
         self.disk: Final = disk
         self.is_held = is_held
-        self._held: list[RunSync] = []
+        self.notifications: Final[list[Notification]] = []
+        self.results: Final[dict[AppendRequest, RequestResult]] = {}
+        """Of the appends of ``submit``."""
+        self.disk_full_count = 0
+        self._held: list[PendingSync] = []
         self._now_ms = 0
-        me = Voter(key=ReplicaKey(1, directory_id))
-        self.replica: Final = Replica.open(
+        me = Voter(key=ReplicaKey(1, directory_id), endpoints=endpoints)
+        replica = CheckedReplica.open(
             disk,
             DIRECTORY,
             local_voter=me,
-            voters=VoterSet.of([Voter(key=ReplicaKey(1))]),
-            kraft_version=0,
+            voters=VoterSet.of([me if endpoints else Voter(key=ReplicaKey(1))]),
+            kraft_version=1 if endpoints else 0,
             log_config=log_config or LogConfig(segment_bytes=2_000, index_interval_bytes=200),
             topic_id=TOPIC_ID,
             config=QuorumConfig(),
@@ -53,21 +74,48 @@ class OneReplica:
             now_ms=0,
             time_ms=TIME_MS,
         )
-        self.listeners: Final = RaftListeners(self.replica, chunk_bytes_max=chunk_bytes_max)
-        self.log: Final = ReplicaRaftClient(self.replica, self.act, lambda: TIME_MS)
-        self._step(TimePassed())
+        if room_bytes is not None:
+            disk.leave_room(room_bytes)
+        clock = Clock(wall_ms=lambda: TIME_MS, now_ms=lambda: self._now_ms)
+        identity = LogIdentity(topic="orders", topic_id=TOPIC_ID, cluster_id="one replica")
+        self.raft_node: Final = RaftNode(
+            replica, identity, self, clock, chunk_bytes_max=chunk_bytes_max
+        )
+        self.raft_node.step(TimePassed())
+
+    @property
+    def replica(self) -> Replica:
+        return self.raft_node.replica
+
+    @property
+    def log(self) -> RaftClient:
+        return self.raft_node.raft_client
+
+    @property
+    def listeners(self) -> RaftListeners:
+        return self.raft_node.listeners
 
     def register(self, listener: RaftListener) -> None:
         self.listeners.register(listener)
         self.poll()
+
+    def submit(self, *requests: AppendRequest) -> None:
+        """Append these requests together."""
+        for request in requests:
+            self.raft_node.append(request, partial(self.results.__setitem__, request))
+        self.raft_node.submit()
+
+    def pass_time(self, now_ms: int) -> None:
+        """Advance the time."""
+        self._now_ms = now_ms
+        self.raft_node.step(TimePassed())
 
     def elect(self) -> None:
         """Advance time until it is the leader."""
         while not self.replica.core.is_leader:
             deadline_ms = self.replica.next_deadline_ms
             assert deadline_ms is not None, "it campaigns"
-            self._now_ms = max(deadline_ms, self._now_ms)
-            self._step(TimePassed())
+            self.pass_time(max(deadline_ms, self._now_ms))
         self.poll()
 
     def release(self) -> None:
@@ -80,12 +128,11 @@ class OneReplica:
 
     def poll(self) -> None:
         """Deliver everything that is pending to the listeners."""
-        while self.listeners.poll():
+        while self.raft_node.deliver():
             pass
 
     def shut_down(self) -> None:
-        self.listeners.begin_shutdown()
-        self._step(ShutDown())
+        self.raft_node.begin_shutdown()
 
     def snapshot(self, end_offset: int) -> None:
         """Write a snapshot without records, and start the log at its end."""
@@ -101,25 +148,38 @@ class OneReplica:
         self.disk.kill()
         return OneReplica(self.disk, is_held=is_held)
 
-    # --- driving ----------------------------------------------------------------------------------
+    # --- outputs ----------------------------------------------------------------------------------
 
-    def act(self, act: Callable[[int, int], list[Outgoing]]) -> None:
-        for one in act(self._now_ms, TIME_MS):
-            self.listeners.handle(one)
-            if isinstance(one, RunSync):
-                if self.is_held:
-                    self._held.append(one)
-                else:
-                    self._sync(one)
-        self.listeners.poll()
+    def send(self, request: Send) -> None:
+        raise AssertionError(f"there is no other node: {request}")
 
-    def _step(self, event: TimePassed | ShutDown) -> None:
-        self.act(lambda now_ms, time_ms: self.replica.step(event, now_ms=now_ms, time_ms=time_ms))
+    def run_sync(self, ticket: PendingSync) -> None:
+        if self.is_held:
+            self._held.append(ticket)
+        else:
+            self._sync(ticket)
 
-    def _sync(self, sync: RunSync) -> None:
-        sync.ticket.run()
-        self.act(
-            lambda now_ms, time_ms: self.replica.complete_sync(
-                sync.ticket, now_ms=now_ms, time_ms=time_ms
-            )
-        )
+    def _sync(self, ticket: PendingSync) -> None:
+        ticket.run()
+        self.raft_node.complete_sync(ticket)
+
+    def notify(self, notification: Notification) -> None:
+        self.notifications.append(notification)
+
+    def stepped(self, *, may_deliver: bool) -> None:
+        self.raft_node.deliver()
+
+    def submit_in(self, delay_ms: int) -> None:
+        """Do nothing: ``submit`` follows."""
+
+    def call_soon(self, call: Callable[[], None]) -> object:
+        raise AssertionError("there are no fetches of consumers")
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        raise AssertionError("no request has a deadline")
+
+    def disk_full(self) -> None:
+        self.disk_full_count += 1
+
+    def failed(self, error: Exception) -> None:
+        raise error

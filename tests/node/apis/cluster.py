@@ -4,7 +4,7 @@ Invariants:
 
 1. Messages between nodes are delivered and syncs completed immediately, unless they are held. Time
    advances only when a test advances it.
-2. Delayed requests are checked after every step of their node, as by the real driver.
+2. A node is a real ``RaftNode``. Its appends are submitted and its timers expire in its steps.
 """
 
 from __future__ import annotations
@@ -13,35 +13,21 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
-from raftlog.append import AppendRequest
+from raftlog.client.log_handle import Clock
+from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis
 from raftlog.node.memory_pool import MemoryPool
-from raftlog.node.pending_appends import PendingAppends
-from raftlog.node.purgatory import AppendPurgatory, Complete, FetchPurgatory
-from raftlog.node.raft_node import RaftNode
-from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.node.purgatory import Timer
+from raftlog.node.raft_node import Notification, RaftNode
+from raftlog.node.replica import Replica
 from raftlog.node.request import Request, Session
-from raftlog.quorum import messages
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.effects import (
-    AdvanceHighWatermark,
-    LeaderChanged,
-    ReadIndexConfirmed,
-    Reply,
-    Send,
-)
-from raftlog.quorum.events import (
-    Event,
-    RequestReceived,
-    Resign,
-    ResponseReceived,
-    SendFailed,
-    TimePassed,
-)
+from raftlog.quorum.effects import Send
+from raftlog.quorum.events import Event, Resign, ResponseReceived, SendFailed, TimePassed
 from raftlog.quorum.messages import Response
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
@@ -118,7 +104,7 @@ class LastResponse(bytes):
 
 @dataclass(slots=True, eq=False)
 class _Timer:
-    """Call at a time of a cluster, with the part of ``asyncio.TimerHandle`` that is used."""
+    """Call at a time of a cluster."""
 
     due_ms: float
     call: Callable[[], None]
@@ -128,15 +114,8 @@ class _Timer:
         self.is_cancelled = True
 
 
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    is_due: Callable[[], bool]
-    future: asyncio.Future[bool]
-    deadline_ms: int
-
-
 class Node:
-    """Node, with the part of ``Driver`` that request handlers use."""
+    """Node of a cluster: ``Runner`` of its ``RaftNode``."""
 
     def __init__(self, cluster: Cluster, voter: Voter, log_config: LogConfig) -> None:
         self.node_id: Final = voter.key.node_id
@@ -146,12 +125,9 @@ class Node:
         self.is_sync_held = False
         self.is_cut_off = False
         self._cluster = cluster
-        self._held: list[RunSync] = []
-        self._replies: dict[int, Callable[[Response], None]] = {}
-        self._next_request_id = 1
+        self._held: list[PendingSync] = []
         self._timers: list[_Timer] = []
-        self._waiters: list[_Waiter] = []
-        self.replica = Replica.open(
+        replica = Replica.open(
             self.disk,
             f"/data/{TOPIC}-0",
             local_voter=voter,
@@ -164,113 +140,73 @@ class Node:
             now_ms=cluster.now_ms,
             time_ms=self.time_ms(),
         )
-        self._purgatory = AppendPurgatory(self.replica.log.path, self.now_ms, self._call_later)
-        self.fetches = FetchPurgatory(
-            self.replica,
-            self.now_ms,
-            self._call_later,
-            lambda call: asyncio.get_running_loop().call_soon(call),
-        )
-        self._appends = PendingAppends(self.replica, self._purgatory.complete)
-        self.apis = ClientApis(cast("RaftNode", self))
-
-    # --- used by request handlers -----------------------------------------------------------------
+        identity = LogIdentity(topic=TOPIC, topic_id=TOPIC_ID, cluster_id=CLUSTER_ID)
+        clock = Clock(wall_ms=self.time_ms, now_ms=lambda: cluster.now_ms)
+        self.raft_node: Final = RaftNode(replica, identity, self, clock)
+        self.apis = ClientApis(self.raft_node)
 
     @property
-    def identity(self) -> LogIdentity:
-        return LogIdentity(topic=TOPIC, topic_id=TOPIC_ID, cluster_id=CLUSTER_ID)
-
-    def now_ms(self) -> int:
-        return self._cluster.now_ms
-
-    def time_ms(self) -> int:
-        return TIME_MS + self._cluster.now_ms
-
-    def append(
-        self, request: AppendRequest, complete: Complete, *, timeout_ms: int | None = None
-    ) -> None:
-        self._purgatory.add(request, complete, timeout_ms)
-        self._do(lambda now, time: self._appends.submit([request], now_ms=now, time_ms=time))
-
-    def _call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        timer = _Timer(self.now_ms() + 1000 * delay_s, call)
-        self._timers.append(timer)
-        return cast("asyncio.TimerHandle", timer)
-
-    async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
-        if is_due():
-            return True
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        deadline_ms = self.now_ms() + timeout_ms
-        self._waiters.append(_Waiter(is_due, future, deadline_ms))
-        self._wake()
-        return await future
-
-    # --- events -----------------------------------------------------------------------------------
+    def replica(self) -> Replica:
+        return self.raft_node.replica
 
     @property
     def is_leader(self) -> bool:
         return isinstance(self.replica.core.role, Leader)
 
-    def notify(self, event: Event) -> None:
-        self._do(lambda now, time: self.replica.step(event, now_ms=now, time_ms=time))
+    def time_ms(self) -> int:
+        return TIME_MS + self._cluster.now_ms
 
-    def receive(self, request: messages.Request, reply: Callable[[Response], None]) -> None:
-        request_id = self._next_request_id
-        self._next_request_id += 1
-        self._replies[request_id] = reply
-        self.notify(RequestReceived(request_id, request))
+    def step(self, event: Event) -> None:
+        self.raft_node.step(event)
 
     def release_syncs(self) -> None:
         self.is_sync_held = False
         held, self._held = self._held, []
         for one in held:
-            self._run(one)
+            self._sync(one)
 
-    def _do(self, act: Callable[[int, int], list[Outgoing]]) -> None:
-        for one in act(self.now_ms(), self.time_ms()):
-            self._execute_outputs(one)
-        self._wake()
-        self._cluster.deliver()
+    # --- outputs ----------------------------------------------------------------------------------
 
-    def _execute_outputs(self, outgoing: Outgoing) -> None:
-        match outgoing:
-            case Send():
-                self._cluster.carry(self, outgoing)
-            case Reply(request_id, response):
-                reply = self._replies.pop(request_id)
-                reply(response)
-            case RunSync():
-                if self.is_sync_held:
-                    self._held.append(outgoing)
-                else:
-                    self._cluster.later(lambda: self._run(outgoing))
-            case ReadIndexConfirmed(ticket):
-                self._appends.confirmed(ticket)
-            case AdvanceHighWatermark() | LeaderChanged():
-                self._appends.poll()
-            case _:
-                pass
+    def send(self, request: Send) -> None:
+        self._cluster.carry(self, request)
 
-    def _run(self, sync: RunSync) -> None:
-        sync.ticket.run()
-        ticket = sync.ticket
-        self._do(lambda now, time: self.replica.complete_sync(ticket, now_ms=now, time_ms=time))
+    def run_sync(self, ticket: PendingSync) -> None:
+        if self.is_sync_held:
+            self._held.append(ticket)
+        else:
+            self._cluster.later(lambda: self._sync(ticket))
 
-    def _wake(self) -> None:
-        due = [one for one in self._timers if one.due_ms <= self.now_ms()]
-        self._timers = [one for one in self._timers if one.due_ms > self.now_ms()]
+    def _sync(self, ticket: PendingSync) -> None:
+        ticket.run()
+        self.raft_node.complete_sync(ticket)
+
+    def notify(self, notification: Notification) -> None:
+        pass
+
+    def stepped(self, *, may_deliver: bool) -> None:
+        due = [one for one in self._timers if one.due_ms <= self._cluster.now_ms]
+        self._timers = [one for one in self._timers if one.due_ms > self._cluster.now_ms]
         for timer in due:
             if not timer.is_cancelled:
                 timer.call()
-        for waiter in list(self._waiters):
-            if waiter.future.done():
-                self._waiters.remove(waiter)
-            elif waiter.is_due():
-                waiter.future.set_result(True)
-            elif self.now_ms() >= waiter.deadline_ms:
-                waiter.future.set_result(False)
-        self.fetches.poll()
+        self._cluster.deliver()
+
+    def submit_in(self, delay_ms: int) -> None:
+        self.raft_node.submit()
+
+    def call_soon(self, call: Callable[[], None]) -> object:
+        return asyncio.get_running_loop().call_soon(call)
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        timer = _Timer(self._cluster.now_ms + 1000 * delay_s, call)
+        self._timers.append(timer)
+        return timer
+
+    def disk_full(self) -> None:
+        """Do nothing: the leader keeps its role."""
+
+    def failed(self, error: Exception) -> None:
+        raise error
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -333,7 +269,7 @@ class Cluster:
     def elect(self) -> Node:
         """Advance time until a node leads and all nodes know it."""
         for node in self.nodes:
-            node.notify(TimePassed())
+            node.step(TimePassed())
         for _ in range(100):
             if any(node.is_leader for node in self.nodes) and self._agree():
                 return self.leader
@@ -350,13 +286,13 @@ class Cluster:
         while self.now_ms < until_ms:
             self.now_ms = min(self.now_ms + 50, until_ms)
             for node in self.nodes:
-                node.notify(TimePassed())
+                node.step(TimePassed())
 
     def change_leader(self) -> Node:
         """Elect another leader."""
         old = self.leader
         epoch = old.replica.core.epoch
-        old.notify(Resign(epoch))
+        old.step(Resign(epoch))
         for _ in range(100):
             self.pass_time(100)
             found = [node for node in self.nodes if node.is_leader]
@@ -372,15 +308,18 @@ class Cluster:
     def carry(self, source: Node, sent: Send) -> None:
         target = next(node for node in self.nodes if node.node_id == sent.node_id)
         if source.is_cut_off or target.is_cut_off:
-            self._due.append(lambda: source.notify(SendFailed(sent.correlation_id)))
+            self._due.append(lambda: source.step(SendFailed(sent.correlation_id)))
             return
 
         def reply(response: Response) -> None:
             received = ResponseReceived(sent.correlation_id, response)
             if not (source.is_cut_off or target.is_cut_off):
-                self._due.append(lambda: source.notify(received))
+                self._due.append(lambda: source.step(received))
 
-        self._due.append(lambda: target.receive(sent.request, reply))
+        def deliver() -> None:
+            target.raft_node.receive(sent.request, reply)
+
+        self._due.append(deliver)
 
     def deliver(self) -> None:
         if self._is_delivering:

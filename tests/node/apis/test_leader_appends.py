@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from raftlog.append import AppendRequest, Failed, RequestResult
 from raftlog.errors import NotLeaderError
-from raftlog.node.pending_appends import PendingAppends
 
-from .cluster import TIME_MS, Cluster, run, settle
+from .cluster import Cluster, run, settle
 
 
 def test_an_unconfirmed_check_is_not_acknowledged_when_the_node_stops() -> None:
@@ -15,13 +14,13 @@ def test_an_unconfirmed_check_is_not_acknowledged_when_the_node_stops() -> None:
         leader = cluster.elect()
         log = leader.replica.log
         answers: list[RequestResult] = []
-        appends = PendingAppends(leader.replica, lambda _request, answer: answers.append(answer))
+        leader.is_cut_off = True
         check = AppendRequest(
             records=(), required_base_offset=log.end_offset, is_atomic=True, deadline_ms=1e12
         )
-        appends.submit([check], now_ms=cluster.now_ms, time_ms=TIME_MS)
+        leader.raft_node.append(check, answers.append)
         assert answers == []
-        appends.abandon("the node stops")
+        leader.raft_node.end("the node stops")
         (answer,) = answers
         assert isinstance(answer, Failed)
         assert isinstance(answer.error, NotLeaderError)
@@ -36,7 +35,8 @@ def test_a_replaced_leader_does_not_refuse_a_later_epoch() -> None:
         old.is_cut_off = True
         epoch = old.replica.core.epoch + 1
         results: list[RequestResult] = []
-        old.append(AppendRequest(records=(b"a",), epoch=epoch, deadline_ms=1e12), results.append)
+        request = AppendRequest(records=(b"a",), epoch=epoch, deadline_ms=1e12)
+        old.raft_node.append(request, results.append)
         await settle()
         assert not results
         cluster.pass_time(6_000)

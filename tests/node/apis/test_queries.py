@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
@@ -20,7 +20,6 @@ from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.node.apis import ClientApis
-from raftlog.node.raft_node import RaftNode
 from raftlog.records.batch import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import ApiKey, Listener, decode, encode, latest_schemas
@@ -127,7 +126,7 @@ def test_voters_with_one_listener_serve_clients_there(names_clients: bool) -> No
 
     async def work() -> None:
         cluster = Cluster(3, names_clients=names_clients)
-        apis = ClientApis(cast("RaftNode", cluster.elect()), is_one_socket=True)
+        apis = ClientApis(cluster.elect().raft_node, is_one_socket=True)
         body = await asked(apis, ApiKey.METADATA, 9, encode(metadata(), 9))
         assert body is not None
         decoded = decode(latest_schemas.MetadataResponse, 9, bytes(body))
