@@ -1,5 +1,6 @@
-"""All errors that raftlog raises to its callers, but for those of ``raftlog_state.errors`` and
-``pyspark_raftlog.errors``. An error that raftlog itself handles is beside the code that raises it.
+"""All errors that raftlog raises to its callers, but for those of ``raftlog.node.errors``,
+``raftlog_state.errors`` and ``pyspark_raftlog.errors``. An error that raftlog itself handles is
+beside the code that raises it.
 
 ``str(error)`` is ``[CODE] message``: a stable code, then where, what, why and what to do. The code
 is part of the text because Spark keeps only the text of an error that crosses a process.
@@ -815,76 +816,6 @@ class VoterChangeError(RaftlogError, code="RAFTLOG_VOTER_CHANGE"):
         return (
             f"voter change rejected by {self.path}: {self.reason} (Kafka error code {self.error}); "
             "list the current voters with `raftlog quorum` before you retry"
-        )
-
-
-# --- A node's configuration, directory and start --------------------------------------------------
-
-
-class ConfigError(RaftlogError, code="RAFTLOG_CONFIG"):
-    """A node's configuration that cannot be read, or that is invalid.
-
-    ``key`` is the dotted path of the setting, None for the file as a whole.
-    """
-
-    path: str
-    key: str | None
-    reason: str
-
-    def message(self) -> str:
-        what = "" if self.key is None else f" {self.key}:"
-        return f"{self.path}:{what} {self.reason}"
-
-
-class NotFormattedError(LogError, code="RAFTLOG_NOT_FORMATTED"):
-    """A node's directory without meta.properties."""
-
-    path: str
-
-    def message(self) -> str:
-        return (
-            f"{self.path} is not formatted: meta.properties not found; run `raftlog node format` "
-            "once, or check the directory in the configuration"
-        )
-
-
-class AlreadyFormattedError(LogError, code="RAFTLOG_ALREADY_FORMATTED"):
-    """A directory to be formatted that is not empty. Nothing was changed."""
-
-    path: str
-    reason: str
-
-    def message(self) -> str:
-        return (
-            f"cannot format {self.path}: {self.reason}; a node that has voted must keep its vote: "
-            "start it with this directory as it is, or format another directory"
-        )
-
-
-class WrongDirectoryError(LogError, code="RAFTLOG_WRONG_DIRECTORY"):
-    """A directory that belongs to another node."""
-
-    path: str
-    reason: str
-
-    def message(self) -> str:
-        return (
-            f"{self.path} belongs to another node: {self.reason}; check the node id and the "
-            "directory in the configuration"
-        )
-
-
-class NodeAddressError(RaftlogError, code="RAFTLOG_NODE_ADDRESS"):
-    """A listener address that cannot be bound."""
-
-    host: str
-    port: int
-    reason: str
-
-    def message(self) -> str:
-        return (
-            f"cannot listen on {self.host}:{self.port}: {self.reason}; check that no other process "
-            "uses the port and that the address is one of this machine"
         )
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raftlog.errors import ConfigError
 from raftlog.node.access import Principal, Rights
 from raftlog.node.audit import (
     APPENDS_S,
@@ -29,6 +28,7 @@ from raftlog.node.audit import (
     AuditLog,
 )
 from raftlog.node.config import AuditConfig
+from raftlog.node.errors import ConfigError
 from raftlog.wire import APIS, Listener
 from tests.support.dangerous_requests import Claim, kinds
 from tests.support.plain_messages import request_body

@@ -35,7 +35,7 @@ stranger_connections_max = 250
 NEEDED = 1_000 + 100 + 2 * 250 + 16 + 128
 SCRIPT = """
 import resource, sys
-from raftlog.errors import ConfigError
+from raftlog.node.errors import ConfigError
 from raftlog.node.config import parse_config
 from raftlog.node.process import raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from raftlog.errors import NodeAddressError
+from raftlog.node.errors import NodeAddressError
 from raftlog.node.metrics import METRICS_CONNECTIONS_MAX, MetricsServer
 from tests.support.quorum_processes import free_ports
 

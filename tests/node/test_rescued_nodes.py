@@ -12,19 +12,17 @@ import pytest
 import raftlog
 from raftlog import CommitName
 from raftlog.errors import (
-    AlreadyFormattedError,
     LogNotFoundError,
     NodeRunningError,
-    NotFormattedError,
     OptionError,
     StaleCommitError,
     UnexpectedEndOffsetError,
-    WrongDirectoryError,
 )
 from raftlog.log.format.directory import NODE_LOCK_NAME
 from raftlog.log.reading.transactions import ValueKind, commit_header, encoded_metadata
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.node.config import NodeConfig, parse_config
+from raftlog.node.errors import AlreadyFormattedError, NotFormattedError, WrongDirectoryError
 from raftlog.node.formatting import read_identity
 from raftlog.node.rescue import format_from, open_node_survivor
 from raftlog.records.builder import NO_PRODUCER, ProducerStamp, build_batch

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import raftlog
-from raftlog.errors import ConfigError, SaslAuthenticationError
+from raftlog.errors import SaslAuthenticationError
 from raftlog.node.config import parse_config
+from raftlog.node.errors import ConfigError
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import _reload
 from raftlog.node.sasl import (

@@ -118,7 +118,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
-from raftlog.errors import ConfigError, OptionError
+from raftlog.errors import OptionError
 from raftlog.limits import (
     COMMITS_MAX,
     COMMITS_PER_PRINCIPAL_MAX,
@@ -149,6 +149,7 @@ from .addresses import (
     parse_static_voters,
 )
 from .config_table import ConfigTable
+from .errors import ConfigError
 
 TOPIC_DEFAULT: Final = "raftlog"
 QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000, fetch_hw_delay_ms=5)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from raftlog.errors import ConfigError
+from .errors import ConfigError
 
 T = TypeVar("T")
 

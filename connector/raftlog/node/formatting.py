@@ -23,13 +23,7 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-from raftlog.errors import (
-    AlreadyFormattedError,
-    CorruptFileError,
-    NotFormattedError,
-    OptionError,
-    WrongDirectoryError,
-)
+from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.log.format.directory import (
     BOOTSTRAP_ID,
@@ -59,6 +53,7 @@ from raftlog.types import (
 from .addresses import address_text, is_directory_id
 from .config import NodeConfig, voter_of
 from .control_values import voters_record
+from .errors import AlreadyFormattedError, NotFormattedError, WrongDirectoryError
 
 BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
 """File with the first records of a controller's log, as in Kafka (``BootstrapDirectory``)."""

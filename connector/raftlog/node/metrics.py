@@ -20,10 +20,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from raftlog.errors import NodeAddressError
 from raftlog.limits import KIB
 from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 
+from .errors import NodeAddressError
 from .raft_node import RaftNode
 from .server import Server
 from .service import Service

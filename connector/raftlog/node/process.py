@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from raftlog import __version__
 from raftlog.client.log_handle import Clock
-from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
+from raftlog.errors import DiskFullError, LogLockedError, NodeRunningError
 from raftlog.log.format.directory import NODE_LOCK_NAME, MetaProperties
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.quorum.effects import (
@@ -44,6 +44,7 @@ from .apis.client_apis import ClientApis
 from .audit import AuditFile, AuditLog
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .driver import Driver
+from .errors import ConfigError
 from .formatting import read_identity, topic_id_of
 from .log_lines import LogLines, asyncio_lines
 from .metrics import (

@@ -35,7 +35,6 @@ from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
-from raftlog.errors import ConfigError
 from raftlog.limits import MIB, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN
 from raftlog.storage.file_rights import change_by_others, read_by_others
 from raftlog.wire import ApiKey, decode, encode
@@ -50,6 +49,7 @@ from raftlog.wire.sasl import (
 )
 
 from .access import ANONYMOUS, KAFKA_ANONYMOUS
+from .errors import ConfigError
 from .request import Request
 
 ITERATIONS: Final = 8_192

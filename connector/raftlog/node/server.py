@@ -23,7 +23,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from raftlog.errors import NodeAddressError
 from raftlog.wire import (
     QUORUM_APIS,
     SASL_APIS,
@@ -40,6 +39,7 @@ from .audit import AuditLog
 from .config import LimitsConfig
 from .connection import Connection, FlushQueue, TransferDeadline
 from .connection_quotas import ConnectionQuotas, CountedConnection, LimitExceeded
+from .errors import NodeAddressError
 from .memory_pool import MemoryPool
 from .raft_node import RaftNode
 from .raft_request_handler import RaftRequestHandler

@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from raftlog.errors import ConfigError
 from raftlog.storage.file_rights import change_by_others, read_by_others
 
 from .access import AccessTable, certificate_names
 from .config import ListenerConfig, NodeConfig, TlsConfig
+from .errors import ConfigError
 from .sasl import Users, read_users
 
 

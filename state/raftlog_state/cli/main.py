@@ -175,19 +175,20 @@ def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
 def _is_usage_error(error: RaftlogError) -> bool:
     """Return whether the command was not run, because of its arguments or of PATH."""
     from raftlog import errors
+    from raftlog.node import errors as node_errors
 
     return isinstance(
         error,
         (
-            errors.AlreadyFormattedError,
-            errors.ConfigError,
+            node_errors.AlreadyFormattedError,
+            node_errors.ConfigError,
             errors.LogAccessError,
             errors.LogNotFoundError,
-            errors.NodeAddressError,
+            node_errors.NodeAddressError,
             errors.NotALogError,
-            errors.NotFormattedError,
+            node_errors.NotFormattedError,
             errors.OptionError,
-            errors.WrongDirectoryError,
+            node_errors.WrongDirectoryError,
         ),
     )
 

@@ -165,8 +165,8 @@ def _run_format(arguments: argparse.Namespace, output: Output, console: Console)
             "--cluster-id is missing: all nodes of a cluster must have the same id"
         )
 
-    from raftlog.errors import AlreadyFormattedError
     from raftlog.node.config import read_config
+    from raftlog.node.errors import AlreadyFormattedError
     from raftlog.node.formatting import format_directory, random_id
 
     config = read_config(arguments.config)
@@ -193,7 +193,7 @@ def _format_from(arguments: argparse.Namespace, config: NodeConfig, output: Outp
     if arguments.release_version is not None or arguments.feature:
         arguments.parser.error("--release-version and --feature are for new clusters, not --from")
 
-    from raftlog.errors import AlreadyFormattedError
+    from raftlog.node.errors import AlreadyFormattedError
     from raftlog.node.rescue import format_from, open_node_survivor
     from raftlog.node.survivor import Survivor
 

@@ -11,20 +11,18 @@ from pathlib import Path
 import pytest
 
 from raftlog.errors import (
-    AlreadyFormattedError,
     CorruptFileError,
     DiskFailedError,
     DiskFullError,
     LogNotFoundError,
     LogReadOnlyError,
-    NotFormattedError,
     OptionError,
-    WrongDirectoryError,
 )
 from raftlog.log.format.directory import NODE_LOCK_NAME
 from raftlog.node import Replica, RunSync
 from raftlog.node.addresses import parse_initial_voters
 from raftlog.node.config import NodeConfig, parse_config, voter_of
+from raftlog.node.errors import AlreadyFormattedError, NotFormattedError, WrongDirectoryError
 from raftlog.node.formatting import (
     format_directory,
     random_id,

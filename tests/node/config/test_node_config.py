@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import raftlog.node.config as config_module
-from raftlog.errors import ConfigError
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import AccessTable
@@ -25,6 +24,7 @@ from raftlog.node.config import (
     reload_access,
     voter_of,
 )
+from raftlog.node.errors import ConfigError
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.voters import Endpoint
 from raftlog.types import ReplicaKey

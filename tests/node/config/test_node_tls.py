@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.errors import ConfigError
 from raftlog.node.access import AccessTable, Principal, Rights, principal_of
 from raftlog.node.config import ListenerConfig, NodeConfig, TlsConfig
+from raftlog.node.errors import ConfigError
 from raftlog.node.tls import TlsContexts, peer_context, server_context
 from raftlog.wire import Listener
 from tests.support.certificates import Authority, KeyPair

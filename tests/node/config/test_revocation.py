@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from raftlog.errors import ConfigError
 from raftlog.node.access import AccessTable
 from raftlog.node.config import ListenerConfig, NodeConfig
+from raftlog.node.errors import ConfigError
 from raftlog.node.tls import TlsContexts, peer_context, revoked_certificates, server_context
 from raftlog.wire import Listener
 from tests.node.config.test_node_tls import NODES, client_context, shown, tls_of

@@ -1,0 +1,72 @@
+"""Errors of a node's configuration, directory and start. The rules are in ``raftlog.errors``."""
+
+from __future__ import annotations
+
+from raftlog.errors import LogError, RaftlogError
+
+
+class ConfigError(RaftlogError, code="RAFTLOG_CONFIG"):
+    """A node's configuration that cannot be read, or that is invalid.
+
+    ``key`` is the dotted path of the setting, None for the file as a whole.
+    """
+
+    path: str
+    key: str | None
+    reason: str
+
+    def message(self) -> str:
+        what = "" if self.key is None else f" {self.key}:"
+        return f"{self.path}:{what} {self.reason}"
+
+
+class NotFormattedError(LogError, code="RAFTLOG_NOT_FORMATTED"):
+    """A node's directory without meta.properties."""
+
+    path: str
+
+    def message(self) -> str:
+        return (
+            f"{self.path} is not formatted: meta.properties not found; run `raftlog node format` "
+            "once, or check the directory in the configuration"
+        )
+
+
+class AlreadyFormattedError(LogError, code="RAFTLOG_ALREADY_FORMATTED"):
+    """A directory to be formatted that is not empty. Nothing was changed."""
+
+    path: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"cannot format {self.path}: {self.reason}; a node that has voted must keep its vote: "
+            "start it with this directory as it is, or format another directory"
+        )
+
+
+class WrongDirectoryError(LogError, code="RAFTLOG_WRONG_DIRECTORY"):
+    """A directory that belongs to another node."""
+
+    path: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"{self.path} belongs to another node: {self.reason}; check the node id and the "
+            "directory in the configuration"
+        )
+
+
+class NodeAddressError(RaftlogError, code="RAFTLOG_NODE_ADDRESS"):
+    """A listener address that cannot be bound."""
+
+    host: str
+    port: int
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"cannot listen on {self.host}:{self.port}: {self.reason}; check that no other process "
+            "uses the port and that the address is one of this machine"
+        )
