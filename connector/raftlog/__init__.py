@@ -1,6 +1,7 @@
 """KRaft replicated logs: record format, log files, quorum nodes and clients.
 
 ``raftlog.open(path)`` opens an embedded log in a directory, to append and to read.
+``raftlog.table(path)`` has the latest value of each key of a log.
 ``raftlog.connect("host:port,host:port")`` connects to the log of a quorum.
 ``raftlog.follow("host:port")`` reads the metadata log of a Kafka cluster from its controllers.
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from .client.embedded.handle import open_embedded as open  # noqa: A004 - as `raftlog.open`
     from .client.embedded.repair import repair_log as repair
     from .client.remote.handle import ConnectedLog, connect, follow
-    from .errors import UnexpectedEndOffsetError
+    from .client.table import Table, TableState
+    from .client.table import open_table as table
+    from .errors import KeyChangedError, UnexpectedEndOffsetError
     from .log.writing.properties import CleanupPolicy, LogConfig
 
 __version__ = "0.1.0"
@@ -29,7 +32,10 @@ __all__ = [
     "CommitName",
     "ConnectedLog",
     "EmbeddedLog",
+    "KeyChangedError",
     "LogConfig",
+    "Table",
+    "TableState",
     "UnexpectedEndOffsetError",
     "ValueKind",
     "__version__",
@@ -37,6 +43,7 @@ __all__ = [
     "follow",
     "open",
     "repair",
+    "table",
 ]
 
 _EXPORTS = {
@@ -45,13 +52,17 @@ _EXPORTS = {
     "CommitName": ("raftlog.log.reading.transactions", "CommitName"),
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
     "EmbeddedLog": ("raftlog.client.embedded.handle", "EmbeddedLog"),
+    "KeyChangedError": ("raftlog.errors", "KeyChangedError"),
     "LogConfig": ("raftlog.log.writing.properties", "LogConfig"),
+    "Table": ("raftlog.client.table", "Table"),
+    "TableState": ("raftlog.client.table", "TableState"),
     "UnexpectedEndOffsetError": ("raftlog.errors", "UnexpectedEndOffsetError"),
     "ValueKind": ("raftlog.log.reading.transactions", "ValueKind"),
     "connect": ("raftlog.client.remote.handle", "connect"),
     "follow": ("raftlog.client.remote.handle", "follow"),
     "open": ("raftlog.client.embedded.handle", "open_embedded"),
     "repair": ("raftlog.client.embedded.repair", "repair_log"),
+    "table": ("raftlog.client.table", "open_table"),
 }
 
 

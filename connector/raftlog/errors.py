@@ -459,7 +459,8 @@ class DataLossError(LogError, code="RAFTLOG_DATA_LOSS"):
     """Records to be read no longer exist. ``condition`` is stable and machine-readable.
 
     OFFSETS_DELETED: they are below the log start offset. LOG_TRUNCATED: they are at or above the
-    log end offset. The Spark source adds conditions; those with the same name mean the same.
+    log end offset. OFFSETS_COMPACTED: a compaction may have removed some of them. The Spark source
+    adds conditions; those with the same name mean the same.
     """
 
     path: str
@@ -472,6 +473,21 @@ class DataLossError(LogError, code="RAFTLOG_DATA_LOSS"):
 
     def message(self) -> str:
         return f"{self.path}: {self.reason}; {self.remedy}"
+
+
+class TableLagError(LogError, code="RAFTLOG_TABLE_LAG", retriable=True, kafka_code=7):
+    """A table has not applied the record at ``offset`` in time. ``end_offset`` is exclusive."""
+
+    path: str
+    offset: int
+    end_offset: int
+    waited_ms: int
+
+    def message(self) -> str:
+        return (
+            f"the table of {self.path} has records below offset {self.end_offset}, and not that at "
+            f"{self.offset} (waited {self.waited_ms} ms); retry, or check that the log has it"
+        )
 
 
 # --- Appends --------------------------------------------------------------------------------------
@@ -514,6 +530,27 @@ class UnexpectedEndOffsetError(AppendError, code="RAFTLOG_UNEXPECTED_END_OFFSET"
                 f"but the next offset was {self.log_end_offset}"
             )
         return f"{what}; read up to log end offset {self.log_end_offset}, then retry"
+
+
+class KeyChangedError(AppendError, code="RAFTLOG_KEY_CHANGED", kafka_code=95):
+    """The last record of a key is not the required one: another writer has changed the key.
+
+    Offsets are None for a key without a record, or that was deleted.
+    """
+
+    path: str
+    expected_offset: int | None
+    offset: int | None
+
+    def message(self) -> str:
+        expected, actual = (
+            "no record" if one is None else f"offset {one}"
+            for one in (self.expected_offset, self.offset)
+        )
+        return (
+            f"{self.path}: a key changed: its last record was expected at {expected}, and is at "
+            f"{actual}; read the key again, then decide again"
+        )
 
 
 class NotLeaderError(AppendError, code="RAFTLOG_NOT_LEADER", kafka_code=6):

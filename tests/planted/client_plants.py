@@ -9,11 +9,33 @@ from tests.planted.plant import Plant
 SENT: Final = "tests/client/remote/test_sent_batches.py"
 PRODUCER: Final = "tests/client/remote/test_producer.py"
 BATCHES: Final = "tests/client/remote/test_producer_batches.py"
+TABLE: Final = "tests/client/embedded/test_table.py"
 GROUPS: Final = "tests/client/embedded/test_group_commit.py"
 CLIENT: Final = "connector/raftlog/client"
 REMOTE: Final = "connector/raftlog/client/remote"
 
 CLIENT_PLANTS: Final = (
+    Plant(
+        bug="a conditional append of a table requires no end offset",
+        path=f"{CLIENT}/table.py",
+        old="self._log.append(batch, required_base_offset=end_offset, timeout_ms=left_ms)",
+        new="self._log.append(batch, atomic=True, timeout_ms=left_ms)",
+        tests=(f"{TABLE}::test_of_rivals_for_one_key_one_succeeds_and_others_are_no_rivals", TABLE),
+    ),
+    Plant(
+        bug="a table returns a state from which a compaction has removed keys",
+        path=f"{CLIENT}/table.py",
+        old="        if offset < log.compacted_offset:\n",
+        new="        if False:\n",
+        tests=(f"{TABLE}::test_a_compaction_changes_no_table_and_ends_the_states_before_it",),
+    ),
+    Plant(
+        bug="a table whose log was truncated returns its last state",
+        path=f"{CLIENT}/table.py",
+        old="                table._failure = error\n",
+        new="                pass\n",
+        tests=(f"{TABLE}::test_a_truncated_log_ends_the_table",),
+    ),
     Plant(
         bug="a producer id is used again after its last epoch",
         path=f"{REMOTE}/producer.py",

@@ -204,17 +204,17 @@ STATE_PLANTS: Final = (
     ),
     Plant(
         bug="an offset commit of an aborted transaction is a committed offset",
-        path=f"{STATE}/internal/latest.py",
-        old="        if transaction is None or not commit:\n",
-        new="        if transaction is None:\n",
-        tests=("tests/state/internal/test_latest_by_key.py",),
+        path="connector/raftlog/log/reading/latest_by_key.py",
+        old="        if transaction is not None and commit:\n",
+        new="        if transaction is not None:\n",
+        tests=("tests/log/test_latest_by_key.py",),
     ),
     Plant(
         bug="the end of a transaction replaces a later record of the same key",
-        path=f"{STATE}/internal/latest.py",
+        path="connector/raftlog/log/reading/latest_by_key.py",
         old="            if known is None or known.offset < record.offset:\n",
         new="            if True:\n",
-        tests=("tests/state/internal/test_latest_by_key.py",),
+        tests=("tests/log/test_latest_by_key.py",),
     ),
     Plant(
         bug="lengths of versions that are not flexible are read as compact ones",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from raftlog.log.format.epoch_cache import EpochEntry as EpochEntry
     from raftlog.log.reading.aborted_transactions import AbortedTransactions as AbortedTransactions
     from raftlog.log.reading.files import LogTail as LogTail
+    from raftlog.log.reading.latest_by_key import LatestByKey as LatestByKey
+    from raftlog.log.reading.latest_by_key import LatestRecord as LatestRecord
     from raftlog.log.reading.log_reader import LogReader as LogReader
     from raftlog.log.reading.reads import EndBasis as EndBasis
     from raftlog.log.reading.reads import Isolation as Isolation
@@ -38,6 +40,7 @@ _HOMES: Final = {
     "raftlog.log.format.epoch_cache": ("EpochCache", "EpochEntry"),
     "raftlog.log.reading.aborted_transactions": ("AbortedTransactions",),
     "raftlog.log.reading.files": ("LogTail",),
+    "raftlog.log.reading.latest_by_key": ("LatestByKey", "LatestRecord"),
     "raftlog.log.reading.log_reader": ("LogReader",),
     "raftlog.log.reading.reads": (
         "EndBasis",

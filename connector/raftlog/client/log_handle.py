@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from .followed_records import FollowedRecords
     from .log_records import LogRecords
+    from .table import Table
 
 TIMEOUT_MS_DEFAULT: Final = 30_000
 """Default timeout of a call (Kafka: ``request.timeout.ms``)."""
@@ -182,6 +183,18 @@ class LogHandle(Closeable):
         from .log_records import LogRecords
 
         return LogRecords(self._new_reader, start_offset, end, isolation)
+
+    def table(self, *, follow: bool = True) -> Table:
+        """Return the latest value of each key, as a mapping that follows the log.
+
+        ``follow``: whether a thread applies what is appended, until the table or this handle is
+        closed. Otherwise ``Table.refresh`` does.
+
+        Raises ``OptionError`` for a log of cluster metadata, and the errors of reading a log.
+        """
+        from .table import Table
+
+        return Table(self, follow=follow)
 
     # --- appending --------------------------------------------------------------------------------
 

@@ -17,9 +17,8 @@ from .parser import redactor
 from .source import offset_in
 
 if TYPE_CHECKING:
-    from raftlog.client import LogReader
+    from raftlog.client import LatestByKey, LogReader
     from raftlog.client.offset_spec import OffsetSpec
-    from raftlog_state.internal.latest import LatestByKey
 
 INTERNAL_KINDS: Final = ("consumer_offsets", "groups")
 """Kinds of the state of ``__consumer_offsets``."""
@@ -108,9 +107,8 @@ def _read(
 
     The end is printed, or its explanation added to ``explanations`` of several partitions.
     """
-    from raftlog.client import Isolation, LogKind, open_path
+    from raftlog.client import Isolation, LatestByKey, LogKind, open_path
     from raftlog.client.offset_spec import time_text
-    from raftlog_state.internal.latest import LatestByKey
 
     limit = arguments.max_decompressed_bytes
     log = open_path(path, kind=LogKind.PARTITION, decompressed_bytes_max=limit)

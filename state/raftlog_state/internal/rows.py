@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from raftlog.client import LatestByKey, LatestRecord
 from raftlog.errors import CorruptBatchError
 from raftlog.types import ZERO_UUID
 from raftlog_state.errors import MetadataParseError
@@ -60,8 +61,6 @@ from raftlog_state.records.schema_streams import (
     StreamsGroupTargetAssignmentMetadataKey,
     StreamsGroupTargetAssignmentMetadataValue,
 )
-
-from .latest import LatestByKey, LatestRecord
 
 Row: TypeAlias = dict[str, Any]
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from tests.support.internal_records import GROUPS_NODE, InternalLogFile
 
-from raftlog.client import Isolation, LogKind, open_path
+from raftlog.client import Isolation, LatestByKey, LogKind, open_path
 from raftlog.errors import CorruptBatchError
 from raftlog_state.internal import rows
-from raftlog_state.internal.latest import LatestByKey
 from raftlog_state.records import Message, Redactor
 from raftlog_state.records.internal_logs import GROUP_RECORDS, TRANSACTION_RECORDS
 from raftlog_state.records.keyed_serde import KeyedRecord

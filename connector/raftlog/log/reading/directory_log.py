@@ -22,6 +22,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
 from raftlog.log.format.directory import (
+    CLEANER_CHECKPOINT_NAME,
     EPOCH_CHECKPOINT_NAME,
     LOG_START_CHECKPOINT_NAME,
     META_PROPERTIES_NAME,
@@ -32,6 +33,7 @@ from raftlog.log.format.directory import (
     MetaProperties,
     QuorumState,
     parse_meta_properties,
+    parse_offset_checkpoint,
     parse_quorum_state,
     parse_single_offset,
     read_published,
@@ -443,6 +445,21 @@ class DirectoryLog(LogReader):
                     break
             self._is_meta_properties_read = True
         return self._meta_properties
+
+    @property
+    def compacted_offset(self) -> int:
+        """Offset in the cleaner's checkpoint: Kafka's is of all partitions of a log directory."""
+        if self.source is not SourceKind.DIRECTORY:
+            return 0
+        own = self.files.parse_small(CLEANER_CHECKPOINT_NAME, parse_single_offset)
+        if own is not None or self.files.listing.is_embedded:
+            return own or 0
+        storage = self.files.storage
+        above, _ = storage.split(self.files.directory)
+        path = storage.join(above, CLEANER_CHECKPOINT_NAME)
+        data = read_small_file(storage, path)
+        offsets = {} if data is None else parse_offset_checkpoint(data, path)
+        return offsets.get(TopicPartition(self.topic, self.partition), 0)
 
     @property
     def quorum_state(self) -> QuorumState | None:

@@ -169,6 +169,14 @@ class LogReader(abc.ABC):
         """``quorum-state``; None without it. Raises ``CorruptFileError``."""
 
     @property
+    def compacted_offset(self) -> int:
+        """Exclusive end of what is compacted: records below it may have been removed.
+
+        0 for a log that is not compacted, such as that of a quorum. Raises ``CorruptFileError``.
+        """
+        return 0
+
+    @property
     def cluster_id(self) -> str | None:
         """Cluster id in ``meta.properties``; None if unknown."""
         return self.meta_properties.cluster_id if self.meta_properties else None

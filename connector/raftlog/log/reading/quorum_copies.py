@@ -358,6 +358,11 @@ class QuorumCopies(LogReader):
         return self.newest_log().is_raftlog
 
     @property
+    def compacted_offset(self) -> int:
+        """That of the copy which is compacted furthest."""
+        return max(log.compacted_offset for log in self.logs)
+
+    @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
         return tuple(sorted({one for log in self.logs for one in log.snapshots}))
 

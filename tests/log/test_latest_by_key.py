@@ -1,4 +1,4 @@
-"""Replay of internal logs by latest key: tombstones, transactions, and states at an offset."""
+"""Replay of logs by latest key: tombstones, transactions, and states at an offset."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.support.internal_records import InternalLogFile
 
-from raftlog.client import LogKind, open_path
-from raftlog_state.internal.latest import LatestByKey
+from raftlog.client import LatestByKey, LogKind, open_path
 
 
 def replayed(log: InternalLogFile, end_offset: int | None = None) -> LatestByKey:
@@ -67,6 +66,20 @@ def test_a_later_record_is_not_replaced_by_the_commit_of_an_earlier_one(tmp_path
     log.append((b"a", b"new"), (b"b", None))
     log.end(7, commit=True)
     assert state(log) == {b"a": b"new", b"c": b"old"}
+
+
+def test_tombstones_take_memory_only_while_a_transaction_is_open(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    log.append((b"a", b"1"), (b"b", b"1"))
+    log.append((b"a", None))
+    assert replayed(log)._records.keys() == {b"b"}
+    log.append((b"c", b"old"), producer_id=7)
+    log.append((b"c", None), (b"b", None))
+    latest = replayed(log)
+    assert (set(latest._records), len(latest)) == ({b"b", b"c"}, 0)
+    assert latest.get(b"b") is None
+    log.end(7, commit=True)
+    assert not replayed(log)._records
 
 
 def test_open_transactions_are_reported_with_their_start(tmp_path: Path) -> None:

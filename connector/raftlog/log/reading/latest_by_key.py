@@ -1,4 +1,4 @@
-"""Latest record of each key of an internal log, as a coordinator that loads it has them.
+"""Latest record of each key of a log, as one of Kafka's coordinators that loads it has them.
 
 Rules of this file:
 
@@ -6,7 +6,8 @@ Rules of this file:
 2. Records of a producer's transaction are pending until its marker: a commit applies them, an abort
    drops them. Pending records are not part of the state.
 3. Among a key's records the one with the larger offset decides, also if its transaction ends later:
-   compaction, which knows no markers, keeps that one.
+   compaction, which knows no markers, keeps that one. So tombstones are kept while a transaction is
+   open.
 
     offset   10     11         12          13
     record   k = a  k = b (p)  k = c       p commits     k is c
@@ -19,12 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
-from raftlog.client import LogReader
 from raftlog.records.batch_columns import Column, Scan
 from raftlog.records.control import ControlType, EndTransactionMarker, decode_control
+
+from .log_reader import LogReader
+
+LATEST_COLUMNS: Final = Column.OFFSET | Column.TIMESTAMP | Column.KEY | Column.VALUE
+"""Columns that ``LatestByKey.apply`` requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class LatestRecord:
     value: bytes | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class OpenTransaction:
     """Transaction of a producer without a marker below the end, with its pending records."""
 
@@ -53,14 +59,14 @@ class LatestByKey:
     def __init__(self, path: str) -> None:
         self.path = path
         self._records: dict[bytes, LatestRecord] = {}
+        self._deleted: set[bytes] = set()
         self._open: dict[int, OpenTransaction] = {}
         self.without_key = 0
         """Records that have no key, and are left out."""
 
     def read(self, log: LogReader, end_offset: int) -> None:
         """Replay the records of a log below ``end_offset``. Raises as ``LogReader.scan``."""
-        columns = Column.OFFSET | Column.TIMESTAMP | Column.KEY | Column.VALUE
-        for scan in log.scan(log.log_start_offset, end_offset, columns=columns):
+        for scan in log.scan(log.log_start_offset, end_offset, columns=LATEST_COLUMNS):
             self.apply(scan, end_offset)
 
     def apply(self, scan: Scan, end_offset: int) -> None:
@@ -95,22 +101,48 @@ class LatestByKey:
             else:
                 record = LatestRecord(offset, timestamp_ms, value)
                 if producer_id < 0:
-                    self._records[key] = record
+                    self._put(key, record)
                     continue
                 transaction = self._open.get(producer_id)
                 if transaction is None:
-                    transaction = OpenTransaction(producer_id, epoch, offset, timestamp_ms)
+                    transaction = OpenTransaction(
+                        producer_id=producer_id,
+                        producer_epoch=epoch,
+                        first_offset=offset,
+                        first_timestamp_ms=timestamp_ms,
+                    )
                     self._open[producer_id] = transaction
                 transaction.records[key] = record
 
     def _end(self, producer_id: int, *, commit: bool) -> None:
         transaction = self._open.pop(producer_id, None)
-        if transaction is None or not commit:
-            return
-        for key, record in transaction.records.items():
-            known = self._records.get(key)
-            if known is None or known.offset < record.offset:
-                self._records[key] = record
+        if transaction is not None and commit:
+            for key, record in transaction.records.items():
+                known = self._records.get(key)
+                if known is None or known.offset < record.offset:
+                    self._put(key, record)
+        if not self._open:
+            for key in self._deleted:
+                del self._records[key]
+            self._deleted.clear()
+
+    def _put(self, key: bytes, record: LatestRecord) -> None:
+        if record.value is not None:
+            self._records[key] = record
+            self._deleted.discard(key)
+        elif self._open:
+            self._records[key] = record
+            self._deleted.add(key)
+        else:
+            self._records.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._records) - len(self._deleted)
+
+    def get(self, key: bytes) -> LatestRecord | None:
+        """Return the last record of a key; None without one, or if the key is deleted."""
+        record = self._records.get(key)
+        return None if record is None or record.value is None else record
 
     def records(self) -> Iterator[tuple[bytes, LatestRecord]]:
         """Yield the keys that are not deleted, with their last records."""

@@ -1,0 +1,356 @@
+"""Latest value of each key of a log, as a mapping (Kafka Streams: ``GlobalKTable``).
+
+    log      offset   1        2        3               4
+             record   a = 1    b = 2    a = (no value)  b = 5
+    table    as_of(3) {a: 1, b: 2}      as_of(5) {b: 5}
+
+A record without a value deletes its key. Records of a transaction are in the table from its commit
+on, those of an aborted one never (``LatestByKey``). Records without a key are left out.
+
+The table is in memory: one record for each key. It has the records that the log retains. A reader
+that lags by more than ``delete.retention.ms`` may miss a compacted tombstone, as every reader of a
+compacted log; a new table has none of these keys.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from raftlog.append import AppendResult, UserRecord, new_records
+from raftlog.errors import (
+    DataLossError,
+    KeyChangedError,
+    LogClosedError,
+    OptionError,
+    RaftlogError,
+    TableLagError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.log.reading.latest_by_key import LATEST_COLUMNS, LatestByKey, LatestRecord
+from raftlog.log.reading.reads import Isolation, LogKind
+from raftlog.storage.protocol import Closeable
+
+from .followed_records import POLL_S, FollowedEnd
+from .log_handle import TIMEOUT_MS_DEFAULT, LogHandle, milliseconds, offset_or_none, whole_number
+
+if TYPE_CHECKING:
+    from .embedded.handle import EmbeddedLog
+
+CHUNKS_PER_POLL: Final = 16
+"""Chunks, of 1 MiB or of one larger batch, that one ``poll`` reads at most."""
+
+
+class TableState(Mapping[bytes, bytes]):
+    """Immutable state of a table: of the records below ``end_offset``."""
+
+    def __init__(self, records: dict[bytes, LatestRecord], end_offset: int) -> None:
+        self._records = records
+        self.end_offset: Final = end_offset
+
+    def __repr__(self) -> str:
+        return f"TableState(keys={len(self)}, end_offset={self.end_offset})"
+
+    def __getitem__(self, key: bytes) -> bytes:
+        return _value_of(self._records[key])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def offset(self, key: bytes) -> int | None:
+        """Return the offset of a key's last record; None if the table does not have the key."""
+        record = self._records.get(key)
+        return None if record is None else record.offset
+
+
+class Table(Mapping[bytes, bytes], Closeable):
+    """Latest value of each key of a log, from ``raftlog.table`` or ``LogHandle.table``.
+
+    ``follow``: a thread applies what is appended, until the table or its log is closed. Without it
+    ``poll`` and ``refresh`` do. Reads wait for no I/O. A table may be used by several threads, but
+    not in a forked child.
+
+    An error of the thread that does not pass, such as a truncated log, is raised by every later
+    read. While a quorum has no leader, reads return the state that was reached.
+    """
+
+    def __init__(self, log: LogHandle, *, follow: bool, owns_log: bool = False) -> None:
+        self.path = log.path
+        self._log = log
+        self._owns_log = owns_log
+        self._reader = log._new_reader()
+        if self._reader.kind is LogKind.METADATA:
+            reason = "records of cluster metadata have no keys; read_state returns their state"
+            raise OptionError(option="values", reason=reason)
+        self._end = FollowedEnd(self._reader, Isolation.READ_UNCOMMITTED, log._clock)
+        self._polling = threading.Lock()
+        """Of the reader. Acquired before ``_applying``."""
+        self._applying = threading.Lock()
+        """Of the state, which changes by whole batches."""
+        self._latest = LatestByKey(self.path)
+        self._end_offset = self._reader.log_start_offset
+        self._failure: RaftlogError | None = None
+        self._closed = threading.Event()
+        self._follower: threading.Thread | None = None
+        self.refresh()
+        if follow:
+            arguments = weakref.ref(self), self._closed
+            self._follower = threading.Thread(
+                target=_follow, args=arguments, name="raftlog-table", daemon=True
+            )
+            self._follower.start()
+
+    def close(self) -> None:
+        """End the thread; also close the log if ``raftlog.table`` has opened it. Idempotent.
+
+        The state can still be read.
+        """
+        self._closed.set()
+        if self._follower is not None and self._follower is not threading.current_thread():
+            self._follower.join()
+        if self._owns_log:
+            self._log.close()
+
+    def __repr__(self) -> str:
+        return f"Table({self.path!r}, end_offset={self._end_offset})"
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """The exclusive end of what is applied: an offset that the log's end had."""
+        with self._reading():
+            return self._end_offset
+
+    @property
+    def without_key(self) -> int:
+        """The number of records that have no key, and are left out."""
+        with self._reading():
+            return self._latest.without_key
+
+    def __getitem__(self, key: bytes) -> bytes:
+        with self._reading():
+            record = self._latest.get(key)
+        if record is None:
+            raise KeyError(key)
+        return _value_of(record)
+
+    def __len__(self) -> int:
+        with self._reading():
+            return len(self._latest)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.state())
+
+    def items(self) -> ItemsView[bytes, bytes]:
+        """Return the keys and values of ``state()``."""
+        return self.state().items()
+
+    def values(self) -> ValuesView[bytes]:
+        """Return the values of ``state()``."""
+        return self.state().values()
+
+    def offset(self, key: bytes) -> int | None:
+        """Return the offset of a key's last record; None if the table does not have the key."""
+        with self._reading():
+            record = self._latest.get(key)
+        return None if record is None else record.offset
+
+    def state(self) -> TableState:
+        """Return the state that is reached, which later records do not change."""
+        with self._reading():
+            return TableState(dict(self._latest.records()), self._end_offset)
+
+    def as_of(self, offset: int) -> TableState:
+        """Return the state of the records below ``offset``, replayed from the log's start.
+
+        Raises:
+            OffsetOutOfRangeError: the log ends before ``offset``.
+            DataLossError: the log starts after ``offset``, or is compacted beyond it: a record
+                that was the last one of its key at ``offset`` may have been removed since.
+        """
+        offset = whole_number(offset, "offset")
+        log = self._log._new_reader()
+        log.check_range(offset, offset)
+        latest = LatestByKey(self.path)
+        latest.read(log, offset)
+        log.refresh()  # a compaction that has ended meanwhile
+        if offset < log.compacted_offset:
+            raise DataLossError(
+                path=self.path,
+                condition="OFFSETS_COMPACTED",
+                reason=f"the state at offset {offset} is not retained: the log is compacted up to "
+                f"offset {log.compacted_offset}",
+                remedy=f"choose an offset from {log.compacted_offset} on",
+            )
+        return TableState(dict(latest.records()), offset)
+
+    def _reading(self) -> threading.Lock:
+        """Return the lock of the state. Raises the error that ended the thread."""
+        if self._failure is not None:
+            raise self._failure
+        return self._applying
+
+    # --- following the log ------------------------------------------------------------------------
+
+    def poll(self) -> bool:
+        """Apply the next records, at most 16 MiB or one batch; return whether there were any.
+
+        Raises as the reading of a log. What precedes damage is applied.
+        """
+        with self._polling:
+            end = self._end.look()
+            if self._end_offset >= end.offset:
+                self._end.read_up_to = end
+                return False
+            scans = self._reader.scan(self._end_offset, end.offset, columns=LATEST_COLUMNS)
+            chunk_count = 0
+            for scan in islice(scans, CHUNKS_PER_POLL):
+                with self._applying:
+                    self._latest.apply(scan, end.offset)
+                    if len(scan.batches):
+                        self._end_offset = int(scan.batches.next_offset[-1])
+                chunk_count += 1
+            if chunk_count < CHUNKS_PER_POLL:
+                self._end_offset = end.offset
+                self._end.read_up_to = end
+            return True
+
+    def refresh(self) -> None:
+        """Apply what the log has now. Raises as the reading of a log."""
+        while self.poll():
+            pass
+
+    def wait_for(self, offset: int, *, timeout_ms: float = TIMEOUT_MS_DEFAULT) -> None:
+        """Wait until the record at ``offset`` is applied, such as an append's ``last_offset``.
+
+        Raises ``TableLagError`` after ``timeout_ms``, and as the reading of a log.
+        """
+        wanted = whole_number(offset, "offset") + 1
+        wait_ms = milliseconds(timeout_ms, "timeout_ms")
+        deadline_ms = self._log._clock.now_ms() + wait_ms
+        while not self._has_applied(wanted):
+            if self._log._clock.now_ms() >= deadline_ms:
+                raise TableLagError(
+                    path=self.path,
+                    offset=offset,
+                    end_offset=self._end_offset,
+                    waited_ms=int(wait_ms),
+                )
+            self._log._clock.pause(POLL_S)
+
+    def _has_applied(self, end_offset: int) -> bool:
+        """Poll if needed; return whether everything below ``end_offset`` is applied."""
+        try:
+            while self.end_offset < end_offset and self.poll():
+                pass
+        except RaftlogError as error:
+            if not error.retriable:
+                raise
+        return self.end_offset >= end_offset
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: UserRecord | Iterable[UserRecord],
+        *,
+        unchanged: Mapping[bytes, int | None],
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    ) -> AppendResult:
+        """Append records as one batch if the keys of ``unchanged`` have not changed.
+
+        The log's end is the condition of the append (``required_base_offset``): if another record
+        was appended meanwhile, the keys are compared again. The append is not applied yet when the
+        call returns; see ``wait_for``.
+
+        Args:
+            records: as of ``LogHandle.append``.
+            unchanged: for each key the ``offset`` that the caller has read, None for a key that the
+                table did not have.
+            timeout_ms: the bound on the attempts.
+
+        Raises:
+            KeyChangedError: a key has another offset. Nothing was appended.
+            UnexpectedEndOffsetError, TableLagError: other records were appended in every attempt.
+            Also the errors of ``LogHandle.append`` and of reading a log.
+        """
+        expected = {key: offset_or_none(offset, "unchanged") for key, offset in unchanged.items()}
+        batch = new_records(records, self._log.values)
+        clock = self._log._clock
+        deadline_ms = clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
+        self.refresh()
+        while True:
+            end_offset = self._unchanged_end(expected)
+            left_ms = max(int(deadline_ms - clock.now_ms()), 0)
+            try:
+                return self._log.append(batch, required_base_offset=end_offset, timeout_ms=left_ms)
+            except UnexpectedEndOffsetError as error:
+                if clock.now_ms() >= deadline_ms:
+                    raise
+                left_ms = max(int(deadline_ms - clock.now_ms()), 0)
+                self.wait_for(error.log_end_offset - 1, timeout_ms=left_ms)
+
+    def _unchanged_end(self, expected: Mapping[bytes, int | None]) -> int:
+        """Return the end at which the keys have these offsets. Raises ``KeyChangedError``."""
+        with self._reading():
+            for key, offset in expected.items():
+                record = self._latest.get(key)
+                actual = None if record is None else record.offset
+                if actual != offset:
+                    raise KeyChangedError(path=self.path, expected_offset=offset, offset=actual)
+            return self._end_offset
+
+
+def _value_of(record: LatestRecord) -> bytes:
+    assert record.value is not None, "a deleted key is not in the table"
+    return record.value
+
+
+def _follow(table_of: weakref.ref[Table], closed: threading.Event) -> None:
+    """Poll until the table, or its log, is closed or collected, or cannot be read."""
+    while not closed.is_set():
+        table = table_of()
+        if table is None or table._log._closed.is_set():
+            return
+        try:
+            has_more = table.poll()
+        except LogClosedError:
+            return
+        except RaftlogError as error:
+            has_more = False
+            if not error.retriable:
+                table._failure = error
+                return
+        del table
+        if not has_more:
+            closed.wait(POLL_S)
+
+
+def open_table(path: str | os.PathLike[str], *, follow: bool = True) -> Table:
+    """Open the log in a directory, and return the latest value of each of its keys.
+
+    The log is one of raftlog's own or a partition of Kafka's, and must exist. Of a quorum:
+    ``raftlog.connect(...).table()``.
+
+    Args:
+        path: the directory of the log.
+        follow: whether a thread applies what is appended. Otherwise ``refresh`` does.
+
+    Raises as ``raftlog.open``, and ``OptionError`` for a log of cluster metadata.
+    """
+    from .embedded.handle import open_embedded
+
+    log: EmbeddedLog = open_embedded(path, create=False)
+    try:
+        return Table(log, follow=follow, owns_log=True)
+    except BaseException:
+        log.close()
+        raise
