@@ -30,9 +30,16 @@ from raftlog.client.location import (
     open_log,
     parse_location,
 )
-from raftlog.client.log_handle import duration_ms as duration_ms
 from raftlog.client.log_handle import isolation_of
 from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, iso_ms, parse_offset_spec
+from raftlog.client.option_values import (
+    QUANTITY,
+    boolean,
+    byte_count,
+    decompressed_bytes,
+    duration_ms,
+    log_kind,
+)
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.client.remote.security import ClientSecurity, resolve_references
 from raftlog.errors import LogNotFoundError, OptionError
@@ -51,8 +58,6 @@ Parse = Callable[[str, str], Any]
 Find = Callable[[str], tuple[str, str, Parse]]
 """Look-up of an option: name as given to documented name, field and parser."""
 
-_UNITS_BYTES: Final = {"": 1, "b": 1, "k": limits.KIB, "m": limits.MIB, "g": 1024 * limits.MIB}
-_QUANTITY: Final = re.compile(r"\s*(\d{1,18})\s*([a-z]*)\s*", re.ASCII)
 _LONG_MAX: Final = 2**63 - 1
 
 
@@ -102,39 +107,17 @@ def _json_text(name: str, value: object) -> str:
             raise OptionError(option=name, reason="must be a string, an integer or a boolean")
 
 
-def boolean(name: str, value: str) -> bool:
-    """Parse ``true`` or ``false``."""
-    match value.strip().lower():
-        case "true":
-            return True
-        case "false":
-            return False
-        case _:
-            raise OptionError(option=name, reason="must be true or false")
-
-
 def integer(min_value: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
     """Return a parser of integers between two inclusive bounds."""
 
     def parse(name: str, value: str) -> int:
-        match = _QUANTITY.fullmatch(value)
+        match = QUANTITY.fullmatch(value)
         if match is None or match[2] or not min_value <= int(match[1]) <= most:
             top = "" if most == _LONG_MAX else f" to {most}"
             raise OptionError(option=name, reason=f"must be an integer from {min_value}{top}")
         return int(match[1])
 
     return parse
-
-
-def byte_count(name: str, value: str) -> int:
-    """Parse a number of bytes, optionally with the unit k, m or g (powers of 1024)."""
-    match = _QUANTITY.fullmatch(value.lower())
-    unit = None if match is None else match[2].removesuffix("b") or match[2]
-    if match is None or unit not in _UNITS_BYTES or int(match[1]) == 0:
-        raise OptionError(
-            option=name, reason="must be bytes from 1, or a number with k, m or g (e.g. 64m)"
-        )
-    return int(match[1]) * _UNITS_BYTES[unit]
 
 
 def timestamp_ms(name: str, value: str) -> int:
@@ -429,16 +412,6 @@ def _isolation(name: str, value: str) -> Isolation:
         raise OptionError(option=name, reason=error.reason) from None
 
 
-def _kind(name: str, value: str) -> LogKind:
-    match value.strip().lower():
-        case "kraft":
-            return LogKind.METADATA
-        case "bytes" | "msgpack":
-            return LogKind.PARTITION
-        case _:
-            raise OptionError(option=name, reason="must be kraft, bytes or msgpack")
-
-
 def _redaction(name: str, value: str) -> Redaction:
     try:
         return Redaction(value.strip().lower())
@@ -460,14 +433,6 @@ def _cluster_id(name: str, value: str) -> str:
     if not value.strip() or not value.isprintable():
         raise OptionError(option=name, reason="must be the id of a cluster")
     return value.strip()
-
-
-def _decompressed_bytes(name: str, value: str) -> int:
-    found = byte_count(name, value)
-    if found > limits.DECOMPRESSED_BYTES_OPTION_MAX:
-        reason = f"must be at most {limits.DECOMPRESSED_BYTES_OPTION_MAX} bytes"
-        raise OptionError(option=name, reason=reason)
-    return found
 
 
 def _secret(name: str, value: str) -> bytes:
@@ -511,12 +476,12 @@ OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "recordBatchRows": ("record_batch_rows", integer(1, limits.ARROW_ROWS_MAX)),
     "tailHoldback": ("tail_holdback_ms", duration_ms),
     "pollWaitMs": ("poll_wait_ms", integer(0, 60_000)),
-    "maxDecompressedBytes": ("decompressed_bytes_max", _decompressed_bytes),
+    "maxDecompressedBytes": ("decompressed_bytes_max", decompressed_bytes),
     "redact": ("redaction", _redaction),
     "redactKey": ("redact_key", _secret),
     "redactSecret": ("redact_key", _secret),
     "columns": ("has_typed_columns", _has_typed_columns),
-    "values": ("kind", _kind),
+    "values": ("kind", log_kind),
 }
 """Documented name or alias to field of ``RaftlogOptions`` and parser."""
 

@@ -6,7 +6,8 @@ from typing import Final
 
 from tests.planted.plant import Plant
 
-MATERIALIZE: Final = "state/raftlog_state/tables/materialize.py"
+SOURCE_OPTIONS: Final = "state/raftlog_state/tables/source_options.py"
+OPTIONS: Final = "tests/state/tables/test_tables_options.py"
 FOLLOWING: Final = "state/raftlog_state/tables/following.py"
 FOLLOWER: Final = "state/raftlog_state/tables/log_follower.py"
 FOLLOWED: Final = "tests/state/tables/test_log_follower.py"
@@ -117,10 +118,26 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="a run with a held back tail merges after every batch",
-        path=MATERIALIZE,
-        old="TAIL_HOLDBACK_MS_DEFAULT if given is None else duration_ms(_HOLDBACK, given),",
-        new="TAIL_HOLDBACK_MS_DEFAULT if given is None else 2**60,",
+        path=SOURCE_OPTIONS,
+        old="            holdback_ms=self.holdback_ms,\n",
+        new="            holdback_ms=2**60,\n",
         tests=(UPKEEP,),
+    ),
+    Plant(
+        bug="the driver opens a log as the kind that is detected, not as the one that is declared",
+        path=SOURCE_OPTIONS,
+        old="open_reader(self.location, self.kind,",
+        new="open_reader(self.location, None,",
+        tests=(
+            f"{OPTIONS}::test_a_log_whose_kind_is_unknown_is_opened_as_the_one_that_is_declared",
+        ),
+    ),
+    Plant(
+        bug="the driver opens a log with the default limit of decompressed batches",
+        path=SOURCE_OPTIONS,
+        old="        limit = self.decompressed_bytes_max\n",
+        new="        limit = DECOMPRESSED_BYTES_MAX\n",
+        tests=(f"{OPTIONS}::test_a_limit_of_decompressed_batches_is_that_of_all_reads_of_a_load",),
     ),
     Plant(
         bug="changes are merged before the interval",

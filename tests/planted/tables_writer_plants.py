@@ -395,9 +395,9 @@ TABLES_WRITER_PLANTS: Final = (
     ),
     Plant(
         bug="the tables of many clusters may hold what is not committed",
-        path="state/raftlog_state/tables/cluster_group.py",
-        old="        refuse_options_of_tables(shared)\n",
-        new="",
+        path="state/raftlog_state/tables/source_options.py",
+        old="            if reason is not None:\n                raise OptionError(option=name",
+        new="            if reason == name:\n                raise OptionError(option=name",
         tests=(
             "tests/state/tables/test_cluster_group_spark.py::"
             "test_shared_options_that_the_tables_determine_are_refused",
@@ -406,8 +406,8 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="an option that many logs share does not allow a gap",
         path="state/raftlog_state/tables/cluster_group.py",
-        old="in {**shared, **options}.items()}",
-        new="in options.items()}",
+        old="SourceOptions.parse({**others, **own})",
+        new="SourceOptions.parse(own)",
         tests=(
             "tests/state/tables/test_cluster_group_spark.py::"
             "test_shared_options_of_a_log_are_those_of_each",
@@ -416,8 +416,8 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="one query of many clusters reads each log from its start on",
         path="state/raftlog_state/tables/cluster_group.py",
-        old='options={**options, "startingOffset": start}',
-        new='options={**options, "startingOffset": "earliest"}',
+        old='options={**own, "startingOffset": start}',
+        new='options={**own, "startingOffset": "earliest"}',
         tests=(
             "tests/state/tables/test_cluster_group_spark.py::"
             "test_one_query_writes_the_states_of_its_clusters_and_continues_at_their_ends",

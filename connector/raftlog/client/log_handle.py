@@ -388,9 +388,6 @@ _INT16_MAX: Final = 2**15 - 1
 _WAIT_MS_MAX: Final = 2**40
 """More than 30 years; Python's locks accept about 290."""
 
-_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-_DURATION: Final = re.compile(r"\s*(\d{1,18})\s*([a-z]*)\s*", re.ASCII)
-
 
 def whole_number(value: Any, name: str, *, at_least: int = 0, at_most: int = INT64_MAX) -> int:
     """Return an integer from ``at_least`` to ``at_most``."""
@@ -425,16 +422,6 @@ def milliseconds(value: Any, name: str) -> float:
     if not 0 <= value <= _WAIT_MS_MAX:
         raise OptionError(option=name, reason=f"it must be from 0 to {_WAIT_MS_MAX} milliseconds")
     return value
-
-
-def duration_ms(name: str, value: str) -> int:
-    """Return the milliseconds in a text: a number alone, or with a unit."""
-    match = _DURATION.fullmatch(value.lower())
-    if match is None or match[2] not in _UNITS_MS:
-        raise OptionError(
-            option=name, reason="must be milliseconds, or a number with ms, s, m or h (such as 5s)"
-        )
-    return int(match[1]) * _UNITS_MS[match[2]]
 
 
 def commit_name(value: Any) -> CommitName | None:

@@ -64,6 +64,7 @@ def _run_load(arguments: argparse.Namespace, output: Output, console: Console) -
     """Load the log; return the exit code."""
     from raftlog.client.location import PATH
     from raftlog_state.tables.bulk_load import BulkLoad, LoadSettings
+    from raftlog_state.tables.source_options import MAX_DECOMPRESSED_BYTES
     from raftlog_state.tables.stores.delta_rs import DeltaRsStore
     from raftlog_state.tables.task_processes import TaskProcesses
 
@@ -73,10 +74,12 @@ def _run_load(arguments: argparse.Namespace, output: Output, console: Console) -
     staging = os.path.abspath(arguments.staging or store.directory / ".load")
     workers = arguments.workers or len(os.sched_getaffinity(0))
     load = LoadSettings(
-        options={PATH: arguments.path},
+        options={
+            PATH: arguments.path,
+            MAX_DECOMPRESSED_BYTES: str(arguments.max_decompressed_bytes),
+        },
         staging=staging,
         bucket_count=max(BUCKETS, workers),
-        decompressed_bytes_max=arguments.max_decompressed_bytes,
     )
     with TaskProcesses(workers) as processes, StopSignals() as signals:
         bulk_load = BulkLoad(

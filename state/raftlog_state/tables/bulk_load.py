@@ -28,10 +28,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from raftlog.client import Isolation, LogReader
-from raftlog.client.location import open_reader, parse_location
 from raftlog.client.log_handle import Clock
 from raftlog.errors import OptionError
-from raftlog.limits import DECOMPRESSED_BYTES_MAX
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 
 from .bucket_replay import BucketResult
@@ -42,6 +40,7 @@ from .loaded_range import LoadedRange
 from .log_follower import FollowSettings, LogFollower
 from .progress import NOTHING, SOFTWARE, Progress
 from .range_routing import NotSplit, RangeOfLog, RoutedRange, route_range, write_state
+from .source_options import SourceOptions
 from .staging import exclusive, write_durably
 from .stores.protocol import TableStore
 from .writer import Writer
@@ -61,16 +60,16 @@ RunTasks: TypeAlias = Callable[[RoutedRange, Sequence[int]], Iterable[BucketResu
 class LoadSettings:
     """How a log is divided.
 
-    ``options`` name the log, for this process and, with table ``log``, the tasks. ``staging`` is a
-    directory that both have; it needs space for the records of a range and their rows.
-    ``bucket_count``: tasks of a range. ``range_records``: records of a range, about.
+    ``options`` are those of the source that name and open the log, for this process and, with table
+    ``log``, the tasks. ``staging`` is a directory that both have; it needs space for the records of
+    a range and their rows. ``bucket_count``: tasks of a range. ``range_records``: records of a
+    range, about.
     """
 
     options: Mapping[str, str] = field(repr=False)
     staging: str
     bucket_count: int
     range_records: int = RANGE_RECORDS
-    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
     def __post_init__(self) -> None:
         for option in ("bucket_count", "range_records"):
@@ -270,7 +269,6 @@ class BulkLoad:
             log_shares=self._shares(log, before.next_offset, end_offset),
             directory=str(directory),
             committed_at=self._committed_at(directory),
-            decompressed_bytes_max=self._load.decompressed_bytes_max,
         )
 
     def _committed_at(self, directory: Path) -> int:
@@ -343,8 +341,7 @@ class BulkLoad:
         )
 
     def _open_log(self) -> LogReader:
-        where = parse_location(self._load.options)
-        return open_reader(where, decompressed_bytes_max=self._load.decompressed_bytes_max)
+        return SourceOptions.parse(self._load.options).open_log()
 
 
 def _after(routed: RoutedRange, results: Sequence[BucketResult]) -> Progress:

@@ -50,7 +50,6 @@ from .materialize import (
     materialize,
     read_source,
     source_error,
-    source_options,
 )
 from .progress import NOTHING, check_layout
 from .publication import Publication, newest_publication
@@ -69,6 +68,7 @@ from .selection import (
     typed_table,
     whole_offset,
 )
+from .source_options import SourceOptions
 from .stores.protocol import TableStore
 from .stores.spark import SparkStore, session_for_tables
 from .verify import VerifyReport, check_invariants, verify
@@ -192,6 +192,8 @@ class ClusterTables:
         Raises:
             As ``materialize``; ReplayError: a record contradicts the state before it.
         """
+        source = SourceOptions.parse(path_or_options)
+        source.refuse_options_of_rows("load()")
         redaction = self._redaction
         key = None if redaction.key is None else redaction.key.encode("utf-8", "surrogatepass")
         settings = FollowSettings(
@@ -199,9 +201,11 @@ class ClusterTables:
             cluster_id=self._cluster_id,
             writes_log=self._writes_log,
             take_over=self._take_over,
+            holdback_ms=source.holdback_ms,
+            allows_gap=not source.fails_on_data_loss,
         )
         load = LoadSettings(
-            options=source_options(path_or_options),
+            options=source.given,
             staging=staging,
             bucket_count=bucket_count,
             range_records=range_records,

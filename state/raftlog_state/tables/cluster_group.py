@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from raftlog.client.location import open_reader, parse_location
 from raftlog.errors import LogNotFoundError, OptionError, RaftlogError
 from raftlog_state.errors import ClustersFailedError, TablesError
 
@@ -44,23 +43,18 @@ from .materialize import (
     AVAILABLE_NOW,
     FORMAT,
     Redaction,
-    end_of_run,
     needed_options,
-    refuse_options_of_tables,
     source_error,
-    source_options,
     starting_offset,
     trigger_options,
 )
 from .micro_batches import batch_function
+from .source_options import SOURCE_CLUSTER_ID, SourceOptions
 from .stored_rows import rows_by
 from .stores.spark import SparkStore, for_each
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
-SOURCE_CLUSTER_ID: Final = "clusterId"
-"""Column and option of the source."""
 
 _LOGGER: Final = logging.getLogger("raftlog_state")
 
@@ -141,7 +135,6 @@ class ClusterGroup:
         """
         kind = trigger_options(trigger)
         shared = {name: str(value) for name, value in (options or {}).items()}
-        refuse_options_of_tables(shared)
         self._writer.forget()  # other writers may have truncated the tables since
         logs = self._logs(_given(sources), shared)
         sink_of = partial(_sink_of, logs, AVAILABLE_NOW in kind)
@@ -178,26 +171,28 @@ class ClusterGroup:
         return [found[name] for name in sorted(found)]
 
     def _log_of(self, source: Mapping[str, str], *, shared: Mapping[str, str]) -> GroupLog | None:
-        options = source_options(source)
-        named = {name.lower(): value for name, value in {**shared, **options}.items()}
+        own = {name: str(value) for name, value in source.items()}
+        names = {name.lower() for name in own}
+        others = {name: value for name, value in shared.items() if name.lower() not in names}
+        options = SourceOptions.parse({**others, **own})
         try:
-            log = open_reader(parse_location(options))
-            target_offset = end_of_run(log, named)
+            log = options.open_log()
+            target_offset = options.end_of_run(log)
         except RaftlogError as error:
             if not error.retriable and not isinstance(error, LogNotFoundError):
                 raise
             _LOGGER.warning("%s; this log is left out of the query", error)
             return None
-        cluster_id = named.get(SOURCE_CLUSTER_ID.lower()) or log.cluster_id
+        cluster_id = options.text(SOURCE_CLUSTER_ID) or log.cluster_id
         if cluster_id is None:
             reason = f"the cluster id of {log.path} is unknown; give clusterId with this source"
             raise OptionError(option="sources", reason=reason)
         place, writer = self._store.place, self._writer
         progress = writer.progress(cluster_id)
         check_same_log(place, progress, lambda: writer.epochs(cluster_id), log)
-        start = starting_offset(place, progress, log, named)
+        start = starting_offset(place, progress, log, options)
         return GroupLog(
-            options={**options, "startingOffset": start},
+            options={**own, "startingOffset": start},
             cluster_id=cluster_id,
             incarnation=progress.incarnation,
             log_start_offset=log.log_start_offset,

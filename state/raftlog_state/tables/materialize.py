@@ -11,7 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-import time
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +21,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from raftlog.client import Isolation, LogReader
-from raftlog.client.location import open_reader, parse_location
-from raftlog.client.log_handle import duration_ms
+from raftlog.client import LogReader
 from raftlog.errors import OptionError, RaftlogError
-from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
 from raftlog_state.errors import TablesError
 
 from .following import (
@@ -37,6 +34,7 @@ from .following import (
 )
 from .micro_batches import batch_function
 from .progress import Progress
+from .source_options import SourceOptions
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -44,19 +42,8 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "raftlog"
 AVAILABLE_NOW: Final = "availableNow"
-_HOLDBACK: Final = "tailHoldback"
-
-_OURS: Final = {
-    "startingoffset": "the stream begins at the end of the tables",
-    "startingoffsets": "the stream begins at the end of the tables",
-    "startingtimestamp": "the stream begins at the end of the tables",
-    "isolationlevel": "tables never hold what is not committed",
-    "includecontrolrecords": "the tables need them",
-    "includeabortedrecords": "the tables need them",
-    "redact": "it is an argument of open_cluster",
-    "redactkey": "it is an argument of open_cluster",
-    "redactsecret": "it is the argument redact_key of open_cluster",
-}
+_CAUSE: Final = re.compile(r"\[RAFTLOG_[^\n]*")
+_REFUSED_OPTION: Final = re.compile(r"\[RAFTLOG_OPTION\] option ([^:\n]+): ([^\n]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +100,15 @@ def materialize(
 ) -> StreamingQuery:
     """Start the query; see ``ClusterTables.materialize``."""
     kind = trigger_options(trigger)
-    options = source_options(path_or_options)
-    log = open_reader(parse_location(options))
+    options = SourceOptions.parse(path_or_options)
+    log = options.open_log()
     writer.forget()  # another writer may have truncated the tables since
     progress = writer.progress()
     check_same_log(place, progress, writer.epochs, log)
-    target_offset = end_of_run(log, options) if AVAILABLE_NOW in kind else None
+    target_offset = options.end_of_run(log) if AVAILABLE_NOW in kind else None
     given = {
         "maxOffsetsPerTrigger": str(RECORDS_PER_BATCH_DEFAULT),
-        **options,
+        **options.given,
         **needed_options(redaction),
         "startingOffset": starting_offset(place, progress, log, options),
     }
@@ -140,13 +127,9 @@ def _sink_of(cluster_id: str | None, target_offset: int | None, writer: Writer) 
     return BatchSink(writer, cluster_id, Upkeep(target_offset))
 
 
-def starting_offset(
-    place: str, progress: Progress, log: LogReader, options: Mapping[str, str]
-) -> str:
+def starting_offset(place: str, progress: Progress, log: LogReader, options: SourceOptions) -> str:
     """Return ``startingOffset`` of a stream without a checkpoint."""
-    accepted = {name.lower(): value for name, value in options.items()}.get("failondataloss")
-    allows_gap = accepted is not None and accepted.lower() == "false"
-    found = next_offset(place, progress, log, allows_gap=allows_gap)
+    found = next_offset(place, progress, log, allows_gap=not options.fails_on_data_loss)
     if found is None:
         return "snapshot"
     if found == 0:
@@ -167,23 +150,6 @@ def needed_options(redaction: Redaction) -> dict[str, str]:
     }
 
 
-def source_options(path_or_options: str | Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a log. Raises ``OptionError`` for those that the tables determine."""
-    if isinstance(path_or_options, str):
-        return {"path": path_or_options}
-    refuse_options_of_tables(path_or_options)
-    parse_location(path_or_options)  # raises if none is named
-    return {name: str(value) for name, value in path_or_options.items()}
-
-
-def refuse_options_of_tables(options: Mapping[str, str]) -> None:
-    """Raise ``OptionError`` for options of the source that the tables determine."""
-    for name in options:
-        reason = _OURS.get(name.lower())
-        if reason is not None:
-            raise OptionError(option=name, reason=f"cannot be set here: {reason}")
-
-
 def trigger_options(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:
     """Return the arguments of Spark's ``trigger``. Raises ``OptionError``."""
     if trigger is None:
@@ -199,18 +165,8 @@ def trigger_options(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:
     return dict(trigger)
 
 
-def end_of_run(log: LogReader, options: Mapping[str, str]) -> int:
-    """Return where a run that begins now ends at least, exclusive. Raises ``OptionError``."""
-    given = {name.lower(): value for name, value in options.items()}.get("tailholdback")
-    return log.read_end(
-        isolation=Isolation.READ_COMMITTED,
-        holdback_ms=TAIL_HOLDBACK_MS_DEFAULT if given is None else duration_ms(_HOLDBACK, given),
-        now_ms=time.time_ns() // 1_000_000,
-    ).offset
-
-
 def source_error(error: PySparkException, place: str) -> RaftlogError:
-    """Return the error of the source in this session."""
+    """Return the error of the source in this session: its text is in one of Spark."""
     words = str(error)
     if "DATA_SOURCE_NOT_FOUND" in words:
         return TablesError(
@@ -219,8 +175,13 @@ def source_error(error: PySparkException, place: str) -> RaftlogError:
             remedy="install raftlog in Spark's Python environment, or register the source with "
             "spark.dataSource.register(pyspark_raftlog.RaftlogDataSource)",
         )
+    refused = _REFUSED_OPTION.search(words)
+    if refused is not None:
+        return OptionError(option=refused[1], reason=refused[2])
+    cause = _CAUSE.search(words)
+    reason = cause[0] if cause is not None else words.partition("\n")[0] or "no reason given"
     return TablesError(
         place=place,
-        reason=f"the source failed: {words.splitlines()[0] if words else 'no reason given'}",
+        reason=f"the source failed: {reason}",
         remedy="fix the cause named above",
     )

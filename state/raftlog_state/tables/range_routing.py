@@ -25,9 +25,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog.client import LogReader
-from raftlog.client.location import open_reader, parse_location
 from raftlog.errors import RaftlogError
-from raftlog.limits import DECOMPRESSED_BYTES_MAX
 from raftlog.records.control import decode_control
 from raftlog.records.scan import Column, Scan
 from raftlog_state.errors import MetadataParseError
@@ -39,6 +37,7 @@ from .columnar_replay import RecordColumns
 from .convert import US_PER_MS
 from .progress import NOTHING, Progress
 from .schema import STATE_TABLE
+from .source_options import SourceOptions
 from .stored_rows import StateParts, split_state
 from .topic_buckets import (
     CLUSTER,
@@ -73,9 +72,9 @@ RECORDS_FILE: Final = "records.arrow"
 class RangeOfLog:
     """Range of a cluster's log after the end of its tables. The end offset is exclusive.
 
-    ``options`` name the log; ``directory`` has the rows of ``state`` at its start, if there are
-    any, and receives the files. ``before`` is the end of the tables; ``committed_at`` in
-    microseconds.
+    ``options`` are those of ``LoadSettings``; ``directory`` has the rows of ``state`` at its start,
+    if there are any, and receives the files. ``before`` is the end of the tables; ``committed_at``
+    in microseconds.
     """
 
     options: Mapping[str, str] = field(repr=False)
@@ -87,7 +86,6 @@ class RangeOfLog:
     """Offsets between which each bucket writes rows of ``log``; empty without that table."""
     directory: str
     committed_at: int
-    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
     @property
     def start_offset(self) -> int:
@@ -96,8 +94,7 @@ class RangeOfLog:
 
     def open_log(self) -> LogReader:
         """Open the log."""
-        where = parse_location(self.options)
-        return open_reader(where, decompressed_bytes_max=self.decompressed_bytes_max)
+        return SourceOptions.parse(self.options).open_log()
 
     def state(self) -> StateParts:
         """Return the rows of ``state`` at its start, mapped into memory; see ``write_state``."""

@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.log_builder import data_batch
 from tests.support.metadata_logs import MetadataLog, metadata_log, restored
+from tests.support.small_logs import NO_OP, LogWriter
 from tests.support.tables import Feed
+
+from raftlog.limits import IDENTIFY_BYTES_MAX
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
+from raftlog.records.compression import Compression
+from raftlog_state.records import ConfigRecord, encode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +27,22 @@ TEMPLATE_END = 300
 """The tables that tests copy have the real log's offsets below this one, published."""
 TEMPLATE_MERGED = 225
 """Their ``state`` has those below this one, which updates a row."""
+
+UNKNOWN_COUNT = 760
+"""Records of ``log_of_unknown_kind``, more than ``IDENTIFY_BYTES_MAX`` in one batch."""
+
+
+@pytest.fixture
+def log_of_unknown_kind(tmp_path: Path) -> Path:
+    """A log of which no property and no record within limits shows that it is metadata."""
+    log = LogWriter(tmp_path / "decisions-0")
+    (log.directory / RAFTLOG_PROPERTIES_NAME).write_bytes(b"values=\\u12")
+    long = ConfigRecord(resource_type=2, resource_name="t", name="n", value="x" * 30_000)
+    values = [NO_OP] * 200 + [encode(long)] * (UNKNOWN_COUNT - 200)
+    assert sum(map(len, values)) > IDENTIFY_BYTES_MAX
+    batch = data_batch(values, base_offset=0, compression=Compression.GZIP)
+    log.append_encoded(batch, UNKNOWN_COUNT, epoch=1)
+    return log.directory
 
 
 @pytest.fixture(scope="session")

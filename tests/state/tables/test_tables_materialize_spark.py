@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from tests.state.tables.conftest import TEMPLATE_END
+from tests.state.tables.conftest import TEMPLATE_END, UNKNOWN_COUNT
 from tests.support.metadata_logs import CHECKPOINT, Checkpoint, MetadataLog, multiset
 from tests.support.small_logs import LogWriter, copy_log
 from tests.support.tables import Feed, contents, crash_after, image_of, offsets_once
 
-from raftlog.errors import DivergedLogError, NotALogError, OptionError, WrongClusterError
+from raftlog.errors import (
+    DivergedLogError,
+    NotALogError,
+    OptionError,
+    UnknownRecordKindError,
+    WrongClusterError,
+)
 from raftlog.types import SnapshotId
 from raftlog_state.errors import TablesError
 from raftlog_state.image.image_writer import image_records
@@ -198,12 +204,32 @@ def test_a_log_of_other_tables_is_refused_before_it_is_read(
         run(opened, late.directory, checkpoint)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"startingOffset": "0"}, {"redact": "false"}, {"isolationLevel": "high_watermark"}],
-)
-def test_options_that_the_tables_set_are_refused(
-    feed: Feed, tmp_path: Path, options: dict[str, str]
+def test_a_log_of_metadata_is_read_as_the_kind_that_is_declared(
+    feed: Feed, log_of_unknown_kind: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(OptionError, match="cannot be set here"):
-        run(feed.open(tmp_path / "tables"), tmp_path, tmp_path / "checkpoint", **options)
+    """By the driver, which compares it with the tables, and by the source."""
+    tables, checkpoint = feed.open(tmp_path / "tables"), tmp_path / "checkpoint"
+    with pytest.raises(UnknownRecordKindError):
+        run(tables, log_of_unknown_kind, checkpoint)
+    run(tables, log_of_unknown_kind, checkpoint, values="kraft")
+    assert tables.status().offset == UNKNOWN_COUNT - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("startingOffset", "cannot be set here"),
+        ("isolationLevel", "cannot be set here"),
+        ("endingTimestamp", "cannot be set here"),
+        ("columns", "cannot be set here"),
+        ("recordBatchRows", "must be an integer"),
+        ("maxoffsetpertrigger", "did you mean maxOffsetsPerTrigger"),
+    ],
+)
+def test_options_that_the_tables_do_not_use_are_refused_by_name_before_a_query_starts(
+    feed: Feed, data: Path, tmp_path: Path, name: str, reason: str
+) -> None:
+    """Also those that the source refuses."""
+    with pytest.raises(OptionError, match=f"option {name}: .*{reason}"):
+        run(feed.open(tmp_path / "tables"), data / TRIMMED, tmp_path / "checkpoint", **{name: "x"})
+    assert not (tmp_path / "checkpoint").exists()

@@ -12,7 +12,6 @@ from tests.support.small_logs import LogWriter
 from tests.support.source_rows import source_rows
 
 from raftlog.client import open_path
-from raftlog.errors import OptionError
 from raftlog_state.errors import TablesError
 from raftlog_state.tables.following import (
     COMPACT_FILES,
@@ -22,8 +21,8 @@ from raftlog_state.tables.following import (
     BatchSink,
     Upkeep,
 )
-from raftlog_state.tables.materialize import end_of_run
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from raftlog_state.tables.source_options import SourceOptions
 from raftlog_state.tables.writer import Writer
 
 
@@ -124,8 +123,10 @@ def test_the_end_of_a_run_is_known_although_a_tail_is_held_back(tmp_path: Path) 
     log = LogWriter(tmp_path / "__cluster_metadata-0")
     log.append(b"\x01\x14\x00", b"\x01\x14\x00", b"\x01\x14\x00")
     reader = open_path(str(log.directory))
-    assert end_of_run(reader, {"tailHoldback": "0"}) == 3
-    assert end_of_run(reader, {"TAILHOLDBACK": " 0 s "}) == 3
-    assert end_of_run(reader, {"tailHoldback": "1000000h"}) == 0
-    with pytest.raises(OptionError, match="tailHoldback"):
-        end_of_run(reader, {"tailHoldback": "soon"})
+
+    def end_with(**options: str) -> int:
+        return SourceOptions.parse({"path": str(log.directory), **options}).end_of_run(reader)
+
+    assert end_with(tailHoldback="0") == 3
+    assert end_with(TAILHOLDBACK=" 0 s ") == 3
+    assert end_with(tailHoldback="1000000h") == 0
