@@ -40,15 +40,11 @@ class CleanupPolicy(enum.Enum):
     COMPACT = "compact"
     COMPACT_DELETE = "compact,delete"
 
-    @property
-    def compacts(self) -> bool:
+    def __init__(self, text: str) -> None:
+        self.compacts: Final = "compact" in text
         """Whether superseded records are removed."""
-        return self is not CleanupPolicy.DELETE
-
-    @property
-    def deletes(self) -> bool:
+        self.deletes: Final = "delete" in text
         """Whether retention by age and size applies."""
-        return self is not CleanupPolicy.COMPACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
