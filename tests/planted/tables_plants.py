@@ -878,4 +878,24 @@ TABLES_PLANTS: Final = (
             "tests/state/cli/test_cli_doctor.py::test_ages_are_those_of_the_clock_of_the_leader",
         ),
     ),
+    Plant(
+        bug="a name of a log ends the script of a report",
+        path="state/raftlog_state/report/page.py",
+        old='.replace("<", "\\\\u003c")',
+        new="",
+        tests=(
+            "tests/state/cli/test_cli_report.py"
+            "::test_names_and_values_of_a_log_are_texts_not_markup",
+        ),
+    ),
+    Plant(
+        bug="a merged bucket of a report lacks the value before its first change",
+        path="state/raftlog_state/report/history.py",
+        old="within = max(within, carried)",
+        new="within = max(within, 0)",
+        tests=(
+            "tests/state/report/test_history.py"
+            "::test_a_bucket_has_the_maximum_of_the_time_that_it_covers",
+        ),
+    ),
 )

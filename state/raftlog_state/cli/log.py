@@ -204,22 +204,23 @@ def text_line(logged: LoggedChange) -> str:
     from raftlog.client.offset_spec import time_text
 
     at = f"{time_text(logged.timestamp_ms)}  {logged.offset:>8}  {logged.leader_epoch:>5}"
-    return f"{at}  {logged.name}  {_what(logged)}"
+    return f"{at}  {logged.name}  {what_changed(logged.change)}"
 
 
-def _what(logged: LoggedChange) -> str:
+def what_changed(change: RowChange) -> str:
+    """Return what changed in a row, before and after."""
     from raftlog_state.image import Entity
     from raftlog_state.image.delta import Op
 
     from .state_text import change_json
 
-    found = change_json(logged.change)
-    if logged.change.entity is Entity.CONFIG:
-        return _change_of_config(logged.change)
-    if logged.change.op is Op.DELETE:
+    found = change_json(change)
+    if change.entity is Entity.CONFIG:
+        return _change_of_config(change)
+    if change.op is Op.DELETE:
         return "deleted"
     if "after" in found:
-        verb = "in the snapshot" if logged.change.op is Op.READ else "created"
+        verb = "in the snapshot" if change.op is Op.READ else "created"
         values = (f"{name} {_text(value)}" for name, value in _shown(found["after"]))
         return f"{verb}: {', '.join(values)}"
     changed = dict(found["changed"])

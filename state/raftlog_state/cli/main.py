@@ -24,7 +24,21 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from raftlog import __version__, compiled
 
-from . import apply, cat, dev, doctor, log, maintenance, node, quorum, rescue, state, tables, users
+from . import (
+    apply,
+    cat,
+    dev,
+    doctor,
+    log,
+    maintenance,
+    node,
+    quorum,
+    report,
+    rescue,
+    state,
+    tables,
+    users,
+)
 from .output import Console, Output, OutputFailedError
 from .parser import Parser, WrongCallError
 
@@ -48,6 +62,7 @@ commands:
   diff       print the differences between two states, or the changes that lead to the second
   check      verify a log; exit code 0: no damage, 1: damaged
   doctor     check a log, a node or a running quorum; explain what is found, and what is next
+  report     write what happened to a cluster as one HTML file, with charts
   snapshot   write the cluster state at an offset to a snapshot that Kafka can load
   tables     write a log to Delta tables, see `raftlog tables --help`
   rescue     write the directories of a new quorum from a controller that survived
@@ -65,8 +80,8 @@ commands for a log replicated by a raftlog quorum:
 
 PATH is a metadata directory, a log directory of a broker or controller, a partition directory, a
 .log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob.
-cat, log, state, diff, snapshot and doctor can read from the controllers of a running cluster
-instead, with --bootstrap-server HOST:PORT,...
+cat, log, state, diff, report, snapshot and doctor can read from the controllers of a running
+cluster instead, with --bootstrap-server HOST:PORT,...
 
 examples:
   raftlog cat /var/lib/kafka/__cluster_metadata-0 --type partition | jq .
@@ -132,6 +147,7 @@ def parser() -> Parser:
         state.add_diff,
         maintenance.add_check,
         doctor.add_doctor,
+        report.add_report,
         state.add_snapshot,
         tables.add_tables,
         rescue.add_rescue,

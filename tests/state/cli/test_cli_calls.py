@@ -62,7 +62,7 @@ def test_version_is_one_line_with_the_implementation_that_runs() -> None:
         (["stat", "x"], "did you mean state?"),
         (
             ["frobnicate"],
-            "the commands are cat, log, state, diff, check, doctor, snapshot, tables, rescue, ",
+            "the commands are cat, log, state, diff, check, doctor, report, snapshot, tables, ",
         ),
         (["cat"], "PATH"),
         (["cat", "x", "--frm", "1"], "did you mean --from?"),

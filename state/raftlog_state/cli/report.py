@@ -1,0 +1,144 @@
+"""``raftlog report``: write what happened to a cluster as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Final
+
+from .output import Console, Output
+from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
+from .source import add_decompression_limit, add_source, open_source, range_in
+
+if TYPE_CHECKING:
+    from raftlog.client import LogReader
+    from raftlog.client.offset_spec import OffsetSpec
+    from raftlog_state.report.page import Report
+
+FORMATS: Final = (".html", ".svg", ".png")
+
+ABOUT = f"""
+Write what happened to a cluster between two states as one HTML file, which opens without a network:
+the leaders of the quorum, brokers (active, fenced, shut down), under-replicated partitions and
+those without a leader, changes of ISRs, elections, topics and configs over time, and what differs
+between the states. A file that ends in .svg or .png has the charts alone.
+
+The size of the file is bounded: time is divided into at most 240 parts, and of topics, brokers and
+changes those with the longest or first effects are shown. The same log gives the same file.
+
+Requires pip install "raftlog[report]". Secrets are redacted.
+{OFFSET_FORMS}"""
+
+EXAMPLES = """
+raftlog report /var/lib/kafka -o cluster.html
+raftlog report /var/lib/kafka -o incident.html --from '2026-11-21 10:02' --to '2026-11-21 10:05'
+raftlog report --bootstrap-server controller-1:9093 -o last-hour.html --from -1h
+raftlog report node-1,node-2,node-3 -o charts.svg
+"""
+
+
+def add_report(commands: Commands) -> None:
+    """Add ``raftlog report``."""
+    command = commands.add_parser("report", about=ABOUT, examples=EXAMPLES)
+    command.set_defaults(run=run_report)
+    add_source(command)
+    command.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="file to write, or to replace: .html, .svg or .png",
+    )
+    command.add_argument(
+        "--from",
+        dest="start_offset",
+        metavar="OFFSET",
+        type=offset_spec,
+        help="begin with the state of all records below this offset; default: the oldest state",
+    )
+    command.add_argument(
+        "--to",
+        dest="end_offset",
+        metavar="OFFSET",
+        type=offset_spec,
+        help="end with the state of all records below this offset; default: the end of the log",
+    )
+    add_redaction(command)
+    add_decompression_limit(command)
+
+
+def run_report(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Write the report and print its path; return the exit code."""
+    suffix = os.path.splitext(arguments.output)[1].lower()
+    if suffix not in FORMATS:
+        arguments.parser.error(f"--output must end in {', '.join(FORMATS)}")
+
+    from .log import what_changed
+
+    with open_source(arguments) as log:
+        report = _read(log, arguments, console)
+    if suffix == ".png":
+        data = report.png()
+    elif suffix == ".svg":
+        data = report.svg().encode()
+    else:
+        data = report.html(what_changed).encode()
+    _write(arguments.output, data)
+    output.line(arguments.output)
+    return 0
+
+
+def _read(log: LogReader, arguments: argparse.Namespace, console: Console) -> Report:
+    """Return the report on a log between ``--from`` and ``--to``."""
+    from raftlog.client.offset_spec import EARLIEST
+    from raftlog_state.loader.image_reader import ImageReader
+    from raftlog_state.report.history import ClusterHistory
+    from raftlog_state.report.page import Report
+
+    images = ImageReader(log, redactor(arguments), console)
+    start: OffsetSpec | None = arguments.start_offset
+    if start in (None, EARLIEST):
+        start = _oldest_state(log)
+    start_offset, end_offset = range_in(
+        log, start, arguments.end_offset, images.end_offset, console, is_state=True
+    )
+    before = images.image_at(start_offset)
+    history = None
+    for record in images.changes(end_offset):
+        if history is None:
+            history = ClusterHistory(before, record.timestamp_ms)
+        history.add(record)
+    after = images.image_at(end_offset)
+    if history is None:
+        history = ClusterHistory(before, after.timestamp_ms)
+    history.finish(after.timestamp_ms)
+    return Report(
+        source=log.path,
+        cluster_id=log.cluster_id,
+        before=before,
+        after=after,
+        history=history,
+    )
+
+
+def _oldest_state(log: LogReader) -> OffsetSpec:
+    """Return the end offset of the oldest state of a log: 0, or that of its oldest snapshot."""
+    from raftlog.client.offset_spec import OffsetSpec, OffsetSpecKind
+
+    start = log.log_start_offset
+    ends = [one.end_offset for one in log.snapshots if one.end_offset >= start]
+    return OffsetSpec(OffsetSpecKind.OFFSET, min(ends) if start and ends else start)
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write a file, which replaces one of that name only when it is complete."""
+    from raftlog.errors import OptionError
+
+    part = f"{path}.part"
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+        os.replace(part, path)
+    except OSError as error:
+        reason = f"{path}: {(error.strerror or str(error)).lower()}"
+        raise OptionError(option="--output", reason=reason) from None

@@ -1,0 +1,1 @@
+"""Report on a cluster over time: one HTML file that opens offline (``raftlog report``)."""

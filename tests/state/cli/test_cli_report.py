@@ -1,0 +1,244 @@
+"""``raftlog report``: a file that opens offline, escapes what is in the log, and stays small."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.support.cli import run
+
+import raftlog
+from raftlog_state.cli.log import what_changed
+from raftlog_state.image import Entity, MetadataImage, PartitionRow
+from raftlog_state.image.delta import Op, RecordChanges, RowChange
+from raftlog_state.records import ConfigRecord, PartitionRecord, TopicRecord, encode
+from raftlog_state.report.charts import TOPICS_SHOWN_MAX, duration_text
+from raftlog_state.report.history import ClusterHistory
+from raftlog_state.report.page import Report
+
+LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
+NODE = LOGS / "three-nodes-4.3.1" / "node-100"
+TRIMMED = LOGS / "trimmed-3.9.2" / "node-1"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+EVIL = "</script><script>document.title='EVIL'</script><img src=x onerror=alert(1)>"
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+START_MS = 1_700_000_000_000
+HTML_BYTES_MAX = 2_500_000
+
+
+class Elements(HTMLParser):
+    """Elements of a page, and the texts of its scripts and of everything else."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._in_script = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._in_script = tag == "script"
+        if self._in_script:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script:
+            self.scripts[-1] += data
+        else:
+            self.text += data
+
+
+def report(source: Path | str, output: Path, *options: str) -> str:
+    status, out, err = run("report", "--quiet", source, "-o", output, *options)
+    assert (status, err) == (0, "")
+    assert out == f"{output}\n"
+    return output.read_text()
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> Path:
+    """Log whose names and values contain HTML, and a secret."""
+    path = tmp_path / "cluster-0"
+    with raftlog.open(path, values="kraft") as log:
+        for record in (
+            TopicRecord(name=EVIL, topic_id=TOPIC_ID),
+            PartitionRecord(
+                partition_id=0,
+                topic_id=TOPIC_ID,
+                replicas=(1, 2),
+                isr=(1,),
+                leader=1,
+                directories=(),
+            ),
+            ConfigRecord(resource_type=2, resource_name=EVIL, name="x", value=EVIL),
+            ConfigRecord(
+                resource_type=4, resource_name="1", name="ssl.key.password", value="hunter2"
+            ),
+        ):
+            log.append([encode(record)])
+    return path
+
+
+def test_the_page_requests_nothing_and_runs_only_its_own_script(tmp_path: Path) -> None:
+    page = Elements(report(NODE, tmp_path / "c.html"))
+    names = {name for _, attributes in page.tags for name in attributes}
+    assert not names & {"src", "href", "action", "srcset", "data"}
+    assert not [name for name in names if name.startswith("on")]
+    policy = next(
+        attributes["content"]
+        for tag, attributes in page.tags
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert re.search(r"script-src 'sha256-[\w+/=]+'$", policy)
+    assert [tag for tag, _ in page.tags].count("script") == 2
+
+
+def test_names_and_values_of_a_log_are_texts_not_markup(tmp_path: Path, evil: Path) -> None:
+    html = report(evil, tmp_path / "c.html")
+    page = Elements(html)
+    assert [tag for tag, _ in page.tags].count("script") == 2
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert EVIL in page.text, "the list of topics has the name"
+    spec = json.loads(page.scripts[0])
+    topics = {
+        row["topic"]
+        for chart in spec["vconcat"]
+        for row in chart["data"]["values"]
+        if "topic" in row
+    }
+    assert topics == {EVIL}
+
+
+def test_secrets_are_redacted_unless_they_are_revealed(tmp_path: Path, evil: Path) -> None:
+    assert "hunter2" not in report(evil, tmp_path / "c.html")
+    assert "hunter2" in report(evil, tmp_path / "c.html", "--reveal")
+
+
+def test_the_same_log_gives_the_same_file(tmp_path: Path) -> None:
+    first = report(NODE, tmp_path / "1.html", "--from", "1200", "--to", "1300")
+    assert first == report(NODE, tmp_path / "2.html", "--from", "1200", "--to", "1300")
+    assert "offsets 1200 to 1300 (exclusive)" in first
+
+
+def test_a_log_without_its_first_records_begins_with_its_oldest_snapshot(tmp_path: Path) -> None:
+    page = Elements(report(TRIMMED, tmp_path / "c.html"))
+    assert re.search(r"offsets [1-9]\d* to 1305", page.text)
+
+
+def test_a_range_without_changes_has_a_report(tmp_path: Path) -> None:
+    page = Elements(report(NODE, tmp_path / "c.html", "--from", "1200", "--to", "1200"))
+    assert "Nothing." in page.text
+
+
+def test_charts_alone_are_pictures(tmp_path: Path) -> None:
+    svg = report(NODE, tmp_path / "c.svg")
+    assert svg.startswith("<svg")
+    for title in ("Leader of the quorum", "Brokers", "controlled shutdown", "__consumer_offsets"):
+        assert title in svg
+    status, _, _ = run("report", "--quiet", NODE, "-o", tmp_path / "c.png")
+    assert status == 0
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, err = run("report", NODE, "-o", tmp_path / "c.pdf")
+    assert status == 2
+    assert "must end in .html, .svg, .png" in err
+    status, _, err = run("report", "--quiet", NODE, "-o", tmp_path / "none" / "c.html")
+    assert status == 2
+    assert "no such file or directory" in err
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    status, _, err = run("report", "--quiet", NODE, "-o", tmp_path / "c.svg")
+    assert status == 2
+    assert 'pip install "raftlog[report]"' in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_durations_are_rounded_to_two_units() -> None:
+    times = (500, 61_000, 3_600_000, 93_784_000)
+    assert [*map(duration_text, times)] == ["0.5 s", "1 min 1 s", "1 h", "1 d 2 h"]
+
+
+def rows_of_many_topics(count: int, *, isr: int) -> Iterator[PartitionRow]:
+    """Yield partitions, fifty of a topic, with names as long as Kafka permits."""
+    for at in range(count):
+        topic = f"{at // 50:05d}".ljust(249, "x")
+        yield PartitionRow(
+            topic_id=topic,
+            partition_id=at % 50,
+            topic_name=topic,
+            replicas=(1, 2, 3),
+            isr=(1, 2, 3)[:isr],
+            directories=(),
+            leader=1,
+            leader_epoch=0,
+            partition_epoch=0,
+        )
+
+
+@pytest.mark.slow
+def test_a_report_on_100_000_partitions_is_small() -> None:
+    count = 100_000
+    whole = list(rows_of_many_topics(count, isr=3))
+    short = list(rows_of_many_topics(count, isr=2))
+    before = MetadataImage.from_rows(whole, offset=0, leader_epoch=1, timestamp_ms=START_MS)
+    after = MetadataImage.from_rows(short, offset=9, leader_epoch=1, timestamp_ms=START_MS)
+    history = ClusterHistory(before, START_MS)
+    states = (whole, short, whole, short)
+    for turn in range(3):
+        for at in range(count):
+            old, new = states[turn][at], states[turn + 1][at]
+            change = RowChange(Entity.PARTITION, old.key, Op.UPDATE, old, new)
+            time_ms = START_MS + (turn * count + (at * 7919) % count) * 40
+            history.add(RecordChanges(at, at, 1, time_ms, "PARTITION_CHANGE_RECORD", (change,)))
+    history.finish(START_MS + 3 * count * 40)
+    found = Report(source="x", cluster_id="c", before=before, after=after, history=history)
+    page = found.html(what_changed)
+    assert len(page) < HTML_BYTES_MAX
+    spec = json.loads(Elements(page).scripts[0])
+    shown = {
+        row["topic"] for one in spec["vconcat"] for row in one["data"]["values"] if "topic" in row
+    }
+    assert len(shown) == TOPICS_SHOWN_MAX
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+def test_a_browser_without_a_network_draws_the_charts(tmp_path: Path, evil: Path) -> None:
+    report(evil, tmp_path / "c.html")
+    dom = in_browser(tmp_path)
+    assert 'data-charts="drawn"' in dom
+    assert "<canvas" in dom
+    assert "<title>Cluster" in dom, "no script of the log has run"
+
+
+def in_browser(place: Path) -> str:
+    """Return the document that a headless Chromium has after its scripts have run."""
+    assert CHROMIUM is not None
+    options = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --virtual-time-budget=20000"
+    )
+    profile = f"--user-data-dir={place / 'profile'}"
+    page = (place / "c.html").as_uri()
+    done = subprocess.run(
+        [CHROMIUM, *options.split(), profile, "--dump-dom", page],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
