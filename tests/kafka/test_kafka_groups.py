@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import Producer
 from tests.support.cli import rows
 from tests.support.internal_records import as_dumped, printed_by, records_in, topic_of
-from tests.support.kafka import HOME, KafkaNode, run_java, running_node
+from tests.support.kafka import HOME, KafkaNode, formatted, run_java, running_node
 
 from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import INTERNAL_LOGS
@@ -31,6 +33,9 @@ SETTINGS = (
     "share.coordinator.state.topic.min.isr=1",
     "group.initial.rebalance.delay.ms=0",
 )
+
+
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 
 
 class Cluster(NamedTuple):
@@ -121,16 +126,20 @@ def test_offsets_and_transactions_are_those_that_kafkas_tools_print(cluster: Clu
         *("--bootstrap-server", node.bootstrap, "--describe", "--all-groups"),
     )
     described = sorted(
-        words[:4]
+        words[:6]
         for line in text.splitlines()
         if len(words := line.split()) == 9 and words[2].isdigit()
     )
     offsets = rows("state", node.log_dir, "consumer_offsets")
-    assert described == sorted(
-        [row["group"], row["topic"], str(row["partition"]), str(row["offset"])] for row in offsets
+    names: tuple[str, ...] = ("group", "topic", "partition", "offset")
+    assert [row[:4] for row in described] == sorted(
+        [str(row[name]) for name in names] for row in offsets
     )
-    tool = "org.apache.kafka.tools.TransactionsCommand"
-    text = run_java(node.jars, tool, "--bootstrap-server", node.bootstrap, "list")
+    lags = rows("state", node.log_dir, "lag")
+    names = (*names, "log_end_offset", "lag")
+    assert described == sorted([str(row[name]) for name in names] for row in lags)
+    assert {row["topic_state"] for row in lags} == {"Current"}
+    text = run_java(node.jars, TRANSACTIONS, "--bootstrap-server", node.bootstrap, "list")
     listed = sorted(
         (words[0], words[2], words[3])
         for line in text.splitlines()
@@ -141,3 +150,56 @@ def test_offsets_and_transactions_are_those_that_kafkas_tools_print(cluster: Clu
         (row["transactional_id"], str(row["producer_id"]), row["state"]) for row in transactions
     )
     assert [one[0] for one in listed if one[2] == "Ongoing"] == ["t-open"]
+
+
+def found_hanging(node: KafkaNode) -> list[tuple[str, ...]]:
+    """Return what find-hanging prints of the transactions that are open at the moment."""
+    arguments = ("find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
+    text = run_java(node.jars, TRANSACTIONS, "--bootstrap-server", node.bootstrap, *arguments)
+    lines = [line.split() for line in text.splitlines()]
+    # Topic, Partition, ProducerId, ProducerEpoch, CoordinatorEpoch, StartOffset, LastTimestamp, ...
+    return sorted(
+        (*words[:4], *words[5:7]) for words in lines if len(words) == 8 and words[1].isdigit()
+    )
+
+
+def hanging(node: KafkaNode) -> list[tuple[str, ...]]:
+    """Return the same of ``raftlog state``. The tool searches no internal topics."""
+    words = ("hanging_transactions", "--max-transaction-timeout", "0")
+    names = ("topic", "partition", "producer_id", "producer_epoch", "start_offset")
+    return sorted(
+        tuple(str(row[name]) for name in (*names, "last_timestamp_ms"))
+        for row in rows("state", node.log_dir, *words)
+        if not row["topic"].startswith("__")
+    )
+
+
+def begin_transaction(node: KafkaNode, transactional_id: str, topic: str) -> None:
+    """Begin a transaction with two batches, and leave it open."""
+    producer = Producer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for value in (b"1", b"2"):
+        producer.produce(topic, value)
+        assert producer.flush(60) == 0
+
+
+def test_transactions_hang_whose_coordinator_has_lost_them(tmp_path: Path) -> None:
+    """As find-hanging prints them: the log of the coordinator is deleted while the node is down."""
+    with running_node(tmp_path, *SETTINGS) as node:
+        begin_transaction(node, "t-lost", "bills")
+        assert hanging(node) == found_hanging(node) == []
+    for path in node.log_dir.glob("__transaction_state-*"):
+        shutil.rmtree(path)
+    ports = (int(address.rpartition(":")[2]) for address in (node.bootstrap, node.controller))
+    with formatted(node.log_dir, *ports) as node:
+        begin_transaction(node, "t-known", "bills")
+        found = hanging(node)
+        assert [one[0] for one in found] == ["bills"]
+        assert found == found_hanging(node)

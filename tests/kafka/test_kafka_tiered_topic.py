@@ -7,11 +7,25 @@ from pathlib import Path
 import pytest
 from tests.support.cli import rows
 from tests.support.internal_records import remote_as_dumped, remote_printed_by
-from tests.support.kafka import HOME, run_java, running_node, tiered_storage_jar
+from tests.support.kafka import HOME, KafkaNode, run_java, running_node, tiered_storage_jar
 
 pytestmark = pytest.mark.kafka
 
 STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+
+
+def check_remote_segments(node: KafkaNode, copied: int, local: int) -> None:
+    """Compare with the latest tiered and the earliest local offset that the node has returned."""
+    found = rows("state", node.log_dir, "remote_segments")
+    finished = [row for row in found if row["state"] == "CopySegmentFinished"]
+    assert [row["start_offset"] for row in finished] == [
+        0,
+        *(row["end_offset"] + 1 for row in finished[:-1]),
+    ]
+    assert copied in [row["end_offset"] for row in finished]
+    assert local in [row["start_offset"] for row in finished]
+    for row in finished:
+        assert row["only_remote"] == (row["end_offset"] < local)
 
 
 def test_remote_segments_are_printed_as_by_dump_log(tmp_path: Path) -> None:
@@ -24,9 +38,12 @@ def test_remote_segments_are_printed_as_by_dump_log(tmp_path: Path) -> None:
         "rlmm.config.remote.log.metadata.topic.replication.factor=1",
         f"rsm.config.dir={tmp_path / 'remote'}",
         "remote.log.manager.task.interval.ms=1000",
+        "log.retention.check.interval.ms=1000",
     )
     with running_node(tmp_path, *settings) as node:
-        run_java(node.jars, str(HOME / "tests" / "kafka" / "Tiered.java"), node.bootstrap)
+        program = str(HOME / "tests" / "kafka" / "Tiered.java")
+        copied, local = map(int, run_java(node.jars, program, node.bootstrap).split()[-2:])
+        check_remote_segments(node, copied, local)
         types = []
         for path in sorted(node.log_dir.glob("__remote_log_metadata-*")):
             printed = rows("cat", path)

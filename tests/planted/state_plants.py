@@ -203,6 +203,20 @@ STATE_PLANTS: Final = (
         tests=("tests/state/records/test_damaged_records.py",),
     ),
     Plant(
+        bug="a transaction does not hang if its producer is in another transaction",
+        path=f"{STATE}/internal/joined_rows.py",
+        old="""row is not None and f"{topic}-{partition}" in row["partitions"]""",
+        new="row is not None",
+        tests=("tests/state/internal/test_joined_rows.py",),
+    ),
+    Plant(
+        bug="a segment that the local log begins in is only remote",
+        path=f"{STATE}/internal/joined_rows.py",
+        old="""row["end_offset"] < local""",
+        new="""row["start_offset"] < local""",
+        tests=("tests/state/internal/test_joined_rows.py",),
+    ),
+    Plant(
         bug="an offset commit of an aborted transaction is a committed offset",
         path="connector/raftlog/log/reading/latest_by_key.py",
         old="        if transaction is not None and commit:\n",

@@ -1,14 +1,17 @@
 """``raftlog state`` of consumer offsets, groups and transactions: replay of Kafka's internal logs.
 
 PATH is a partition's directory or segment, a pattern of partitions, or a node's directory with
-partitions of the topic. Each partition has the groups or transactional ids of its own.
+partitions of the topic. Each partition has the groups or transactional ids of its own. Lag, hanging
+transactions and remote segments are joined with the other partitions in the node's directory.
 """
 
 from __future__ import annotations
 
 import argparse
 import glob
+import os
 import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,9 +22,18 @@ from .source import offset_in
 if TYPE_CHECKING:
     from raftlog.client import LatestByKey, LogReader
     from raftlog.client.offset_spec import OffsetSpec
+    from raftlog_state.image import MetadataImage
+    from raftlog_state.internal.joined_rows import LogOffsets
+    from raftlog_state.internal.rows import Row
+    from raftlog_state.records import Redactor
 
-INTERNAL_KINDS: Final = ("consumer_offsets", "groups")
-"""Kinds of the state of ``__consumer_offsets``."""
+HANGING_TRANSACTIONS: Final = "hanging_transactions"
+JOINED_KINDS: Final = ("lag", HANGING_TRANSACTIONS, "remote_segments")
+"""Kinds that also depend on the other partitions of the node."""
+INTERNAL_KINDS: Final = ("consumer_offsets", "groups", *JOINED_KINDS)
+"""Kinds of the state of internal logs, but for ``transactions``."""
+TRANSACTION_TIMEOUT_MINUTES: Final = 15
+"""Default of ``--max-transaction-timeout`` (Kafka: of ``transaction.max.timeout.ms``)."""
 _TRANSACTIONS: Final = "__transaction_state"
 
 
@@ -55,29 +67,48 @@ def run_internal_state(arguments: argparse.Namespace, output: Output, console: C
     if arguments.format == "records":
         error("--format records prints the whole state: it cannot be used with KIND")
 
+    from raftlog_state.internal.joined_rows import JOINED_KINDS
     from raftlog_state.internal.rows import ROW_KINDS
 
     from .state_text import check_columns, print_row_lines, print_row_table
 
-    kind, columns = ROW_KINDS[arguments.kind], arguments.columns
-    check_columns(arguments.kind, kind.columns, columns)
+    is_joined = arguments.kind in JOINED_KINDS
+    kind = JOINED_KINDS[arguments.kind] if is_joined else ROW_KINDS[arguments.kind]
+    check_columns(arguments.kind, kind.columns, arguments.columns)
+    if is_joined and arguments.at is not None:
+        error(f"--at: {arguments.kind} depend on the present ends of other partitions")
     hide = redactor(arguments)
     layout = arguments.format or ("table" if output.is_terminal() else "json")
     paths = _partitions(arguments.path, kind.topic)
     if arguments.at is not None and len(paths) > 1:
         error(f"--at requires one partition: {arguments.path} has {len(paths)} of {kind.topic}")
+    read = _joined_rows if is_joined else _rows
+    rows = read(arguments.kind, paths, hide, arguments, console)
+    if layout == "table":
+        print_row_table(lambda: rows, output, arguments.columns)
+    else:
+        print_row_lines(rows, output, arguments.columns)
+    return 0
+
+
+def _rows(
+    name: str,
+    paths: list[str],
+    hide: Redactor,
+    arguments: argparse.Namespace,
+    console: Console,
+) -> list[Row]:
+    """Return the rows of a kind that results from the partitions of one internal topic."""
+    from raftlog_state.internal.rows import ROW_KINDS
+
+    kind = ROW_KINDS[name]
     explanations: set[str] | None = set() if len(paths) > 1 else None
     partitions = [_read(path, arguments, console, explanations) for path in paths]
     if explanations is not None:
         ends = "; ".join(sorted(explanations))
         numbers = ", ".join(path.rpartition("-")[2] for path in paths)
         console.log(f"{kind.topic}, partitions {numbers}: each is read up to {ends}")
-    rows = kind.rows(partitions, hide)
-    if layout == "table":
-        print_row_table(lambda: rows, output, columns)
-    else:
-        print_row_lines(rows, output, columns)
-    return 0
+    return kind.rows(partitions, hide)
 
 
 def _partitions(path: str | None, topic: str) -> list[str]:
@@ -144,3 +175,115 @@ def _end_offset(at: OffsetSpec | None, log: LogReader, end: int, console: Consol
             path=log.path, offset=offset, log_start_offset=start, log_end_offset=end
         )
     return offset
+
+
+# --- Rows that are joined with the partitions of the node -----------------------------------------
+
+
+def _joined_rows(
+    name: str,
+    paths: list[str],
+    hide: Redactor,
+    arguments: argparse.Namespace,
+    console: Console,
+) -> list[Row]:
+    """Return the rows of one of ``JOINED_KINDS``."""
+    from raftlog.client.log_handle import Clock
+    from raftlog_state.internal import joined_rows
+
+    node = _NodeDirectory(paths[0], arguments.max_decompressed_bytes)
+    if name == "remote_segments":
+        segments = joined_rows.RemoteSegments()
+        for path in paths:
+            segments.read(node.open(path))
+        return list(segments.rows(node.offsets(segments.topics())))
+    cluster = node.cluster()
+    if cluster is None:
+        console.log(f"{node.path} has no metadata log: the topics of the cluster are unknown")
+    if name == "lag":
+        commits = _rows("consumer_offsets", paths, hide, arguments, console)
+        offsets = node.offsets({row["topic"] for row in commits})
+        return joined_rows.lag(commits, offsets, None if cluster is None else _topic_ids(cluster))
+    if cluster is not None and (total := _partition_count(cluster, _TRANSACTIONS)) > len(paths):
+        console.warn(
+            f"{len(paths)} of the {total} partitions of {_TRANSACTIONS} are read: the coordinators "
+            "of the other ones may still end some of these transactions"
+        )
+    minutes = arguments.max_transaction_timeout
+    timeout_ms = 60_000 * (TRANSACTION_TIMEOUT_MINUTES if minutes is None else minutes)
+    return joined_rows.hanging_transactions(
+        {(log.topic, log.partition): joined_rows.open_transactions(log) for log in node.logs()},
+        _rows("transactions", paths, hide, arguments, console),
+        last_timestamp_ms_max=Clock().wall_ms() - timeout_ms,
+    )
+
+
+class _NodeDirectory:
+    """Directory of a node that has a partition at ``partition_path``, or a segment of one."""
+
+    def __init__(self, partition_path: str, decompressed_bytes_max: int) -> None:
+        from raftlog_state.records.internal_logs import INTERNAL_LOGS
+
+        path = Path(os.path.abspath(partition_path))
+        is_directory = any(_is_partition(path.name, topic) for topic in INTERNAL_LOGS)
+        self.path: Final = path.parent if is_directory else path.parent.parent
+        self._decompressed_bytes_max = decompressed_bytes_max
+
+    def open(self, path: str) -> LogReader:
+        """Open a partition."""
+        from raftlog.client import LogKind, open_path
+
+        limit = self._decompressed_bytes_max
+        return open_path(path, kind=LogKind.PARTITION, decompressed_bytes_max=limit)
+
+    def logs(self, topics: Collection[str] | None = None) -> Iterator[LogReader]:
+        """Open the partitions of topics, by default of all, but for that of the metadata."""
+        from raftlog.errors import LogNotFoundError, NotALogError
+        from raftlog.types import CLUSTER_METADATA_TOPIC
+        from raftlog_state.records.internal_logs import partitions_among
+
+        names = os.listdir(self.path)
+        if topics is None:
+            topics = {name.rpartition("-")[0] for name in names} - {CLUSTER_METADATA_TOPIC}
+        for path in partitions_among((str(self.path / name) for name in names), topics):
+            try:
+                yield self.open(path)
+            except (LogNotFoundError, NotALogError):
+                continue  # it is being created or deleted
+
+    def offsets(self, topics: Collection[str]) -> dict[tuple[str, int], LogOffsets]:
+        """Return the start and end offsets of the partitions of topics."""
+        from raftlog_state.internal.joined_rows import LogOffsets
+
+        return {(log.topic, log.partition): LogOffsets.of(log) for log in self.logs(topics)}
+
+    def cluster(self) -> MetadataImage | None:
+        """Return the state of the node's copy of the metadata log; None without one."""
+        from raftlog.client import open_path
+        from raftlog.errors import LogNotFoundError
+        from raftlog.types import CLUSTER_METADATA_TOPIC
+        from raftlog_state.loader.image_reader import ImageReader
+        from raftlog_state.records import Redactor
+
+        try:
+            log = open_path(str(self.path / f"{CLUSTER_METADATA_TOPIC}-0"))
+        except LogNotFoundError:
+            return None
+        images = ImageReader(log, Redactor())
+        return images.image_at(images.end_offset())
+
+
+def _topic_ids(cluster: MetadataImage) -> dict[str, str]:
+    """Return the ids of the topics by their names."""
+    from raftlog_state.image import Entity, TopicRow
+
+    rows = cluster.rows(Entity.TOPIC)
+    return {row.name: row.topic_id for row in rows if isinstance(row, TopicRow)}
+
+
+def _partition_count(cluster: MetadataImage, topic: str) -> int:
+    """Return the number of partitions of a topic."""
+    from raftlog_state.image import Entity, PartitionRow
+
+    rows = cluster.rows(Entity.PARTITION)
+    return sum(isinstance(row, PartitionRow) and row.topic_name == topic for row in rows)

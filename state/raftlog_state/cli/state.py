@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from typing import TYPE_CHECKING
 
 from .apply import EXPORT_ABOUT, add_export, check_export, print_changes, print_export
-from .internal_state import INTERNAL_KINDS, is_internal, run_internal_state
+from .internal_state import (
+    HANGING_TRANSACTIONS,
+    INTERNAL_KINDS,
+    TRANSACTION_TIMEOUT_MINUTES,
+    is_internal,
+    run_internal_state,
+)
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, nearest, offset_spec, redactor
 from .source import (
@@ -55,11 +62,16 @@ KIND is one of {", ".join(KINDS[:8])},
 {", ".join(KINDS[8:])}; or {" or ".join(HISTORY_KINDS)}: the history of the log, from
 its start offset on.
 
-KIND {" or ".join(INTERNAL_KINDS)} is replayed from __consumer_offsets instead, and transactions
+KIND {" or ".join(INTERNAL_KINDS[:2])} is replayed from __consumer_offsets instead, and transactions
 from __transaction_state if PATH is a partition of it: the latest record of each key; offset
 commits of open and aborted transactions are not part of the state, and open ones are printed to
 stderr. PATH is a partition's directory, a pattern such as 'logs/__consumer_offsets-*', or a
 node's directory that has partitions of the topic.
+
+KIND lag joins the committed offsets with the ends of the node's partitions, and has for each topic
+whether it is Current, Deleted, or was Recreated after the commit; hanging_transactions are the open
+transactions that no coordinator will end, as kafka-transactions find-hanging prints them;
+remote_segments are those in __remote_log_metadata, with whether only the remote storage has them.
 
 --at OFFSET is an end offset (exclusive), as in the name of a .checkpoint file and like --to of
 `raftlog cat`: the state of all records below it. Default: the end of one log directory, or the
@@ -78,6 +90,8 @@ raftlog state --bootstrap-server controller-1:9093 partitions
 raftlog state __cluster_metadata-0 --at 1022 --format records
 raftlog state /var/lib/kafka consumer_offsets | jq -c 'select(.group == "orders")'
 raftlog state '/var/lib/kafka/__transaction_state-*' transactions
+raftlog state /var/lib/kafka lag --format table
+raftlog state /var/lib/kafka hanging_transactions --max-transaction-timeout 60
 raftlog state __cluster_metadata-0 --as commands > create.sh
 """
 
@@ -109,6 +123,13 @@ def add_state(commands: Commands) -> None:
         type=_columns,
         help="with KIND: print these columns, in this order; a table has their whole values",
     )
+    command.add_argument(
+        "--max-transaction-timeout",
+        metavar="MINUTES",
+        type=_minutes,
+        help=f"with {HANGING_TRANSACTIONS}: leave out those with a batch in the last MINUTES, "
+        f"default {TRANSACTION_TIMEOUT_MINUTES}",
+    )
     add_export(command, "the state")
     add_redaction(command, full=True)
     add_decompression_limit(command)
@@ -118,6 +139,8 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     """Print the state; return the exit code."""
     _take_kind_from_path(arguments)
     check_export(arguments)
+    if arguments.max_transaction_timeout is not None and arguments.kind != HANGING_TRANSACTIONS:
+        arguments.parser.error(f"--max-transaction-timeout requires KIND {HANGING_TRANSACTIONS}")
     if is_internal(arguments):
         if arguments.form is not None:
             arguments.parser.error("--as is for the metadata of a cluster")
@@ -194,6 +217,13 @@ def _take_kind_from_path(arguments: argparse.Namespace) -> None:
 def _columns(text: str) -> tuple[str, ...]:
     """Parse ``--columns``."""
     return tuple(part.strip().lower().replace(" ", "_") for part in text.split(","))
+
+
+def _minutes(text: str) -> int:
+    """Parse ``--max-transaction-timeout``."""
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError("must be a number of minutes, 0 or more")
+    return int(text)
 
 
 def _kind(name: str) -> str:

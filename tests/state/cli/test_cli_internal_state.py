@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.support.cli import rows, run
-from tests.support.internal_records import GROUPS_NODE, InternalLogFile
+from tests.support.internal_records import DATA, GROUPS_NODE, InternalLogFile
+from tests.support.small_logs import copy_log
 
 from raftlog_state.internal.rows import ROW_KINDS
 
+METADATA_NODE = DATA / "kraft-logs" / "three-nodes-4.3.1" / "node-100"
+REMOTE_LOG = DATA / "remote-log-metadata-4.3.1" / "__remote_log_metadata-0"
 COMMIT = b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07"
 
 
@@ -157,3 +161,80 @@ def test_calls_that_name_no_such_log_are_refused(arguments: list[str], text: str
     status, _, err = run("state", *[word.format(node=GROUPS_NODE) for word in arguments])
     assert status == 2
     assert text in err
+
+
+# --- Joined with other partitions of the node -----------------------------------------------------
+
+
+def node_with_groups(tmp_path: Path) -> Path:
+    """Return a node's directory with groups, their topic, and a metadata log without the topic."""
+    node = tmp_path / "node-1"
+    shutil.copytree(GROUPS_NODE, node)
+    copy_log(METADATA_NODE / "__cluster_metadata-0", node / "__cluster_metadata-0", end_offset=3131)
+    for number in range(2):
+        InternalLogFile(node / f"orders-{number}").append(*[(None, b"v")] * (12 + number))
+    (node / "orders-2").mkdir()  # being created
+    (node / f"orders-0.{'0' * 32}-delete").mkdir()
+    return node
+
+
+def test_lag_has_the_ends_of_the_nodes_partitions_and_the_state_of_topics(tmp_path: Path) -> None:
+    node = node_with_groups(tmp_path)
+    found = rows("state", node, "lag")
+    assert rows("state", f"{node}/__consumer_offsets-*", "lag") == found
+    commits = rows("state", node, "consumer_offsets")
+    assert [(row["group"], row["offset"]) for row in found] == [
+        (row["group"], row["offset"]) for row in commits
+    ]
+    modern = [row for row in found if row["group"] == "modern"]
+    assert [(row["log_end_offset"], row["lag"]) for row in modern] == [
+        *((12, 2), (13, 3), (None, None))
+    ]
+    assert {row["topic_state"] for row in found} == {"Deleted"}
+    shutil.rmtree(node / "__cluster_metadata-0")
+    assert {row["topic_state"] for row in rows("state", node, "lag")} == {None}
+
+
+def test_open_transactions_hang_unless_a_coordinator_knows_them(tmp_path: Path) -> None:
+    node = node_with_groups(tmp_path)
+    bills = InternalLogFile(node / "bills-0")
+    bills.append((b"k", b"v"), producer_id=2)
+    bills.append((b"k", b"v"), producer_id=77, epoch=3)
+    found = rows("state", node, "hanging_transactions")
+    assert [(row["topic"], row["producer_id"], row["start_offset"]) for row in found] == [
+        ("bills", 77, 1)
+    ]
+    assert rows("state", node / "__transaction_state-1", "hanging-transactions") == found
+    never = ("--max-transaction-timeout", "99999999")
+    assert rows("state", node, "hanging_transactions", *never) == []
+    shutil.rmtree(node / "__transaction_state-1")
+    status, _, err = run("state", node, "hanging_transactions")
+    assert (status, "no partition of __transaction_state" in err) == (2, True)
+
+
+def test_the_options_of_joined_kinds_are_checked() -> None:
+    for words, problem in (
+        (("lag", "--at", "3"), "present ends"),
+        (("lag", "--max-transaction-timeout", "3"), "requires KIND hanging_transactions"),
+        (("hanging_transactions", "--max-transaction-timeout", "-3"), "number of minutes"),
+        (("lag", "--columns", "lags"), "lag"),
+    ):
+        status, _, err = run("state", GROUPS_NODE, *words)
+        assert (status, problem in err) == (2, True), err
+
+
+def test_remote_segments_are_printed_with_what_the_node_has(tmp_path: Path) -> None:
+    node = tmp_path / "node-1"
+    shutil.copytree(REMOTE_LOG, node / REMOTE_LOG.name)
+    found = rows("state", node, "remote_segments")
+    assert found
+    assert {row["only_remote"] for row in found} == {None}
+    copied = {
+        row["data"]["remoteLogSegmentId"]["id"]
+        for row in rows("cat", REMOTE_LOG)
+        if row["type"] == "REMOTE_LOG_SEGMENT_METADATA_RECORD"
+    }
+    assert {row["segment_id"] for row in found} == copied
+    first = found[0]
+    InternalLogFile(node / f"{first['topic']}-{first['partition']}").append((None, b"v"))
+    assert {row["only_remote"] for row in rows("state", node, "remote_segments")} == {False}
