@@ -17,6 +17,7 @@ RIVALS: Final = "tests/state/controller/test_rival_changes.py::test_rivals_on_an
 DESIRED: Final = "state/raftlog_state/desired_state.py"
 DESIRED_CASES: Final = "tests/state/controller/test_desired_state.py"
 STEPS: Final = "tests/state/controller/test_replay_in_steps.py"
+WRITES: Final = "tests/state/controller/test_writes_in_steps.py"
 PUBLISHING: Final = "state/raftlog_state/publishing"
 UPDATES: Final = "tests/state/publishing/test_publishing_loader.py"
 GENERATED: Final = "tests/state/publishing/test_snapshot_generator.py"
@@ -43,6 +44,41 @@ CONTROLLER_PLANTS: Final = (
         old="        self.unapplied = record\n",
         new="",
         tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a large write is generated in one step",
+        path="state/raftlog_state/controller/pending_state.py",
+        old="        if self._work >= WORK_PER_STEP:\n",
+        new="        if False:\n",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="controller: a write between two steps outlives the leadership",
+        path=ACTIVE,
+        old="        self._end_current(error)\n        waiting",
+        new="        waiting",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="controller: control records between the steps of a write are not noticed",
+        path=ACTIVE,
+        old="        if batch.is_control and (self._current is None or self._is_in_step):\n",
+        new="        if batch.is_control:\n",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="controller: a write starts between the steps of another",
+        path=ACTIVE,
+        old="        if not self._is_scheduled:\n            self._run_events()\n",
+        new="        self._run_step(self._queue.pop())\n",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="controller: a deadline that is reached between two steps is not noticed",
+        path=ACTIVE,
+        old="        if not write.is_done and write.deadline_us <= self._time_us():\n",
+        new="        if False:\n",
+        tests=(WRITES,),
     ),
     Plant(
         bug="controller: a standby replays a large batch in one step",
@@ -208,10 +244,10 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="controller: records that cannot be encoded stay in the state",
         path=ACTIVE,
-        old="            values = _encoded(pending.records, transaction_name)\n"
+        old="            values = yield from _encoded(pending.records, transaction_name)\n"
         "        except BaseException as error:\n"
         "            if self._claim_epoch != epoch:",
-        new="            values = _encoded(pending.records, transaction_name)\n"
+        new="            values = yield from _encoded(pending.records, transaction_name)\n"
         "        except BaseException as error:\n"
         "            if self._claim_epoch != epoch or 'InvalidRecord' in type(error).__name__:",
         tests=(CASES,),
@@ -384,7 +420,7 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="controller: a leader of the next epoch keeps its position in a log with other batches",
         path=ACTIVE,
-        old="if is_me and leader.end_offset == self._offsets.next_write_offset:",
+        old="if is_me and is_next and self._current is None:",
         new="if is_me:",
         tests=(
             f"{CASES}::test_a_leader_of_the_next_epoch_claims_again_if_the_log_has_other_batches",

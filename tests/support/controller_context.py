@@ -7,20 +7,32 @@ and their records are replayed at the offsets that they would have.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeVar, overload
 
 import pytest
 
 from raftlog_state.controller import ApiException, ChangeRequest
 from raftlog_state.controller.controller_state import ControllerState
-from raftlog_state.controller.dispatch import write
-from raftlog_state.controller.pending_state import KRaftVersionAccessor, PendingState
+from raftlog_state.controller.dispatch import write_in_steps
+from raftlog_state.controller.pending_state import (
+    KRaftVersionAccessor,
+    Operation,
+    OperationInSteps,
+    PendingState,
+)
 from raftlog_state.image import MetadataImage, PartitionRow, Row
 from raftlog_state.records import DecodedRecord, FeatureLevelRecord, MetadataRecord
+from raftlog_state.steps import complete
 from tests.support.cluster_changes import cluster
 
 T = TypeVar("T")
+
+
+def write(change: ChangeRequest, state: PendingState) -> None:
+    """Write all records of a change, which may be refused."""
+    for _ in write_in_steps(change, state) or ():
+        pass
 
 
 class ControllerContext:
@@ -50,13 +62,31 @@ class ControllerContext:
         """The records of the last operation."""
         return [one.record for one in self.decoded if isinstance(one.record, MetadataRecord)]
 
+    @overload
     def run(
         self,
-        operation: Callable[[PendingState], T],
+        operation: OperationInSteps[T],
         *,
         limit: int | None = None,
         quorum: KRaftVersionAccessor | None = None,
-    ) -> T:
+    ) -> T: ...
+
+    @overload
+    def run(
+        self,
+        operation: Operation[T],
+        *,
+        limit: int | None = None,
+        quorum: KRaftVersionAccessor | None = None,
+    ) -> T: ...
+
+    def run(
+        self,
+        operation: Callable[[PendingState], Any],
+        *,
+        limit: int | None = None,
+        quorum: KRaftVersionAccessor | None = None,
+    ) -> Any:
         """Run an operation of the controller; its records are replayed."""
         pending = PendingState(
             self.state,
@@ -68,7 +98,8 @@ class ControllerContext:
         )
         self.decoded = pending.records
         with pending.atomic():
-            response = operation(pending)
+            found = operation(pending)
+            response = complete(found) if isinstance(found, Generator) else found
         self.next_offset = pending.next_offset
         return response
 
@@ -77,7 +108,7 @@ class ControllerContext:
 
         def operation(state: PendingState) -> None:
             for change in changes:
-                write(change, state)
+                self.write(change, state)
 
         self.run(operation)
         return self.written

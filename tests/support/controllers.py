@@ -6,7 +6,7 @@ Kafka: ``QuorumControllerTestEnv`` on ``LocalLogManagerTestEnv``.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ from raftlog_state.controller import (
     Write,
     write_changes,
 )
-from raftlog_state.controller.active import NO_DEADLINE, Operation
+from raftlog_state.controller.active import NO_DEADLINE
+from raftlog_state.controller.pending_state import Operation
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.image.rows import RECORD_ROW_TYPES
@@ -50,13 +51,26 @@ class Listener:
 
 
 class Controllers:
-    """Shared log with a controller on each of its nodes, from 1 on; ``now_us`` is their clock."""
+    """Shared log with a controller on each of its nodes, from 1 on; ``now_us`` is their clock.
 
-    def __init__(self, count: int = 3, *, seed: int = 0, records_per_batch_max: int = 10_000):
+    ``in_steps``: whether writes may have several steps. ``scheduled`` has the next ones by node,
+    which ``run_steps`` calls.
+    """
+
+    def __init__(
+        self,
+        count: int = 3,
+        *,
+        seed: int = 0,
+        records_per_batch_max: int = 10_000,
+        in_steps: bool = False,
+    ):
         self.shared = SharedLog()
         self.now_us = 0
         self.listeners: dict[int, Listener] = {}
         self.all: dict[int, QuorumController] = {}
+        self.scheduled: dict[int, list[Callable[[], None]]] = {}
+        self._in_steps = in_steps
         self._seed = seed
         self._records_per_batch_max = records_per_batch_max
         for node_id in range(1, count + 1):
@@ -70,12 +84,14 @@ class Controllers:
         self.shared.nodes.pop(node_id, None)
         node = self.shared.node(node_id)
         listener = self.listeners[node_id] = Listener()
+        scheduled = self.scheduled[node_id] = []
         controller = self.all[node_id] = QuorumController(
             node,
             rng=random.Random(f"{self._seed} {node_id}"),
             time_us=lambda: self.now_us,
             listener=listener,
             records_per_batch_max=self._records_per_batch_max,
+            schedule=scheduled.append if self._in_steps else None,
         )
         node.register(controller)
         return controller
@@ -85,6 +101,19 @@ class Controllers:
         self.shared.elect(node_id)
         self.shared.deliver()
         return self.all[node_id]
+
+    def run_step(self, node_id: int) -> bool:
+        """Run the next step of a node's write; return whether there was one."""
+        scheduled = self.scheduled[node_id]
+        if scheduled:
+            scheduled.pop(0)()
+        return bool(scheduled)
+
+    def run_steps(self) -> None:
+        """Run the steps of all writes."""
+        for node_id in self.scheduled:
+            while self.run_step(node_id):
+                pass
 
     @property
     def active(self) -> QuorumController | None:

@@ -22,7 +22,7 @@ from . import (
     tokens,
     topics,
 )
-from .active import ControllerListener, ControllerMetrics, Operation, QuorumController
+from .active import ControllerListener, ControllerMetrics, QuorumController
 from .api_exception import ApiException
 from .broker_control import BrokerControl, BrokerHeartbeatReply
 from .brokers import BrokerRegistration
@@ -54,13 +54,20 @@ from .change_requests import (
 from .columns import parse_change
 from .controller_state import ControllerState
 from .deferred_events import Write
-from .dispatch import write
+from .dispatch import write_in_steps
 from .features import KNOWN_FEATURES
 from .heartbeats import BrokerHeartbeat
-from .pending_state import PendingState, Random
-from .plan import TRANSACTION_NAME, ControllerResult, plan_changes, write_change, write_changes
+from .pending_state import Operation, OperationInSteps, PendingState, Random
+from .plan import (
+    TRANSACTION_NAME,
+    ControllerResult,
+    plan_changes,
+    write_change,
+    write_change_in_steps,
+    write_changes,
+)
 
-assert set(write.registry) >= set(CHANGE_TYPES.values()), "every change is handled"
+assert set(write_in_steps.registry) >= set(CHANGE_TYPES.values()), "every change is handled"
 
 __all__ = [
     "acls",
@@ -111,11 +118,13 @@ __all__ = [
     "ControllerMetrics",
     "ControllerState",
     "Operation",
+    "OperationInSteps",
     "PendingState",
     "QuorumController",
     "Write",
     "parse_change",
     "plan_changes",
     "write_change",
+    "write_change_in_steps",
     "write_changes",
 ]

@@ -8,7 +8,7 @@ Source: Kafka 4.3 ``AclControlManager``, ``AclBindingFilter``, ``ResourcePattern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -31,7 +31,7 @@ from .api_exception import (
 )
 from .change_requests import AddAcl, RemoveAcl
 from .controller_state import ControllerState
-from .dispatch import write
+from .dispatch import write_in_steps
 from .pending_state import PendingState
 
 ANY: Final = 1
@@ -130,7 +130,9 @@ class AclFilter:
             raise ApiException("the ACL filter", reason, "use values that this release knows")
 
 
-def create_acls(bindings: Sequence[AclBinding], state: PendingState) -> list[ApiException | None]:
+def create_acls(
+    bindings: Sequence[AclBinding], state: PendingState
+) -> Generator[None, None, list[ApiException | None]]:
     """Add ACLs, unless there are some with equal content; return the refusal of each one."""
     found: list[ApiException | None] = []
     for binding in bindings:
@@ -139,6 +141,7 @@ def create_acls(bindings: Sequence[AclBinding], state: PendingState) -> list[Api
             found.append(None)
         except ApiException as refused:
             found.append(refused)
+        yield from state.pause()
     return found
 
 
@@ -207,7 +210,9 @@ class AclSearch:
             raise ApiException("the ACL filters", reason, "use fewer filters", POLICY_VIOLATION)
 
 
-def delete_acls(filters: Sequence[AclFilter], state: PendingState) -> Matches:
+def delete_acls(
+    filters: Sequence[AclFilter], state: PendingState
+) -> Generator[None, None, Matches]:
     """Remove the ACLs that match each filter, and return them, sorted by id; or its refusal.
 
     All filters match the state before the request.
@@ -215,7 +220,7 @@ def delete_acls(filters: Sequence[AclFilter], state: PendingState) -> Matches:
     return remove_found_acls(_search(filters, state.current), state)
 
 
-def remove_found_acls(found: Matches, state: PendingState) -> Matches:
+def remove_found_acls(found: Matches, state: PendingState) -> Generator[None, None, Matches]:
     """Remove the ACLs that a search has found, and return those that were not removed since."""
     remaining: Matches = []
     removed: dict[str, None] = {}
@@ -228,6 +233,7 @@ def remove_found_acls(found: Matches, state: PendingState) -> Matches:
         remaining.append(rows)
     for acl_id in removed:
         state.write(RemoveAccessControlEntryRecord(id=acl_id))
+        yield from state.pause()
     return remaining
 
 
@@ -246,7 +252,7 @@ def _search(filters: Sequence[AclFilter], state: ControllerState) -> Matches:
     return search.found
 
 
-@write.register
+@write_in_steps.register
 def add_acl(change: AddAcl, state: PendingState) -> None:
     """Add an ACL, unless there is one with equal content."""
     what = f"ACL for {change.principal!r} on {change.resource_name!r}"
@@ -262,7 +268,7 @@ def add_acl(change: AddAcl, state: PendingState) -> None:
     _write_acl(binding, change.acl_id, state)
 
 
-@write.register
+@write_in_steps.register
 def remove_acl(change: RemoveAcl, state: PendingState) -> None:
     """Remove the ACL with an id, or all that match the columns that are set."""
     what = "ACLs" if change.acl_id is None else f"ACL {change.acl_id}"

@@ -8,6 +8,9 @@ and with the time; it calls ``RaftClient``, and returns the outcomes of writes.
             append them as one batch (or several), which must begin there
             wait until the log commits them, then complete
 
+Large writes are generated in steps, between other events of the thread: commits of earlier writes,
+and leader changes, which end the write. Later writes wait meanwhile, in order.
+
 A write fails without a trace if it is refused. If the log refuses it, another leader may have
 written: the controller renounces its leadership, and reverts to the last stable offset. So it does
 if the log has a part of a write that is not atomic.
@@ -21,17 +24,20 @@ Invariants:
    fail, although the log may still commit them: then they are replayed like those of other nodes.
 4. Bookkeeping precedes calls of the log, which may deliver commits and leader changes before they
    return.
+5. Between the steps of a write its records are in the current state, after the newest in-memory
+   snapshot, which is not deleted: the state reverts to that before them at any time.
 
 Source: Kafka ``QuorumController``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 from raftlog.errors import (
     InvalidUpdateVersionError,
@@ -50,7 +56,7 @@ from raftlog_state.records import (
     EndTransactionRecord,
     encode,
 )
-from raftlog_state.steps import Steps, begin
+from raftlog_state.steps import Steps, begin, for_each_in_steps
 
 from .api_exception import INVALID_UPDATE_VERSION, UNSUPPORTED_VERSION, ApiException
 from .controller_state import ControllerState
@@ -61,14 +67,11 @@ from .exception_info import (
     not_controller_error,
 )
 from .offset_control import OffsetControl, RecordNotAppliedError, Snapshot
-from .pending_state import PendingState, Random
+from .pending_state import Operation, OperationInSteps, PendingState, Random, in_one_step
 from .plan import check_metadata_version
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Row)
-
-Operation: TypeAlias = Callable[[PendingState], T]
-"""Writes the records of an operation, and returns its response. Raises ``ApiException``."""
 
 RECORDS_PER_OPERATION_MAX: Final = 10_000
 """Kafka: ``MAX_RECORDS_PER_USER_OP``."""
@@ -145,6 +148,14 @@ class ControllerMetrics:
     fault_count: int
 
 
+@dataclass(slots=True, eq=False)
+class _WriteEvent(Generic[T]):
+    """Write with the steps that generate and append its records."""
+
+    write: Write[T]
+    steps: Generator[None, None, None]
+
+
 class QuorumController:
     """Controller of one node. Not thread-safe; use it on the thread that drives the log.
 
@@ -152,6 +163,8 @@ class QuorumController:
         rng: source of ids and replica placement.
         time_us: monotonic clock, for deadlines and durations.
         records_per_batch_max: records in one batch of a transaction.
+        schedule: calls its argument later, on the thread that drives the log, for the next step of
+            a write. None: a write is generated in one step.
     """
 
     def __init__(
@@ -162,14 +175,21 @@ class QuorumController:
         time_us: Callable[[], int],
         listener: ControllerListener,
         records_per_batch_max: int = RECORDS_PER_OPERATION_MAX,
+        schedule: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._log: Final = log
         self._rng: Final = rng
         self._time_us: Final = time_us
         self._listener: Final = listener
         self._records_per_batch_max: Final = records_per_batch_max
+        self._schedule: Final = schedule
         self._offsets: Final = OffsetControl()
         self._deferred: Final = DeferredEventQueue()
+        self._queue: Final[deque[_WriteEvent[Any]]] = deque()
+        """Writes that are not started, in order."""
+        self._current: _WriteEvent[Any] | None = None
+        """The write that is being generated."""
+        self._is_in_step = self._is_scheduled = False
         self._epoch = 0
         self._leader_id: int | None = None
         self._claim_epoch: int | None = None
@@ -189,7 +209,8 @@ class QuorumController:
 
     @property
     def state(self) -> ControllerState:
-        """The current state: on the active controller with the writes that are not committed."""
+        """The current state: on the active controller with the writes that are not committed, and
+        the steps of the current one."""
         return self._offsets.state
 
     @property
@@ -236,7 +257,9 @@ class QuorumController:
             last_applied_record_lag_ms=0 if is_active else max(0, now_ms - timestamp_ms),
             operations_started_count=self._started_count,
             operations_timed_out_count=self._timed_out_count,
-            operations_waiting_count=len(self._deferred),
+            operations_waiting_count=(
+                len(self._deferred) + len(self._queue) + (self._current is not None)
+            ),
             new_active_controllers_count=self._election_count,
             fault_count=self._fault_count,
         )
@@ -303,7 +326,8 @@ class QuorumController:
         )
         self._election_count += leader.leader_id is not None
         if claim_epoch is not None:
-            if is_me and leader.end_offset == self._offsets.next_write_offset:
+            is_next = leader.end_offset == self._offsets.next_write_offset
+            if is_me and is_next and self._current is None:
                 self._listener.log(
                     f"We were the leader in epoch {claim_epoch}, and are still the leader in the "
                     f"new epoch {leader.epoch}."
@@ -323,6 +347,7 @@ class QuorumController:
             info = EventHandlerExceptionInfo.from_internal(RejectedExecutionError(), None)
             self._renounce(info.external)
             self._log.resign(epoch)
+        self._run_events()  # which fail
 
     # --- events of users --------------------------------------------------------------------------
 
@@ -335,7 +360,25 @@ class QuorumController:
         transaction_name: str | None = None,
         is_atomic: bool = True,
     ) -> Write[T]:
-        """Start a write; its outcome may be known already.
+        """Start a write, as ``write_in_steps``, whose records are few."""
+        return self.write_in_steps(
+            name,
+            in_one_step(operation),
+            deadline_us=deadline_us,
+            transaction_name=transaction_name,
+            is_atomic=is_atomic,
+        )
+
+    def write_in_steps(
+        self,
+        name: str,
+        operation: OperationInSteps[T],
+        *,
+        deadline_us: int,
+        transaction_name: str | None = None,
+        is_atomic: bool = True,
+    ) -> Write[T]:
+        """Start a write when those before it are generated; its outcome may be known already.
 
         Args:
             name: of the event, in messages.
@@ -347,16 +390,10 @@ class QuorumController:
         """
         write: Write[T] = Write(name, deadline_us)
         self._started_count += 1
-        try:
-            self._check_may_start(write)
-        except (ApiException, ControllerError, RejectedExecutionError) as error:
-            self._handle_event_error(write, error)
-            return write
-        write.started_us = self._time_us()
-        try:
-            self._run(write, operation, transaction_name, is_atomic=is_atomic)
-        except Exception as error:  # noqa: BLE001 (an operation may raise anything)
-            self._handle_event_error(write, error)
+        steps = self._process(write, operation, transaction_name, is_atomic=is_atomic)
+        self._queue.append(_WriteEvent(write, steps))
+        if not self._is_scheduled:
+            self._run_events()
         return write
 
     def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> int:
@@ -389,7 +426,64 @@ class QuorumController:
         for write in self._deferred.take_expired(now_us):
             self._handle_event_error(write, self._timeout_error(write))
 
+    # --- the event queue --------------------------------------------------------------------------
+
+    def _run_events(self) -> None:
+        """Run the writes of the queue in order, until one has more steps: they are scheduled."""
+        if self._is_in_step:
+            return  # the log has delivered an event during a step
+        while self._current is not None or self._queue:
+            if self._current is None:
+                self._current = self._queue.popleft()
+            if self._run_step(self._current):
+                self._current = None
+            elif self._schedule is not None and not self._is_stopping:
+                if not self._is_scheduled:
+                    self._is_scheduled = True
+                    self._schedule(self._continue)
+                return
+
+    def _continue(self) -> None:
+        self._is_scheduled = False
+        self._run_events()
+
+    def _run_step(self, event: _WriteEvent[Any]) -> bool:
+        """Run a step of a write; return whether it was the last one."""
+        self._is_in_step = True
+        try:
+            return next(event.steps, event) is event
+        finally:
+            self._is_in_step = False
+
+    def _end_current(self, error: Exception) -> None:
+        """End the write that is between two steps, if there is one: revert and fail it."""
+        current = self._current
+        if current is None or self._is_in_step:
+            return
+        self._current = None
+        current.steps.close()
+        current.write.fail(error)
+
     # --- one write --------------------------------------------------------------------------------
+
+    def _process(
+        self,
+        write: Write[T],
+        operation: OperationInSteps[T],
+        transaction_name: str | None,
+        *,
+        is_atomic: bool,
+    ) -> Generator[None, None, None]:
+        try:
+            self._check_may_start(write)
+        except (ApiException, ControllerError, RejectedExecutionError) as error:
+            self._handle_event_error(write, error)
+            return
+        write.started_us = self._time_us()
+        try:
+            yield from self._run(write, operation, transaction_name, is_atomic=is_atomic)
+        except Exception as error:  # noqa: BLE001 (an operation may raise anything)
+            self._handle_event_error(write, error)
 
     def _check_may_start(self, write: Write[Any]) -> None:
         if self._is_stopping or self._fatal_fault is not None:
@@ -411,11 +505,11 @@ class QuorumController:
     def _run(
         self,
         write: Write[T],
-        operation: Operation[T],
+        operation: OperationInSteps[T],
         transaction_name: str | None,
         *,
         is_atomic: bool,
-    ) -> None:
+    ) -> Generator[None, None, None]:
         epoch, offsets = self._claim_epoch, self._offsets
         base_offset = offsets.next_write_offset
         assert epoch is not None
@@ -434,10 +528,10 @@ class QuorumController:
             quorum=None if has_markers else self,
         )
         try:
-            write.response = operation(pending)
+            write.response = yield from operation(pending)
             if has_markers:
                 self._check_transactions()  # afterwards: the first operation sets the level
-            values = _encoded(pending.records, transaction_name)
+            values = yield from _encoded(pending.records, transaction_name)
         except BaseException as error:
             if self._claim_epoch != epoch:  # lost during the upgrade, with all that was written
                 raise
@@ -461,6 +555,8 @@ class QuorumController:
         else:
             size = len(values) if is_one_batch else self._records_per_batch_max
             self._append(write, epoch, list(_chunks(values, size)), is_transaction=has_markers)
+        if not write.is_done and write.deadline_us <= self._time_us():
+            self.tick(self._time_us())  # it was reached between the steps
 
     def _append(
         self,
@@ -542,8 +638,9 @@ class QuorumController:
         self._renounce(not_controller_error(self.other_leader_id))
 
     def _renounce(self, error: Exception) -> None:
-        """Become a standby. The waiting writes fail with ``error``."""
+        """Become a standby. The waiting writes fail with ``error``, and so does the current one."""
         self._claim_epoch = None
+        self._end_current(error)
         waiting = self._deferred.take_all()
         self._offsets.deactivate()
         for write in waiting:
@@ -553,7 +650,8 @@ class QuorumController:
         """Become or stay a standby if another writer has written a batch.
 
         A later leader's batch may be delivered before the leader change. In the epoch of this
-        controller, records of others are a failure; control records of the log are expected.
+        controller, records of others are a failure; control records of the log are expected,
+        except between the steps of a write, whose offsets they take.
         """
         is_active, next_offset = self._claim_epoch is not None, self._offsets.next_write_offset
         if batch.leader_epoch > self._epoch:
@@ -562,7 +660,9 @@ class QuorumController:
             if is_active:
                 self._lose_leadership(f"epoch {batch.leader_epoch} has begun")
             return
-        if not is_active or batch.is_control or self._offsets.is_replayed(batch):
+        if not is_active or self._offsets.is_replayed(batch):
+            return
+        if batch.is_control and (self._current is None or self._is_in_step):
             return
         error = UnexpectedEndOffsetError(
             required_base_offset=next_offset,
@@ -645,12 +745,16 @@ class QuorumController:
             )
 
 
-def _encoded(records: Sequence[DecodedRecord], transaction_name: str | None) -> list[bytes]:
+def _encoded(
+    records: Sequence[DecodedRecord], transaction_name: str | None
+) -> Generator[None, None, list[bytes]]:
     """Return the values of the records of a write; with a name, in markers of a transaction."""
     if records and transaction_name is not None:
         begin = DecodedRecord(0, BeginTransactionRecord(name=transaction_name))
         records = (begin, *records, DecodedRecord(0, EndTransactionRecord()))
-    return [encode(record) for record in records]
+    values: list[bytes] = []
+    yield from for_each_in_steps(records, lambda record: values.append(encode(record)))
+    return values
 
 
 def _chunks(values: list[bytes], size: int) -> Iterator[list[bytes]]:

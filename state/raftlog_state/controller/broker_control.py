@@ -10,6 +10,7 @@ maybeFenceOneStaleBroker).
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,7 +68,7 @@ class BrokerControl:
         now_us: int,
         is_migrating_zk_broker: bool = False,
         kraft_version: int = 0,
-    ) -> int:
+    ) -> Generator[None, None, int]:
         """Register a broker, and return its epoch. Raises ``ApiException``.
 
         Another incarnation of a broker that is in contact is refused.
@@ -95,7 +96,7 @@ class BrokerControl:
             reason = "Controller does not support registering ZK brokers"
         if reason is not None:
             raise ApiException(what, reason, "correct the broker's configuration", code)
-        epoch = write_registration(registration, state, kraft_version=kraft_version)
+        epoch = yield from write_registration(registration, state, kraft_version=kraft_version)
         if is_new:
             heartbeats.remove(broker_id)
         heartbeats.register(broker_id, is_new or row is None or row.fenced)
@@ -103,7 +104,7 @@ class BrokerControl:
 
     def heartbeat(
         self, heartbeat: BrokerHeartbeat, state: PendingState, *, now_us: int
-    ) -> BrokerHeartbeatReply:
+    ) -> Generator[None, None, BrokerHeartbeatReply]:
         """Handle a heartbeat: note the contact, and fence, unfence or shut down the broker.
 
         Raises ``ApiException`` if its epoch is stale.
@@ -121,13 +122,13 @@ class BrokerControl:
         )
         if found is not current:
             if found.is_fenced:
-                write_fenced(row, state)
+                yield from write_fenced(row, state)
             elif found is BrokerControlState.UNFENCED:
-                write_unfenced(row, state)
+                yield from write_unfenced(row, state)
             else:
-                write_controlled_shutdown(row, state)
+                yield from write_controlled_shutdown(row, state)
         heartbeats.touch(broker_id, found.is_fenced, heartbeat.current_metadata_offset)
-        take_directories_offline(broker_id, heartbeat.offline_log_dirs, state)
+        yield from take_directories_offline(broker_id, heartbeat.offline_log_dirs, state)
         if heartbeat.cordoned_log_dirs is not None:
             cordon_directories(broker_id, heartbeat.cordoned_log_dirs, state)
         is_in_shutdown = found is BrokerControlState.CONTROLLED_SHUTDOWN
@@ -141,13 +142,15 @@ class BrokerControl:
             should_shut_down=found is BrokerControlState.SHUTDOWN_NOW,
         )
 
-    def unregister(self, broker_id: int, state: PendingState, *, now_us: int) -> None:
+    def unregister(self, broker_id: int, state: PendingState, *, now_us: int) -> Iterator[None]:
         """Unregister a broker. Raises ``ApiException``."""
         heartbeats = self._active(state, now_us)
-        write_unregistered(broker_id, state)
+        yield from write_unregistered(broker_id, state)
         heartbeats.remove(broker_id)
 
-    def fence_one_stale_broker(self, state: PendingState, *, now_us: int) -> bool:
+    def fence_one_stale_broker(
+        self, state: PendingState, *, now_us: int
+    ) -> Generator[None, None, bool]:
         """Fence a broker whose session is over; return whether there may be others.
 
         One at a time, so that each sees the elections after those before. A contact is forgotten by
@@ -157,7 +160,7 @@ class BrokerControl:
         for broker_id, epoch in heartbeats.tracker.expired(now_us):
             row = state.current.find(BrokerRow, broker_id)
             if row is not None and row.broker_epoch == epoch and not row.fenced:
-                write_fenced(row, state)
+                yield from write_fenced(row, state)
                 heartbeats.fence(broker_id)
                 return True
             heartbeats.tracker.remove(broker_id, epoch)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,7 +36,7 @@ from .api_exception import (
     enum_number,
 )
 from .change_requests import FenceBroker, RegisterBroker, UnfenceBroker, UnregisterBroker
-from .dispatch import write
+from .dispatch import write_in_steps
 from .features import KNOWN_FEATURES
 from .partitions import check_broker_epoch, update_leader_and_isr
 from .pending_state import PendingState
@@ -69,7 +69,7 @@ class BrokerRegistration:
 
 def write_registration(
     registration: BrokerRegistration, state: PendingState, *, kraft_version: int = 0
-) -> int:
+) -> Generator[None, None, int]:
     """Register a broker, and return its epoch.
 
     A new incarnation is fenced; it is removed from the ISRs and leaderships of the earlier one, and
@@ -86,7 +86,7 @@ def write_registration(
     if row is None or row.incarnation_id != registration.incarnation_id:
         amended = None
         is_clean = row is not None and row.broker_epoch == registration.previous_broker_epoch
-        _handle_shutdown(registration.broker_id, is_clean, state)
+        yield from _handle_shutdown(registration.broker_id, is_clean, state)
     epoch = state.next_offset if amended is None else amended.broker_epoch
     state.write(
         RegisterBrokerRecord(
@@ -104,47 +104,47 @@ def write_registration(
     return epoch
 
 
-def write_fenced(row: BrokerRow, state: PendingState) -> None:
+def write_fenced(row: BrokerRow, state: PendingState) -> Iterator[None]:
     """Fence a broker: remove it from every ISR and elect other leaders."""
-    update_leader_and_isr(
+    yield from update_leader_and_isr(
         state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
     )
     _write_fencing(row, _FENCE, state)
 
 
-def write_unfenced(row: BrokerRow, state: PendingState) -> None:
+def write_unfenced(row: BrokerRow, state: PendingState) -> Iterator[None]:
     """Unfence a broker, and elect it for leaderless partitions that it may lead."""
     _write_fencing(row, _UNFENCE, state)
     leaderless = state.current.leaderless_partitions()
-    update_leader_and_isr(leaderless, state, broker_to_add=row.broker_id)
+    yield from update_leader_and_isr(leaderless, state, broker_to_add=row.broker_id)
 
 
-def write_controlled_shutdown(row: BrokerRow, state: PendingState) -> None:
+def write_controlled_shutdown(row: BrokerRow, state: PendingState) -> Iterator[None]:
     """Begin a broker's controlled shutdown: elect other leaders, remove it from every ISR."""
     if not row.in_controlled_shutdown:
         record = BrokerRegistrationChangeRecord(
             broker_id=row.broker_id, broker_epoch=row.broker_epoch, in_controlled_shutdown=1
         )
         state.write(record, version=1)
-    update_leader_and_isr(
+    yield from update_leader_and_isr(
         state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
     )
 
 
-def write_unregistered(broker_id: int, state: PendingState) -> None:
+def write_unregistered(broker_id: int, state: PendingState) -> Iterator[None]:
     """Unregister a broker, and remove it from every ISR and ELR. Raises ``ApiException``."""
     row = _broker(broker_id, None, state)
-    update_leader_and_isr(
+    yield from update_leader_and_isr(
         state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
     )
-    update_leader_and_isr(
+    yield from update_leader_and_isr(
         state.current.partitions_in_elr(row.broker_id), state, broker_to_remove=row.broker_id
     )
     state.write(UnregisterBrokerRecord(broker_id=row.broker_id, broker_epoch=row.broker_epoch))
 
 
-@write.register
-def register_broker(change: RegisterBroker, state: PendingState) -> None:
+@write_in_steps.register
+def register_broker(change: RegisterBroker, state: PendingState) -> Iterator[None]:
     """Register a broker; what the change does not set is that of its incarnation, or random."""
     what = f"broker {change.broker_id}"
     if change.broker_id < 0:
@@ -166,25 +166,26 @@ def register_broker(change: RegisterBroker, state: PendingState) -> None:
         log_dirs=_log_dirs(change, state, what),
         previous_broker_epoch=change.previous_broker_epoch,
     )
-    write_registration(registration, state)
+    yield from write_registration(registration, state)
 
 
-@write.register
-def unregister_broker(change: UnregisterBroker, state: PendingState) -> None:
+@write_in_steps.register
+def unregister_broker(change: UnregisterBroker, state: PendingState) -> Iterator[None]:
     """Unregister a broker."""
-    write_unregistered(_broker(change.broker_id, change.broker_epoch, state).broker_id, state)
+    row = _broker(change.broker_id, change.broker_epoch, state)
+    return write_unregistered(row.broker_id, state)
 
 
-@write.register
-def fence_broker(change: FenceBroker, state: PendingState) -> None:
+@write_in_steps.register
+def fence_broker(change: FenceBroker, state: PendingState) -> Iterator[None]:
     """Fence a broker."""
-    write_fenced(_broker(change.broker_id, change.broker_epoch, state), state)
+    return write_fenced(_broker(change.broker_id, change.broker_epoch, state), state)
 
 
-@write.register
-def unfence_broker(change: UnfenceBroker, state: PendingState) -> None:
+@write_in_steps.register
+def unfence_broker(change: UnfenceBroker, state: PendingState) -> Iterator[None]:
     """Unfence a broker."""
-    write_unfenced(_broker(change.broker_id, change.broker_epoch, state), state)
+    return write_unfenced(_broker(change.broker_id, change.broker_epoch, state), state)
 
 
 # --- helpers --------------------------------------------------------------------------------------
@@ -208,18 +209,17 @@ def _new_incarnation_id(broker_id: int, state: PendingState) -> str:
     return found
 
 
-def _handle_shutdown(broker_id: int, is_clean: bool, state: PendingState) -> None:
+def _handle_shutdown(broker_id: int, is_clean: bool, state: PendingState) -> Iterator[None]:
     """Remove the earlier incarnation of a broker from ISRs, and from ELRs after an unclean
     shutdown."""
     is_unclean = state.current.versions.elr and not is_clean
-    for row in state.current.partitions_in_isr(broker_id):
-        if is_unclean:
-            update_leader_and_isr([row], state, unclean=broker_id)
-        else:
-            update_leader_and_isr([row], state, broker_to_remove=broker_id)
-    if is_unclean:
-        rows = state.current.partitions_in_elr(broker_id)
-        update_leader_and_isr(rows, state, unclean=broker_id)
+    rows = state.current.partitions_in_isr(broker_id)
+    if not is_unclean:
+        yield from update_leader_and_isr(rows, state, broker_to_remove=broker_id)
+        return
+    yield from update_leader_and_isr(rows, state, unclean=broker_id)
+    rows = state.current.partitions_in_elr(broker_id)
+    yield from update_leader_and_isr(rows, state, unclean=broker_id)
 
 
 def _write_fencing(row: BrokerRow, fenced: int, state: PendingState) -> None:

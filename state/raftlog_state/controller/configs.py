@@ -12,7 +12,7 @@ Source: Kafka 4.3 ``ConfigurationControlManager``, ``ControllerConfigurationVali
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -39,7 +39,7 @@ from .config_values import (
     unknown_config_reason,
 )
 from .controller_state import BROKER, CLIENT_METRICS, GROUP, TOPIC, ControllerState
-from .dispatch import write
+from .dispatch import write_in_steps
 from .pending_state import PendingState
 
 VALUE_LENGTH_MAX: Final = 2**15 - 1
@@ -81,17 +81,16 @@ def incremental_alter_configs(
     state: PendingState,
     *,
     is_forwarded: bool = False,
-) -> dict[ConfigResource, ApiException | None]:
+) -> Generator[None, None, dict[ConfigResource, ApiException | None]]:
     """Change configs; return the refusal of each resource, None for a changed one.
 
     ``is_forwarded``: by a broker, which has validated the log directories to cordon.
     """
-    return {
-        resource: state.attempt(
-            partial(_alter, resource, operations, state, is_forwarded=is_forwarded)
-        )
+    refused = yield from state.attempt_each(
+        partial(_alter, resource, operations, state, is_forwarded=is_forwarded)
         for resource, operations in changes.items()
-    }
+    )
+    return dict(zip(changes, refused, strict=True))
 
 
 def legacy_alter_configs(
@@ -99,7 +98,7 @@ def legacy_alter_configs(
     state: PendingState,
     *,
     is_forwarded: bool = False,
-) -> dict[ConfigResource, ApiException | None]:
+) -> Generator[None, None, dict[ConfigResource, ApiException | None]]:
     """Replace all configs of resources (Kafka: AlterConfigs); return the refusal of each one."""
     changes: dict[ConfigResource, list[AlterConfig]] = {}
     for resource, values in configs.items():
@@ -110,7 +109,8 @@ def legacy_alter_configs(
         changes[resource] = [
             AlterConfig(name, ConfigOperation.SET, value) for name, value in values.items()
         ] + deletions
-    return incremental_alter_configs(changes, state, is_forwarded=is_forwarded)
+        yield from state.pause()
+    return (yield from incremental_alter_configs(changes, state, is_forwarded=is_forwarded))
 
 
 def resource_configs(resource: ConfigResource, state: ControllerState) -> dict[str, str]:
@@ -120,25 +120,25 @@ def resource_configs(resource: ConfigResource, state: ControllerState) -> dict[s
     return {row.name: row.value for row in rows if row is not None}
 
 
-@write.register
+@write_in_steps.register
 def set_config(change: SetConfig, state: PendingState) -> None:
     """Set a config."""
     _change_config(change, ConfigOperation.SET, change.value, state)
 
 
-@write.register
+@write_in_steps.register
 def delete_config(change: DeleteConfig, state: PendingState) -> None:
     """Delete a config, if it is set."""
     _change_config(change, ConfigOperation.DELETE, None, state)
 
 
-@write.register
+@write_in_steps.register
 def append_config(change: AppendConfig, state: PendingState) -> None:
     """Append elements to a config of type LIST, except those that it has."""
     _change_config(change, ConfigOperation.APPEND, change.value, state)
 
 
-@write.register
+@write_in_steps.register
 def subtract_config(change: SubtractConfig, state: PendingState) -> None:
     """Remove elements from a config of type LIST."""
     _change_config(change, ConfigOperation.SUBTRACT, change.value, state)

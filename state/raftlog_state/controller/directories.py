@@ -6,7 +6,7 @@ handleDirectoriesOffline, handleDirectoriesCordoned); KIP-858, KIP-1066.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,7 +40,7 @@ def assign_replicas_to_dirs(
     broker_epoch: int,
     assignments: Sequence[DirectoryAssignment],
     state: PendingState,
-) -> list[ApiException | None]:
+) -> Generator[None, None, list[ApiException | None]]:
     """Note the directories of a broker's replicas; return the refusal of each one.
 
     A replica in a directory that is not online leaves the ISR. Raises ``ApiException`` if the epoch
@@ -51,14 +51,16 @@ def assign_replicas_to_dirs(
         remedy = f"upgrade metadata.version to {LEVEL_DIRECTORIES} or higher first"
         raise ApiException("the log", reason, remedy, UNSUPPORTED_VERSION)
     check_broker_epoch(broker_id, broker_epoch, state)
-    found = [state.attempt(partial(_assign, broker_id, one, state)) for one in assignments]
+    found = yield from state.attempt_each(
+        partial(_assign, broker_id, one, state) for one in assignments
+    )
     offline = dict.fromkeys(
         (one.topic_id, one.partition)
         for one, refused in zip(assignments, found, strict=True)
         if refused is None and not is_online(broker_id, one.directory, state)
     )
     rows = (state.current.find(PartitionRow, *key) for key in offline)
-    update_leader_and_isr(
+    yield from update_leader_and_isr(
         (row for row in rows if row is not None), state, broker_to_remove=broker_id
     )
     return found
@@ -66,7 +68,7 @@ def assign_replicas_to_dirs(
 
 def take_directories_offline(
     broker_id: int, directories: Collection[str], state: PendingState
-) -> None:
+) -> Iterator[None]:
     """Remove directories of a broker that were online, and their replicas from the ISRs."""
     broker = state.current.find(BrokerRow, broker_id)
     assert broker is not None, "the broker is registered"
@@ -78,7 +80,7 @@ def take_directories_offline(
         for row in state.current.partitions_in_isr(broker_id)
         if row.directories[row.replicas.index(broker_id)] in offline
     ]
-    update_leader_and_isr(rows, state, broker_to_remove=broker_id)
+    yield from update_leader_and_isr(rows, state, broker_to_remove=broker_id)
     online = tuple(one for one in broker.log_dirs if one not in directories)
     record = BrokerRegistrationChangeRecord(
         broker_id=broker_id, broker_epoch=broker.broker_epoch, log_dirs=online

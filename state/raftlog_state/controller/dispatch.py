@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 
+from raftlog_state.steps import Steps
+
 from .change_requests import ChangeRequest
 from .pending_state import PendingState
 
 
 @functools.singledispatch
-def write(change: ChangeRequest, state: PendingState) -> None:
-    """Validate a change against ``state`` and write its records.
+def write_in_steps(change: ChangeRequest, state: PendingState) -> Steps:
+    """Validate a change against ``state`` and write its records; return the steps that are left.
 
     Raises ``ApiException``, after which the caller must undo the records written so far
     (``PendingState.atomic``).

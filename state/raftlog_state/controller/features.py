@@ -39,7 +39,7 @@ from .api_exception import INVALID_UPDATE_VERSION, ApiException
 from .change_requests import SetFeature
 from .configs import MIN_ISR
 from .controller_state import BROKER
-from .dispatch import write
+from .dispatch import write_in_steps
 from .pending_state import PendingState
 
 KNOWN_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
@@ -89,16 +89,16 @@ def update_features(updates: Sequence[FeatureUpdate], state: PendingState) -> No
     proposed |= {update.feature: update.level for update in updates}
     ordered = sorted(updates, key=lambda update: update.feature != KRAFT_VERSION)
 
-    def update_all() -> None:
+    def update_all(state: PendingState) -> None:
         for update in ordered:
             _update_feature(update, proposed.get(METADATA_VERSION), state)
 
     if ordered and ordered[0].feature == KRAFT_VERSION:
         state.validate_only(update_all)
-    update_all()
+    update_all(state)
 
 
-@write.register
+@write_in_steps.register
 def set_feature(change: SetFeature, state: PendingState) -> None:
     """Finalize a feature at a level, or remove it."""
     downgrades = change.allow_downgrade and change.level < _current_level(change.feature, state)

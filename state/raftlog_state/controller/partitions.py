@@ -9,7 +9,7 @@ generateLeaderAndIsrUpdates, maybeBalancePartitionLeaders, maybeElectUncleanLead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -36,7 +36,7 @@ from .change_requests import ElectLeader, SetIsr
 from .config_values import parse_integer
 from .configs import MIN_ISR
 from .controller_state import NO_LEADER
-from .dispatch import write
+from .dispatch import write_in_steps
 from .partition_change import (
     RECOVERED,
     RECOVERING,
@@ -74,19 +74,23 @@ class AlterPartition:
 
 def alter_partition(
     broker_id: int, broker_epoch: int, requests: Sequence[AlterPartition], state: PendingState
-) -> list[PartitionRow | ApiException]:
+) -> Generator[None, None, list[PartitionRow | ApiException]]:
     """Change the ISRs of partitions that a broker leads; return the new rows, or each refusal.
 
     NEW_LEADER_ELECTED is returned for a change that is written: it completed a reassignment that
     removed the leader. Raises ``ApiException`` if the epoch of the broker is stale.
     """
     check_broker_epoch(broker_id, broker_epoch, state)
-    return [_alter_partition(broker_id, request, state) for request in requests]
+    found = []
+    for request in requests:
+        found.append(_alter_partition(broker_id, request, state))
+        yield from state.pause()
+    return found
 
 
 def elect_leaders(
     election: Election, partitions: Sequence[tuple[str, int]] | None, state: PendingState
-) -> dict[tuple[str, int], ApiException | None]:
+) -> Generator[None, None, dict[tuple[str, int], ApiException | None]]:
     """Elect leaders of partitions, by the names of their topics; return the refusal of each one.
 
     None: of all partitions, without those that need no election.
@@ -96,27 +100,31 @@ def elect_leaders(
         current = state.current
         rows = current.imbalanced_partitions() if is_preferred else current.leaderless_partitions()
         partitions = [(row.topic_name, row.partition_id) for row in rows]
-    return {
-        (topic, number): state.attempt(partial(_elect_leader, topic, number, election, state))
-        for topic, number in partitions
-    }
+    refused = yield from state.attempt_each(
+        partial(_elect_leader, topic, number, election, state) for topic, number in partitions
+    )
+    return dict(zip(partitions, refused, strict=True))
 
 
-def balance_partition_leaders(state: PendingState, election_count_max: int = ELECTIONS_MAX) -> bool:
+def balance_partition_leaders(
+    state: PendingState, election_count_max: int = ELECTIONS_MAX
+) -> Generator[None, None, bool]:
     """Elect the preferred leaders of partitions that have others; return whether there are more."""
     return _elect_many(
         state.current.imbalanced_partitions(), Election.PREFERRED, state, election_count_max
     )
 
 
-def elect_unclean_leaders(state: PendingState, election_count_max: int = ELECTIONS_MAX) -> bool:
+def elect_unclean_leaders(
+    state: PendingState, election_count_max: int = ELECTIONS_MAX
+) -> Generator[None, None, bool]:
     """Elect leaders of leaderless partitions whose topics allow unclean elections; return whether
     there are more."""
     rows = (row for row in state.current.leaderless_partitions() if allows_unclean(row, state))
     return _elect_many(rows, Election.UNCLEAN, state, election_count_max)
 
 
-@write.register
+@write_in_steps.register
 def set_isr(change: SetIsr, state: PendingState) -> None:
     """Set a partition's ISR; complete a reassignment that was waiting for it."""
     row = partition_of(change.topic, change.partition, state)
@@ -130,7 +138,7 @@ def set_isr(change: SetIsr, state: PendingState) -> None:
     _write_isr(row, change.isr, RECOVERED, state)
 
 
-@write.register
+@write_in_steps.register
 def elect_leader(change: ElectLeader, state: PendingState) -> None:
     """Elect the preferred leader, or any live replica in an unclean election."""
     row = partition_of(change.topic, change.partition, state)
@@ -184,7 +192,7 @@ def update_leader_and_isr(
     broker_to_remove: int | None = None,
     broker_to_add: int | None = None,
     unclean: int | None = None,
-) -> None:
+) -> Iterator[None]:
     """Update partitions for a broker that is added or removed (generateLeaderAndIsrUpdates).
 
     ``broker_to_remove``: removed from the ISR, and not electable.
@@ -204,6 +212,7 @@ def update_leader_and_isr(
             unclean_shutdown=() if unclean is None else (unclean,),
         )
         write_change(row, target, state, is_acceptable)
+        yield from state.pause()
 
 
 def describe(row: PartitionRow) -> str:
@@ -374,12 +383,13 @@ def _write_isr(row: PartitionRow, isr: tuple[int, ...], recovery: int, state: Pe
 
 def _elect_many(
     rows: Iterable[PartitionRow], election: Election, state: PendingState, count_max: int
-) -> bool:
+) -> Generator[None, None, bool]:
     count = 0
     for row in rows:
         if count >= count_max:
             break
         count += write_change(row, Target(election=election), state)
+        yield from state.pause()
     return count >= count_max
 
 

@@ -3,6 +3,9 @@
 A record is replayed when it is written, at the offset that it will have, so that the next change
 is validated against it (Kafka: ``QuorumController``). A refused change is reverted completely.
 
+An operation that may write many records does so in steps: it is a generator, which yields where
+``PendingState.pause`` does. Nothing else is written to the state between its steps.
+
 Random values are drawn from the caller's ``rng`` in the order of the changes: equal states, changes
 and seeds produce equal records.
 """
@@ -10,18 +13,22 @@ and seeds produce equal records.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from raftlog_state.image import BrokerRow
 from raftlog_state.records import DecodedRecord, MetadataRecord
 from raftlog_state.replay import Position
+from raftlog_state.steps import complete
 
 from .api_exception import INVALID_UPDATE_VERSION, ApiException
 from .controller_state import ControllerState
 
 T = TypeVar("T")
+
+WORK_PER_STEP: Final = 500
+"""Records, and parts of an operation, that are written in one step: some 10 ms."""
 
 
 class Random(Protocol):
@@ -90,6 +97,8 @@ class PendingState:
         self._batch_record_count = batch_record_count
         self._quorum = quorum
         self._is_validating = False
+        self._work = 0
+        """Records and parts of the operation since its last pause."""
 
     @property
     def next_offset(self) -> int:
@@ -100,6 +109,7 @@ class PendingState:
         """Replay and append a record, by default in the version of metadata.version."""
         if len(self.records) == self._record_count_max:
             raise BoundedListTooLongError
+        self._work += 1
         offset = self.next_offset
         if version is None:
             version = self.current.versions.of(type(record))
@@ -109,6 +119,13 @@ class PendingState:
         self.records.append(DecodedRecord(version, record))
         if self._batch_record_count and not len(self.records) % self._batch_record_count:
             self.current.registry.get_or_create_snapshot(offset)
+
+    def pause(self) -> Iterator[None]:
+        """Yield once if the current step has done its work. Call it after each part."""
+        self._work += 1
+        if self._work >= WORK_PER_STEP:
+            yield
+            self._work = 0
 
     @property
     def kraft_version(self) -> int:
@@ -169,19 +186,52 @@ class PendingState:
             return refused
         return None
 
-    def validate_only(self, operation: Callable[[], T]) -> T:
+    def attempt_each(
+        self, parts: Iterable[Callable[[], object]]
+    ) -> Generator[None, None, list[ApiException | None]]:
+        """Attempt the parts of an operation in steps; return the error of each one."""
+        refused = []
+        for part in parts:
+            refused.append(self.attempt(part))
+            yield from self.pause()
+        return refused
+
+    def validate_only(self, operation: Operation[T]) -> T:
+        """Return the response of an operation, and revert its records."""
+        return complete(self.validate_only_in_steps(in_one_step(operation)))
+
+    def validate_only_in_steps(self, operation: OperationInSteps[T]) -> Generator[None, None, T]:
         """Return the response of an operation, and revert its records (Kafka:
         ``ControllerResult.withoutRecords``)."""
         found: list[T] = []
         was_validating, self._is_validating = self._is_validating, True
         try:
             with self.atomic():
-                found.append(operation())
+                found.append((yield from operation(self)))
                 raise _NotWrittenError
         except _NotWrittenError:
             return found[0]
         finally:
             self._is_validating = was_validating
+
+
+Operation: TypeAlias = Callable[[PendingState], T]
+"""Writes the records of an operation, and returns its response. Raises ``ApiException``."""
+
+OperationInSteps: TypeAlias = Callable[[PendingState], Generator[None, None, T]]
+"""Operation whose records are written in steps."""
+
+
+def in_one_step(operation: Operation[T]) -> OperationInSteps[T]:
+    """Return an operation that has no steps as one of a single step."""
+
+    def steps(state: PendingState) -> Generator[None, None, T]:
+        yield from ()
+        response = operation(state)
+        assert not isinstance(response, Generator), "the operation has steps"
+        return response
+
+    return steps
 
 
 def unregistered_brokers(ids: Sequence[int], state: PendingState) -> list[int]:

@@ -15,6 +15,8 @@ Source: Kafka ``StripedReplicaPlacer``; KIP-1066 for brokers whose directories a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from raftlog_state.image import BrokerRow
 
 from .api_exception import INVALID_REPLICATION_FACTOR, ApiException
@@ -25,8 +27,11 @@ _NONE = -1
 
 def place_partitions(
     state: PendingState, what: str, partition_count: int, replication_factor: int
-) -> list[tuple[int, ...]]:
-    """Return the replicas of ``partition_count`` new partitions. Raises ``ApiException``."""
+) -> Iterator[tuple[int, ...]]:
+    """Return the replicas of ``partition_count`` new partitions. Raises ``ApiException``.
+
+    Each one is computed when the iterator is advanced.
+    """
     brokers = [row for row in state.current.rows_of(BrokerRow) if _is_usable(row)]
     racks = _RackList(brokers, state.rng)
     reason = None
@@ -41,7 +46,7 @@ def place_partitions(
         reason = f"Unable to replicate the partition {replication_factor} time(s): {reason}"
         remedy = "register or unfence brokers, or lower the replication factor"
         raise ApiException(what, reason, remedy, INVALID_REPLICATION_FACTOR)
-    return [racks.place(replication_factor) for _ in range(partition_count)]
+    return (racks.place(replication_factor) for _ in range(partition_count))
 
 
 def _is_usable(row: BrokerRow) -> bool:

@@ -9,7 +9,7 @@ metadata transaction if metadata.version supports it (KIP-868).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,12 +22,13 @@ from raftlog_state.records import (
     EndTransactionRecord,
     encode,
 )
+from raftlog_state.steps import complete
 
 from .api_exception import INVALID_UPDATE_VERSION, UNSUPPORTED_VERSION, ApiException
 from .change_requests import CHANGE_TYPES, ChangeRequest, SetFeature
 from .columns import KIND, parse_change
 from .controller_state import ControllerState
-from .dispatch import write
+from .dispatch import write_in_steps
 from .pending_state import PendingState, Random
 
 TRANSACTION_NAME: Final = "raftlog changes"
@@ -129,6 +130,13 @@ def write_changes(rows: Sequence[Mapping[str, Any] | ChangeRequest], state: Pend
 
 def write_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) -> None:
     """Write the records of one row. Raises ``ApiException``: then no record is written."""
+    complete(write_change_in_steps(row, state))
+
+
+def write_change_in_steps(
+    row: Mapping[str, Any] | ChangeRequest, state: PendingState
+) -> Generator[None, None, None]:
+    """Write the records of one row in steps. Raises ``ApiException``: then none is written."""
     change = parse_change(row) if isinstance(row, Mapping) else row
     if type(change) not in CHANGE_TYPES.values():
         reason = f"it is of type {type(row).__name__}, neither a mapping nor a change object"
@@ -142,7 +150,7 @@ def write_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) ->
         )
     check_metadata_version(state.current)
     with state.atomic():
-        write(change, state)
+        yield from write_in_steps(change, state) or ()
 
 
 def check_metadata_version(state: ControllerState) -> None:

@@ -10,7 +10,7 @@ import ipaddress
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -21,7 +21,7 @@ from raftlog_state.records import ClientQuotaRecord, EntityData
 from .api_exception import INVALID_REQUEST, UNSUPPORTED_VERSION, ApiException
 from .change_requests import RemoveQuota, SetQuota
 from .controller_state import ControllerState
-from .dispatch import write
+from .dispatch import write_in_steps
 from .pending_state import PendingState
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
@@ -68,7 +68,7 @@ class QuotaComponent:
 
 def alter_client_quotas(
     alterations: Sequence[QuotaAlteration], state: PendingState
-) -> dict[QuotaEntity, ApiException | None]:
+) -> Generator[None, None, dict[QuotaEntity, ApiException | None]]:
     """Set and remove client quotas; return the refusal of each entity, whose quotas then stay.
 
     As in Kafka, an entity that occurs twice is refused, although its first alteration is written.
@@ -90,6 +90,7 @@ def alter_client_quotas(
             found[entity] = ApiException(what, reason, "alter each quota once")
         else:
             found[entity] = state.attempt(partial(_alter, entity, alteration.quotas, state))
+        yield from state.pause()
     return found
 
 
@@ -130,13 +131,13 @@ def describe_client_quotas(
     return quotas_by_entity(filter(wanted.matches, state.rows_of(QuotaRow)))
 
 
-@write.register
+@write_in_steps.register
 def set_quota(change: SetQuota, state: PendingState) -> None:
     """Set a client quota; an equal value is not written."""
     _alter(_sorted(change.entity.items()), [(change.quota, change.limit)], state)
 
 
-@write.register
+@write_in_steps.register
 def remove_quota(change: RemoveQuota, state: PendingState) -> None:
     """Remove a client quota, if it is set, as in Kafka."""
     _alter(_sorted(change.entity.items()), [(change.quota, None)], state)

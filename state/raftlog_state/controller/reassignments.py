@@ -6,7 +6,7 @@ listPartitionReassignments), ``PartitionReassignmentReplicas``, ``PartitionReass
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +20,7 @@ from .api_exception import (
 )
 from .change_requests import ReassignPartition
 from .controller_state import ControllerState, is_reassigning
-from .dispatch import write
+from .dispatch import write_in_steps
 from .partition_change import Election, Target
 from .partitions import (
     UNCLEAN,
@@ -48,12 +48,11 @@ def alter_partition_reassignments(
     state: PendingState,
     *,
     allow_replication_factor_change: bool = True,
-) -> list[ApiException | None]:
+) -> Generator[None, None, list[ApiException | None]]:
     """Start and cancel reassignments; return the refusal of each one."""
-    return [
-        state.attempt(partial(_reassign, one, allow_replication_factor_change, state))
-        for one in reassignments
-    ]
+    return state.attempt_each(
+        partial(_reassign, one, allow_replication_factor_change, state) for one in reassignments
+    )
 
 
 def list_partition_reassignments(
@@ -72,7 +71,7 @@ def list_partition_reassignments(
     return found
 
 
-@write.register
+@write_in_steps.register
 def reassign_partition(change: ReassignPartition, state: PendingState) -> None:
     """Start or cancel the reassignment of a partition."""
     row = partition_of(change.topic, change.partition, state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -29,7 +29,7 @@ from .api_exception import (
 )
 from .change_requests import RemoveScram, SetScram
 from .controller_state import ControllerState
-from .dispatch import write
+from .dispatch import write_in_steps
 from .pending_state import PendingState
 
 ITERATIONS_MIN: Final = 4096
@@ -60,7 +60,7 @@ class ScramDeletion:
 
 def alter_user_scram_credentials(
     deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion], state: PendingState
-) -> dict[str, ApiException | None]:
+) -> Generator[None, None, dict[str, ApiException | None]]:
     """Delete and replace SCRAM credentials; return the refusal of each user, or None.
 
     A user may occur once in a request, with one mechanism.
@@ -80,6 +80,7 @@ def alter_user_scram_credentials(
             found[user] = ApiException(what, reason, remedy, DUPLICATE_RESOURCE)
         else:
             found[user] = state.attempt(part)
+        yield from state.pause()
     return found
 
 
@@ -117,7 +118,7 @@ def describe_user_scram_credentials(
     return found
 
 
-@write.register
+@write_in_steps.register
 def set_scram(change: SetScram, state: PendingState) -> None:
     """Create or replace a user's SCRAM credential."""
     what = f"SCRAM credential of {change.user!r}"
@@ -150,7 +151,7 @@ def set_scram(change: SetScram, state: PendingState) -> None:
     _upsert(upsertion, state)
 
 
-@write.register
+@write_in_steps.register
 def remove_scram(change: RemoveScram, state: PendingState) -> None:
     """Delete a user's SCRAM credential; it must exist."""
     what = f"SCRAM credential of {change.user!r}"

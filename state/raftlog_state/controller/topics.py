@@ -13,7 +13,7 @@ Source: Kafka ``ReplicationControlManager`` (createTopics, createPartitions, del
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from raftlog.types import CLUSTER_METADATA_TOPIC
@@ -37,7 +37,7 @@ from .api_exception import (
 )
 from .change_requests import AddPartitions, Assignment, CreateTopic, DeleteTopic
 from .configs import write_topic_configs
-from .dispatch import write
+from .dispatch import write_in_steps
 from .pending_state import PendingState, unregistered_brokers
 from .placement import place_partitions
 
@@ -53,8 +53,8 @@ DIRECTORY_UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-@write.register
-def create_topic(change: CreateTopic, state: PendingState) -> None:
+@write_in_steps.register
+def create_topic(change: CreateTopic, state: PendingState) -> Iterator[None]:
     """Create a topic with its configs and partitions."""
     what = f"topic {change.topic!r}"
     _check_new_name(change.topic, what, state)
@@ -69,16 +69,15 @@ def create_topic(change: CreateTopic, state: PendingState) -> None:
             )
             raise ApiException(what, reason, "set either the assignment or the numbers")
         replicas = validate_assignment(change.assignment, what, state, replication_factor=None)
+        if not change.assignment:
+            reason = "The manual partition assignment is empty"
+            raise ApiException(what, reason, "assign at least one partition", INVALID_PARTITIONS)
     else:
         replicas = _place_replicas(change, what, state)
-    if not replicas:
-        reason = "The manual partition assignment is empty"
-        raise ApiException(what, reason, "assign at least one partition", INVALID_PARTITIONS)
-    for number, ids in enumerate(replicas):
-        _write_partition(change.topic, topic_id, number, ids, state)
+    yield from _write_partitions(change.topic, topic_id, 0, replicas, state)
 
 
-@write.register
+@write_in_steps.register
 def delete_topic(change: DeleteTopic, state: PendingState) -> None:
     """Delete a topic; replay of the record deletes its partitions and configs."""
     row = topic_of(change.topic, state)
@@ -92,8 +91,8 @@ def delete_topic(change: DeleteTopic, state: PendingState) -> None:
     state.write(RemoveTopicRecord(topic_id=row.topic_id))
 
 
-@write.register
-def add_partitions(change: AddPartitions, state: PendingState) -> None:
+@write_in_steps.register
+def add_partitions(change: AddPartitions, state: PendingState) -> Iterator[None]:
     """Add partitions with the replication factor of the topic's first partition."""
     what = f"topic {change.topic!r}"
     row = topic_of(change.topic, state)
@@ -123,8 +122,7 @@ def add_partitions(change: AddPartitions, state: PendingState) -> None:
         replicas = validate_assignment(change.assignment, what, state, replication_factor=factor)
     else:
         replicas = place_partitions(state, what, added, factor)
-    for number, ids in enumerate(replicas, start=len(existing)):
-        _write_partition(change.topic, row.topic_id, number, ids, state)
+    yield from _write_partitions(change.topic, row.topic_id, len(existing), replicas, state)
 
 
 def check_new_partitions(counts: Iterable[int]) -> None:
@@ -148,8 +146,8 @@ def topic_of(name: str, state: PendingState) -> TopicRow:
 
 def validate_assignment(
     assignment: Assignment, what: str, state: PendingState, *, replication_factor: int | None
-) -> list[tuple[int, ...]]:
-    """Validate a manual assignment and return it as a list. Raises ``ApiException``.
+) -> Iterator[tuple[int, ...]]:
+    """Validate a manual assignment, and return it. Raises ``ApiException``.
 
     ``replication_factor``: of each assignment; None: that of the first.
     """
@@ -172,7 +170,7 @@ def validate_assignment(
             remedy = f"correct assignment {number}"
             raise ApiException(what, reason, remedy, INVALID_REPLICA_ASSIGNMENT)
         replication_factor = len(ids)
-    return list(assignment)
+    return iter(assignment)
 
 
 def default_directory(broker_id: int, state: PendingState) -> str:
@@ -234,7 +232,9 @@ def _new_topic_id(wanted: str | None, what: str, state: PendingState) -> str:
     return wanted
 
 
-def _place_replicas(change: CreateTopic, what: str, state: PendingState) -> list[tuple[int, ...]]:
+def _place_replicas(
+    change: CreateTopic, what: str, state: PendingState
+) -> Iterator[tuple[int, ...]]:
     count = _number_or(change.partitions, 1)
     factor = _number_or(change.replication_factor, 1)
     if count < 1:
@@ -262,6 +262,18 @@ def _check_partition_count(count: int, what: str) -> None:
             f"{PARTITIONS_PER_REQUEST_MAX} are allowed"
         )
         raise ApiException(what, reason, "create them in several requests", POLICY_VIOLATION)
+
+
+def _write_partitions(
+    topic: str,
+    topic_id: str,
+    first: int,
+    replicas: Iterable[Sequence[int]],
+    state: PendingState,
+) -> Iterator[None]:
+    for number, ids in enumerate(replicas, start=first):
+        _write_partition(topic, topic_id, number, ids, state)
+        yield from state.pause()
 
 
 def _write_partition(

@@ -58,7 +58,9 @@ async def handle_create_acls(
         )
         for one in request.body.creations
     ]
-    refusals = await controller.write("createAcls", lambda state: create_acls(bindings, state))
+    refusals = await controller.write_in_steps(
+        "createAcls", lambda state: create_acls(bindings, state)
+    )
     return _created(map(code_and_message, refusals))
 
 
@@ -88,7 +90,9 @@ async def handle_delete_acls(
     filters = await map_in_steps(_filter, request.body.filters)
     await controller.check_active("deleteAcls")
     found = await _search(controller, "deleteAcls", filters, count_max=RECORDS_PER_OPERATION_MAX)
-    removed = await controller.write("deleteAcls", lambda state: remove_found_acls(found, state))
+    removed = await controller.write_in_steps(
+        "deleteAcls", lambda state: remove_found_acls(found, state)
+    )
     return delete_responses.DeleteAclsResponse(
         throttle_time=duration(0),
         filter_results=tuple(

@@ -7,6 +7,7 @@ Source: Kafka ``ControllerApis``.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TypeAlias, cast
 
 from kio.schema.allocate_producer_ids.v0 import request as producer_requests
@@ -81,7 +82,7 @@ async def handle_broker_registration(
         previous_broker_epoch=int(body.previous_broker_epoch),
     )
 
-    def operation(state: PendingState) -> int:
+    def operation(state: PendingState) -> Generator[None, None, int]:
         return controller.brokers.register(
             registration,
             state,
@@ -91,7 +92,7 @@ async def handle_broker_registration(
             kraft_version=controller.controller.kraft_version,
         )
 
-    epoch = await controller.write("registerBroker", operation, is_atomic=False)
+    epoch = await controller.write_in_steps("registerBroker", operation, is_atomic=False)
     return broker_responses.BrokerRegistrationResponse(
         throttle_time=duration(0), error_code=ErrorCode.none, broker_epoch=int64(epoch)
     )
@@ -120,10 +121,10 @@ async def handle_broker_heartbeat(
         cordoned_log_dirs=None if cordoned is None else tuple(map(uuid_text, cordoned)),
     )
 
-    def operation(state: PendingState) -> BrokerHeartbeatReply:
+    def operation(state: PendingState) -> Generator[None, None, BrokerHeartbeatReply]:
         return controller.brokers.heartbeat(heartbeat, state, now_us=controller.now_us())
 
-    reply = await controller.write(
+    reply = await controller.write_in_steps(
         "processBrokerHeartbeat",
         operation,
         timeout_ms=controller.session_timeout_ms // 2,
@@ -152,11 +153,11 @@ async def handle_unregister_broker(
     if not request.principal.may_administer:
         return refuse_unregister_broker(request, _UNAUTHORIZED, None)
     broker_id = int(request.body.broker_id)
-    await controller.write(
-        "unregisterBroker",
-        lambda state: controller.brokers.unregister(broker_id, state, now_us=controller.now_us()),
-        is_atomic=False,
-    )
+
+    def operation(state: PendingState) -> Generator[None, None, None]:
+        yield from controller.brokers.unregister(broker_id, state, now_us=controller.now_us())
+
+    await controller.write_in_steps("unregisterBroker", operation, is_atomic=False)
     return refuse_unregister_broker(request, ErrorCode.none, None)
 
 
@@ -260,7 +261,7 @@ async def handle_assign_replicas_to_dirs(
         for topic in directory.topics
         for partition in topic.partitions
     ]
-    refused = await controller.write(
+    refused = await controller.write_in_steps(
         "assignReplicasToDirs",
         lambda state: assign_replicas_to_dirs(broker_id, epoch, assignments, state),
     )

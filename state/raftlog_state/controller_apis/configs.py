@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import pkgutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
@@ -106,10 +106,10 @@ async def handle_incremental_alter_configs(
             except ApiException as error:
                 refused[resource] = error
 
-    def operation(state: PendingState) -> _Refusals:
+    def operation(state: PendingState) -> Generator[None, None, _Refusals]:
         return incremental_alter_configs(changes, state)
 
-    refused |= await controller.write(
+    refused |= await controller.write_in_steps(
         "incrementalAlterConfigs", operation, validate_only=body.validate_only
     )
     return alter_responses.IncrementalAlterConfigsResponse(
@@ -144,10 +144,10 @@ async def handle_alter_configs(
         if (resource := _resource(one)) not in refused
     }
 
-    def operation(state: PendingState) -> _Refusals:
+    def operation(state: PendingState) -> Generator[None, None, _Refusals]:
         return legacy_alter_configs(configs, state)
 
-    refused |= await controller.write(
+    refused |= await controller.write_in_steps(
         "legacyAlterConfigs", operation, validate_only=body.validate_only
     )
     return legacy_responses.AlterConfigsResponse(

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeAlias, TypeVar
@@ -27,6 +27,7 @@ from raftlog_state.controller import (
     ControllerListener,
     ControllerState,
     Operation,
+    OperationInSteps,
     PendingState,
     QuorumController,
     Random,
@@ -37,6 +38,7 @@ from raftlog_state.controller.broker_control import BrokerControl
 from raftlog_state.controller.exception_info import not_controller_error
 from raftlog_state.controller.offset_control import Snapshot
 from raftlog_state.controller.partitions import balance_partition_leaders, elect_unclean_leaders
+from raftlog_state.controller.pending_state import in_one_step
 from raftlog_state.controller.tokens import DelegationTokenControl
 from raftlog_state.errors import ControllerError, ControllerTimeoutError
 from raftlog_state.image import METADATA_VERSION, FeatureRow, Key, Row
@@ -122,6 +124,7 @@ class HostedController:
             rng=random.SystemRandom() if rng is None else rng,
             time_us=time_us,
             listener=listener,
+            schedule=lambda step: asyncio.get_running_loop().call_soon(step),
         )
         self._activated_epoch: int | None = None
         self._maintenance: asyncio.Task[None] | None = None
@@ -193,18 +196,18 @@ class HostedController:
                     next_election_s += ELECTION_INTERVAL_S
                     await self._repeat("maybeBalancePartitionLeaders", balance_partition_leaders)
                     await self._repeat("maybeElectUncleanLeaders", elect_unclean_leaders)
-                    await self._repeat("expireDelegationTokens", self._expire_tokens)
+                    await self._repeat("expireDelegationTokens", in_one_step(self._expire_tokens))
             await asyncio.sleep(interval_s)
             elapsed_s += interval_s
 
-    async def _repeat(self, name: str, operation: Operation[bool]) -> None:
-        while await self.write(name, operation, is_atomic=False):
+    async def _repeat(self, name: str, operation: OperationInSteps[bool]) -> None:
+        while await self.write_in_steps(name, operation, is_atomic=False):
             pass
 
     def _expire_tokens(self, state: PendingState) -> bool:
         return self.tokens.remove_expired(state, now_ms=self.time_ms())
 
-    def _fence(self, state: PendingState) -> bool:
+    def _fence(self, state: PendingState) -> Generator[None, None, bool]:
         return self.brokers.fence_one_stale_broker(state, now_us=self.now_us())
 
     # --- requests ---------------------------------------------------------------------------------
@@ -213,6 +216,24 @@ class HostedController:
         self,
         name: str,
         operation: Operation[T],
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        validate_only: bool = False,
+        is_atomic: bool = True,
+    ) -> T:
+        """Return the response of an operation with few records, as ``write_in_steps``."""
+        return await self.write_in_steps(
+            name,
+            in_one_step(operation),
+            timeout_ms=timeout_ms,
+            validate_only=validate_only,
+            is_atomic=is_atomic,
+        )
+
+    async def write_in_steps(
+        self,
+        name: str,
+        operation: OperationInSteps[T],
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         validate_only: bool = False,
@@ -230,10 +251,10 @@ class HostedController:
             raise not_controller_error(leader_id)
         deadline_us = self._time_us() + timeout_ms * 1_000
 
-        def validate(state: PendingState) -> T:
-            return state.validate_only(lambda: operation(state))
+        def validate(state: PendingState) -> Generator[None, None, T]:
+            return state.validate_only_in_steps(operation)
 
-        write = self.controller.write(
+        write = self.controller.write_in_steps(
             name,
             validate if validate_only else operation,
             deadline_us=deadline_us,

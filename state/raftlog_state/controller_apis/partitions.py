@@ -71,7 +71,7 @@ async def handle_alter_partition(
         for topic in body.topics
         for one in topic.partitions
     ]
-    found = await controller.write(
+    found = await controller.write_in_steps(
         "alterPartition", lambda state: alter_partition(broker_id, epoch, changes, state)
     )
     rows = iter(found)
@@ -142,7 +142,7 @@ async def handle_alter_partition_reassignments(
         for topic in body.topics
         for one in topic.partitions
     ]
-    refused = await controller.write(
+    refused = await controller.write_in_steps(
         "alterPartitionReassignments",
         lambda state: alter_partition_reassignments(
             wanted, state, allow_replication_factor_change=body.allow_replication_factor_change
@@ -249,7 +249,7 @@ async def handle_elect_leaders(
     wanted = None
     if body.topic_partitions is not None:
         wanted = [(one.topic, int(at)) for one in body.topic_partitions for at in one.partitions]
-    refused = await controller.write(
+    refused = await controller.write_in_steps(
         "electLeaders",
         lambda state: elect_leaders(election, wanted, state),
         timeout_ms=timeout_ms(body.timeout),

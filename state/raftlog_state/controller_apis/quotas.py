@@ -47,7 +47,7 @@ async def handle_alter_client_quotas(
         for entry in request.body.entries
     ]
 
-    refused = await controller.write(
+    refused = await controller.write_in_steps(
         "alterClientQuotas",
         lambda state: alter_client_quotas(alterations, state),
         validate_only=request.body.validate_only,

@@ -49,7 +49,7 @@ async def handle_alter_user_scram_credentials(
         )
         for one in request.body.upsertions
     ]
-    refused = await controller.write(
+    refused = await controller.write_in_steps(
         "alterUserScramCredentials",
         lambda state: alter_user_scram_credentials(deletions, upsertions, state),
     )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Generator, Iterable, Sequence
 from typing import Final
 
 from kio.schema.create_partitions.v3 import request as partition_requests
@@ -30,7 +29,7 @@ from raftlog_state.controller import (
     CreateTopic,
     DeleteTopic,
     PendingState,
-    write_change,
+    write_change_in_steps,
 )
 from raftlog_state.controller.api_exception import (
     INVALID_REQUEST,
@@ -78,15 +77,19 @@ async def handle_create_topics(
         del topics[topic_name]
         refused.append(_create_refused(topic_name, code, reason or None))
 
-    def operation(state: PendingState) -> list[_CreateResult]:
+    def operation(state: PendingState) -> Generator[None, None, list[_CreateResult]]:
         check_new_partitions(
             len(topic.assignments) or int(topic.num_partitions) for topic in topics.values()
         )
-        return [_create(topic, state) for topic in topics.values()]
+        results = []
+        for topic in topics.values():
+            results.append((yield from _create(topic, state)))
+            yield from state.pause()
+        return results
 
     created: list[_CreateResult] = []
     if topics:
-        created = await controller.write(
+        created = await controller.write_in_steps(
             "createTopics",
             operation,
             timeout_ms=timeout_ms(body.timeout),
@@ -97,9 +100,11 @@ async def handle_create_topics(
     )
 
 
-def _create(topic: create_requests.CreatableTopic, state: PendingState) -> _CreateResult:
+def _create(
+    topic: create_requests.CreatableTopic, state: PendingState
+) -> Generator[None, None, _CreateResult]:
     try:
-        write_change(_create_change(topic), state)
+        yield from write_change_in_steps(_create_change(topic), state)
     except ApiException as refused:
         return _create_refused(topic.name, *code_and_message(refused))
     row = state.current.topic(topic.name)
@@ -193,7 +198,7 @@ async def handle_delete_topics(
     if not request.principal.may_administer:
         return refuse_delete_topics(request, ErrorCode.topic_authorization_failed, None)
     wanted = _topics_to_delete(request)
-    responses = await controller.write(
+    responses = await controller.write_in_steps(
         "deleteTopics",
         lambda state: _delete_all(wanted, state),
         timeout_ms=timeout_ms(request.body.timeout),
@@ -228,7 +233,7 @@ def _topics_to_delete(
 
 def _delete_all(
     wanted: Sequence[tuple[TopicName | None, uuid.UUID | None]], state: PendingState
-) -> list[_DeleteResult]:
+) -> Generator[None, None, list[_DeleteResult]]:
     """Delete topics by name or id; a topic that is named twice is not deleted."""
     counts = Counter(wanted)
     found: list[tuple[TopicName | None, uuid.UUID | None, TopicRow | ApiException]] = []
@@ -260,10 +265,11 @@ def _delete_all(
         if isinstance(at, ApiException):
             results.append(_delete_result(topic, topic_id, *code_and_message(at)))
             continue
-        write_change(DeleteTopic(topic=at.name, topic_id=at.topic_id), state)
+        yield from write_change_in_steps(DeleteTopic(topic=at.name, topic_id=at.topic_id), state)
         results.append(
             _delete_result(name(at.name), uuid_or_none(at.topic_id), ErrorCode.none, None)
         )
+        yield from state.pause()
     return results
 
 
@@ -289,17 +295,23 @@ async def handle_create_partitions(
         return refuse_create_partitions(request, ErrorCode.topic_authorization_failed, None)
     counts = Counter(topic.name for topic in body.topics)
 
-    def operation(state: PendingState) -> dict[TopicName, ApiException | None]:
+    def operation(
+        state: PendingState,
+    ) -> Generator[None, None, dict[TopicName, ApiException | None]]:
         found: dict[TopicName, ApiException | None] = {}
         for topic in body.topics:
             if counts[topic.name] > 1:
                 found[topic.name] = _refusal(INVALID_REQUEST, "Duplicate topic name.")
-            else:
-                change = _partitions_change(topic)
-                found[topic.name] = state.attempt(partial(write_change, change, state))
+                continue
+            try:
+                yield from write_change_in_steps(_partitions_change(topic), state)
+                found[topic.name] = None
+            except ApiException as refused:
+                found[topic.name] = refused
+            yield from state.pause()
         return found
 
-    refused = await controller.write(
+    refused = await controller.write_in_steps(
         "createPartitions",
         operation,
         timeout_ms=timeout_ms(body.timeout),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from tests.support.controllers import Controllers, bootstrap, write
@@ -46,7 +46,7 @@ class History:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.env = Controllers(seed=seed, records_per_batch_max=4)
+        self.env = Controllers(seed=seed, records_per_batch_max=4, in_steps=True)
         self.writes: list[Write[None]] = []
         self.completed: set[int] = set()
         self.counts: Counter[str] = Counter()
@@ -66,6 +66,7 @@ class History:
             *(self.commit,) * 25,
             *(self.deliver,) * 30,
             *(self.env.shared.deliver,) * 20,
+            *(self.run_step,) * 40,
             *(self.elect_if_none,) * 20,
             *(self.elect,) * 4,
             self.depose,
@@ -89,25 +90,37 @@ class History:
         if controller is None or self.chance.random() < 0.1:
             controller = self.chance.choice(list(self.env.all.values()))
         changes = self.changes(controller)
-        number = len(self.writes)
+        number, fails = len(self.writes), self.chance.random() < 0.02
+        pauses = [self.chance.random() < 0.2 for _ in range(3)]
 
-        def operation(pending: PendingState) -> None:
+        def operation(pending: PendingState) -> Generator[None, None, None]:
             record = ConfigRecord(resource_type=BROKER, name=f"write-{number}", value="1")
+            yield from self.pause(pauses[0])
             pending.write(record)
+            yield from self.pause(pauses[1])
             write_all(changes, pending)
-            if self.fails:
+            yield from self.pause(pauses[2])
+            if fails:
                 raise ZeroDivisionError
 
-        self.fails = self.chance.random() < 0.02
         wait_us = self.chance.choice([NO_DEADLINE, 5, 50])
-        done = controller.write(
+        done = controller.write_in_steps(
             "write",
             operation,
             deadline_us=min(self.env.now_us + wait_us, NO_DEADLINE),
             transaction_name=self.chance.choice([None, "random"]),
         )
         self.writes.append(done)
-        self.counts[type(done.error).__name__] += 1
+
+    def pause(self, is_here: bool) -> Iterator[None]:
+        if is_here:
+            self.counts["pause"] += 1
+            yield
+
+    def run_step(self) -> None:
+        nodes = [node_id for node_id, steps in self.env.scheduled.items() if steps]
+        if nodes:
+            self.env.run_step(self.chance.choice(nodes))
 
     def changes(self, controller: QuorumController) -> list[ChangeRequest]:
         offset = controller.metrics(0).last_applied_record_offset
@@ -137,6 +150,7 @@ class History:
 
     def elect(self) -> None:
         self.counts["failover"] += any(not done.is_done for done in self.writes)
+        self.counts["failover between steps"] += any(self.env.scheduled.values())
         self.env.shared.elect(self.chance.choice(list(self.env.all)))
 
     def elect_if_none(self) -> None:
@@ -209,6 +223,7 @@ class History:
         """Commit everything, and compare the outcome of each write with the log."""
         shared = self.env.shared
         self.env.elect(1)
+        self.env.run_steps()
         self.commit_up_to(shared.end_offset)
         shared.deliver()
         self.commit_up_to(shared.end_offset)  # an abort marker
@@ -235,6 +250,7 @@ class History:
                     self.counts["abort"] += 1
         for number, done in enumerate(self.writes):
             name = f"write-{number}"
+            self.counts[type(done.error).__name__] += 1
             is_visible = final.find(ConfigRow, BROKER, "", name) is not None
             assert written[name] <= 1, "no write is applied twice"
             if number in self.completed:
@@ -261,6 +277,8 @@ def test_no_write_is_lost_or_applied_twice_and_states_equal_a_replay() -> None:
         "abort",
         "completed",
         "failover",
+        "failover between steps",
+        "pause",
         "snapshot",
         "InvalidChangesError",
         "NotControllerError",

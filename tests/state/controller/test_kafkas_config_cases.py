@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from tests.support.controller_context import ControllerContext, error_of
+from tests.support.controller_context import ControllerContext, error_of, write
 
 from raftlog_state.controller import CreateTopic, FenceBroker, SetFeature
 from raftlog_state.controller.configs import (
@@ -14,8 +16,6 @@ from raftlog_state.controller.configs import (
     legacy_alter_configs,
     resource_configs,
 )
-from raftlog_state.controller.dispatch import write
-from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.records import ClearElrRecord, ConfigRecord
 
 TOPIC = ConfigResource(2, "orders")
@@ -211,11 +211,10 @@ def test_validated_changes_are_not_written() -> None:
     at = context()
     changes = {TOPIC: [AlterConfig(RETENTION, SET, "1")], BROKER: [AlterConfig("x", APPEND, "1")]}
 
-    def operation(state: PendingState) -> list[tuple[int, str]]:
-        result = state.validate_only(lambda: incremental_alter_configs(changes, state))
-        return [error_of(one) for one in result.values()]
-
-    assert at.run(operation) == [
+    result = at.run(
+        lambda state: state.validate_only_in_steps(partial(incremental_alter_configs, changes))
+    )
+    assert [error_of(one) for one in result.values()] == [
         NO_ERROR,
         (40, "Can't APPEND to key x because its type is not LIST"),
     ]

@@ -14,11 +14,11 @@ from tests.state.controller.kafka_decisions import (
     read_recording,
 )
 from tests.support.cluster_changes import pending
+from tests.support.controller_context import write
 from tests.support.kafka import kafka_jars
 
 from raftlog_state.controller import SetScram
 from raftlog_state.controller.config_values import invalid_value_reason, unknown_config_reason
-from raftlog_state.controller.dispatch import write
 from raftlog_state.controller.topics import invalid_topic_name_reason
 from raftlog_state.image import FeatureRow, MetadataImage
 from raftlog_state.records import UserScramCredentialRecord

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.state.controller.kafka_operations import in_any_order, operation_at
 from tests.support.cluster_changes import pending
+from tests.support.controller_context import write
 from tests.support.metadata_logs import CLUSTERS, restored
 
 from raftlog.records import iter_batches
 from raftlog_state.controller import ChangeRequest
-from raftlog_state.controller.dispatch import write
 from raftlog_state.image import MetadataImage
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, batch_records
 from raftlog_state.records import DecodedRecord, TopicRecord, decode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -105,9 +106,11 @@ def test_topics_are_created_with_configs() -> None:
 def test_topics_are_validated_only(factor: int, code: int) -> None:
     at = ControllerContext(brokers=3)
     foo = CreateTopic(topic="foo", partitions=1, replication_factor=factor)
-    refused = at.run(
-        lambda state: state.validate_only(lambda: state.attempt(lambda: at.write(foo, state)))
-    )
+
+    def attempt(state: PendingState) -> ApiException | None:
+        return state.attempt(lambda: at.write(foo, state))
+
+    refused = at.run(lambda state: state.validate_only(attempt))
     assert error_of(refused)[0] == code
     assert at.written == []
     assert at.state.topic("foo") is None
@@ -327,7 +330,7 @@ def test_replicas_have_the_directories_of_their_brokers() -> None:
 
 def place(*rows: Row, count: int = 1, factor: int = 1, seed: int = 1) -> list[tuple[int, ...]]:
     at = ControllerContext(*rows, seed=seed)
-    return at.run(lambda state: place_partitions(state, "topic 'foo'", count, factor))
+    return at.run(lambda state: list(place_partitions(state, "topic 'foo'", count, factor)))
 
 
 def placement_refused(*rows: Row, factor: int) -> tuple[int, str]:
@@ -567,7 +570,7 @@ def test_the_quorum_is_not_upgraded_if_another_update_is_refused_or_only_validat
     assert code == 95
     assert "group.version" in reason
     dry = [FeatureUpdate("kraft.version", 1)]
-    at.run(lambda state: state.validate_only(lambda: update_features(dry, state)), quorum=quorum)
+    at.run(lambda state: state.validate_only(partial(update_features, dry)), quorum=quorum)
     assert quorum.kraft_version == 0
     assert at.written == []
 

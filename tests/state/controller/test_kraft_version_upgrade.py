@@ -42,13 +42,13 @@ def upgrade(
     """Raise kraft.version to 1, and update other features."""
 
     def operation(pending: PendingState) -> None:
-        def update() -> None:
-            update_features([FeatureUpdate("kraft.version", 1), *others], pending)
+        def update(state: PendingState) -> None:
+            update_features([FeatureUpdate("kraft.version", 1), *others], state)
 
         if validate_only:
             pending.validate_only(update)
         else:
-            update()
+            update(pending)
 
     return active.write("updateFeatures", operation, deadline_us=NO_DEADLINE)
 

@@ -16,7 +16,7 @@ def assigned(
     brokers: list[BrokerRow], partition_count: int, replication_factor: int, seed: int = 1
 ) -> list[tuple[int, ...]]:
     state = pending(cluster(*brokers, brokers=0), seed=seed)
-    return place_partitions(state, "topic", partition_count, replication_factor)
+    return list(place_partitions(state, "topic", partition_count, replication_factor))
 
 
 BROKERS = st.lists(

@@ -32,7 +32,8 @@ from raftlog_state.controller import (
     SetConfig,
     Write,
 )
-from raftlog_state.controller.active import NO_DEADLINE, Operation
+from raftlog_state.controller.active import NO_DEADLINE
+from raftlog_state.controller.pending_state import Operation
 from raftlog_state.errors import (
     ControllerTimeoutError,
     InvalidChangesError,
@@ -60,7 +61,7 @@ TOPIC_ID = "a" * 21 + "A"
 NONE_ACTIVE = "No controller appears to be active."
 
 
-def started(level: int = 30, **options: int) -> tuple[Controllers, QuorumController]:
+def started(level: int = 30, **options: Any) -> tuple[Controllers, QuorumController]:
     """Return controllers of a new cluster, of which that of node 1 is active."""
     env = Controllers(**options)
     active = env.elect(1)

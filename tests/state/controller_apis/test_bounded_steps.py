@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,7 +21,7 @@ from tests.support.shared_log import SharedLog
 
 from raftlog.node.access import Rights
 from raftlog.wire import ApiKey
-from raftlog_state.controller import PendingState
+from raftlog_state.controller import Operation, OperationInSteps, PendingState
 from raftlog_state.controller.acls import (
     COMPARISONS_PER_STEP,
     FILTERS_PER_STEP,
@@ -32,6 +33,7 @@ from raftlog_state.controller.acls import (
     remove_found_acls,
 )
 from raftlog_state.controller.activation import new_cluster_features
+from raftlog_state.controller.pending_state import in_one_step
 from raftlog_state.controller_apis import HANDLERS, HostedController
 from raftlog_state.controller_apis.acls import handle_delete_acls
 from raftlog_state.controller_apis.configs import DESCRIBED_MAX, DESCRIBED_PER_STEP
@@ -76,12 +78,14 @@ class Hosted:
         self.shared.elect(1)
         self.shared.deliver()
 
-    async def write(self, operation: Callable[[PendingState], object]) -> None:
+    async def write(self, operation: Operation[object]) -> None:
         """Write and commit the records of an operation."""
-        write = asyncio.create_task(self.controller.write("test", operation, is_atomic=False))
-        await asyncio.sleep(0)
-        self.shared.deliver()
-        await write
+        await self.write_in_steps(in_one_step(operation))
+
+    async def write_in_steps(self, operation: OperationInSteps[object]) -> None:
+        """Write and commit the records of an operation."""
+        write = self.controller.write_in_steps("test", operation, is_atomic=False)
+        await in_steps(self, write, self.read_count)
 
     def read_count(self) -> int:
         return self.controller.controller.metrics(0).operations_started_count
@@ -327,7 +331,7 @@ def test_the_acls_of_many_filters_are_searched_in_steps() -> None:
 
     async def check(hosted: Hosted) -> None:
         bindings = [acl_of(number) for number in range(acl_count)]
-        await hosted.write(lambda state: create_acls(bindings, state))
+        await hosted.write_in_steps(partial(create_acls, bindings))
         CountedText.comparisons = 0
         filters = filters_of(filter_count, CountedText("User:unknown"))
         body = request(ApiKey.DELETE_ACLS, filters=filters + filters_of(1, "User:ana"))
