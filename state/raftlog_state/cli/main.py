@@ -31,6 +31,7 @@ from . import (
     doctor,
     log,
     maintenance,
+    manual,
     node,
     quorum,
     report,
@@ -77,6 +78,10 @@ commands for a log replicated by a raftlog quorum:
   users      set passwords of clients that authenticate by SASL, see `raftlog users --help`
   quorum     describe the leader, voters and observers; add or remove a voter
   dev        start a quorum on this machine, to try raftlog
+
+other commands:
+  completion  print a script that completes commands and options in a shell
+  man         print the manual page of a command
 
 PATH is a metadata directory, a log directory of a broker or controller, a partition directory, a
 .log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob.
@@ -158,8 +163,12 @@ def parser() -> Parser:
         node.add_node,
         users.add_users,
         dev.add_dev,
+        manual.add_completion,
+        manual.add_man,
     ):
         add_command(commands)
+    for command in commands.choices.values():
+        command.set_defaults(root=root)
     return root
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from .output import Console, Output
@@ -119,8 +120,66 @@ class Parser(argparse.ArgumentParser):
         if self._commands is not None or self._given_usage is not None:
             raise WrongCallError(self.prog, self.format_usage(), message)
         # The options are not part of the usage: their 15 lines would hide the error.
-        words = [self.prog, *map(_operand, self._get_positional_actions()), "[OPTION ...]"]
-        raise WrongCallError(self.prog, f"usage: {' '.join(words)}\n", message)
+        raise WrongCallError(self.prog, f"usage: {self.synopsis()}\n", message)
+
+    # --- texts, for manual pages and completion ---------------------------------------------------
+
+    def synopsis(self) -> str:
+        """Return the call of the command, without its single options."""
+        if self._given_usage is not None:
+            return self._given_usage
+        return " ".join([self.prog, *map(_operand, self._get_positional_actions()), "[OPTION ...]"])
+
+    def tree(self) -> Iterator[Parser]:
+        """Yield the parser, and those of its commands."""
+        yield self
+        if self._commands is not None:
+            for command in self._commands.choices.values():
+                yield from command.tree()
+
+    def add_short_helps(self) -> None:
+        """Add the first sentence of each command's text, which completion shows beside its name."""
+        commands = self._commands
+        if commands is not None:
+            commands.help = "command"
+            for name, command in commands.choices.items():
+                short = first_sentence(command.description or "")
+                commands._choices_actions.append(commands._ChoicesPseudoAction(name, (), short))
+
+    def command(self, name: str) -> Parser:
+        """Return the parser of a command. Raises ``WrongCallError``."""
+        choices = {} if self._commands is None else self._commands.choices
+        found = choices.get(name)
+        if found is None:
+            hint = nearest(name, choices)
+            self.error(f"unknown command {name!r}" + (f"; {hint}" if hint else ""))
+        return found
+
+    def arguments(self) -> Iterator[tuple[str, argparse.Action]]:
+        """Yield the arguments that have a help text, each with the title of its group."""
+        for group in self._action_groups:
+            for action in group._group_actions:
+                if action.help not in (None, argparse.SUPPRESS):
+                    yield group.title or "", action
+
+    def placeholder(self, action: argparse.Action) -> str:
+        """Return what an argument's value is called; empty for an option without a value."""
+        if action.nargs == 0:
+            return ""
+        if not action.option_strings:
+            return str(action.metavar or action.dest)
+        formatter = self._get_formatter()
+        return formatter._format_args(action, formatter._get_default_metavar_for_optional(action))
+
+    def help_of(self, action: argparse.Action) -> str:
+        """Return the help text of an argument."""
+        return self._get_formatter()._expand_help(action)
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text as one line, without its full stop."""
+    found = re.match(r"(.+?)[.:;](?=\s|$)", text.strip(), re.DOTALL)
+    return " ".join((found.group(1) if found else text).split())
 
 
 def _operand(action: argparse.Action) -> str:

@@ -102,7 +102,12 @@ def add_state(commands: Commands) -> None:
     command.set_defaults(run=run_state)
     add_source(command)
     command.add_argument(
-        "kind", metavar="KIND", nargs="?", type=_kind, help="print only these rows"
+        "kind",
+        metavar="KIND",
+        nargs="?",
+        type=_kind,
+        choices=(*KINDS, *HISTORY_KINDS, *INTERNAL_KINDS),
+        help="print only these rows",
     )
     command.add_argument(
         "--at",
