@@ -44,6 +44,7 @@ from raftlog_state.records import (
     encode,
 )
 from raftlog_state.records.typed_columns import frames
+from raftlog_state.replay.row_versions import TOPIC_RECORDS
 from raftlog_state.replay.topics import LEADER_UNCHANGED
 from raftlog_state.tables.bucket_parts import (
     BucketRecords,
@@ -57,7 +58,6 @@ from raftlog_state.tables.bulk_load import BulkLoad, LoadSettings
 from raftlog_state.tables.columnar_replay import RecordColumns
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.progress import Progress
-from raftlog_state.tables.row_versions import TOPIC_RECORDS
 from raftlog_state.tables.schema import STATE_TABLE
 from raftlog_state.tables.stored_rows import split_state
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore

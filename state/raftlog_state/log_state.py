@@ -15,13 +15,14 @@ from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import LATEST, Resolved, resolve
 
 from .image import MetadataImage
+from .image.column_types import STRING
 from .loader.image_reader import ImageReader
 from .loader.payload import SkippedRecords
 from .log_changes import Offset, offset_spec
 from .records import Redactor
 from .tables.convert import columns_of
 from .tables.named_tables import NamedTables
-from .tables.schema import CLUSTER_ID, STRING
+from .tables.schema import CLUSTER_ID
 from .tables.selection import typed_table
 
 

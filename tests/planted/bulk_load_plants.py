@@ -11,7 +11,7 @@ BUCKETS: Final = f"{TABLES}/topic_buckets.py"
 REPLAY: Final = f"{TABLES}/bucket_replay.py"
 ROUTING: Final = f"{TABLES}/range_routing.py"
 PARTS: Final = f"{TABLES}/bucket_parts.py"
-VERSIONS: Final = f"{TABLES}/row_versions.py"
+VERSIONS: Final = "state/raftlog_state/replay/row_versions.py"
 WRITER: Final = f"{TABLES}/writer.py"
 LOADED: Final = "tests/state/tables/test_bulk_load.py"
 RANDOM: Final = f"{LOADED}::test_a_load_of_a_random_log_gives_the_tables_of_single_batches"
@@ -129,7 +129,7 @@ BULK_LOAD_PLANTS: Final = (
     ),
     Plant(
         bug="by columns: an aborted transaction takes effect",
-        path=f"{TABLES}/columnar_replay.py",
+        path="state/raftlog_state/replay/topic_records.py",
         old="~is_inside | (api_keys[ends] == _END)",
         new="~is_inside | (api_keys[ends] != _BEGIN)",
         tests=(RANDOM_COLUMNS,),

@@ -17,22 +17,36 @@ REDACTION: Final = "tests/state/records/test_redaction.py"
 BATCH: Final = "tests/state/tables/test_tables_batch.py"
 EXPORTS: Final = "tests/state/exports/test_exports.py"
 
-MERGED: Final = "tests/state/loader/test_merged_changes.py"
+TOPIC_ROWS: Final = "tests/state/loader/test_topic_rows.py"
 
 STATE_PLANTS: Final = (
     Plant(
-        bug="merged changes of a partition increment its epoch once",
-        path=f"{STATE}/replay/topics.py",
-        old="partition_epoch = row.partition_epoch + self.change_count",
-        new="partition_epoch = row.partition_epoch + 1",
-        tests=(MERGED,),
+        bug="partitions of a removed topic that no record of the range names stay in the image",
+        path=f"{STATE}/loader/topic_rows.py",
+        old="    for topic_id in whole:\n",
+        new="    for topic_id in cleared_names:\n",
+        tests=(TOPIC_ROWS,),
     ),
     Plant(
-        bug="changes of a partition are merged over the removal of its topic",
-        path=f"{STATE}/loader/merged_changes.py",
-        old='keys = fields.field("partition_id").to_numpy(), others_before, codes[:count]',
-        new='keys = fields.field("partition_id").to_numpy(), 0 * others_before, codes[:count]',
-        tests=(MERGED,),
+        bug="configs set before a topic of their name is created survive its removal in one range",
+        path=f"{STATE}/loader/topic_rows.py",
+        old="for name in (*created_names, *(row.name for row in removed)):",
+        new="for name in (row.name for row in removed):",
+        tests=(TOPIC_ROWS,),
+    ),
+    Plant(
+        bug="configs of brokers are left out of an image",
+        path=f"{STATE}/replay/topic_records.py",
+        old="            is_of_topics[rows[is_of_topic]] = True\n",
+        new="            is_of_topics[rows] = True\n",
+        tests=(TOPIC_ROWS,),
+    ),
+    Plant(
+        bug="records after the last one that is not of a topic are not counted",
+        path=f"{STATE}/loader/scans.py",
+        old="last=(int(offsets[-1]), int(leader_epochs[-1])",
+        new="last=(int(offsets[which[-1]]), int(leader_epochs[-1])",
+        tests=(TOPIC_ROWS,),
     ),
     Plant(
         bug="records skipped before a snapshot are counted after it",
@@ -170,8 +184,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="the leader epoch is unchanged when the same leader is given again",
         path=f"{STATE}/replay/topics.py",
-        old="int(record.leader != LEADER_UNCHANGED)",
-        new="int(record.leader not in (LEADER_UNCHANGED, row.leader))",
+        old="(record.leader != LEADER_UNCHANGED)",
+        new="(record.leader not in (LEADER_UNCHANGED, row.leader))",
         tests=("tests/state/loader/test_replay_topics.py",),
     ),
     Plant(

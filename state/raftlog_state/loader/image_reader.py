@@ -131,7 +131,7 @@ class ImageReader:
         loader = self._loader = self._loader_before(end_offset)
         start_offset = loader.next_offset
         scans = self._log.scan(start_offset, end_offset, columns=LOADER_COLUMNS)
-        for next_offset in advance(loader, scans):
+        for next_offset in advance(loader, scans, self._redactor):
             self._console.progress(next_offset - start_offset, end_offset - start_offset)
         self._log_omissions(loader)
         self._console.log(f"the state at end offset {end_offset} is built from {self._base}")

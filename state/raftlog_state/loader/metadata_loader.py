@@ -33,19 +33,18 @@ from raftlog.records.control import ControlRecord, UnknownControl
 from raftlog.types import SnapshotId
 from raftlog_state.errors import OffsetGapError, ReplayError, StateInvariantError
 from raftlog_state.fast_dataclass import fast_dataclass
-from raftlog_state.image import MetadataImage, Quorum, TransactionOutcome
+from raftlog_state.image import Entity, Key, MetadataImage, Quorum, Row, TransactionOutcome
 from raftlog_state.image.delta import MetadataDelta, RecordChanges
 from raftlog_state.records import (
     NO_OP_VALUE,
     RECORD_TYPES,
     DecodedRecord,
     MetadataRecord,
-    PartitionChangeRecord,
     UnknownRecord,
     decode,
 )
 from raftlog_state.replay import Position, replay
-from raftlog_state.replay.topics import MergedChange, replay_merged
+from raftlog_state.replay.state import Rows
 from raftlog_state.steps import complete, for_each_in_steps
 
 from .control_records import replay_control
@@ -139,6 +138,11 @@ class MetadataLoader:
         return tuple(self._skipped[kind] for kind in sorted(self._skipped))
 
     @property
+    def rows(self) -> Rows:
+        """Rows after the last record, without those of an open transaction."""
+        return self._delta
+
+    @property
     def image(self) -> MetadataImage:
         """Visible state: while a transaction is open, the state before it."""
         self._check_open()
@@ -192,14 +196,16 @@ class MetadataLoader:
         offsets: Sequence[int],
         leader_epochs: Sequence[int],
         timestamps_ms: Sequence[int],
-        payloads: Sequence[Payload | MergedChange],
+        payloads: Sequence[Payload],
         *,
         last: tuple[int, int, int],
+        written: Iterable[Row] = (),
+        deleted: Iterable[tuple[Entity, Key]] = (),
     ) -> list[RecordChanges]:
         """Append the records of a range that change rows of this state, which is a part of another.
 
-        The other records of the range, which are not in the columns, have the effect of NoOps; a
-        ``MergedChange`` has that of several.
+        The other records of the range, which are not in the columns, have the effect of NoOps; or
+        they are those that have ``written`` and ``deleted`` rows, whose changes are not returned.
         The caller has checked their offsets and epochs. ``last``: offset, leader epoch and
         timestamp of the last record of the range.
         """
@@ -212,6 +218,11 @@ class MetadataLoader:
             if offset >= self._next_offset:
                 self._skip_to(offset)
                 self._append_one(offset, leader_epoch, timestamp_ms, NO_OP_VALUE, changes)
+            for entity, key in deleted:
+                self._delta.delete(entity, key)
+            for row in written:
+                self._delta.put(row)
+            self._delta.take_changes()
         return changes
 
     def bootstrap(
@@ -276,7 +287,7 @@ class MetadataLoader:
         offset: int,
         leader_epoch: int,
         timestamp_ms: int,
-        payload: Payload | MergedChange,
+        payload: Payload,
         changes: list[RecordChanges],
     ) -> None:
         if offset != self._next_offset:
@@ -310,15 +321,10 @@ class MetadataLoader:
         reason = f"leader epoch {leader_epoch} is lower than the previous {self._leader_epoch}"
         return ReplayError(offset=offset, record=record, reason=reason)
 
-    def _handle_payload(
-        self, payload: Payload | MergedChange, at: Position, changes: list[RecordChanges]
-    ) -> None:
+    def _handle_payload(self, payload: Payload, at: Position, changes: list[RecordChanges]) -> None:
         transaction = self._transaction
         if not (payload is None or isinstance(payload, bytes | DecodedRecord)):
-            if isinstance(payload, MergedChange):
-                replay_merged(payload, self._delta, at)
-                self._collect(JSON_TYPES[PartitionChangeRecord], at, changes)
-            elif transaction is None:
+            if transaction is None:
                 self._replay_control(payload, at, changes)
             else:
                 transaction.controls.append((at, payload))

@@ -7,25 +7,31 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from raftlog.client import SnapshotReader
 from raftlog.errors import CorruptBatchError, RaftlogError
 from raftlog.limits import MIB
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
-from raftlog.records.control import decode_control
+from raftlog.records.control import ControlRecord, decode_control
 from raftlog_state.errors import MetadataParseError, ReplayError
 from raftlog_state.image.delta import RecordChanges
-from raftlog_state.replay.topics import MergedChange
+from raftlog_state.records import Redactor, decode
+from raftlog_state.replay.coded_columns import NotPlainError
 
-from .merged_changes import merge
 from .metadata_loader import LogRecord, MetadataLoader
 from .payload import Payload
+from .topic_rows import replay_topics
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
 LOADER_COLUMNS = Column.ALL_BUT_HEADERS
 """Columns of a scan that the loader reads. Only control records have keys."""
 
 WINDOW_BYTES: Final = 8 * MIB
-"""Values whose changes are merged: the more, the fewer rows are written."""
+"""Values that are replayed together: the more, the fewer rows are written."""
+RECORDS_MIN: Final = 1_000
+"""Fewer records are replayed one by one."""
 
 
 def append_scan(loader: MetadataLoader, records: RecordColumns) -> list[RecordChanges]:
@@ -35,15 +41,15 @@ def append_scan(loader: MetadataLoader, records: RecordColumns) -> list[RecordCh
     return loader.append_columns(*_columns(records))
 
 
-def advance(loader: MetadataLoader, scans: Iterable[Scan]) -> Iterator[int]:
+def advance(loader: MetadataLoader, scans: Iterable[Scan], redactor: Redactor) -> Iterator[int]:
     """Replay scans for the loader's image alone, and yield the next offset after several of them.
 
-    Changes of a partition are merged where that gives the same state, in windows of
-    ``WINDOW_BYTES`` of values. Raises the errors of ``append_scan`` and of ``scans``, in their
-    order.
+    Topics are replayed by columns where that gives the same state, in windows of ``WINDOW_BYTES``
+    of values. ``redactor`` is that of the loader's ``decode``. Raises the errors of
+    ``append_scan`` and of ``scans``, in their order.
     """
     for window in _windows(scans):
-        if not _append_merged(loader, window):
+        if not _append_window(loader, window, redactor):
             for records in window:
                 append_scan(loader, records)
         yield loader.next_offset
@@ -69,13 +75,15 @@ def _windows(scans: Iterable[Scan]) -> Iterator[list[RecordColumns]]:
         yield window
 
 
-def _append_merged(loader: MetadataLoader, window: Sequence[RecordColumns]) -> bool:
-    """Replay a window with its partition changes merged; False if nothing was done."""
+def _append_window(
+    loader: MetadataLoader, window: Sequence[RecordColumns], redactor: Redactor
+) -> bool:
+    """Replay a window with its topics by columns; False if nothing was done."""
     offsets = _numbers([records.offset for records in window])
     leader_epochs = _numbers([records.leader_epoch for records in window])
     is_plain = (
-        loader.open_transaction_offset is None
-        and not any(records.is_control.any() for records in window)
+        len(offsets) >= RECORDS_MIN
+        and loader.open_transaction_offset is None
         and offsets[0] == loader.next_offset
         and np.all(np.diff(offsets) == 1)
         and leader_epochs[0] >= loader.leader_epoch
@@ -83,26 +91,45 @@ def _append_merged(loader: MetadataLoader, window: Sequence[RecordColumns]) -> b
     )
     if not is_plain:
         return False
-    values = pa.concat_arrays([records.value for records in window])
     timestamps_ms = _numbers([records.timestamp_ms for records in window])
     try:
-        merged = merge(values)
-        if merged is None:
-            return False
-        remaining = values.take(pa.array(merged.remaining)).to_pylist()
-        values_left = zip(merged.remaining.tolist(), remaining, strict=True)
-        payloads: dict[int, Payload | MergedChange] = {**dict(values_left), **merged.changes}
-        which = sorted(payloads)
+        values, controls = _joined(window)
+        topics = replay_topics(loader.rows, values, offsets, redactor)
+        which = topics.others
+        payloads = decoded_payloads(values.take(pa.array(which)), redactor)
+        for row, control in controls.items():
+            payloads[int(np.searchsorted(which, row))] = control
         loader.append_selected(
             offsets[which].tolist(),
             leader_epochs[which].tolist(),
             timestamps_ms[which].tolist(),
-            [payloads[row] for row in which],
+            payloads,
             last=(int(offsets[-1]), int(leader_epochs[-1]), int(timestamps_ms[-1])),
+            written=topics.written,
+            deleted=topics.deleted,
         )
-    except (MetadataParseError, ReplayError):
-        return False  # record by record, the error has the offset of its record
+    except (MetadataParseError, NotPlainError, ReplayError):
+        return False  # record by record, an error has the offset of its record
     return True
+
+
+def _joined(
+    window: Sequence[RecordColumns],
+) -> tuple[pa.BinaryArray, dict[int, ControlRecord]]:
+    """Return the values of a window, null for control records, and these by their row."""
+    values: list[pa.BinaryArray] = []
+    controls: dict[int, ControlRecord] = {}
+    first = 0
+    for records in window:
+        column: Any = records.value
+        own = _controls(records)
+        if own:
+            is_control = pa.array(records.is_control)
+            column = pc.if_else(is_control, pa.scalar(None, column.type), column)
+        values.append(column)
+        controls |= {first + row: control for row, control in own.items()}
+        first += len(records)
+    return pa.concat_arrays(values), controls
 
 
 def _numbers(columns: list[Any]) -> Any:
@@ -129,19 +156,38 @@ def _log_records(scans: Iterable[Scan]) -> Iterator[LogRecord]:
 def _columns(
     records: RecordColumns,
 ) -> tuple[list[int], list[int], list[int], list[Payload]]:
-    offsets = _list(records.offset)
     payloads: list[Payload] = _list(records.value)
-    controls = np.flatnonzero(records.is_control).tolist()
-    if controls:
-        keys = _list(records.key)
-        for at in controls:
-            try:
-                payloads[at] = decode_control(keys[at], payloads[at])  # type: ignore[arg-type]
-            except CorruptBatchError as error:
-                raise ReplayError(
-                    offset=offsets[at], record="a control record", reason=error.reason
-                ) from None
-    return offsets, _list(records.leader_epoch), _list(records.timestamp_ms), payloads
+    for row, control in _controls(records).items():
+        payloads[row] = control
+    numbers = (records.offset, records.leader_epoch, records.timestamp_ms)
+    offsets, leader_epochs, timestamps_ms = map(_list, numbers)
+    return offsets, leader_epochs, timestamps_ms, payloads
+
+
+def _controls(records: RecordColumns) -> dict[int, ControlRecord]:
+    """Return the control records, by row."""
+    found = {}
+    for row in np.flatnonzero(records.is_control).tolist():
+        columns: tuple[Any, Any] = records.key, records.value
+        key, value = (column[row].as_py() for column in columns)
+        try:
+            found[row] = decode_control(key, value)
+        except CorruptBatchError as error:
+            offset = _list(records.offset)[row]
+            raise ReplayError(
+                offset=offset, record="a control record", reason=error.reason
+            ) from None
+    return found
+
+
+def decoded_payloads(values: pa.BinaryArray, redactor: Redactor) -> list[Payload]:
+    """Return redacted records; equal ones are decoded once.
+
+    Raises ``MetadataParseError`` if a value is damaged.
+    """
+    encoded = values.dictionary_encode()
+    decoded = [redactor.redact(decode(value)) for value in encoded.dictionary.to_pylist()]
+    return [None if index is None else decoded[index] for index in encoded.indices.to_pylist()]
 
 
 def _list(column: Any) -> list[Any]:

@@ -1,7 +1,9 @@
 """Replay of metadata records into a ``ReplayState``: one function for each record type.
 
 ``replay(record, state, at)`` dispatches to the implementations in the modules of this package.
-Transaction markers have none: ``MetadataLoader`` and the controller handle them.
+Transaction markers have none: ``MetadataLoader`` and the controller handle them. ``row_versions``
+has the versions of rows of topics, their partitions and configs that a range of records writes, by
+columns; it is imported by those that need it, with numpy and pyarrow.
 """
 
 from __future__ import annotations

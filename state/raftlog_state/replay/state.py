@@ -9,12 +9,8 @@ from raftlog_state.image import Entity, Group, Key, Row
 R = TypeVar("R", bound=Row)
 
 
-class ReplayState(Protocol):
-    """Rows by entity and key.
-
-    ``MetadataDelta`` writes over an image, and records each change. ``ControllerState`` is the one
-    state of a controller, and reverts to earlier offsets.
-    """
+class Rows(Protocol):
+    """Rows by entity and key, to read."""
 
     def find(self, kind: type[R], *key: int | str) -> R | None:
         """Return the current row by its type, or None."""
@@ -23,6 +19,14 @@ class ReplayState(Protocol):
     def group(self, group: Group) -> tuple[Key, ...]:
         """Return the current keys of a group's rows (see ``image.group_of``)."""
         ...
+
+
+class ReplayState(Rows, Protocol):
+    """Rows by entity and key.
+
+    ``MetadataDelta`` writes over an image, and records each change. ``ControllerState`` is the one
+    state of a controller, and reverts to earlier offsets.
+    """
 
     def keys(self, entity: Entity) -> list[Key]:
         """Return all current keys of an entity, in time linear in their number."""

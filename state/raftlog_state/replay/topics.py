@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from raftlog_state.image import Entity, PartitionRow, TopicRow
 from raftlog_state.image.row_schema import row_reader, row_updater
@@ -39,21 +39,6 @@ _partition_row: Final[Callable[[PartitionRecord, str, tuple[str, ...]], Partitio
 _changed_partition: Final[
     Callable[[PartitionRow, PartitionChangeRecord, int, int], PartitionRow]
 ] = row_updater(PartitionRow, PartitionChangeRecord, "leader_epoch", "partition_epoch")
-
-
-class MergedChange(NamedTuple):
-    """Changes of a partition: a record with the last value of each field that they set, their
-    number, and that of those that set the leader."""
-
-    record: PartitionChangeRecord
-    change_count: int
-    election_count: int
-
-    def apply(self, row: PartitionRow) -> PartitionRow:
-        """Return the partition after the changes."""
-        leader_epoch = row.leader_epoch + self.election_count
-        partition_epoch = row.partition_epoch + self.change_count
-        return _changed_partition(row, self.record, leader_epoch, partition_epoch)
 
 
 @replay.register
@@ -104,20 +89,12 @@ def partition_change(record: PartitionChangeRecord, state: ReplayState, at: Posi
         raise contradiction(record, at, what)
     if record.leader_recovery_state not in CHANGED_RECOVERY_STATES:
         raise contradiction(record, at, _unknown_recovery_state(record.leader_recovery_state))
-    after = MergedChange(record, 1, int(record.leader != LEADER_UNCHANGED)).apply(row)
+    leader_epoch = row.leader_epoch + (record.leader != LEADER_UNCHANGED)
+    after = _changed_partition(row, record, leader_epoch, row.partition_epoch + 1)
     if len(after.directories) != len(after.replicas):
         directories = _directories(record, after.directories, len(after.replicas), at)
         after = dataclasses.replace(after, directories=directories)
     state.replace(row, after)
-
-
-def replay_merged(merged: MergedChange, state: ReplayState, at: Position) -> None:
-    """Change a partition, as its changes that are merged do. None of them sets its replicas."""
-    record = merged.record
-    row = state.find(PartitionRow, record.topic_id, record.partition_id)
-    if row is None or len(row.directories) != len(row.replicas):
-        raise contradiction(record, at, "one of the changes that are merged is rejected")
-    state.replace(row, merged.apply(row))
 
 
 @replay.register

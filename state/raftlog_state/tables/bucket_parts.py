@@ -22,10 +22,11 @@ from raftlog_state.image.delta import RecordChanges, RowChange
 from raftlog_state.image.rows import Entity, Key
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.payload import Payload
-from raftlog_state.records import Redactor, decode
+from raftlog_state.loader.scans import decoded_payloads
+from raftlog_state.records import Redactor
+from raftlog_state.replay.coded_columns import Int64s
 
 from .cluster_cache import image_of
-from .coded_columns import Int64s
 from .columnar_replay import TOPIC_TABLES, RecordColumns, replay_columns
 from .convert import rows_of_changes, sequence_numbers
 from .latest import state_rows_of
@@ -249,12 +250,7 @@ def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
 
 
 def _payloads(records: BucketRecords, redactor: Redactor) -> list[Payload]:
-    """Return the redacted records; equal ones are decoded once."""
-    encoded = records.columns.values.dictionary_encode()
-    decoded = [redactor.redact(decode(value)) for value in encoded.dictionary.to_pylist()]
-    payloads: list[Payload] = [
-        None if index is None else decoded[index] for index in encoded.indices.to_pylist()
-    ]
+    payloads = decoded_payloads(records.columns.values, redactor)
     for row, control in records.controls.items():
         payloads[row] = control
     return payloads

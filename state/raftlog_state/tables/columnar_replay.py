@@ -15,44 +15,39 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.image.delta import Op
 from raftlog_state.image.rows import Entity, table_of
-from raftlog_state.records import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    EndTransactionRecord,
-    MetadataRecord,
-    Redactor,
-)
-from raftlog_state.records.typed_columns import frames, typed_columns
-
-from .coded_columns import Bools, Coded, Int64s, NotPlainError, require
-from .convert import US_PER_MS
-from .latest import living
-from .row_versions import (
+from raftlog_state.records import Redactor
+from raftlog_state.replay.coded_columns import Bools, Coded, Int64s, NotPlainError, require
+from raftlog_state.replay.row_versions import (
     TOPIC_RECORDS,
     Given,
     StoredColumns,
-    TypedRecords,
     Versions,
     last_set,
     sorted_order,
     versions_of,
 )
+from raftlog_state.replay.topic_records import (
+    MARKER_KEYS,
+    MARKERS,
+    Int32s,
+    TopicRecords,
+    topic_records,
+)
+
+from .convert import US_PER_MS
+from .latest import living
 from .schema import BEFORE_ORIGIN, CHANGES_TABLE, ORIGIN_COLUMNS, ROW, of_entities
 from .stored_rows import StateParts
 from .stores.protocol import rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
-MARKERS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
-MARKER_KEYS: Final = tuple(kind.schema.api_key for kind in MARKERS)
-_BEGIN, _END, _ABORT = MARKER_KEYS
 TOPIC_ENTITIES: Final = (Entity.TOPIC, Entity.PARTITION, Entity.CONFIG)
 TOPIC_TABLES: Final = tuple(map(table_of, TOPIC_ENTITIES))
 CHANGES_SCHEMA: Final = of_entities(CHANGES_TABLE.schema, TOPIC_ENTITIES)
@@ -79,44 +74,16 @@ def replay_columns(
     ``state``: the rows of the bucket before them.
     """
     try:
-        typed = typed_columns(records.values, (*TOPIC_RECORDS, *MARKERS), redactor)
-        api_keys, _ = frames(records.values)
-        is_applied, visible_offsets = _transactions(api_keys, records.offsets)
-        is_marker = np.isin(api_keys, MARKER_KEYS)
-        known_count = sum(len(typed[kind].rows) for kind in TOPIC_RECORDS)
-        require(is_plain=known_count == np.count_nonzero(~is_marker))
-        given: dict[type[MetadataRecord], TypedRecords] = {}
-        for kind in TOPIC_RECORDS:
-            is_kept = is_applied[typed[kind].rows]
-            rows = typed[kind].rows[is_kept].astype(np.int64)
-            given[kind] = TypedRecords(rows, typed[kind].fields.filter(pa.array(is_kept)))
+        found = topic_records(records.values, records.offsets, redactor)
+        is_marker = np.isin(found.api_keys, MARKER_KEYS)
+        require(is_plain=np.all(found.is_of_topics | is_marker))
         stored, origins = _stored(state)
-        versions = versions_of(Given(row_count=len(records.offsets), records=given, stored=stored))
+        versions = versions_of(
+            Given(row_count=len(records.offsets), records=found.by_type, stored=stored)
+        )
     except (NotPlainError, MetadataParseError):
         return None
-    return ColumnarChanges(records, api_keys, visible_offsets, stored, origins, versions)
-
-
-def _transactions(api_keys: npt.NDArray[np.int32], offsets: Int64s) -> tuple[Bools, Int64s]:
-    """Return which records take effect, and at which offset; markers do not.
-
-    Raises:
-        NotPlainError: a transaction is not completed, or its markers have no counterparts.
-    """
-    rows = np.flatnonzero(np.isin(api_keys, MARKER_KEYS))
-    is_applied = np.ones(len(offsets), dtype=np.bool_)
-    if not len(rows):
-        return is_applied, offsets
-    begins, ends = rows[::2], rows[1::2]
-    require(is_plain=len(begins) == len(ends))
-    require(is_plain=np.all(api_keys[begins] == _BEGIN) and np.all(api_keys[ends] != _BEGIN))
-    at = np.arange(len(offsets))
-    which = np.searchsorted(begins, at, side="right") - 1
-    ends = ends[np.maximum(which, 0)]
-    is_inside = (which >= 0) & (at <= ends)
-    is_applied = ~is_inside | (api_keys[ends] == _END)
-    is_applied[rows] = False
-    return is_applied, np.where(is_inside, offsets[ends], offsets)
+    return ColumnarChanges(records, found, stored, origins, versions)
 
 
 def _stored(state: StateParts) -> tuple[dict[Entity, StoredColumns], pa.Table]:
@@ -145,16 +112,14 @@ class ColumnarChanges:
     def __init__(
         self,
         records: RecordColumns,
-        api_keys: npt.NDArray[np.int32],
-        visible_offsets: Int64s,
+        found: TopicRecords,
         stored: Mapping[Entity, StoredColumns],
         origins: pa.Table,
         versions: Sequence[Versions],
     ) -> None:
         self._versions = versions
         self._entities = pa.array([str(of.entity) for of in versions])
-        self._visible_offsets = visible_offsets
-        self._origins = _origins(records, visible_offsets, origins)
+        self._origins = _origins(records, found.visible_offsets, origins)
         self._starts = np.cumsum([0, *(len(of.keys) for of in versions)])
         key_starts = np.cumsum([0, *(len(of.key_texts) for of in versions)])
         pairs = list(zip(versions, key_starts, strict=False))
@@ -173,7 +138,7 @@ class ColumnarChanges:
         self._seqs = np.arange(len(self._positions)) - np.repeat(starts, counts)
         is_last = np.append(self._keys[1:] != self._keys[:-1], True)[: len(self._keys)]
         self.last = np.flatnonzero(is_last[self._changes])
-        self._record_types = _record_types(api_keys)
+        self._record_types = _record_types(found.api_keys)
         self._changed = _changed_names(versions, self._has_before & ~self._is_deleted)
         self.row_counts = self._row_counts(stored)
 
@@ -268,7 +233,7 @@ def _origins(records: RecordColumns, visible_offsets: Int64s, stored: pa.Table) 
     return pa.concat_tables([pa.table(arrays, schema=schema), stored.cast(schema)]).combine_chunks()
 
 
-def _record_types(api_keys: npt.NDArray[np.int32]) -> pa.Array:
+def _record_types(api_keys: Int32s) -> pa.Array:
     """Return Kafka's name of each record's type."""
     names = {kind.schema.api_key: kind.schema.json_type for kind in (*TOPIC_RECORDS, *MARKERS)}
     numbers = np.zeros(max(names) + 1, dtype=np.int64)

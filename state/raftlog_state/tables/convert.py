@@ -22,13 +22,14 @@ import numpy as np
 import pyarrow as pa
 
 from raftlog_state.fast_dataclass import positional_constructor
+from raftlog_state.image.column_types import column_type
 from raftlog_state.image.delta import RecordChanges, RowChange
 from raftlog_state.image.row_schema import ColumnSchema, Kind, Parts, Special, row_schema
 from raftlog_state.image.rows import ROW_TYPES, ConfigRow, Entity, Row
 from raftlog_state.records import is_redacted
 from raftlog_state.records.declare import Array
 
-from .schema import BY_ENTITY, CHANGES_TABLE, PROGRESS, ROW, column_type
+from .schema import BY_ENTITY, CHANGES_TABLE, PROGRESS, ROW
 
 US_PER_MS: Final = 1_000
 _LONG_MAX: Final = 2**63 - 1

@@ -18,21 +18,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from raftlog_state.image.column_types import BIGINT, STRING, STRINGS, TIMESTAMP, Columns
 from raftlog_state.image.rows import Entity, Row
 
 from .convert import plain_values, rows_of
 from .progress import Progress
 from .schema import (
-    BIGINT,
     BY_ENTITY,
     CLUSTER_ID,
     ORIGIN_COLUMNS,
     ROW,
     STATE_TABLE,
-    STRING,
-    STRINGS,
-    TIMESTAMP,
-    Columns,
     TypedTable,
 )
 from .stores.protocol import Condition, filtered, mask_of, rows_where

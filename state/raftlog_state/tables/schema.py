@@ -20,9 +20,19 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
-from raftlog_state.image.row_schema import Kind, Parts, Special, row_schema
-from raftlog_state.image.rows import ROW_TYPES, Entity, Row, Voter, table_of
-from raftlog_state.records.declare import Array, Scalar
+from raftlog_state.image.column_types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    INT,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    Columns,
+    part_type,
+    row_columns,
+)
+from raftlog_state.image.rows import ROW_TYPES, Entity, Voter, table_of
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -35,61 +45,6 @@ RETENTION: Final = "interval 1 day"
 Past states are read from ``changes``, not from old versions. Each micro-batch adds a file and an
 entry of Delta's log, and an append with delta-rs takes longer the more entries a local log has.
 """
-
-BOOLEAN: Final = pa.bool_()
-INT: Final = pa.int32()
-BIGINT: Final = pa.int64()
-DOUBLE: Final = pa.float64()
-STRING: Final = pa.string()
-BINARY: Final = pa.binary()
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-STRINGS: Final = pa.list_(STRING)
-
-Columns = Mapping[str, pa.DataType]
-
-_SCALARS: Final[Mapping[Scalar | Special, pa.DataType]] = {
-    Scalar.BOOL: BOOLEAN,
-    Scalar.INT8: INT,
-    Scalar.INT16: INT,
-    Scalar.UINT16: INT,
-    Scalar.INT32: INT,
-    Scalar.INT64: BIGINT,
-    Scalar.FLOAT64: DOUBLE,
-    Scalar.UUID: STRING,
-    Scalar.STRING: STRING,
-    Scalar.BYTES: BINARY,
-    Special.TIMESTAMP_MS: TIMESTAMP,
-    Special.TEXT_PAIRS: pa.map_(STRING, STRING),
-}
-
-
-def column_type(kind: Kind) -> pa.DataType:
-    """Return the type of a row's field."""
-    if isinstance(kind, Array):
-        assert isinstance(kind.element, Scalar), "an array of structs is declared with its parts"
-        return pa.list_(column_type(kind.element))
-    if isinstance(kind, Parts):
-        part = part_type(kind.part)
-        if not kind.by_name:
-            return pa.list_(part)
-        return pa.map_(part[0].type, pa.struct(list(part)[1:]))
-    return STRING if isinstance(kind, type) else _SCALARS[kind]
-
-
-def part_type(part: type) -> pa.StructType:
-    """Return the type of a part of a row."""
-    return pa.struct({entry.column: column_type(entry.kind) for entry in row_schema(part)})
-
-
-def row_columns(kind: type[Row]) -> dict[str, pa.DataType]:
-    """Return the columns of a row's fields, the name of a code after it."""
-    columns: dict[str, pa.DataType] = {}
-    for entry in row_schema(kind):
-        columns[entry.column] = column_type(entry.kind)
-        if entry.has_enum_name:
-            columns[f"{entry.column}_name"] = STRING
-    return columns
-
 
 VOTERS: Final = pa.list_(part_type(Voter))
 

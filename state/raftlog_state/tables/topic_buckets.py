@@ -24,11 +24,8 @@ import pyarrow.compute
 
 from raftlog_state.image.rows import Entity
 from raftlog_state.records import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
     ClearElrRecord,
     ConfigRecord,
-    EndTransactionRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -46,6 +43,7 @@ from raftlog_state.records.typed_columns import (
     no_ops,
     typed_columns,
 )
+from raftlog_state.replay.topic_records import MARKER_KEYS
 from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 
 from .stored_rows import StateParts
@@ -66,10 +64,6 @@ _WITH_NAMES: Final = (TopicRecord, ConfigRecord, ClearElrRecord)
 _NAMES_ONLY: Final = Redactor(reveal=True)
 """Names and ids are read of records, no values, which may be secret."""
 _SIZES: Final = {Scalar.INT32: 4, Scalar.INT64: 8, Scalar.INT16: 2, Scalar.INT8: 1}
-_MARKER_KEYS: Final = [
-    kind.schema.api_key
-    for kind in (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
-]
 
 
 class UnsplitRecordError(Exception):
@@ -105,7 +99,7 @@ class TopicBuckets:
             values = kept.combine_chunks() if isinstance(kept, pa.ChunkedArray) else kept
         api_keys, versions = frames(values)
         found = np.full(len(values), CLUSTER, dtype=np.int32)
-        found[np.isin(api_keys, _MARKER_KEYS)] = EVERY_BUCKET
+        found[np.isin(api_keys, MARKER_KEYS)] = EVERY_BUCKET
         found[no_ops(values, api_keys)] = NO_BUCKET
         typed = typed_columns(values, _WITH_NAMES, _NAMES_ONLY)
         for row, topic_id, name in _rows(typed[TopicRecord], "topic_id", "name"):

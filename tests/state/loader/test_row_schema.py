@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import pytest
 
+from raftlog_state.image.column_types import BIGINT, column_type, row_columns
+from raftlog_state.image.column_types import STRING as TEXT
 from raftlog_state.image.row_schema import (
     column,
     row,
@@ -20,8 +22,6 @@ from raftlog_state.records.declare import BYTES, INT64, STRING, MetadataRecord, 
 from raftlog_state.records.reader import record_reader
 from raftlog_state.records.schema_topics import PartitionChangeRecord, PartitionRecord
 from raftlog_state.records.writer import record_writer
-from raftlog_state.tables.schema import BIGINT, column_type, row_columns
-from raftlog_state.tables.schema import STRING as TEXT
 
 STATE = Path(__file__).parents[3] / "state"
 FRAME_BYTES = 3

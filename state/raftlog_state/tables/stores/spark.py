@@ -27,7 +27,8 @@ from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from raftlog_state.errors import TablesError
-from raftlog_state.tables.schema import BIGINT, CLUSTER_ID, STATE_TABLE, STRING, StoredTable
+from raftlog_state.image.column_types import BIGINT, STRING
+from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
 
 from .protocol import (
     AnyOf,

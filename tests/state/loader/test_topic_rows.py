@@ -1,23 +1,30 @@
-"""An image with merged changes of partitions is that of all records one by one."""
+"""An image whose topics are replayed by columns is that of all records one by one.
+
+``RAFTLOG_TOPIC_ROWS_SEEDS=500`` sets the number of random histories.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator, Sequence
 
-import pyarrow as pa
 import pytest
+from tests.support.log_builder import begin, control_batch
 from tests.support.metadata_logs import CLUSTERS, LOGS
 from tests.support.random_metadata import RandomLog
+from tests.support.random_topics import Topics
+from tests.support.small_logs import END_TRANSACTION
 
 from raftlog.client import open_path
 from raftlog.errors import CorruptBatchError
-from raftlog.records.batch_columns import Scan
+from raftlog.records.batch_columns import RecordColumns, Scan
 from raftlog.records.builder import BatchBuilder
+from raftlog.records.control import LeaderChange
 from raftlog.records.scan import scan
 from raftlog_state.errors import OffsetGapError, ReplayError
-from raftlog_state.loader import merged_changes, scans
-from raftlog_state.loader.merged_changes import merge
+from raftlog_state.image import Entity, MetadataImage
+from raftlog_state.loader import scans
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.scans import LOADER_COLUMNS, advance, append_scan, load_snapshot
 from raftlog_state.records import (
@@ -27,8 +34,11 @@ from raftlog_state.records import (
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    Redactor,
+    RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    decode,
     encode,
 )
 
@@ -36,11 +46,13 @@ IDS = [f"{number:021d}A" for number in range(1, 8)]
 PARTITIONS = 4
 DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAQ"
 OTHER_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAGQ"
+REVEALED = Redactor(reveal=True)
+SEEDS = int(os.environ.get("RAFTLOG_TOPIC_ROWS_SEEDS", "8"))
 
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged_changes, "RECORDS_MIN", 2)
+    monkeypatch.setattr(scans, "RECORDS_MIN", 2)
     monkeypatch.setattr(scans, "WINDOW_BYTES", 6_000)
 
 
@@ -129,19 +141,33 @@ def assert_same(found: MetadataLoader, expected: MetadataLoader) -> None:
     assert found.skipped == expected.skipped
     assert found.open_transaction_offset == expected.open_transaction_offset
     assert found.image == expected.image
+    assert_same_groups(found.image, expected.image)
     assert found.image.timestamp_ms == expected.image.timestamp_ms
 
 
-def assert_advanced(values: Sequence[bytes], seed: int) -> None:
-    expected, found = MetadataLoader(), MetadataLoader()
+def assert_same_groups(found: MetadataImage, expected: MetadataImage) -> None:
+    """Assert that the indexes of rows are equal, in any order."""
+    of_found, of_expected = (
+        {group: sorted(keys) for group, keys in image.groups().items()}
+        for image in (found, expected)
+    )
+    assert of_found == of_expected
+
+
+def loader_of(redactor: Redactor) -> MetadataLoader:
+    return MetadataLoader(decode=lambda value: redactor.redact(decode(value)))
+
+
+def assert_advanced(values: Sequence[bytes], seed: int, redactor: Redactor = REVEALED) -> None:
+    expected, found = loader_of(redactor), loader_of(redactor)
     for one in scans_of(values, random.Random(seed)):
         append_scan(expected, one.records)
-    ends = list(advance(found, scans_of(values, random.Random(seed))))
+    ends = list(advance(found, scans_of(values, random.Random(seed)), redactor))
     assert ends[-1] == len(values)
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_partitions_after_many_changes_are_those_of_all_records(seed: int) -> None:
     assert_advanced([encode(record) for record in random_records(seed, 1_500)], seed)
 
@@ -166,27 +192,45 @@ def test_bundled_logs_have_the_same_state(cluster: str) -> None:
             load_snapshot(loader, log.read_snapshot(snapshot_id))
     for one in log.scan(start, log.log_end_offset, columns=LOADER_COLUMNS):
         append_scan(expected, one.records)
-    for _ in advance(found, log.scan(start, log.log_end_offset, columns=LOADER_COLUMNS)):
+    rest = log.scan(start, log.log_end_offset, columns=LOADER_COLUMNS)
+    for _ in advance(found, rest, REVEALED):
         pass
     assert_same(found, expected)
 
 
-def test_most_changes_of_partitions_are_merged() -> None:
-    chance = random.Random(1)
-    others = [change(chance, chance.choice(IDS)) for _ in range(600)]
-    kept = [number for number, record in enumerate(others) if record.replicas is not None]
-    keys = {(record.topic_id, record.partition_id) for record in others}
-    moved = {(others[number].topic_id, others[number].partition_id) for number in kept}
-    found = merge(pa.array(map(encode, others), pa.binary()))
-    assert found is not None
-    changes = found.changes.values()
-    merged = [(one.record.topic_id, one.record.partition_id) for one in changes]
-    assert sorted(merged) == sorted(keys - moved) != []
-    counts = sum(one.change_count for one in changes)
-    assert counts + len(found.remaining) == 600
-    assert [others[n] for n in found.remaining] == [
-        record for record in others if (record.topic_id, record.partition_id) in moved
-    ]
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_topics_in_transactions_and_with_secrets_have_the_same_state(seed: int) -> None:
+    """Also where the rows of a window are those of many before it, and names are used again."""
+    redactor = Redactor(key=b"a redaction key of 30 characters")
+    assert_advanced(list(Topics(random.Random(seed)).values(600)), seed, redactor)
+
+
+def window_of(values: Sequence[bytes], *, control: bytes | None = None) -> list[RecordColumns]:
+    """Return the records of scans as one window."""
+    found = [one.records for one in scans_of(values, random.Random(4))]
+    return found if control is None else [*found, scan(control, columns=LOADER_COLUMNS).records]
+
+
+def test_records_of_a_window_are_replayed_by_columns() -> None:
+    """With control records, transactions, and records that are not of topics."""
+    values = list(Topics(random.Random(3)).values(400))
+    values += [encode(NoOpRecord()), encode(RegisterBrokerRecord(broker_id=1))]
+    control = control_batch([LeaderChange(leader_id=7)], base_offset=len(values), epoch=9)
+    window = window_of(values, control=control)
+    expected, found = MetadataLoader(), MetadataLoader()
+    for records in window:
+        append_scan(expected, records)
+    assert scans._append_window(found, window, REVEALED)
+    assert_same(found, expected)
+    assert found.image.rows(Entity.EPOCH)
+    assert found.image.rows(Entity.TRANSACTION) == expected.image.rows(Entity.TRANSACTION) != []
+
+
+def test_a_window_that_ends_in_a_transaction_is_replayed_record_by_record() -> None:
+    records = [encode(record) for record in created(IDS[0])]
+    values = [*records, begin("t"), *map(encode, created(IDS[1])), END_TRANSACTION]
+    assert not scans._append_window(MetadataLoader(), window_of(values[:-1]), REVEALED)
+    assert scans._append_window(MetadataLoader(), window_of(values), REVEALED)
 
 
 WRONG = {
@@ -208,7 +252,7 @@ def test_a_record_that_contradicts_the_state_has_the_same_error(record: Metadata
     errors = []
     for replay in (
         lambda loader: [append_scan(loader, one.records) for one in scans_of(values, chance())],
-        lambda loader: list(advance(loader, scans_of(values, chance()))),
+        lambda loader: list(advance(loader, scans_of(values, chance()), REVEALED)),
     ):
         with pytest.raises(ReplayError) as raised:
             replay(MetadataLoader())
@@ -224,9 +268,9 @@ def test_a_damaged_value_and_a_gap_have_the_loaders_errors() -> None:
     values = [encode(record) for record in random_records(6, 200)]
     damaged = [*values[:150], encode(change(random.Random(1), IDS[0]))[:-1], *values[150:]]
     with pytest.raises(ReplayError, match="150"):
-        list(advance(MetadataLoader(), scans_of(damaged, random.Random(3))))
+        list(advance(MetadataLoader(), scans_of(damaged, random.Random(3)), REVEALED))
     with pytest.raises(OffsetGapError):
-        list(advance(MetadataLoader(), scans_of(values, random.Random(3), offset=7)))
+        list(advance(MetadataLoader(), scans_of(values, random.Random(3), offset=7), REVEALED))
 
 
 def test_records_before_damage_of_the_log_are_replayed_first() -> None:
@@ -238,5 +282,5 @@ def test_records_before_damage_of_the_log_are_replayed_first() -> None:
 
     loader = MetadataLoader()
     with pytest.raises(CorruptBatchError):
-        list(advance(loader, damaged()))
+        list(advance(loader, damaged(), REVEALED))
     assert loader.next_offset == len(values)

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog_state.enums import CONFIG_RESOURCE_TYPES, LEADER_RECOVERY_STATES, enum_name
+from raftlog_state.image.column_types import column_type
 from raftlog_state.image.delta import key_json
 from raftlog_state.image.row_schema import row_schema
 from raftlog_state.image.rows import DIRECTORY_MIGRATING, Entity, PartitionRow
@@ -41,12 +42,6 @@ from raftlog_state.records import (
     is_redacted,
 )
 from raftlog_state.records.declare import Array
-from raftlog_state.replay.topics import (
-    CONFIG_OF_TOPIC,
-    LEADER_UNCHANGED,
-    RECOVERY_STATES,
-    RECOVERY_UNCHANGED,
-)
 
 from .coded_columns import (
     NULL,
@@ -60,7 +55,12 @@ from .coded_columns import (
     numbers,
     require,
 )
-from .schema import column_type
+from .topics import (
+    CONFIG_OF_TOPIC,
+    LEADER_UNCHANGED,
+    RECOVERY_STATES,
+    RECOVERY_UNCHANGED,
+)
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 

@@ -1,0 +1,211 @@
+"""Rows of topics, their partitions and configs after a range of a log, by columns of its records.
+
+Most records of a long log change partitions, each of them many times. A state after the range does
+not need the rows between, and has no Python object of a record.
+
+Rules of this file:
+
+1. The rows are those that ``replay`` writes record by record, or there are none: what contradicts
+   the state, or is not plain, is left to the loader.
+2. Of the rows before the range, those that its records name are converted to columns, and those
+   that are deleted with a topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from raftlog_state.fast_dataclass import positional_constructor
+from raftlog_state.image import ROW_TYPES, ConfigRow, Entity, Key, PartitionRow, Row, TopicRow
+from raftlog_state.image.column_types import column_type
+from raftlog_state.image.row_schema import row_schema
+from raftlog_state.records import (
+    ClearElrRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Redactor,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from raftlog_state.records.typed_columns import no_ops
+from raftlog_state.replay.coded_columns import Coded, Column, Int64s
+from raftlog_state.replay.row_versions import (
+    Given,
+    StoredColumns,
+    TypedRecords,
+    Versions,
+    is_first,
+    versions_of,
+)
+from raftlog_state.replay.state import Rows
+from raftlog_state.replay.topic_records import topic_records
+from raftlog_state.replay.topics import CONFIG_OF_TOPIC
+
+_CONSTRUCTORS: Final[Mapping[Entity, Callable[..., Row]]] = {
+    entity: positional_constructor(kind, [entry.name for entry in row_schema(kind)])
+    for entity, kind in ROW_TYPES.items()
+}
+_KEY_COLUMNS: Final[Mapping[Entity, tuple[str, ...]]] = {
+    Entity.TOPIC: ("topic_id",),
+    Entity.PARTITION: ("topic_id", "partition_id"),
+    Entity.CONFIG: ("resource_type", "resource_name", "name"),
+}
+"""Columns of the keys of rows, in the order of ``Row.key``."""
+_WITH_TOPIC_ID: Final = (TopicRecord, PartitionRecord, PartitionChangeRecord, RemoveTopicRecord)
+
+
+class TopicRows(NamedTuple):
+    """Rows of topics that a range has written, and keys of those that it has deleted.
+
+    ``others``: the numbers of its records that are not of topics, without NoOps.
+    """
+
+    written: list[Row]
+    deleted: list[tuple[Entity, Key]]
+    others: Int64s
+
+
+def replay_topics(
+    before: Rows, values: pa.BinaryArray, offsets: Int64s, redactor: Redactor
+) -> TopicRows:
+    """Return the rows of topics after the records of a range; ``before`` has those before it.
+
+    Raises:
+        NotPlainError: the loader is needed.
+        MetadataParseError: a value is damaged.
+    """
+    found = topic_records(values, offsets, redactor)
+    topics, partitions, configs = _touched(before, found.by_type)
+    stored = {
+        Entity.TOPIC: _stored(TopicRow, topics),
+        Entity.PARTITION: _stored(PartitionRow, partitions),
+        Entity.CONFIG: _stored(ConfigRow, configs),
+    }
+    given = Given(row_count=len(values), records=found.by_type, stored=stored)
+    written: list[Row] = []
+    deleted: list[tuple[Entity, Key]] = []
+    for versions in versions_of(given):
+        first, last = _bounds(versions)
+        is_deleted = versions.is_deleted[last]
+        written += _rows(versions, last[~is_deleted & ~versions.is_stored[last]])
+        deleted += _keys(versions, last[is_deleted & versions.is_stored[first]])
+    is_other = ~found.is_of_topics & ~no_ops(values, found.api_keys)
+    return TopicRows(written, deleted, np.flatnonzero(is_other))
+
+
+def _touched(
+    before: Rows, records: Mapping[type[MetadataRecord], TypedRecords]
+) -> tuple[list[TopicRow], list[PartitionRow], list[ConfigRow]]:
+    """Return the rows before a range that its records change, delete or must not repeat."""
+
+    def distinct(kind: type[MetadataRecord], name: str) -> Iterable[str]:
+        found: list[str] = records[kind].column(name).unique().to_pylist()
+        return found
+
+    ids = {one for kind in _WITH_TOPIC_ID for one in distinct(kind, "topic_id")}
+    created_names = distinct(TopicRecord, "name")
+    cleared_names = distinct(ClearElrRecord, "topic_name")
+    for name in (*created_names, *cleared_names):
+        ids.update(str(key[0]) for key in before.group((Entity.TOPIC, name, "")))
+    topics = {one: row for one in ids if (row := before.find(TopicRow, one)) is not None}
+
+    removed = [topics[one] for one in distinct(RemoveTopicRecord, "topic_id") if one in topics]
+    whole = {row.topic_id for row in removed}
+    for name in cleared_names:
+        whole.update(str(key[0]) for key in before.group((Entity.TOPIC, name, "")))
+    partition_keys = set(_partition_keys(records, topics.keys() - whole))
+    for topic_id in whole:
+        partition_keys.update(before.group((Entity.PARTITION, topic_id, "")))
+
+    config_keys = set(_config_keys(records[ConfigRecord]))
+    for name in (*created_names, *(row.name for row in removed)):
+        config_keys.update(before.group((Entity.CONFIG, CONFIG_OF_TOPIC, name)))
+    partitions = (before.find(PartitionRow, *key) for key in partition_keys)
+    configs = (before.find(ConfigRow, *key) for key in config_keys)
+    return (
+        list(topics.values()),
+        [row for row in partitions if row is not None],
+        [row for row in configs if row is not None],
+    )
+
+
+def _partition_keys(
+    records: Mapping[type[MetadataRecord], TypedRecords], topic_ids: Iterable[str]
+) -> Iterator[Key]:
+    """Yield the keys of partitions of these topics that records create or change."""
+    parts = [records[PartitionRecord], records[PartitionChangeRecord]]
+    ids, numbers = (
+        pa.concat_arrays([part.column(name) for part in parts])
+        for name in ("topic_id", "partition_id")
+    )
+    encoded = ids.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    wanted = set(topic_ids)
+    is_wanted = np.array([name in wanted for name in names], np.bool_)
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    places = codes[is_wanted[codes]] << 32 | numbers.to_numpy()[is_wanted[codes]]
+    for place in np.unique(places).tolist():
+        yield names[place >> 32], place & 0xFFFF_FFFF
+
+
+def _config_keys(configs: TypedRecords) -> Iterator[Key]:
+    resources, names = (configs.column(name).to_pylist() for name in ("resource_name", "name"))
+    for resource, name in zip(resources, names, strict=True):
+        yield CONFIG_OF_TOPIC, resource, name
+
+
+def _stored(kind: type[Row], rows: Sequence[Row]) -> StoredColumns:
+    """Return the columns of rows."""
+    columns = {
+        entry.column: _encoded(list(map(attrgetter(entry.name), rows)), column_type(entry.kind))
+        for entry in row_schema(kind)
+    }
+    return StoredColumns(pa.table(columns), np.arange(len(rows)))
+
+
+def _encoded(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return a column; each distinct value, most often a tuple, is converted once."""
+    codes: dict[Any, int] = {}
+    rows = [codes.setdefault(value, len(codes)) for value in values]
+    return pa.array(list(codes), kind).take(pa.array(rows, pa.int64()))
+
+
+def _bounds(versions: Versions) -> tuple[Int64s, Int64s]:
+    """Return the numbers of the first and of the last version of each key."""
+    first = np.flatnonzero(is_first(versions.keys))
+    return first, np.append(first[1:], len(versions.keys))[: len(first)] - 1
+
+
+def _rows(versions: Versions, which: Int64s) -> list[Row]:
+    fields = (
+        _values(versions.columns[entry.column], which)
+        for entry in row_schema(ROW_TYPES[versions.entity])
+    )
+    return list(map(_CONSTRUCTORS[versions.entity], *fields))
+
+
+def _keys(versions: Versions, which: Int64s) -> Iterator[tuple[Entity, Key]]:
+    """Yield entity and key of these versions."""
+    names = _KEY_COLUMNS[versions.entity]
+    keys = zip(*(_values(versions.columns[name], which) for name in names), strict=True)
+    return zip(repeat(versions.entity), keys)
+
+
+def _values(column: Column, which: Int64s) -> list[Any]:
+    """Return the values of a field at these rows; each distinct one is converted once."""
+    if not isinstance(column, Coded):
+        found: list[Any] = column.take(pa.array(which)).to_pylist()
+        return found
+    used, codes = np.unique(column.codes[which], return_inverse=True)
+    values = column.values.take(pa.array(used)).to_pylist()
+    if pa.types.is_list(column.values.type):
+        values = list(map(tuple, values))
+    return [values[code] for code in codes.tolist()]

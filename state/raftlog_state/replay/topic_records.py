@@ -1,0 +1,94 @@
+"""Records of topics, their partitions and configs as columns, those that take effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from raftlog_state.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+    Redactor,
+)
+from raftlog_state.records.typed_columns import frames, typed_columns
+
+from .coded_columns import Bools, Int64s, require
+from .row_versions import TOPIC_RECORDS, TypedRecords
+from .topics import CONFIG_OF_TOPIC
+
+Int32s = npt.NDArray[np.int32]
+
+MARKERS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+MARKER_KEYS: Final = tuple(kind.schema.api_key for kind in MARKERS)
+_BEGIN, _END, _ABORT = MARKER_KEYS
+
+
+class TopicRecords(NamedTuple):
+    """Records of a range that are of topics: ``by_type`` has those that take effect.
+
+    The other columns have a row for each record of the range.
+    """
+
+    by_type: Mapping[type[MetadataRecord], TypedRecords]
+    is_of_topics: Bools
+    api_keys: Int32s
+    visible_offsets: Int64s
+
+
+def topic_records(values: pa.BinaryArray, offsets: Int64s, redactor: Redactor) -> TopicRecords:
+    """Return the records of topics among the records of a range, which may have nulls.
+
+    Raises:
+        NotPlainError: a transaction is not completed, or its markers have no counterparts.
+        MetadataParseError: a value is damaged.
+    """
+    api_keys, _ = frames(values)
+    is_applied, visible_offsets = _transactions(api_keys, offsets)
+    typed = typed_columns(values, (*TOPIC_RECORDS, *MARKERS), redactor)
+    is_marker = np.isin(api_keys, MARKER_KEYS)
+    require(is_plain=sum(len(typed[kind].rows) for kind in MARKERS) == np.count_nonzero(is_marker))
+    is_of_topics = np.zeros(len(values), np.bool_)
+    by_type: dict[type[MetadataRecord], TypedRecords] = {}
+    for kind in TOPIC_RECORDS:
+        rows, fields = typed[kind].rows.astype(np.int64), typed[kind].fields
+        is_kept = is_applied[rows]
+        if kind is ConfigRecord:
+            is_of_topic = fields.field("resource_type").to_numpy() == CONFIG_OF_TOPIC
+            is_of_topics[rows[is_of_topic]] = True
+            is_kept &= is_of_topic
+        else:
+            is_of_topics[rows] = True
+        if not is_kept.all():
+            rows, fields = rows[is_kept], fields.filter(pa.array(is_kept))
+        by_type[kind] = TypedRecords(rows, fields)
+    return TopicRecords(by_type, is_of_topics, api_keys, visible_offsets)
+
+
+def _transactions(api_keys: Int32s, offsets: Int64s) -> tuple[Bools, Int64s]:
+    """Return which records take effect, and at which offset; markers do not.
+
+    Raises:
+        NotPlainError: a transaction is not completed, or its markers have no counterparts.
+    """
+    rows = np.flatnonzero(np.isin(api_keys, MARKER_KEYS))
+    is_applied = np.ones(len(offsets), dtype=np.bool_)
+    if not len(rows):
+        return is_applied, offsets
+    begins, ends = rows[::2], rows[1::2]
+    require(is_plain=len(begins) == len(ends))
+    require(is_plain=np.all(api_keys[begins] == _BEGIN) and np.all(api_keys[ends] != _BEGIN))
+    at = np.arange(len(offsets))
+    which = np.searchsorted(begins, at, side="right") - 1
+    ends = ends[np.maximum(which, 0)]
+    is_inside = (which >= 0) & (at <= ends)
+    is_applied = ~is_inside | (api_keys[ends] == _END)
+    is_applied[rows] = False
+    return is_applied, np.where(is_inside, offsets[ends], offsets)
