@@ -323,6 +323,20 @@ QUORUM_PLANTS: Final = (
         tests=("tests/log/writing/test_truncation.py",),
     ),
     Plant(
+        bug="a leader without disk space keeps its role although another voter may have space",
+        path=f"{NODE}/raft_node.py",
+        old="        self.step(Resign(core.epoch))\n",
+        new="",
+        tests=transcript("full_disks/a_leader_without_space_resigns"),
+    ),
+    Plant(
+        bug="leaders whose disks are full resign one after the other without end",
+        path=f"{NODE}/raft_node.py",
+        old="now_ms - last_ms < DISK_FULL_RESIGN_INTERVAL_MS\n",
+        new="False\n",
+        tests=transcript("full_disks/a_leader_without_space_resigns"),
+    ),
+    Plant(
         bug="a leader whose epoch could not start appends in it",
         path=f"{NODE}/replica.py",
         old="        if self.is_stalled_on_disk_full:\n            reason",

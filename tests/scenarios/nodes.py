@@ -110,6 +110,8 @@ class ScriptedNode(DrivenNode):
         self.is_sync_held = False
         self.held: list[PendingSync] = []
         self._context = context
+        self._soon: list[Callable[[], None]] = []
+        """Calls after the running command."""
 
     @property
     def replica(self) -> Replica:
@@ -237,11 +239,9 @@ class ScriptedNode(DrivenNode):
     def stepped(self, *, may_deliver: bool) -> None:
         """Do nothing: there are no listeners, and the script advances the clock."""
 
-    def disk_full(self) -> None:
-        """Do nothing: the script makes leaders resign."""
-
     def call_soon(self, call: Callable[[], None]) -> object:
-        raise AssertionError("a scenario has no fetches of consumers")
+        self._soon.append(call)
+        return call
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         raise AssertionError("a scenario has no requests with a deadline")
@@ -284,6 +284,9 @@ class ScriptedNode(DrivenNode):
             self._context.write_line(format_append_result(text, result))
 
         self.raft_node.append(request, complete)
+        soon, self._soon = self._soon, []
+        for call in soon:
+            call()
 
     def submit_in(self, delay_ms: int) -> None:
         assert self.raft_node is not None, "it has received an append"

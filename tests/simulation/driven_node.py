@@ -118,10 +118,6 @@ class DrivenNode(abc.ABC):
         """Set timers, and deliver to listeners."""
 
     @abc.abstractmethod
-    def disk_full(self) -> None:
-        """Handle an append that failed because the disk is full."""
-
-    @abc.abstractmethod
     def _notify(self, news: Notification) -> None:
         """Handle a notification of the replica."""
 

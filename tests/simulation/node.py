@@ -278,9 +278,6 @@ class Node(DrivenNode):
         if node is not None and self.raft_node is node and not self.is_paused:
             self._set_timer(node.replica)
 
-    def disk_full(self) -> None:
-        """Do nothing: the leader keeps its role."""
-
     def call_soon(self, call: Callable[[], None]) -> object:
         return self._loop.call_soon(call)
 
@@ -303,6 +300,8 @@ class Node(DrivenNode):
                 self._note(f"{new.__name__.lower()} in epoch {epoch}")
             case LogMessage(text):
                 self._note(text)
+                if text.startswith("resigning: the disk is full"):
+                    cluster.count("resigned without space")
                 if text.startswith("stalled until the disk has space"):
                     cluster.count("stood still")
 

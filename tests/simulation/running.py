@@ -43,6 +43,7 @@ EXPECTED: Final = (
     "voter replaced",
     "stalled sync",
     "stood still",
+    "resigned without space",
     "appends submitted together",
     "increment committed",
     "request PRODUCE",

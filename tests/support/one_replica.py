@@ -57,7 +57,8 @@ class OneReplica:
         self.notifications: Final[list[Notification]] = []
         self.results: Final[dict[AppendRequest, RequestResult]] = {}
         """Of the appends of ``submit``."""
-        self.disk_full_count = 0
+        self.called_soon: Final[list[Callable[[], None]]] = []
+        """Calls for later, which do not run."""
         self._held: list[PendingSync] = []
         self._now_ms = 0
         me = Voter(key=ReplicaKey(1, directory_id), endpoints=endpoints)
@@ -173,13 +174,11 @@ class OneReplica:
         """Do nothing: ``submit`` follows."""
 
     def call_soon(self, call: Callable[[], None]) -> object:
-        raise AssertionError("there are no fetches of consumers")
+        self.called_soon.append(call)
+        return call
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         raise AssertionError("no request has a deadline")
-
-    def disk_full(self) -> None:
-        self.disk_full_count += 1
 
     def failed(self, error: Exception) -> None:
         raise error

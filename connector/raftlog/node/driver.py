@@ -1,10 +1,8 @@
 """Driver: runs a ``RaftNode`` on an asyncio loop, with timers, threads for syncs and a clock.
 
-1. Everything except the wait for a sync happens on the event loop, so the node needs no locks.
-   One sync of the log at a time runs in another thread, for all records appended before it started.
-   The sync of a snapshot that a state machine writes runs in a second thread, beside it.
-2. A leader whose disk is full resigns, if there are other voters: their disks may have space. It
-   does so at most once in ``DISK_FULL_RESIGN_INTERVAL_MS``, in case all disks are full.
+Everything except the wait for a sync happens on the event loop, so the node needs no locks. One
+sync of the log at a time runs in another thread, for all records appended before it started. The
+sync of a snapshot that a state machine writes runs in a second thread, beside it.
 """
 
 from __future__ import annotations
@@ -17,16 +15,13 @@ from typing import Final
 from raftlog.client.log_handle import Clock
 from raftlog.errors import LogError, RaftlogError
 from raftlog.log.writing.active_segment import PendingSync
-from raftlog.quorum.effects import LogMessage, Send
-from raftlog.quorum.events import Resign, TimePassed
+from raftlog.quorum.effects import Send
+from raftlog.quorum.events import TimePassed
 from raftlog.wire import LogIdentity
 
 from .raft_client import RaftListener
 from .raft_node import Notification, RaftNode
 from .replica import Replica
-
-DISK_FULL_RESIGN_INTERVAL_MS: Final = 30_000
-"""Minimum time between two resignations of a leader whose disk is full."""
 
 
 class Driver:
@@ -59,7 +54,6 @@ class Driver:
         self._syncing: asyncio.Future[None] | None = None
         self._snapshot_syncs: set[asyncio.Future[None]] = set()
         self._is_delivering_later = False
-        self._resigned_ms: int | None = None
 
     def start(self) -> None:
         """Start the node."""
@@ -143,21 +137,6 @@ class Driver:
         syncing = self._loop.run_in_executor(self._sync_threads, sync)
         self._snapshot_syncs.add(syncing)
         syncing.add_done_callback(synced)
-
-    def disk_full(self) -> None:
-        self._loop.call_soon(self._resign_on_disk_full)
-
-    def _resign_on_disk_full(self) -> None:
-        """Resign, so that a voter with disk space may lead."""
-        node = self.raft_node
-        core, now_ms = node.replica.core, node.now_ms()
-        last_ms = self._resigned_ms
-        is_too_soon = last_ms is not None and now_ms - last_ms < DISK_FULL_RESIGN_INTERVAL_MS
-        if node.is_over or not core.is_leader or len(core.voters) < 2 or is_too_soon:
-            return
-        self._resigned_ms = now_ms
-        self.notify(LogMessage("resigning: the disk is full, and another voter may have space"))
-        node.step(Resign(core.epoch))
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ Invariants:
    appends complete with an unknown outcome, and nothing is sent any more. Nothing is retried on a
    failed log, and a replica is not used after an incomplete step.
 3. Pending appends, waiters and delayed fetches are checked after every step.
+4. A leader whose disk is full resigns, if there are other voters: their disks may have space. It
+   does so at most once in ``DISK_FULL_RESIGN_INTERVAL_MS``, in case all disks are full.
 
 etcd: ``RawNode``. Kafka: ``KafkaRaftClient``, which ``KafkaRaftClientDriver`` runs.
 """
@@ -39,7 +41,7 @@ from raftlog.quorum.effects import (
     RoleChanged,
     Send,
 )
-from raftlog.quorum.events import Event, RequestDropped, RequestReceived, ShutDown
+from raftlog.quorum.events import Event, RequestDropped, RequestReceived, Resign, ShutDown
 from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
@@ -51,6 +53,8 @@ from .replica import Outgoing, Replica, RunSync
 
 Notification: TypeAlias = AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
 """Outputs for logging and metrics."""
+DISK_FULL_RESIGN_INTERVAL_MS: Final = 30_000
+"""Minimum time between two resignations of a leader whose disk is full."""
 
 
 class Runner(Protocol):
@@ -79,9 +83,6 @@ class Runner(Protocol):
 
     def call_later(self, delay_s: float, call: Callable[[], None], /) -> Timer:
         """Call a function after some seconds, as ``asyncio.loop.call_later``."""
-
-    def disk_full(self) -> None:
-        """Handle an append that failed because the disk is full."""
 
     def failed(self, error: Exception, /) -> None:
         """Handle the end of the node: an error of the log or a listener, or a bug."""
@@ -116,7 +117,7 @@ class RaftNode:
         """Delayed fetches of consumers."""
         self.listeners: Final = RaftListeners(replica, chunk_bytes_max=chunk_bytes_max)
         self.raft_client: Final = ReplicaRaftClient(
-            replica, self.act, self.time_ms, runner.disk_full
+            replica, self.act, self.time_ms, self._resign_soon_on_disk_full
         )
         """Access to the log for state machines on this node."""
         self.sync_count = 0
@@ -131,6 +132,7 @@ class RaftNode:
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: list[_Waiter] = []
+        self._resigned_ms: int | None = None
         self._is_over = False
 
     # --- state ------------------------------------------------------------------------------------
@@ -291,8 +293,24 @@ class RaftNode:
 
     def _complete_append(self, request: AppendRequest, result: RequestResult) -> None:
         if isinstance(result, Failed) and isinstance(result.error, DiskFullError):
-            self._runner.disk_full()
+            self._resign_soon_on_disk_full()
         self._purgatory.complete(request, result)
+
+    def _resign_soon_on_disk_full(self) -> None:
+        self._runner.call_soon(self._resign_on_disk_full)
+
+    def _resign_on_disk_full(self) -> None:
+        """Resign, so that a voter with disk space may lead."""
+        core, now_ms = self.replica.core, self.now_ms()
+        last_ms = self._resigned_ms
+        is_too_soon = last_ms is not None and now_ms - last_ms < DISK_FULL_RESIGN_INTERVAL_MS
+        if self._is_over or not core.is_leader or len(core.voters) < 2 or is_too_soon:
+            return
+        self._resigned_ms = now_ms
+        self._runner.notify(
+            LogMessage("resigning: the disk is full, and another voter may have space")
+        )
+        self.step(Resign(core.epoch))
 
     def _unknown(self, reason: str) -> RequestResult:
         return failed(AppendUnknownError(path=self.replica.log.path, reason=reason))

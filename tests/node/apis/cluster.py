@@ -202,9 +202,6 @@ class Node:
         self._timers.append(timer)
         return timer
 
-    def disk_full(self) -> None:
-        """Do nothing: the leader keeps its role."""
-
     def failed(self, error: Exception) -> None:
         raise error
 
