@@ -9,6 +9,7 @@ from tests.planted.plant import Plant
 SOURCE_OPTIONS: Final = "state/raftlog_state/tables/source_options.py"
 OPTIONS: Final = "tests/state/tables/test_tables_options.py"
 FOLLOWING: Final = "state/raftlog_state/tables/following.py"
+UPKEEP_RUNS: Final = "state/raftlog_state/tables/upkeep.py"
 FOLLOWER: Final = "state/raftlog_state/tables/log_follower.py"
 FOLLOWED: Final = "tests/state/tables/test_log_follower.py"
 GROUP_FOLLOWED: Final = "tests/state/tables/test_group_follower.py"
@@ -66,8 +67,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="delta-rs: a store that was idle misses commits whose entries were deleted",
         path=DELTA_RS,
-        old="return not has_next and checkpoint_time == self.checkpoint_time",
-        new="return not has_next",
+        old="at_least = self.end_version if is_same else _checkpoint_version(log)",
+        new="at_least = self.end_version",
         tests=(f"{CONTRACT}::test_a_store_that_was_not_used_for_long_reads_the_newest_version",),
     ),
     Plant(
@@ -141,37 +142,58 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="changes are merged before the interval",
-        path=FOLLOWING,
+        path=UPKEEP_RUNS,
         old="now_s - self._merged_at_s >= MERGE_INTERVAL_S",
         new="now_s - self._merged_at_s >= 0",
         tests=(UPKEEP,),
     ),
     Plant(
         bug="a run's last batch is not merged",
-        path=FOLLOWING,
+        path=UPKEEP_RUNS,
         old="read_offset >= self._target_offset",
         new="read_offset > self._target_offset",
         tests=(UPKEEP,),
     ),
     Plant(
+        bug="an append waits for the upkeep that is running",
+        path=UPKEEP_RUNS,
+        old="if self._running is not None and not is_end and not self._running[1].done():",
+        new="if False:",
+        tests=(f"{UPKEEP}::test_appends_do_not_wait_for_upkeep_beside_them",),
+    ),
+    Plant(
+        bug="what was appended during a merge counts as merged",
+        path="state/raftlog_state/tables/cluster_cache.py",
+        old="        del tail[:count]\n",
+        new="        tail.clear()\n",
+        tests=(f"{UPKEEP}::test_appends_do_not_wait_for_upkeep_beside_them",),
+    ),
+    Plant(
+        bug="a merge of a tail that was read again since removes changes from the new one",
+        path="state/raftlog_state/tables/cluster_cache.py",
+        old="        if len(tail) < count or any(map(operator.is_not, tail, self.changes)):\n",
+        new="        if False:\n",
+        tests=("tests/state/tables/test_concurrent_commands.py",),
+    ),
+    Plant(
         bug="small files are compacted once",
-        path=FOLLOWING,
-        old="        self._file_count = 0\n",
-        new="        self._file_count = None\n",
+        path=UPKEEP_RUNS,
+        old="        self.file_count -= file_count\n",
+        new="        self.file_count = None\n",
         tests=(UPKEEP,),
     ),
     Plant(
         bug="files of earlier runs are not counted",
-        path=FOLLOWING,
-        old="        self._file_count = count\n",
-        new="        self._file_count = 0\n",
+        path=UPKEEP_RUNS,
+        old="self._upkeep.file_count = self._writer.small_file_count()",
+        new="self._upkeep.file_count = 0",
         tests=(UPKEEP,),
     ),
     Plant(
         bug="a run that ends in an open transaction does not merge",
         path=FOLLOWING,
-        old="read_offset = 0 if last_offset is None else last_offset + 1",
-        new="read_offset = self._writer.progress().next_offset",
+        old="0 if last_offset is None else last_offset + 1",
+        new="self._writer.progress().next_offset",
         tests=(UPKEEP,),
     ),
     Plant(
@@ -354,9 +376,25 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="an append is valid whose version others have committed and deleted",
         path=DELTA_RS,
-        old="        if _checkpoint_version(self._log_of(table)) >= version:\n",
-        new="        if False:\n",
+        old="_checkpoint_version(log) >= version and not entry(log, version - 1).exists()",
+        new="False",
         tests=(f"{APPENDS}::test_an_append_whose_version_was_deleted_meanwhile_is_a_conflict",),
+    ),
+    Plant(
+        bug="an append is refused whose version another store has put into a checkpoint",
+        path=DELTA_RS,
+        old=" and not entry(log, version - 1).exists()",
+        new="",
+        tests=(f"{APPENDS}::test_checkpoints_of_another_store_do_not_concern_appends",),
+    ),
+    Plant(
+        bug="transactions of other stores are not read from their entries",
+        path=DELTA_RS,
+        old='                if "txn" in action:\n',
+        new="                if False:\n",
+        tests=(
+            f"{APPENDS}::test_an_append_after_commits_of_other_stores_reads_their_entries_alone",
+        ),
     ),
     Plant(
         bug="an entry is committed to a table that has replaced the one of the append",

@@ -215,6 +215,10 @@ class MemoryStore:
         if old.column(0).num_chunks > 1:
             self._commit_unless_changed("compact", table, old, old.combine_chunks())
 
+    def checkpoint(self, table: StoredTable) -> None:
+        """Check that the table exists: there are no commits to read."""
+        self._content(table)
+
     def vacuum(self, table: StoredTable) -> None:
         """Check that the table exists: there are no files."""
         self._content(table)

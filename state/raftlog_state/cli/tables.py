@@ -106,7 +106,7 @@ PATH is a metadata directory, or several voters' directories: see `raftlog --hel
 only records older than --tail-holdback-ms are read, since younger ones may not be committed.
 
 Changes are merged into state once a minute, small files are rewritten after 200 appends, and old
-files are deleted once a day, after a day.
+files are deleted once a day, after a day. Appends do not wait for that.
 
 With --sources and --group, the logs of many clusters are written by one process, in one append.
 FILE has a JSON array with an object for each log: {"path": PATH}, or {"bootstrap.servers":
@@ -115,8 +115,8 @@ diverges from its tables, is logged and read again later; the others are written
 another command or group writes is refused, unless --take-over is given; that one is refused then.
 
 Logs to stderr, one line an event. Nodes that do not answer are asked again. Ctrl-C and SIGTERM end
-the command after the append in progress, with exit code 130 or 0; a second signal ends it
-immediately.
+the command after the append and the merge or rewrite in progress, with exit code 130 or 0; a second
+signal ends it immediately.
 """
 
 FOLLOW_EXAMPLES = """
@@ -184,14 +184,16 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
         poll_ms=duration_ms(arguments.poll_ms, "--poll-ms", POLL_MS_DEFAULT),
         is_once=arguments.once,
     )
-    store = DeltaRsStore(place_of(arguments))
+    place = place_of(arguments)
+    store, upkeep_store = DeltaRsStore(place, writes_checkpoints=False), DeltaRsStore(place)
     if arguments.sources is not None:
-        return _follow_group(arguments, store, settings, console)
+        return _follow_group(arguments, store, upkeep_store, settings, console)
     with ExitStack() as opened, StopSignals() as signals:
         follower = LogFollower(
             lambda: opened.enter_context(open_source(arguments)),
             store,
             settings,
+            upkeep_store=upkeep_store,
             log_event=console.log,
             uninterrupted=signals.uninterrupted,
             raise_if_stopped=signals.raise_received,
@@ -205,7 +207,11 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
 
 
 def _follow_group(
-    arguments: argparse.Namespace, store: TableStore, settings: FollowSettings, console: Console
+    arguments: argparse.Namespace,
+    store: TableStore,
+    upkeep_store: TableStore,
+    settings: FollowSettings,
+    console: Console,
 ) -> int:
     """Follow many logs until their ends or a signal; return the exit code."""
     from functools import partial
@@ -228,6 +234,7 @@ def _follow_group(
             settings,
             group=arguments.group,
             remote={name for name, where in places.items() if where.nodes is not None},
+            upkeep_store=upkeep_store,
             log_event=console.log,
             uninterrupted=signals.uninterrupted,
             raise_if_stopped=signals.raise_received,

@@ -10,10 +10,11 @@ Rules of this file:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +56,24 @@ Versions = dict[str, int]
 """The version of the last transaction of each group."""
 ClusterChanges: TypeAlias = pa.Table | ChangeSlices
 """Rows of ``changes`` of one or more appends of a cluster, with their progress rows."""
+
+
+class Tail(NamedTuple):
+    """End of a cluster's tables, and the changes up to it that ``state`` did not include."""
+
+    end: Progress
+    changes: tuple[ClusterChanges, ...]
+
+    def remove_from(self, tail: list[ClusterChanges]) -> bool:
+        """Remove the changes from the list that they were copied from, as ``state`` has them now.
+
+        Return False if the list is another one: the tables were read again meanwhile.
+        """
+        count = len(self.changes)
+        if len(tail) < count or any(map(operator.is_not, tail, self.changes)):
+            return False
+        del tail[:count]
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +184,14 @@ class ClusterCache:
         self.tail.append(rows)
         self.progress = after
 
-    def merged(self) -> None:
-        """Record that ``state`` includes the tail."""
-        self.base_offset = self.progress.offset
-        self.tail.clear()
+    def unmerged(self) -> Tail:
+        """Return what ``state`` does not include."""
+        return Tail(self.progress, tuple(self.tail))
+
+    def merged(self, merged: Tail) -> None:
+        """Record that ``state`` includes what it did not when ``merged`` was returned."""
+        if merged.remove_from(self.tail):
+            self.base_offset = merged.end.offset
 
     def new_rows(self, table: pa.Table, columns: Sequence[str], place: str) -> NewRows | None:
         """Check and replay rows of the source; return None if the tables have them all.

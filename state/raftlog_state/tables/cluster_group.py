@@ -15,8 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -27,17 +26,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from raftlog.errors import LogNotFoundError, OptionError, RaftlogError
-from raftlog_state.errors import ClustersFailedError, TablesError
+from raftlog_state.errors import ClustersFailedError
 
 from .cluster import Engine, open_writer
 from .cluster_rows import Step, no_step
-from .following import (
-    GROUP_MERGE_ROWS_MAX,
-    RECORDS_PER_BATCH_DEFAULT,
-    Upkeep,
-    check_same_log,
-    keep_up,
-)
+from .following import RECORDS_PER_BATCH_DEFAULT, check_same_log
 from .group_writer import GroupWriter
 from .materialize import (
     AVAILABLE_NOW,
@@ -52,6 +45,7 @@ from .micro_batches import batch_function
 from .source_options import SOURCE_CLUSTER_ID, SourceOptions
 from .stored_rows import rows_by
 from .stores.spark import SparkStore, for_each
+from .upkeep import GROUP_MERGE_ROWS_MAX, Upkeep, UpkeepRunner
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -208,13 +202,10 @@ class GroupSink:
         self,
         writer: GroupWriter,
         logs: Sequence[GroupLog],
-        upkeep: Upkeep,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        upkeep: UpkeepRunner,
     ) -> None:
         self._writer = writer
         self._upkeep = upkeep
-        self._clock = clock
         self._targets = {log.cluster_id: log.target_offset for log in logs if not log.is_at_target}
 
     def write(self, rows: pa.Table) -> None:
@@ -233,17 +224,14 @@ class GroupSink:
         for name, part in batches.items():
             if pc.max(part["offset"]).as_py() + 1 >= self._targets.get(name, 0):
                 self._targets.pop(name, None)
-        read_offset = -1 if self._targets else 0
-        try:
-            keep_up(self._writer, self._upkeep, read_offset, self._clock)
-        except TablesError as error:  # the batch is published; the next one tries again
-            _LOGGER.warning("%s; retrying after the next batch", error)
+        self._upkeep.keep_up(-1 if self._targets else 0)
         if applied.failures:
             raise ClustersFailedError(place=self._writer.place, failures=applied.failures)
 
 
 def _sink_of(logs: Sequence[GroupLog], has_end: bool, writer: GroupWriter) -> GroupSink:
-    return GroupSink(writer, logs, Upkeep(0 if has_end else None, GROUP_MERGE_ROWS_MAX))
+    upkeep = Upkeep(0 if has_end else None, GROUP_MERGE_ROWS_MAX)
+    return GroupSink(writer, logs, UpkeepRunner(writer, upkeep))
 
 
 def open_group(

@@ -33,7 +33,7 @@ from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.payload import Decode
 
 from .change_slices import ChangeSlices
-from .cluster_cache import ClusterCache, ClusterChanges, Versions, image_of
+from .cluster_cache import ClusterCache, ClusterChanges, Tail, Versions, image_of
 from .latest import overlay, state_rows, without_reverted
 from .origins import RowOrigins
 from .progress import (
@@ -119,6 +119,16 @@ class ClusterRows:
         self.writes_log = writes_log
         self.clock_us = clock_us
         self._decode = decode_value
+
+    def on(self, store: TableStore) -> ClusterRows:
+        """Return the same with another store of the same place, which another thread uses."""
+        return ClusterRows(
+            store,
+            after_step=no_step,
+            writes_log=self.writes_log,
+            clock_us=self.clock_us,
+            decode_value=self._decode,
+        )
 
     @property
     def place(self) -> str:
@@ -335,7 +345,7 @@ class ClusterRows:
         self.store.append(CHANGES_TABLE, rows, transaction)
         self.step(CHANGES_TABLE.name)
 
-    def merge(self, tails: Mapping[str, tuple[Progress, Sequence[ClusterChanges]]]) -> None:
+    def merge(self, tails: Mapping[str, Tail]) -> None:
         """Merge the unmerged changes of clusters, with their progress, into ``state``.
 
         That is one commit, and others for the clusters that have changes in slices.
@@ -399,6 +409,12 @@ class ClusterRows:
         for table in STORED_TABLES.values():
             if self.store.exists(table):
                 self.store.vacuum(table)
+
+    def checkpoint(self) -> None:
+        """Write checkpoints of the tables whose newest is old. Raises ``TablesError``."""
+        for table in STORED_TABLES.values():
+            if self.store.exists(table):
+                self.store.checkpoint(table)
 
     # --- incarnations -----------------------------------------------------------------------------
 

@@ -29,7 +29,6 @@ from raftlog_state.daemon_threads import DaemonThreads
 from raftlog_state.errors import ClustersFailedError, TablesError
 from raftlog_state.source_rows.reading import retry
 
-from .following import GROUP_MERGE_ROWS_MAX, Upkeep, keep_up
 from .group_writer import GroupWriter
 from .incarnations import owned
 from .log_follower import (
@@ -42,6 +41,7 @@ from .log_follower import (
 )
 from .progress import NOTHING
 from .stores.protocol import TableStore
+from .upkeep import GROUP_MERGE_ROWS_MAX, Upkeep, UpkeepRunner
 
 REMOTE_WAIT_S: Final = 1.0
 """Time that a round waits for nodes."""
@@ -72,8 +72,9 @@ class GroupFollower:
     """Follows the logs of a group of clusters into the tables of a store. Used by one thread.
 
     ``open_logs`` opens each log, by a name for messages; ``remote`` names those of nodes.
-    ``uninterrupted`` is entered for each append with its upkeep; ``raise_if_stopped`` is called
-    before each read of a log.
+    ``upkeep_store``: another store of the same place, for upkeep beside the appends; None: between
+    them. ``uninterrupted`` is entered for each append; ``raise_if_stopped`` is called before each
+    read of a log.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class GroupFollower:
         *,
         group: str,
         remote: Container[str] = (),
+        upkeep_store: TableStore | None = None,
         clock: Clock | None = None,
         log_event: Callable[[str], None],
         uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -113,7 +115,13 @@ class GroupFollower:
             )
             for name, open_log in open_logs.items()
         ]
-        self._upkeep = Upkeep(None, GROUP_MERGE_ROWS_MAX)
+        self._upkeep = UpkeepRunner(
+            self._writer,
+            Upkeep(None, GROUP_MERGE_ROWS_MAX),
+            store=upkeep_store,
+            clock=lambda: self._clock.now_ms() / 1_000,
+            warn=log_event,
+        )
 
     def run(self) -> None:
         """Append until the end of the run; without ``is_once`` until a signal.
@@ -125,6 +133,7 @@ class GroupFollower:
         try:
             self._run()
         finally:
+            self._upkeep.close()
             self._threads.close()
 
     def _run(self) -> None:
@@ -195,7 +204,8 @@ class GroupFollower:
                     self._failed(source, applied.failures[cluster_id])
                 else:
                     self._succeeded(source)
-            self._keep_up()
+            self._upkeep.appended()
+            self._upkeep.keep_up(0)
         return len(applied.appended)
 
     def merge_state(self) -> None:
@@ -272,15 +282,9 @@ class GroupFollower:
             self._log_event(f"{source.name} is followed again")
         source.error, source.pause_s, source.due_ms = None, BACKOFF_FIRST_S, 0.0
 
-    def _keep_up(self) -> None:
-        self._upkeep.appended()
-        try:
-            keep_up(self._writer, self._upkeep, 0, lambda: self._clock.now_ms() / 1_000)
-        except TablesError as error:  # the rows are published; the next round tries again
-            self._log_event(f"{error}; retrying after the next append")
-
     def _end(self) -> None:
         """Merge what was appended; raise what kept clusters from their end."""
+        self._upkeep.close()
         self.merge_state()
         if self.failures:
             raise ClustersFailedError(place=self._writer.place, failures=self.failures)

@@ -37,6 +37,7 @@ from .cluster_cache import (
     ClusterChanges,
     EpochRange,
     NewRows,
+    Tail,
     Versions,
     changes_rows,
     check_log,
@@ -175,6 +176,19 @@ class GroupWriter:
             TablesError: Delta failed.
         """
         self._again_if_late(self._merge_state)
+
+    def begin_merge(self) -> dict[str, Tail]:
+        """Return what ``state`` lacks, for a merge by ``rows_on`` another store; see ``upkeep``."""
+        return self._again_if_late(self._unmerged)
+
+    def end_merge(self, merged: Mapping[str, Tail]) -> None:
+        """Record that a merge is done: what it had, ``state`` includes."""
+        with self._lock:
+            self._merged(merged)
+
+    def rows_on(self, store: TableStore) -> ClusterRows:
+        """Return the rows of the tables in another store of the same place."""
+        return self._rows.on(store)
 
     def compact(self) -> None:
         """Rewrite the small files of all tables. Raises ``TablesError``."""
@@ -387,13 +401,20 @@ class GroupWriter:
             self._published(name, part, new.after)
 
     def _merge_state(self) -> None:
+        unmerged = self._unmerged()
+        self._rows.merge(unmerged)
+        self._merged(unmerged)
+
+    def _unmerged(self) -> dict[str, Tail]:
         self._ready()
-        self._rows.merge({name: (self._ends[name], tail) for name, tail in self._tails.items()})
-        for name in list(self._tails):
-            cache = self._caches.get(name)
+        return {name: Tail(self._ends[name], tuple(tail)) for name, tail in self._tails.items()}
+
+    def _merged(self, merged: Mapping[str, Tail]) -> None:
+        for name, tail in merged.items():
+            cache, kept = self._caches.get(name), self._tails.get(name)
             if cache is not None:
-                cache.merged()
-            else:
+                cache.merged(tail)
+            elif kept is not None and tail.remove_from(kept) and not kept:
                 del self._tails[name]
 
     # --- owners -----------------------------------------------------------------------------------

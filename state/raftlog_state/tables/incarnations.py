@@ -59,8 +59,9 @@ def owned(place: str, progress: Progress) -> ClusterOwnedError:
 
 def merge(rows: ClusterRows, cache: ClusterCache) -> None:
     """Merge the tail of a cluster into ``state``."""
-    rows.merge({str(cache.progress.cluster_id): (cache.progress, cache.tail)})
-    cache.merged()
+    unmerged = cache.unmerged()
+    rows.merge({str(cache.progress.cluster_id): unmerged})
+    cache.merged(unmerged)
 
 
 def fence(rows: ClusterRows, cache: ClusterCache, after: Progress) -> Progress:

@@ -29,9 +29,10 @@ from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
 
 from .cluster_cache import EpochRange
-from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, Upkeep, check_same_log, next_offset
+from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, check_same_log, next_offset
 from .progress import Progress
 from .stores.protocol import TableStore
+from .upkeep import Upkeep, UpkeepRunner
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -216,8 +217,9 @@ class LogTail:
 class LogFollower:
     """Follows one log into the tables of a store. Used by one thread.
 
-    ``uninterrupted`` is entered for each append with its upkeep; ``raise_if_stopped`` is called
-    before each read.
+    ``upkeep_store``: another store of the same place, for upkeep beside the appends; None: between
+    them. ``uninterrupted`` is entered for each append; ``raise_if_stopped`` is called before each
+    read.
     """
 
     def __init__(
@@ -226,12 +228,14 @@ class LogFollower:
         store: TableStore,
         settings: FollowSettings,
         *,
+        upkeep_store: TableStore | None = None,
         clock: Clock | None = None,
         log_event: Callable[[str], None],
         uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
         raise_if_stopped: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
+        self._upkeep_store = upkeep_store
         self._clock = clock or Clock()
         self._log_event = log_event
         self._uninterrupted = uninterrupted
@@ -258,9 +262,23 @@ class LogFollower:
 
         Nodes that do not answer are asked again, with a growing pause.
 
+        Upkeep that is running then is waited for.
+
         Raises:
             As ``append_next``.
         """
+        try:
+            self._run()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Wait for the upkeep that is running."""
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+    def _run(self) -> None:
         pause_s = BACKOFF_FIRST_S
         while True:
             self._raise_if_stopped()
@@ -311,6 +329,11 @@ class LogFollower:
         progress = writer.progress()
         if self._sink is None:
             self._log_event(f"following {log.path} from offset {progress.next_offset}")
-            upkeep = Upkeep(self._tail.target_offset)
-            self._sink = BatchSink(writer, log.cluster_id, upkeep, warn=self._log_event)
+            upkeep = UpkeepRunner(
+                writer,
+                Upkeep(self._tail.target_offset),
+                store=self._upkeep_store,
+                warn=self._log_event,
+            )
+            self._sink = BatchSink(writer, log.cluster_id, upkeep)
         return self._tail.read_next(log, progress, writer.epochs)

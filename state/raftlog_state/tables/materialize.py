@@ -25,16 +25,11 @@ from raftlog.client import LogReader
 from raftlog.errors import OptionError, RaftlogError
 from raftlog_state.errors import TablesError
 
-from .following import (
-    RECORDS_PER_BATCH_DEFAULT,
-    BatchSink,
-    Upkeep,
-    check_same_log,
-    next_offset,
-)
+from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, check_same_log, next_offset
 from .micro_batches import batch_function
 from .progress import Progress
 from .source_options import SourceOptions
+from .upkeep import Upkeep, UpkeepRunner
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -124,7 +119,7 @@ def materialize(
 
 
 def _sink_of(cluster_id: str | None, target_offset: int | None, writer: Writer) -> BatchSink:
-    return BatchSink(writer, cluster_id, Upkeep(target_offset))
+    return BatchSink(writer, cluster_id, UpkeepRunner(writer, Upkeep(target_offset)))
 
 
 def starting_offset(place: str, progress: Progress, log: LogReader, options: SourceOptions) -> str:

@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import RLock
 from typing import Any, Final, NoReturn, TypeVar
@@ -29,7 +29,7 @@ from raftlog_state.records import decode
 
 from .batch import RECORD_JSON, SOURCE_COLUMNS
 from .change_slices import SLICE_ROWS
-from .cluster_cache import ClusterCache, EpochRange, changes_rows, check_log
+from .cluster_cache import ClusterCache, EpochRange, Tail, changes_rows, check_log
 from .cluster_rows import RECORD_IDENTITY, ClusterRows, Step, no_step, now_us, own_transaction
 from .incarnations import expire, fence, merge, next_incarnation, owned, truncate_to
 from .latest import living, without_reverted
@@ -176,6 +176,23 @@ class Writer:
     def merge_state(self) -> None:
         """Merge the later changes into ``state``. Raises ``TablesError``; readers see no change."""
         self._again_if_late(self._merge_state)
+
+    def begin_merge(self) -> dict[str, Tail]:
+        """Return what ``state`` lacks, for a merge by ``rows_on`` another store; see ``upkeep``."""
+        with self._lock:
+            cache = self._ready()
+            return {str(cache.progress.cluster_id): cache.unmerged()}
+
+    def end_merge(self, merged: Mapping[str, Tail]) -> None:
+        """Record that a merge is done: what it had, ``state`` includes."""
+        with self._lock:
+            for tail in merged.values():
+                if self._cache is not None:
+                    self._cache.merged(tail)
+
+    def rows_on(self, store: TableStore) -> ClusterRows:
+        """Return the rows of the tables in another store of the same place."""
+        return self._rows.on(store)
 
     def compact(self) -> None:
         """Rewrite the small files of all tables. Raises ``TablesError``."""

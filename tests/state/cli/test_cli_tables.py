@@ -8,9 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -24,7 +25,7 @@ from tests.support.written_tables import contents
 
 from raftlog.client import open_path
 from raftlog_state.tables import open_tables
-from raftlog_state.tables.schema import STORED_TABLES
+from raftlog_state.tables.schema import CHANGES_TABLE, STORED_TABLES
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
 LOG: Final = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
@@ -49,10 +50,21 @@ def follow_once(log: Path, place: Path, *options: str) -> str:
     return err
 
 
+MUCH_UPKEEP: Final = """
+import sys
+from raftlog_state.cli.main import main
+from raftlog_state.tables import upkeep
+upkeep.MERGE_INTERVAL_S, upkeep.COMPACT_FILES, upkeep.CHECKPOINT_APPENDS = 0.0, 3, 5
+sys.exit(main())
+"""
+
+
 @contextmanager
-def following(log: Path, place: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def following(
+    log: Path, place: Path, *options: str, program: Sequence[str] = ("-m", "raftlog_state.cli")
+) -> Iterator[subprocess.Popen[str]]:
     """Run the command in a process; its stderr is read line by line."""
-    command = [sys.executable, "-m", "raftlog_state.cli", "tables", "follow"]
+    command = [sys.executable, *program, "tables", "follow"]
     command += [str(log), str(place), "--tail-holdback-ms", "0", "--poll-ms", "10", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -106,6 +118,39 @@ def test_processes_that_are_killed_leave_the_same_tables(
             assert process.wait() == -signal.SIGKILL
     follow_once(data / LOG, place)
     assert stored(place) == stored(whole)
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_during_upkeep_leave_the_same_tables(
+    data: Path, whole: Path, tmp_path: Path
+) -> None:
+    """Merges and compactions run all the time, beside the appends and a reader."""
+    place, log_path = tmp_path / "tables", tmp_path / "node" / "__cluster_metadata-0"
+    follow = partial(following, log_path, place, "--max-records", "30")
+    copy_log(data / LOG, log_path, end_offset=60)
+    follow_once(log_path, place)
+    with reading(place, whole):
+        for end_offset in (400, 1000, 1600, 2500):
+            copy_log(data / LOG, log_path, end_offset=end_offset)
+            with follow(program=("-c", MUCH_UPKEEP)) as process:
+                wait_for(process, "appended offsets")
+                process.kill()
+                assert process.wait() == -signal.SIGKILL
+        copy_log(data / LOG, log_path, end_offset=LAST + 1)
+        with follow("--once", program=("-c", MUCH_UPKEEP)) as process:
+            _, err = process.communicate()
+            assert process.returncode == 0, err
+    log = place / CHANGES_TABLE.name / "_delta_log"
+    operations = {operation_of(entry) for entry in log.glob("*.json")}
+    assert operations >= {"WRITE", "OPTIMIZE"}
+    assert stored(place) == stored(whole)
+
+
+def operation_of(entry: Path) -> str:
+    """Return the operation of a commit."""
+    actions = map(json.loads, entry.read_text().splitlines())
+    [found] = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    return str(found["operation"])
 
 
 @contextmanager

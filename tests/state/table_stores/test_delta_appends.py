@@ -103,6 +103,54 @@ def test_a_checkpoint_is_written_every_hundred_versions(tmp_path: Path) -> None:
     assert offsets(reader) == list(range(207))
 
 
+def test_an_append_after_commits_of_other_stores_reads_their_entries_alone(tmp_path: Path) -> None:
+    store, other = filled(tmp_path, 3), DeltaRsStore(str(tmp_path))
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    moved = sorted(log_of(tmp_path).glob("*.json"))
+    append(other, 3, "other")
+    other.compact(CHANGES_TABLE)
+    for entry in moved:  # without which delta-rs finds no table
+        entry.rename(hidden / entry.name)
+    with pytest.raises(ConcurrentWriterError):
+        append(store, 3, "other")
+    append(store, 4)
+    append(store, 5, "other")
+    for entry in moved:
+        (hidden / entry.name).rename(entry)
+    assert offsets(store) == offsets(DeltaRsStore(str(tmp_path))) == [0, 1, 2, 3, 4, 5]
+
+
+def test_checkpoints_of_another_store_do_not_concern_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of a version whose append has not returned yet."""
+    filled(tmp_path, 1)
+    path = str(log_of(tmp_path).parent)
+    DeltaTable(path).alter.set_table_properties({"delta.checkpointInterval": "2"})
+    store = DeltaRsStore(str(tmp_path), writes_checkpoints=False)
+    upkeep, link = DeltaRsStore(str(tmp_path)), os.link
+
+    def link_first(*names: Any, **directories: Any) -> None:
+        link(*names, **directories)
+        upkeep.checkpoint(CHANGES_TABLE)
+
+    def checkpoints() -> list[int]:
+        found = log_of(tmp_path).glob("*.checkpoint.parquet")
+        return sorted(int(path.name[:20]) for path in found)
+
+    assert checkpoints() == [3], "that of the altered table, by delta-rs"
+    append(store, 1)
+    monkeypatch.setattr(os, "link", link_first)
+    for offset in range(2, 6):
+        append(store, offset)
+    assert checkpoints() == [3, 5, 7]
+    for entry in sorted(log_of(tmp_path).glob("*.json"))[:-1]:
+        entry.unlink()
+    append(store, 6)
+    assert offsets(store) == offsets(DeltaRsStore(str(tmp_path))) == list(range(7))
+
+
 def test_appends_of_different_transactions_at_the_same_time_all_commit(tmp_path: Path) -> None:
     filled(tmp_path, 1)
     writers, rounds = 4, 25

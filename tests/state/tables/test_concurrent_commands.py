@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.state.tables.test_bulk_load import load
 from tests.state.tables.test_writer import expired, history
-from tests.support.memory_store import MemoryTables
+from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.random_metadata_log import write_random_log
 from tests.support.written_tables import (
     CLUSTER,
@@ -101,6 +101,28 @@ def interleaved(history: History, tables: MemoryTables, first: str, second: str,
     commands.run(first, before_commit=before_commit)
     check(history, tables, commands.done)
     return next(counts) > at
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_merge_beside_a_command_of_the_same_writer_reverts_nothing(
+    command: str, history: History
+) -> None:
+    tables = partly_merged(history)
+    writer = writer_of(tables)
+    merged = writer.begin_merge()
+    rows = writer.rows_on(MemoryStore(tables))
+    COMMANDS[command](writer, history)
+    is_late = command in ("truncate", "expire")
+    try:
+        rows.merge(merged)
+    except ConcurrentWriterError:
+        assert is_late, "the rows that it has are reverted"
+        writer.forget()
+    else:
+        writer.end_merge(merged)
+        assert writer.unmerged_row_count() == writer_of(tables).unmerged_row_count()
+    history.check(read_view(tables))
+    check(history, tables, {command})
 
 
 def check(history: History, tables: MemoryTables, done: set[str]) -> None:

@@ -51,6 +51,7 @@ def follow(
     is_once: bool = True,
     allows_gap: bool = False,
     writes_log: bool = True,
+    is_beside: bool = False,
     on_event: Callable[[str], object] = len,
 ) -> list[str]:
     """Follow a log to its end; return the events."""
@@ -72,6 +73,7 @@ def follow(
         open_log or (lambda: open_path(str(log))),
         MemoryStore(tables),
         settings,
+        upkeep_store=MemoryStore(tables) if is_beside else None,
         clock=(clock or StoppedClock()).as_clock(),
         log_event=log_event,
     ).run()
@@ -107,7 +109,7 @@ def whole(three_nodes: MetadataLog) -> list[tuple[str, str]]:
 def test_batches_of_any_size_give_the_same_tables(data: Path, whole: list[tuple[str, str]]) -> None:
     for count in (40, 1_000_000):
         tables = MemoryTables()
-        events = follow(tables, data / SOURCE, count=count)
+        events = follow(tables, data / SOURCE, count=count, is_beside=count == 40)
         assert contents(tables) == whole
         assert len(events) == 2 if count > END else len(events) > 20
     assert events == [

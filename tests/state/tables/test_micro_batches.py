@@ -16,8 +16,9 @@ from tests.support.source_rows import source_rows
 from raftlog_state.tables import open_tables
 from raftlog_state.tables.cluster import open_writer
 from raftlog_state.tables.cluster_rows import no_step
-from raftlog_state.tables.following import BatchSink, Upkeep
+from raftlog_state.tables.following import BatchSink
 from raftlog_state.tables.micro_batches import batch_function
+from raftlog_state.tables.upkeep import Upkeep, UpkeepRunner
 from raftlog_state.tables.writer import Writer
 
 END = 60
@@ -35,7 +36,7 @@ class Frame:
 
 
 def sink_of(writer: Writer) -> BatchSink:
-    return BatchSink(writer, "c", Upkeep(None))
+    return BatchSink(writer, "c", UpkeepRunner(writer, Upkeep(None)))
 
 
 @pytest.mark.parametrize("is_remote", [False, True])

@@ -27,8 +27,9 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterTables
-from raftlog_state.tables.following import MERGE_INTERVAL_S, BatchSink, Upkeep
+from raftlog_state.tables.following import BatchSink
 from raftlog_state.tables.stores.spark import SESSION_SETTINGS, SparkStore
+from raftlog_state.tables.upkeep import MERGE_INTERVAL_S, Upkeep, UpkeepRunner
 from raftlog_state.tables.writer import Writer
 
 pytestmark = pytest.mark.spark
@@ -68,7 +69,8 @@ def test_a_micro_batch_is_published_and_merged_later(
     tables()
     writer = Writer(SparkStore(feed.spark, str(tmp_path / "tables")))
     now_s = 0.0
-    sink = BatchSink(writer, "cluster-a", Upkeep(None), clock=lambda: now_s)
+    upkeep = UpkeepRunner(writer, Upkeep(None), clock=lambda: now_s)
+    sink = BatchSink(writer, "cluster-a", upkeep)
     sink.write(feed.frame(TEMPLATE_END, TEMPLATE_END + 10).toArrow())
     assert tables().status().offset == TEMPLATE_END + 9
     assert writer.unmerged_row_count() > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 
 import pyarrow as pa
 import pytest
@@ -10,19 +11,23 @@ from tests.support.memory_store import Commit, MemoryStore, MemoryTables
 from tests.support.metadata_logs import MetadataLog
 from tests.support.small_logs import LogWriter
 from tests.support.source_rows import source_rows
+from tests.support.written_tables import contents, read_view
 
 from raftlog.client import open_path
-from raftlog_state.errors import TablesError
-from raftlog_state.tables.following import (
+from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.tables.following import BatchSink
+from raftlog_state.tables.progress import progress_rows_of
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from raftlog_state.tables.source_options import SourceOptions
+from raftlog_state.tables.upkeep import (
+    CHECKPOINT_APPENDS,
     COMPACT_FILES,
     MERGE_INTERVAL_S,
     MERGE_ROWS_MAX,
     VACUUM_INTERVAL_S,
-    BatchSink,
     Upkeep,
+    UpkeepRunner,
 )
-from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
-from raftlog_state.tables.source_options import SourceOptions
 from raftlog_state.tables.writer import Writer
 
 
@@ -51,14 +56,14 @@ def test_a_run_merges_at_its_end_and_not_before() -> None:
 
 def test_small_files_are_compacted_after_a_number_of_appends() -> None:
     upkeep = Upkeep(None)
-    upkeep.found_files(1)
+    upkeep.file_count = 1
     for _ in range(COMPACT_FILES - 2):
         upkeep.appended()
     assert not upkeep.is_compaction_due()
     upkeep.appended()
     assert upkeep.is_compaction_due()
     for _ in range(2):
-        upkeep.compacted()
+        upkeep.compacted(COMPACT_FILES)
         for _ in range(COMPACT_FILES - 1):
             upkeep.appended()
         assert not upkeep.is_compaction_due()
@@ -66,9 +71,32 @@ def test_small_files_are_compacted_after_a_number_of_appends() -> None:
         assert upkeep.is_compaction_due()
 
 
+def test_files_that_are_appended_during_a_compaction_are_counted() -> None:
+    upkeep = Upkeep(None)
+    upkeep.file_count = COMPACT_FILES
+    for _ in range(COMPACT_FILES - 1):
+        upkeep.appended()
+    upkeep.compacted(COMPACT_FILES)
+    assert not upkeep.is_compaction_due()
+    upkeep.appended()
+    assert upkeep.is_compaction_due()
+
+
+def test_checkpoints_are_due_at_the_start_and_after_a_number_of_appends() -> None:
+    upkeep = Upkeep(None)
+    for _ in range(2):
+        assert upkeep.is_checkpoint_due()
+        upkeep.checkpointed()
+        for _ in range(CHECKPOINT_APPENDS - 1):
+            upkeep.appended()
+        assert not upkeep.is_checkpoint_due()
+        upkeep.appended()
+
+
 def run_of(tables: MemoryTables, rows: pa.Table, target_offset: int | None) -> None:
     """Write one batch, as a run of its own."""
-    BatchSink(Writer(MemoryStore(tables)), None, Upkeep(target_offset)).write(rows)
+    writer = Writer(MemoryStore(tables))
+    BatchSink(writer, None, UpkeepRunner(writer, Upkeep(target_offset))).write(rows)
 
 
 def test_runs_of_one_append_compact_all_tables_together(three_nodes: MetadataLog) -> None:
@@ -85,6 +113,77 @@ def test_runs_of_one_append_compact_all_tables_together(three_nodes: MetadataLog
     assert tables.commits[5:] == merges + [
         Commit("compact", table.name) for table in (LOG_TABLE, CHANGES_TABLE, STATE_TABLE)
     ]
+
+
+class Upkept:
+    """Writer with upkeep in a thread, which waits before each commit until it may."""
+
+    def __init__(self, tables: MemoryTables) -> None:
+        self.writer = Writer(MemoryStore(tables))
+        self.now_s = 0.0
+        self.warnings: list[str] = []
+        self.has_begun, self.may_commit = Event(), Event()
+        self.error: TablesError | None = None
+        schedule = Upkeep(None)
+        schedule.checkpointed()
+        upkeep = UpkeepRunner(
+            self.writer,
+            schedule,
+            store=MemoryStore(tables, before_commit=self._before_commit),
+            clock=lambda: self.now_s,
+            warn=self.warnings.append,
+        )
+        self.sink = BatchSink(self.writer, None, upkeep)
+
+    def _before_commit(self, operation: str, table: str) -> None:
+        self.has_begun.set()
+        assert self.may_commit.wait(60), "the test has released it"
+        if self.error is not None:
+            raise self.error
+
+
+def test_appends_do_not_wait_for_upkeep_beside_them(three_nodes: MetadataLog) -> None:
+    tables, rows = MemoryTables(), source_rows(three_nodes.records[:80])
+    upkept = Upkept(tables)
+    upkept.sink.write(rows.slice(0, 20))
+    upkept.now_s = MERGE_INTERVAL_S
+    upkept.sink.write(rows.slice(20, 20))
+    assert upkept.has_begun.wait(60)
+    for start in (40, 50, 60, 70):
+        upkept.sink.write(rows.slice(start, 10))
+        assert read_view(tables).offset == start + 9
+    assert STATE_TABLE.name not in tables.contents
+    upkept.may_commit.set()
+    upkept.sink.close()
+    assert upkept.warnings == []
+    [base] = progress_rows_of(tables.contents[STATE_TABLE.name])
+    assert base.offset == 39, "what was appended meanwhile is merged next time"
+    again = Writer(MemoryStore(tables))
+    assert upkept.writer.unmerged_row_count() == again.unmerged_row_count() > 0
+    assert upkept.writer.progress() == again.progress()
+    expected = MemoryTables()
+    Writer(MemoryStore(expected)).apply(rows, None)
+    assert contents(tables) == contents(expected)
+
+
+@pytest.mark.parametrize("is_conflict", [False, True])
+def test_upkeep_that_fails_beside_appends_is_logged_and_tried_again(
+    three_nodes: MetadataLog, is_conflict: bool
+) -> None:
+    tables, rows = MemoryTables(), source_rows(three_nodes.records[:60])
+    upkept = Upkept(tables)
+    kind = ConcurrentWriterError if is_conflict else TablesError
+    upkept.error = kind(place="memory", reason="the disk is full", remedy="free space")
+    upkept.may_commit.set()
+    upkept.sink.write(rows.slice(0, 20))
+    upkept.now_s = MERGE_INTERVAL_S
+    upkept.sink.write(rows.slice(20, 20))
+    upkept.sink.close()
+    [warning] = upkept.warnings
+    assert "the disk is full" in warning
+    assert warning.endswith("retrying after the next batch")
+    run_of(tables, rows.slice(40, 20), 60)
+    assert Writer(MemoryStore(tables)).unmerged_row_count() == 0
 
 
 def test_a_run_that_ends_in_an_open_transaction_merges(three_nodes: MetadataLog) -> None:

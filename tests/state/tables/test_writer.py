@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +34,8 @@ from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.loader.payload import Payload
 from raftlog_state.tables.change_slices import SLICE_ROWS
+from raftlog_state.tables.cluster_cache import Tail
+from raftlog_state.tables.cluster_rows import ClusterRows
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.writer import Writer
 
@@ -629,6 +633,30 @@ class Interruptions:
             slice_rows=self._chance.choice((2, 9, SLICE_ROWS)),
         )
 
+    def beside(self, writer: Writer) -> MergeBeside:
+        """Begin a merge in another store of the writer's process."""
+        store = MemoryStore(
+            self._tables, before_commit=self.before_commit, after_commit=self.after_commit
+        )
+        return MergeBeside(writer, writer.rows_on(store), writer.begin_merge())
+
+
+@dataclass(frozen=True)
+class MergeBeside:
+    """A merge of what ``state`` lacked when it began; the writer appends meanwhile."""
+
+    writer: Writer
+    rows: ClusterRows
+    tails: Mapping[str, Tail]
+
+    def end(self) -> None:
+        try:
+            self.rows.merge(self.tails)
+        except ConcurrentWriterError:
+            self.writer.forget()
+        else:
+            self.writer.end_merge(self.tails)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -643,7 +671,7 @@ class Interruptions:
 def test_crashes_between_any_commits_lose_and_repeat_nothing(
     history: History, seeds: range, end_offset: int
 ) -> None:
-    """Two processes take turns, each with its own cache of the tables."""
+    """Two processes take turns, each with its own cache of the tables, and merges beside it."""
     expected = history.contents(end_offset)
     crash_count = 0
     for seed in seeds:
@@ -651,13 +679,20 @@ def test_crashes_between_any_commits_lose_and_repeat_nothing(
         tables = MemoryTables()
         interruptions = Interruptions(tables, history, chance)
         writers = [interruptions.writer() for _ in range(2)]
+        merges: list[MergeBeside | None] = [None, None]
         end = 0
         while end < end_offset:
             at = chance.choice((0, 0, 1))
+            merge = merges[at]
             try:
+                if merge is not None and chance.random() < 0.3:
+                    merges[at] = None
+                    merge.end()
+                elif merge is None and chance.random() < 0.1:
+                    merges[at] = interruptions.beside(writers[at])
                 end = step(writers[at], history, chance, end_offset)
             except CrashError:
-                writers[at] = interruptions.writer()
+                writers[at], merges[at] = interruptions.writer(), None
         progress = writer_of(tables).progress()
         writer_of(tables).expire(progress.oldest_offset)
         assert contents(tables) == expired(expected, progress.expired_to), seed

@@ -180,11 +180,16 @@ def find_torn(log: Path) -> Path | None:
     return None
 
 
+def read_actions(log: Path, version: int) -> list[Action]:
+    """Return the actions of a version. Raises ``ValueError`` if its entry is not JSON."""
+    return [*map(json.loads, entry(log, version).read_bytes().splitlines())]
+
+
 def sync_entries(log: Path, versions: range) -> None:
     """Make commits of delta-rs durable, which syncs nothing; those already deleted are ignored."""
     for version in versions:
         with suppress(FileNotFoundError):
-            actions = [*map(json.loads, entry(log, version).read_bytes().splitlines())]
+            actions = read_actions(log, version)
             added = [action["add"]["path"] for action in actions if "add" in action]
             files = [log.parent / unquote(path) for path in added]
             for path in (*files, *{file.parent for file in files}, entry(log, version)):

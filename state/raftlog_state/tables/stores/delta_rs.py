@@ -9,8 +9,9 @@ Rules of this file:
    delta-rs. It does not skip a transaction that the table has (Spark does): compare before a
    commit. Between that and the commit, it rejects the second of two commits of one ``app_id``.
 4. A commit of delta-rs takes time in proportion to the files of its handle and to the entries of
-   Delta's log. The handle is kept, brought up to date before a use if there is a later commit, and
-   reopened from time to time. Appends need no update after commits of this store.
+   Delta's log. The handle is kept, and reopened from time to time. It is brought up to date before
+   a read. An append needs that only after a change of the table's metadata: of the commits of other
+   stores it reads the entries, each once, for their transactions.
 5. No text of an error of delta-rs but its first line is shown: rows and a Rust stack trace follow.
 """
 
@@ -43,6 +44,7 @@ from .delta_appends import (
     entry,
     find_torn,
     is_plain,
+    read_actions,
     sync_checkpoint,
     sync_entries,
     sync_tree,
@@ -117,9 +119,10 @@ _NEWER: Final = (
 class _Handle:
     """An open table. ``inode`` is that of its ``_delta_log``: another one is another table.
 
-    ``checkpoint_time`` is that of the newest checkpoint, or of an earlier one, at the last update.
-    ``end_version`` is that of the last append of this store after it. ``transactions`` are those
-    that were looked up since, by their ``app_id``.
+    ``end_version`` is the last version that is known; the table has that of its last update.
+    ``checkpoint_time`` is that of the newest checkpoint then, or of an earlier one.
+    ``transactions`` are those of the versions in between, and others that were looked up, by their
+    ``app_id``.
     """
 
     table: DeltaTable
@@ -140,10 +143,30 @@ class _Handle:
         )
         self.transactions.clear()
 
-    def is_newest(self, log: Path, checkpoint_time: int | None) -> bool:
-        """Return whether there is no later version. A checkpoint allows to delete its entry."""
-        has_next = entry(log, self.end_version + 1).exists()
-        return not has_next and checkpoint_time == self.checkpoint_time
+    def read_entries(self, log: Path, checkpoint_time: int | None) -> bool:
+        """Read the entries of later versions; return whether the newest version is known then.
+
+        It is not after a change of more than rows, or if entries before a checkpoint are deleted.
+        """
+        is_same = checkpoint_time == self.checkpoint_time
+        at_least = self.end_version if is_same else _checkpoint_version(log)
+        while True:
+            try:
+                actions = read_actions(log, self.end_version + 1)
+            except FileNotFoundError:
+                break
+            except (OSError, ValueError):  # delta-rs finds out what it is
+                return False
+            if any("metaData" in action or "protocol" in action for action in actions):
+                return False
+            for action in actions:
+                if "txn" in action:
+                    self.transactions[action["txn"]["appId"]] = action["txn"]["version"]
+            self.end_version += 1
+        if self.end_version < at_least:
+            return False
+        self.checkpoint_time = checkpoint_time
+        return True
 
     def committed(self, transactions: Sequence[Transaction]) -> list[int | None]:
         """Return the last version of each transaction's ``app_id``; None without one."""
@@ -171,7 +194,9 @@ class DeltaRsStore:
     does not detect commits of other processes reliably. Taking turns is safe.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, *, writes_checkpoints: bool = True) -> None:
+        """``writes_checkpoints``: with appends; False if another store calls ``checkpoint``."""
+        self._writes_checkpoints = writes_checkpoints
         self._place = place.rstrip("/") or place
         self._path = _local_path(place)
         self._handles: dict[str, _Handle] = {}
@@ -320,6 +345,14 @@ class DeltaRsStore:
         with self._errors(table), self._synced(table) as opened:
             opened.optimize.compact(target_size=COMPACT_BYTES)
 
+    def checkpoint(self, table: StoredTable) -> None:
+        """Write a checkpoint of an existing table if the newest is as old as its interval."""
+        with self._errors(table):
+            opened, log = self._open(table), self._log_of(table)
+            if opened.version() - _checkpoint_version(log) >= _checkpoint_interval(opened):
+                opened.create_checkpoint()
+                sync_checkpoint(log, opened.version())
+
     def vacuum(self, table: StoredTable) -> None:
         """Delete files that no version of an existing table within ``RETENTION`` has.
 
@@ -349,7 +382,7 @@ class DeltaRsStore:
         return handle.table
 
     def _newest(self, table: StoredTable) -> _Handle:
-        """Return the handle of an existing table, up to date but for appends of this store."""
+        """Return the handle of an existing table, whose ``end_version`` is the newest."""
         log = self._log_of(table)
         try:
             inode = log.stat().st_ino
@@ -358,7 +391,7 @@ class DeltaRsStore:
         checkpoint = _checkpoint_time(log)
         kept = self._handles.get(table.name)
         if kept is not None and kept.inode == inode:
-            if not kept.is_newest(log, checkpoint):
+            if not kept.read_entries(log, checkpoint):
                 kept.table.update_incremental()
                 kept.checkpoint_time = checkpoint
                 kept.updated(table)
@@ -423,18 +456,21 @@ class DeltaRsStore:
         self._write_checkpoint_if_due(table, handle)
 
     def _check_is_part(self, table: StoredTable, version: int) -> None:
-        """Raise ``ConcurrentWriterError`` unless a committed version is after a checkpoint.
+        """Raise ``ConcurrentWriterError`` if a committed version may be another one's.
 
-        Else others may have committed it, and deleted their entry, while this process was
-        suspended for longer than the retention: its own is not read.
+        Others may have committed it, and deleted the entries before their checkpoint, while this
+        process was suspended for longer than the retention: its own is not read. They delete that
+        of the version before, too.
         """
-        if _checkpoint_version(self._log_of(table)) >= version:
+        log = self._log_of(table)
+        if _checkpoint_version(log) >= version and not entry(log, version - 1).exists():
             self._handles.pop(table.name)
             raise concurrent_write(self._place, table.name)
 
     def _write_checkpoint_if_due(self, table: StoredTable, handle: _Handle) -> None:
         """Write a checkpoint of the versions at which delta-rs does after its own commits."""
-        if (handle.end_version + 1) % _checkpoint_interval(handle.table) == 0:
+        interval = _checkpoint_interval(handle.table)
+        if self._writes_checkpoints and (handle.end_version + 1) % interval == 0:
             self._open(table).create_checkpoint()
             sync_checkpoint(self._log_of(table), handle.end_version)
 

@@ -347,6 +347,13 @@ class TableStore(Protocol):
         """Rewrite small files of an existing table as larger ones; its rows stay the same."""
         ...
 
+    def checkpoint(self, table: StoredTable) -> None:
+        """Write a checkpoint of an existing table if the newest is old; its rows stay the same.
+
+        Nothing if the engine writes them with its commits.
+        """
+        ...
+
     def vacuum(self, table: StoredTable) -> None:
         """Delete files that no version of an existing table within ``RETENTION`` has."""
         ...

@@ -336,6 +336,9 @@ class SparkStore:
         with self.errors(table.name):
             self._spark.sql(f"OPTIMIZE {self.reference(table.name)}")
 
+    def checkpoint(self, table: StoredTable) -> None:
+        """Do nothing: Spark writes checkpoints with its commits."""
+
     def vacuum(self, table: StoredTable) -> None:
         """Delete files that no version of an existing table within its retention has."""
         with self.errors(table.name):

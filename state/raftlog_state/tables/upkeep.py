@@ -1,0 +1,246 @@
+"""Upkeep of the tables: merging changes into ``state``, compaction, checkpoints and vacuum.
+
+Rules of this file:
+
+1. Upkeep follows the append that publishes a batch. If it fails, it is tried again after the next
+   one.
+2. Upkeep in a thread of its own has a store of its own, and uses nothing of the writer but rows
+   that never change: the changes that ``state`` lacked when it began. To the tables it is another
+   process, whose commits are checked for conflicts. Appends do not wait for it.
+3. The writer's thread begins it and takes its results; only the end of a run waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from raftlog_state.errors import ConcurrentWriterError, TablesError
+
+from .cluster_cache import Tail
+from .cluster_rows import ClusterRows
+from .stores.protocol import TableStore
+
+MERGE_INTERVAL_S: Final = 60.0
+MERGE_ROWS_MAX: Final = 50_000
+GROUP_MERGE_ROWS_MAX: Final = 500_000
+"""Unmerged rows of all clusters of a group; a merge rewrites the rows of each that has some."""
+COMPACT_FILES: Final = 200
+CHECKPOINT_APPENDS: Final = 100
+VACUUM_INTERVAL_S: Final = 86_400.0
+_LOGGER: Final = logging.getLogger("raftlog_state")
+
+
+class Upkeep:
+    """When what upkeep is due, in seconds of one clock."""
+
+    def __init__(self, target_offset: int | None, merge_rows_max: int = MERGE_ROWS_MAX) -> None:
+        """``target_offset`` is the end of the run, exclusive; None if it continues."""
+        self._target_offset = target_offset
+        self._merge_rows_max = merge_rows_max
+        self._merged_at_s: float | None = None
+        self._vacuumed_at_s: float | None = None
+        self._appends_since_checkpoint = CHECKPOINT_APPENDS  # as of an earlier run
+        self.file_count: int | None = None
+        """Small files of ``changes``, those of earlier runs included; None if it is unknown."""
+
+    def appended(self) -> None:
+        """Record one more file."""
+        self._appends_since_checkpoint += 1
+        if self.file_count is not None:
+            self.file_count += 1
+
+    def is_end(self, read_offset: int) -> bool:
+        """Return whether the run ends with a batch; ``read_offset`` follows its last record."""
+        return self._target_offset is not None and read_offset >= self._target_offset
+
+    def is_merge_due(self, now_s: float, read_offset: int, unmerged_row_count: int) -> bool:
+        """Return whether to merge after a batch; ``read_offset`` follows its last record.
+
+        At the end of a run that record may be in an open transaction, which is not published.
+        """
+        if self._merged_at_s is None:
+            self._merged_at_s = now_s
+        is_late = now_s - self._merged_at_s >= MERGE_INTERVAL_S
+        return self.is_end(read_offset) or is_late or unmerged_row_count >= self._merge_rows_max
+
+    def merged(self, now_s: float) -> None:
+        """Record a merge."""
+        self._merged_at_s = now_s
+
+    def is_vacuum_due(self, now_s: float) -> bool:
+        """Return whether to delete old files; a run that is shorter than the interval does not."""
+        if self._vacuumed_at_s is None:
+            self._vacuumed_at_s = now_s
+        return now_s - self._vacuumed_at_s >= VACUUM_INTERVAL_S
+
+    def vacuumed(self, now_s: float) -> None:
+        """Record a vacuum."""
+        self._vacuumed_at_s = now_s
+
+    def is_compaction_due(self) -> bool:
+        """Return whether ``changes`` has many small files, and so have the other tables."""
+        return self.file_count is not None and self.file_count >= COMPACT_FILES
+
+    def compacted(self, file_count: int) -> None:
+        """Record a compaction that began when there were so many small files."""
+        assert self.file_count is not None, "a compaction is due"
+        self.file_count -= file_count
+
+    def is_checkpoint_due(self) -> bool:
+        """Return whether the tables may need checkpoints."""
+        return self._appends_since_checkpoint >= CHECKPOINT_APPENDS
+
+    def checkpointed(self) -> None:
+        """Record that checkpoints are written, or begin to be."""
+        self._appends_since_checkpoint = 0
+
+
+class Maintained(Protocol):
+    """What upkeep needs of a writer."""
+
+    def small_file_count(self) -> int: ...
+    def unmerged_row_count(self) -> int: ...
+    def merge_state(self) -> None: ...
+    def compact(self) -> None: ...
+    def vacuum(self) -> None: ...
+    def begin_merge(self) -> Mapping[str, Tail]: ...
+    def end_merge(self, merged: Mapping[str, Tail]) -> None: ...
+    def forget(self) -> None: ...
+    def rows_on(self, store: TableStore) -> ClusterRows: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Upkeep that is due. ``completed`` and ``conflicted`` are called in the writer's thread."""
+
+    work: Callable[[], None]
+    completed: Callable[[], None]
+    conflicted: Callable[[], None] = lambda: None
+
+
+@dataclass(slots=True)
+class _Tasks:
+    """Tasks that run in a thread, one after another."""
+
+    tasks: Sequence[_Task]
+    done_count: int = 0
+
+    def run(self) -> None:
+        for task in self.tasks:
+            task.work()
+            self.done_count += 1
+
+
+class UpkeepRunner:
+    """Does the upkeep that is due after appends of a writer. Used by the thread that appends."""
+
+    def __init__(
+        self,
+        writer: Maintained,
+        upkeep: Upkeep,
+        *,
+        store: TableStore | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        warn: Callable[[str], None] = _LOGGER.warning,
+    ) -> None:
+        """``store``: another one of the same place, for a thread beside the appends.
+
+        None: upkeep is done between appends, with the store of the writer.
+        """
+        self._writer = writer
+        self._upkeep = upkeep
+        self._clock = clock
+        self._warn = warn
+        self._beside = None if store is None else writer.rows_on(store)
+        self._thread = ThreadPoolExecutor(1, "raftlog-upkeep")
+        self._running: tuple[_Tasks, Future[None]] | None = None
+
+    def appended(self) -> None:
+        """Record an append."""
+        self._upkeep.appended()
+
+    def keep_up(self, read_offset: int) -> None:
+        """Do, or begin, the upkeep that is due after a batch.
+
+        ``read_offset`` follows the last record that was read. The end of a run is waited for.
+        """
+        with self._errors_logged():
+            is_end = self._upkeep.is_end(read_offset)
+            if self._running is not None and not is_end and not self._running[1].done():
+                return
+            self._finish()
+            if self._upkeep.file_count is None:
+                self._upkeep.file_count = self._writer.small_file_count()
+            if self._beside is None:
+                for task in self._due(read_offset):
+                    task.work()
+                    task.completed()
+                return
+            tasks = _Tasks([*self._due(read_offset)])
+            if tasks.tasks:
+                self._running = (tasks, self._thread.submit(tasks.run))
+            if is_end:
+                self._finish()
+
+    def close(self) -> None:
+        """Wait for the upkeep that is running, and end its thread."""
+        with self._errors_logged():
+            self._finish()
+        self._thread.shutdown()
+
+    @contextmanager
+    def _errors_logged(self) -> Iterator[None]:
+        try:
+            yield
+        except TablesError as error:  # the batch is published; upkeep is tried again
+            self._warn(f"{error}; retrying after the next batch")
+
+    def _finish(self) -> None:
+        """Wait for the thread, and record what it has done. Raises its error."""
+        if self._running is None:
+            return
+        (tasks, future), self._running = self._running, None
+        error = future.exception()
+        for task in tasks.tasks[: tasks.done_count]:
+            task.completed()
+        if error is not None:
+            if isinstance(error, ConcurrentWriterError):
+                tasks.tasks[tasks.done_count].conflicted()
+            raise error
+
+    def _due(self, read_offset: int) -> Iterator[_Task]:
+        """Yield what is due, one after another; files are compacted before a checkpoint."""
+        upkeep = self._upkeep
+        tables = self._beside or self._writer
+        if upkeep.is_merge_due(self._clock(), read_offset, self._writer.unmerged_row_count()):
+            yield self._merge()
+        if upkeep.is_compaction_due():
+            assert upkeep.file_count is not None
+            yield _Task(tables.compact, partial(upkeep.compacted, upkeep.file_count))
+        if upkeep.is_vacuum_due(self._clock()):
+            yield _Task(tables.vacuum, lambda: upkeep.vacuumed(self._clock()))
+        if self._beside is not None and upkeep.is_checkpoint_due():
+            upkeep.checkpointed()
+            yield _Task(self._beside.checkpoint, lambda: None)
+
+    def _merge(self) -> _Task:
+        if self._beside is None:
+            return _Task(self._writer.merge_state, self._merged)
+        tails = self._writer.begin_merge()
+
+        def completed() -> None:
+            self._writer.end_merge(tails)
+            self._merged()
+
+        # The tables were truncated, for example: the writer must read them again.
+        return _Task(partial(self._beside.merge, tails), completed, self._writer.forget)
+
+    def _merged(self) -> None:
+        self._upkeep.merged(self._clock())
