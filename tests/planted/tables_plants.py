@@ -176,6 +176,27 @@ TABLES_PLANTS: Final = (
         tests=("tests/state/tables/test_concurrent_commands.py",),
     ),
     Plant(
+        bug="NoOps that are new are due later than those before them",
+        path=FOLLOWER,
+        old="if self._range[0] != start_offset and self._delay_ms:",
+        new="if self._delay_ms:",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="NoOps in front of other records wait for the delay",
+        path=FOLLOWER,
+        old=" and boundary == end_offset and _are_no_ops(rows)",
+        new=" and _are_no_ops(rows)",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="records that change the state wait like NoOps",
+        path=FOLLOWER,
+        old=" and boundary == end_offset and _are_no_ops(rows)",
+        new=" and boundary == end_offset",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
         bug="small files are compacted once",
         path=UPKEEP_RUNS,
         old="        self.file_count -= file_count\n",

@@ -108,6 +108,10 @@ only records older than --tail-holdback-ms are read, since younger ones may not 
 Changes are merged into state once a minute, small files are rewritten after 200 appends, and old
 files are deleted once a day, after a day. Appends do not wait for that.
 
+NoOpRecords, of which a KRaft controller writes two a second, change nothing: they are appended with
+the next other records, or every --no-op-delay-ms. Until then the tables end at the record before
+them, and answers about a time in between are the state there, which is the same.
+
 With --sources and --group, the logs of many clusters are written by one process, in one append.
 FILE has a JSON array with an object for each log: {"path": PATH}, or {"bootstrap.servers":
 "HOST:PORT,..."} with the options of the Spark source for TLS. A log that cannot be read, or that
@@ -156,6 +160,12 @@ def _add_follow(commands: Commands) -> None:
         type=int,
         help="how often to look for new records, in milliseconds; default: 100",
     )
+    command.add_argument(
+        "--no-op-delay-ms",
+        metavar="MS",
+        type=int,
+        help="how long NoOpRecords wait for other records, in milliseconds; default: 5000",
+    )
     add_written(command)
 
 
@@ -173,7 +183,11 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
         error("PATH and TABLES are required, or TABLES and --bootstrap-server or --sources")
 
     from raftlog_state.tables.following import RECORDS_PER_BATCH_DEFAULT
-    from raftlog_state.tables.log_follower import POLL_MS_DEFAULT, LogFollower
+    from raftlog_state.tables.log_follower import (
+        NO_OP_DELAY_MS_DEFAULT,
+        POLL_MS_DEFAULT,
+        LogFollower,
+    )
     from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
     from .signals import StopSignals, TerminatedError
@@ -182,6 +196,9 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
         follow_settings(arguments),
         record_count_max=arguments.max_records or RECORDS_PER_BATCH_DEFAULT,
         poll_ms=duration_ms(arguments.poll_ms, "--poll-ms", POLL_MS_DEFAULT),
+        no_op_delay_ms=duration_ms(
+            arguments.no_op_delay_ms, "--no-op-delay-ms", NO_OP_DELAY_MS_DEFAULT
+        ),
         is_once=arguments.once,
     )
     place = place_of(arguments)

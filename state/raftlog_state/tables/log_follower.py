@@ -7,6 +7,8 @@ Rules of this file:
    is the end of the tables, which the writer knows.
 3. In one directory's log, records younger than the holdback are not read: they may not be
    committed.
+4. NoOpRecords at the end of a log, which change nothing, are appended with the records after them,
+   or after a delay. Until then the tables end before them, as if the records were not read yet.
 """
 
 from __future__ import annotations
@@ -14,16 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
+import pyarrow.compute
 
 from raftlog.client import Isolation, LogReader
 from raftlog.client.log_handle import Clock
 from raftlog.errors import DataLossError, RaftlogError
 from raftlog.limits import MIB, TAIL_HOLDBACK_MS_DEFAULT
 from raftlog_state.garbage_collection import collection_paused
-from raftlog_state.records import DecodedRecord, Redactor, decode
+from raftlog_state.records import NO_OP_VALUE, DecodedRecord, Redactor, decode
 from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
@@ -38,8 +41,11 @@ from .writer import Writer
 if TYPE_CHECKING:
     from raftlog.types import SnapshotId
 
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
 BATCH_BYTES_MAX: Final = 64 * MIB
 POLL_MS_DEFAULT: Final = 100
+NO_OP_DELAY_MS_DEFAULT: Final = 5_000
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LONGEST_S: Final = 10.0
 
@@ -51,6 +57,7 @@ class FollowSettings:
     ``cluster_id``: that of the log, needed if the tables contain other clusters.
     ``allows_gap``: load the newest snapshot if the log begins after the end of the tables.
     ``take_over``: write clusters even if other writers have written them until now.
+    ``no_op_delay_ms``: how long NoOpRecords wait for other records, in a run without an end.
     ``is_once``: end at the end that the log has at the start.
     """
 
@@ -60,6 +67,7 @@ class FollowSettings:
     record_count_max: int = RECORDS_PER_BATCH_DEFAULT
     poll_ms: int = POLL_MS_DEFAULT
     holdback_ms: int = TAIL_HOLDBACK_MS_DEFAULT
+    no_op_delay_ms: int = NO_OP_DELAY_MS_DEFAULT
     allows_gap: bool = False
     take_over: bool = False
     is_once: bool = False
@@ -105,6 +113,32 @@ def row_settings(
     )
 
 
+class DelayedNoOps:
+    """NoOpRecords at the end of a log that are not appended yet.
+
+    They are due at the next multiple of the delay, so those of all logs of a process are together.
+    """
+
+    def __init__(self, delay_ms: int) -> None:
+        self._delay_ms = delay_ms
+        self._range = (-1, -1)
+        self._due_ms = 0.0
+
+    def have_to_wait(self, start_offset: int, end_offset: int, now_ms: float) -> bool:
+        """Return whether a range is one that ``delay`` was called with, and is not due."""
+        return self._range == (start_offset, end_offset) and now_ms < self._due_ms
+
+    def delay(self, start_offset: int, end_offset: int, now_ms: float) -> bool:
+        """Return whether NoOpRecords from an offset on wait; those before ``end_offset`` are all.
+
+        The first of them decides when they are due.
+        """
+        if self._range[0] != start_offset and self._delay_ms:
+            self._due_ms = (now_ms // self._delay_ms + 1) * self._delay_ms
+        self._range = (start_offset, end_offset)
+        return now_ms < self._due_ms
+
+
 class LogTail:
     """Reads the records of one log that its cluster's tables lack. Used by one thread."""
 
@@ -124,6 +158,7 @@ class LogTail:
         self._rows = rows
         self._log: LogReader | None = None
         self._target_offset: int | None = None
+        self._no_ops = DelayedNoOps(settings.no_op_delay_ms)
 
     @property
     def target_offset(self) -> int | None:
@@ -164,7 +199,10 @@ class LogTail:
                     return None
                 return self._snapshot(log, snapshot_id)
             start_offset = log.log_start_offset  # the writer reports the gap
-        if start_offset >= end_offset:
+        now_ms = self._clock.now_ms()
+        if start_offset >= end_offset or self._no_ops.have_to_wait(
+            start_offset, end_offset, now_ms
+        ):
             return None
         boundary = log.next_boundary(
             start_offset,
@@ -181,6 +219,9 @@ class LogTail:
             for batch in log_rows(log, split, self._rows, self._report_loss)
         ]
         rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
+        may_wait = not settings.is_once and boundary == end_offset and _are_no_ops(rows)
+        if may_wait and self._no_ops.delay(start_offset, end_offset, now_ms):
+            return None
         appended = Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None)
         return appended, rows
 
@@ -212,6 +253,12 @@ class LogTail:
             reason=reason,
             remedy="run the command again",
         )
+
+
+def _are_no_ops(rows: pa.Table) -> bool:
+    """Return whether all rows of a log are NoOpRecords."""
+    are_no_ops = pc.all(pc.equal(rows["value"], NO_OP_VALUE), skip_nulls=False)
+    return are_no_ops.as_py() is True
 
 
 class LogFollower:

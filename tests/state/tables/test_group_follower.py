@@ -17,7 +17,7 @@ from tests.support.written_tables import contents, read_view, writer_of
 from raftlog.client import LogReader, open_path
 from raftlog.errors import DivergedLogError, QuorumUnavailableError
 from raftlog_state.errors import ClusterOwnedError, ClustersFailedError
-from raftlog_state.records import Redactor, RemoveTopicRecord, encode
+from raftlog_state.records import Redactor, RemoveTopicRecord, TopicRecord, encode
 from raftlog_state.tables.group_follower import GroupFollower
 from raftlog_state.tables.log_follower import BACKOFF_FIRST_S, FollowSettings, LogFollower
 
@@ -123,6 +123,28 @@ def test_each_cluster_has_the_tables_that_its_log_alone_gives(
     for name, log in logs.items():
         assert contents(tables, name) == alone(log, name)
         assert writer_of(tables, cluster_id=name).unmerged_row_count() == 0
+
+
+def test_no_ops_of_all_clusters_are_appended_together(tmp_path: Path) -> None:
+    clock, tables = StoppedClock(at_ms=1_000_000), MemoryTables()
+    logs = {
+        name: LogWriter(tmp_path / name / "__cluster_metadata-0", cluster_id=name)
+        for name in ("a", "b", "c")
+    }
+    paths = {name: log.directory for name, log in logs.items()}
+    follower = follower_of(tables, paths, clock=clock, is_once=False)
+    for log in logs.values():
+        log.append(encode(TopicRecord(name="t", topic_id="I9iQnKeLSA2lyZwVZic7Xg")))
+    assert follower.append_round() == 3
+    commits = len(tables.commits)
+    for log in logs.values():
+        log.append(NO_OP)
+        assert follower.append_round() is None
+        clock.sleep_ms(1_500)
+    assert len(tables.commits) == commits
+    clock.sleep_ms(500)
+    assert follower.append_round() == 3
+    assert [one.operation for one in tables.commits[commits:]] == ["append", "append"]
 
 
 def test_bad_logs_do_not_keep_the_others_from_being_written(

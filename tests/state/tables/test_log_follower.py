@@ -12,7 +12,7 @@ import pytest
 from tests.support.clock import StoppedClock
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import MetadataLog
-from tests.support.small_logs import LogWriter, copy_log
+from tests.support.small_logs import TIME_MS, LogWriter, copy_log
 from tests.support.source_rows import source_rows
 from tests.support.written_tables import contents as contents_of
 from tests.support.written_tables import read_view
@@ -27,11 +27,13 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog_state.errors import TablesError
+from raftlog_state.image import MetadataImage
 from raftlog_state.loader.metadata_loader import MetadataLoader
-from raftlog_state.records import DecodedRecord, Redactor, decode
+from raftlog_state.records import DecodedRecord, Redactor, TopicRecord, decode, encode
 from raftlog_state.tables import log_follower
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.progress import Progress
+from raftlog_state.tables.reader import ArrowTables
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.writer import Writer
 
@@ -133,6 +135,100 @@ def test_a_log_that_grows_rolls_and_deletes_segments_is_followed(
         follow(tables, log)
         assert contents(tables) == expected(three_nodes, progress_of(tables).next_offset)
         assert end_offset - 60 < progress_of(tables).next_offset
+
+
+def ignore(event: str) -> None:
+    """Ignore an event."""
+
+
+class CountingLog:
+    """Log that counts the ranges that are read."""
+
+    def __init__(self, log: LogReader) -> None:
+        self._log = log
+        self.plan_count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.plan_count += name == "plan"
+        return getattr(self._log, name)
+
+
+def test_no_ops_are_appended_with_other_records_or_after_a_delay(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "node" / "__cluster_metadata-0", cluster_id="c")
+    tables, clock = MemoryTables(), StoppedClock(at_ms=1_000_000)
+    reader: Any = CountingLog(open_path(str(log.directory)))
+    follower = LogFollower(
+        lambda: reader,
+        MemoryStore(tables),
+        FollowSettings(redactor=Redactor(), holdback_ms=0, no_op_delay_ms=5_000),
+        clock=clock.as_clock(),
+        log_event=ignore,
+    )
+
+    def end() -> int:
+        return progress_of(tables).offset
+
+    topics = [
+        encode(TopicRecord(name=name, topic_id=topic_id))
+        for name, topic_id in (("a", "I9iQnKeLSA2lyZwVZic7Xg"), ("b", "J9iQnKeLSA2lyZwVZic7Xg"))
+    ]
+    log.append(topics[0], timestamp_ms=TIME_MS + 100)
+    assert str(follower.append_next()) == "appended offsets 0 to 0"
+    for at_ms in (1_000, 2_000):
+        log.append(NO_OP, timestamp_ms=TIME_MS + at_ms)
+        assert follower.append_next() is None
+        assert end() == 0
+    read_count = reader.plan_count
+    clock.sleep_ms(4_999)
+    assert follower.append_next() is None
+    assert reader.plan_count == read_count, "the same records are not read again"
+    before = {at_ms: image_at(tables, at_ms) for at_ms in (101, 1_000, 1_500, 2_500)}
+    clock.sleep_ms(1)
+    assert str(follower.append_next()) == "appended offsets 1 to 2"
+    for at_ms, image in before.items():
+        assert image_at(tables, at_ms).same_rows(image), "the answer was the state at that time"
+    log.append(NO_OP, timestamp_ms=TIME_MS + 3_000)
+    assert follower.append_next() is None
+    log.append(topics[1], timestamp_ms=TIME_MS + 3_100)
+    assert str(follower.append_next()) == "appended offsets 3 to 4", "together, without a delay"
+    log.append(NO_OP, NO_OP, timestamp_ms=TIME_MS + 4_000)
+    assert follower.append_next() is None
+    settings = FollowSettings(redactor=Redactor(), holdback_ms=0, is_once=True)
+    LogFollower(lambda: reader, MemoryStore(tables), settings, log_event=ignore).run()
+    assert end() == 6, "a run with an end appends them"
+
+
+def test_other_records_than_no_ops_are_not_delayed(data: Path, tmp_path: Path) -> None:
+    """Nor are NoOps before the boundary of a batch, as others may be after it."""
+    log, tables = tmp_path / "node" / "__cluster_metadata-0", MemoryTables()
+    copy_log(data / SOURCE, log, end_offset=1)
+    settings = FollowSettings(redactor=Redactor(), holdback_ms=0, record_count_max=2)
+    store, clock = MemoryStore(tables), StoppedClock().as_clock()
+    follower = LogFollower(
+        lambda: open_path(str(log)), store, settings, clock=clock, log_event=ignore
+    )
+    assert str(follower.append_next()) == "appended offsets 0 to 2"
+    writer = LogWriter(tmp_path / "other" / "__cluster_metadata-0")
+    for _ in range(5):
+        writer.append(NO_OP)
+    follower = LogFollower(
+        lambda: open_path(str(writer.directory)),
+        MemoryStore(MemoryTables()),
+        settings,
+        clock=clock,
+        log_event=ignore,
+    )
+    assert [str(follower.append_next()) for _ in range(3)] == [
+        "appended offsets 0 to 1",
+        "appended offsets 2 to 3",
+        "None",
+    ]
+
+
+def image_at(tables: MemoryTables, at_ms: int) -> MetadataImage:
+    """Return the state at a time, as a reader sees it."""
+    reader = ArrowTables(MemoryStore(tables), None)
+    return reader.image(reader.at(time=str(TIME_MS + at_ms)).offset)
 
 
 def test_a_log_of_other_records_is_refused_before_one_is_read(tmp_path: Path) -> None:
