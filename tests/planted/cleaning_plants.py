@@ -12,6 +12,16 @@ COMPACTION: Final = "tests/log/cleaning/test_compaction.py"
 
 CLEANING_PLANTS: Final = (
     Plant(
+        bug="a compaction does not store which states may lack keys before it removes records",
+        path=f"{CLEANING}/compaction.py",
+        old="            directory.raise_compacted_offset(self.end_offset)\n",
+        new="",
+        tests=(
+            f"{COMPACTION}::test_after_a_crash_at_any_operation_states_from_the_compacted_offset_on"
+            "_are_complete",
+        ),
+    ),
+    Plant(
         bug="compacted segments replace the old ones newest first",
         path=f"{CLEANING}/compaction.py",
         old="        for one in compacted:\n            path",

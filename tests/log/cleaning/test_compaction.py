@@ -41,6 +41,7 @@ from raftlog.log.format.directory import (
 from raftlog.log.reading.chunks import HeaderDecoder
 from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.reads import LogKind
 from raftlog.log.reading.transactions import CommitName
 from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.log.segment import SegmentMetadata
@@ -693,6 +694,45 @@ def test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted
         names = after.list_names(DIRECTORY)
         assert not [name for name in names if name.endswith(CLEANED_SUFFIX)], f"{state}"
     assert len(states) > horizon_count > 10
+
+
+def states_from(disk: SimulatedDisk, offset: int, end: int) -> dict[int, dict[bytes, bytes]]:
+    """Return the state of the records below each offset in [``offset``, ``end``]."""
+    records = {one.offset: one for one in records_of(disk)}
+    state: dict[bytes, bytes] = {}
+    found = {}
+    for at in range(end + 1):
+        if at >= offset:
+            found[at] = dict(state)
+        if at in records:
+            key, value = records[at].key or b"", records[at].value
+            state.pop(key, None)
+            state |= {} if value is None else {key: value}
+    return found
+
+
+def test_after_a_crash_at_any_operation_states_from_the_compacted_offset_on_are_complete() -> None:
+    """The compaction also removes records of the part that was compacted before."""
+    disk, log = log_of()
+    fill(log, 17, 20)
+    compact(log)
+    fill(log, 18, 20)
+    end = log.end_offset
+    first = open_log(disk, DIRECTORY, kind=LogKind.PARTITION).compacted_offset
+    wanted, count = states_from(disk, first, end), len(records_of(disk))
+    recording = disk.record()
+    assert compact(log)
+    removed = 0
+    for state in recording.states((None, *Survival), seeds=range(1)):
+        after = SimulatedDisk.after(state)
+        offset = open_log(after, DIRECTORY, kind=LogKind.PARTITION).compacted_offset
+        if len(records_of(after)) < count:
+            removed += 1
+            assert offset > first, f"{state}"
+        found = states_from(after, offset, end)
+        assert found == {at: wanted[at] for at in found}, f"{state}"
+    assert removed > 10
+    assert 0 < first < offset <= log._segments.active.base_offset
 
 
 def test_a_failed_directory_sync_fails_the_log() -> None:

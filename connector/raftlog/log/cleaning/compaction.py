@@ -10,12 +10,14 @@ the first and the last step only:
 
 The order of the durable steps of ``replace``:
 
-    1. delete the indexes of the segments, sync the directory    an index never has positions of
+    1. compacted-offset-checkpoint := end of what was compacted  a reader of an earlier state
+                                                                 detects that it may lack keys
+    2. delete the indexes of the segments, sync the directory    an index never has positions of
                                                                  another file
-    2. rename each <base>.log.cleaned to <base>.log, oldest      a tombstone is deleted after what
+    3. rename each <base>.log.cleaned to <base>.log, oldest      a tombstone is deleted after what
        first; sync the directory after each                      it deletes
-    3. rename the indexes, sync the directory
-    4. cleaner-offset-checkpoint := end of what was compacted
+    4. rename the indexes, sync the directory
+    5. cleaner-offset-checkpoint := end of what was compacted
 
 A crash between two steps leaves whole segments, compacted or not: the next opening rebuilds missing
 indexes, and the next compaction deletes ``.cleaned`` files and starts again. Readers that have a
@@ -260,6 +262,7 @@ class Compaction(Closeable):
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         ]
         if compacted:
+            directory.raise_compacted_offset(self.end_offset)
             directory.unlink(names)
             directory.sync()
         for one in compacted:

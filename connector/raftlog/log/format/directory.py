@@ -440,11 +440,14 @@ def _node_id(value: int) -> int | None:
 # The lines of ``log-start-offset-checkpoint`` and ``recovery-point-offset-checkpoint`` are ``topic
 # partition offset`` (``OffsetCheckpointFile``); Kafka has one of each per log directory, here each
 # log has its own. All bytes below the recovery point are synced: ``recovery_point <= synced``.
-# ``cleaner-offset-checkpoint`` has the first offset that no compaction has read.
+# ``cleaner-offset-checkpoint`` has the first offset that no compaction has read. raftlog's own
+# ``compacted-offset-checkpoint``, written before segments are replaced, has the end of the records
+# that may supersede a removed one: states below it may lack keys.
 
 LOG_START_CHECKPOINT_NAME: Final = "log-start-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT_NAME: Final = "recovery-point-offset-checkpoint"
 CLEANER_CHECKPOINT_NAME: Final = "cleaner-offset-checkpoint"
+COMPACTED_CHECKPOINT_NAME: Final = "compacted-offset-checkpoint"
 
 
 def encode_checkpoint(rows: Collection[str]) -> bytes:

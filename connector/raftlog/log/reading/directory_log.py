@@ -23,6 +23,7 @@ from raftlog.errors import (
 from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
 from raftlog.log.format.directory import (
     CLEANER_CHECKPOINT_NAME,
+    COMPACTED_CHECKPOINT_NAME,
     EPOCH_CHECKPOINT_NAME,
     LOG_START_CHECKPOINT_NAME,
     META_PROPERTIES_NAME,
@@ -448,12 +449,11 @@ class DirectoryLog(LogReader):
 
     @property
     def compacted_offset(self) -> int:
-        """Offset in the cleaner's checkpoint: Kafka's is of all partitions of a log directory."""
+        """In a log of Kafka's, the cleaner's checkpoint, one of all logs of a log directory."""
+        if self.files.listing.is_embedded:
+            return self.files.parse_small(COMPACTED_CHECKPOINT_NAME, parse_single_offset) or 0
         if self.source is not SourceKind.DIRECTORY:
             return 0
-        own = self.files.parse_small(CLEANER_CHECKPOINT_NAME, parse_single_offset)
-        if own is not None or self.files.listing.is_embedded:
-            return own or 0
         storage = self.files.storage
         above, _ = storage.split(self.files.directory)
         path = storage.join(above, CLEANER_CHECKPOINT_NAME)

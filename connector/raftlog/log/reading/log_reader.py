@@ -170,7 +170,7 @@ class LogReader(abc.ABC):
 
     @property
     def compacted_offset(self) -> int:
-        """Exclusive end of what is compacted: records below it may have been removed.
+        """Offset below which a state may lack keys: their records were removed by a compaction.
 
         0 for a log that is not compacted, such as that of a quorum. Raises ``CorruptFileError``.
         """

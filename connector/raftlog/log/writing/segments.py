@@ -27,6 +27,7 @@ from raftlog.errors import (
 from raftlog.log.format.directory import (
     CLEAN_SHUTDOWN_NAME,
     CLEANER_CHECKPOINT_NAME,
+    COMPACTED_CHECKPOINT_NAME,
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIXES,
     LOG_START_CHECKPOINT_NAME,
@@ -186,6 +187,19 @@ class LogDirectory:
     def write_cleaner_offset(self, offset: int) -> None:
         """Replace the cleaner's checkpoint. Everything below ``offset`` must be compacted."""
         self._replace(CLEANER_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset))
+
+    def raise_compacted_offset(self, offset: int) -> None:
+        """Raise the end of what supersedes removed records, before any of them is removed."""
+        path = self.file(COMPACTED_CHECKPOINT_NAME)
+        try:
+            data = read_checked(self.storage, path)
+            known = 0 if data is None else parse_single_offset(data, path)
+        except CorruptFileError:
+            known = 0
+        if offset > known:
+            self._replace(
+                COMPACTED_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset)
+            )
 
     def read_quorum_state(self) -> QuorumState | None:
         """Read ``quorum-state``; None before the first election.
