@@ -153,6 +153,20 @@ def test_the_python_examples_of_the_readme_run(
     assert "[b'ids 100 to 199 are mine']" in printed
 
 
+def test_the_examples_of_the_key_value_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (HOME / "docs" / "key-value.md").read_text()
+    names: dict[str, object] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert capsys.readouterr().out.splitlines() == [
+        "b'db-1' None",
+        "[b'db/host', b'db/port']",
+        "read it again: 4",
+        "6 b'db/host' b'db-4'",
+        "worker 1 is fenced",
+    ]
+
+
 def shell_blocks() -> list[str]:
     """Return the blocks of shell: a quorum, and a controller."""
     return re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
