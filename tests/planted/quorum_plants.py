@@ -323,6 +323,20 @@ QUORUM_PLANTS: Final = (
         tests=("tests/log/writing/test_truncation.py",),
     ),
     Plant(
+        bug="a node that ends within a step executes the rest of its outputs",
+        path=f"{NODE}/raft_node.py",
+        old="            if self._is_over:\n                return\n            may_deliver",
+        new="            may_deliver",
+        tests=("tests/node/test_raft_node.py",),
+    ),
+    Plant(
+        bug="appends that are not submitted have no outcome when the node ends",
+        path=f"{NODE}/raft_node.py",
+        old="        self._purgatory.close(lambda: self._unknown(reason))\n",
+        new="",
+        tests=("tests/node/test_raft_node.py",),
+    ),
+    Plant(
         bug="a leader without disk space keeps its role although another voter may have space",
         path=f"{NODE}/raft_node.py",
         old="        self.step(Resign(core.epoch))\n",
