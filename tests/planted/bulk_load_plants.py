@@ -44,9 +44,35 @@ BULK_LOAD_PLANTS: Final = (
     Plant(
         bug="a topic id in two buckets is not noticed",
         path=BUCKETS,
-        old="_id_bytes(topic_id), bucket) != bucket:",
-        new="_id_bytes(topic_id), bucket) < 0:",
-        tests=(f"{LOADED}::test_a_record_that_is_rejected_raises_as_in_single_batches",),
+        old="        if known != bucket:\n",
+        new="        if known < 0:\n",
+        tests=(
+            f"{LOADED}::test_a_record_that_is_rejected_raises_as_in_single_batches",
+            f"{LOADED}::test_a_topic_id_that_is_created_again_under_other_names_is_loaded_by_tasks",
+        ),
+    ),
+    Plant(
+        bug="records that were routed before their buckets were joined are not routed again",
+        path=ROUTING,
+        old="                if buckets.joined == joined:\n",
+        new="                if joined:\n",
+        tests=(
+            f"{LOADED}::test_a_topic_id_that_is_created_again_under_other_names_is_loaded_by_tasks",
+        ),
+    ),
+    Plant(
+        bug="by columns: an id is created again before its topic is removed",
+        path=VERSIONS,
+        old="        for column in (self.ids, self.names):",
+        new="        for column in (self.names,):",
+        tests=(f"{COLUMNS}::test_records_that_a_loader_rejects_are_left_to_it",),
+    ),
+    Plant(
+        bug="by columns: a change is one of a partition of an earlier topic of the id",
+        path=VERSIONS,
+        old="        is_absent[1:] |= self.events.is_deleted[:-1]\n",
+        new="",
+        tests=(f"{COLUMNS}::test_records_that_a_loader_rejects_are_left_to_it",),
     ),
     Plant(
         bug="a range may end inside of a transaction",
@@ -137,7 +163,7 @@ BULK_LOAD_PLANTS: Final = (
     Plant(
         bug="by columns: a change of a partition that was never created is filled from another",
         path=VERSIONS,
-        old="        require(is_plain=np.all(is_created))",
+        old="        require(is_plain=np.all(self.events.is_whole[is_absent]))",
         new="        require(is_plain=True)",
         tests=(f"{COLUMNS}::test_records_that_a_loader_rejects_are_left_to_it",),
     ),

@@ -21,6 +21,13 @@ TOPIC_ROWS: Final = "tests/state/loader/test_topic_rows.py"
 
 STATE_PLANTS: Final = (
     Plant(
+        bug="by columns: a topic that is created again under another name has the first one, too",
+        path=f"{STATE}/loader/topic_rows.py",
+        old="np.logical_or.reduceat(versions.is_deleted, first)",
+        new="versions.is_deleted[last]",
+        tests=(f"{TOPIC_ROWS}::test_topics_in_transactions_and_with_secrets_have_the_same_state",),
+    ),
+    Plant(
         bug="partitions of a removed topic that no record of the range names stay in the image",
         path=f"{STATE}/loader/topic_rows.py",
         old="    for topic_id in whole:\n",

@@ -1,4 +1,4 @@
-"""Random records of topics, their partitions and configs, some of them in transactions."""
+"""Random records of topics, their partitions and configs, which a loader accepts."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Topics:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._created = 0
+        self._removed: list[str] = []
         self._partitions: dict[str, dict[int, int]] = {}
         """Replicas of each partition, by topic id."""
         self._names: dict[str, str] = {}
@@ -45,7 +46,8 @@ class Topics:
                 yield END_TRANSACTION
             elif roll < 0.15:
                 yield begin()
-                yield encode(TopicRecord(name="aborted", topic_id=self._new_id()))
+                self._created += 1
+                yield encode(TopicRecord(name="aborted", topic_id=f"{self._created:021d}w"))
                 yield ABORT_TRANSACTION
             else:
                 yield from (self._value() for _ in range(size))
@@ -62,6 +64,7 @@ class Topics:
         if roll < 0.12:
             del self._partitions[topic_id]
             self._names.pop(topic_id)
+            self._removed.append(topic_id)
             return RemoveTopicRecord(topic_id=topic_id)
         if roll < 0.16:
             return ClearElrRecord(topic_name=self._names[topic_id])
@@ -72,13 +75,16 @@ class Topics:
         return self._change(topic_id, self._chance.choice(list(partitions)))
 
     def _new_id(self) -> str:
+        """Return an id, perhaps one that a removed topic had."""
+        if self._removed and self._chance.random() < 0.5:
+            return self._removed.pop(self._chance.randrange(len(self._removed)))
         self._created += 1
         return f"{self._created:021d}w"
 
     def _create(self) -> MetadataRecord:
         topic_id = self._new_id()
         free = {f"topic-{number}" for number in range(6)} - set(self._names.values())
-        name = self._chance.choice([*sorted(free), f"other-{self._created}"])
+        name = self._chance.choice([*sorted(free), f"other-{topic_id}"])
         self._partitions[topic_id] = {}
         self._names[topic_id] = name
         return TopicRecord(name=name, topic_id=topic_id)

@@ -63,8 +63,9 @@ _WITH_TOPIC_ID: Final = (TopicRecord, PartitionRecord, PartitionChangeRecord, Re
 
 
 class TopicRows(NamedTuple):
-    """Rows of topics that a range has written, and keys of those that it has deleted.
+    """Rows of topics that a range has written, and keys of those that it has deleted before.
 
+    A topic that is created again may have another name: its row before is among the deleted ones.
     ``others``: the numbers of its records that are not of topics, without NoOps.
     """
 
@@ -96,7 +97,8 @@ def replay_topics(
         first, last = _bounds(versions)
         is_deleted = versions.is_deleted[last]
         written += _rows(versions, last[~is_deleted & ~versions.is_stored[last]])
-        deleted += _keys(versions, last[is_deleted & versions.is_stored[first]])
+        is_deleted = np.logical_or.reduceat(versions.is_deleted, first)
+        deleted += _keys(versions, first[is_deleted & versions.is_stored[first]])
     is_other = ~found.is_of_topics & ~no_ops(values, found.api_keys)
     return TopicRows(written, deleted, np.flatnonzero(is_other))
 

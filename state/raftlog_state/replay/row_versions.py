@@ -4,7 +4,8 @@ Rules of this file:
 
 1. The versions are those that ``replay`` writes; records that it rejects, or that are not plain,
    raise ``NotPlainError`` before there is a version.
-2. A topic id is created once: versions of its rows are between its creation and its deletion.
+2. Topics are lifetimes: from a creation of an id to its deletion, after which the id and the name
+   may be created again. Keys are ids, so a row may have versions of several lifetimes.
 3. Versions are sorted by key, then by record; rows of the state are before all records. A version
    has the values of the one before it, but for those that its record sets (fill forward). The first
    version of a key has all values, so none is filled from another key::
@@ -165,7 +166,7 @@ def versions_of(given: Given) -> list[Versions]:
 
 
 class _Topics:
-    """Topics of a range, numbered: those before it first; with their lifetimes."""
+    """Lifetimes of the topics of a range, numbered: those before it first."""
 
     def __init__(self, given: Given) -> None:
         created, removed = given.records[TopicRecord], given.records[RemoveTopicRecord]
@@ -173,38 +174,50 @@ class _Topics:
         self._given = given
         self.ids = coded(stored.columns["topic_id"], created.column("topic_id"))
         self.names = coded(stored.columns["name"], created.column("name"))
-        count = len(self.ids.codes)
-        require(is_plain=len(self.ids.values) == count)  # an id is created once
-        stored_count = len(stored.numbers)
+        stored_count, count = len(stored.numbers), len(self.ids.codes)
         self.created = np.concatenate([np.full(stored_count, _STATE, np.int64), created.rows])
         self.removed = np.full(count, given.row_count, np.int64)
-        which = self.find(removed.column("topic_id"))
+        which = self._last_created(self.ids, removed.column("topic_id"), removed.rows)
         require(is_plain=len(np.unique(which)) == len(which))
-        require(is_plain=np.all(removed.rows > self.created[which]))
         self.removed[which] = removed.rows
-        # A name is created again only after its topic was removed.
-        order = np.lexsort((self.created, self.names.codes))
-        is_again = ~is_first(self.names.codes[order])[1:]
-        ends, begins = self.removed[order][:-1], self.created[order][1:]
-        require(is_plain=np.all(begins[is_again] > ends[is_again]))
+        for column in (self.ids, self.names):  # created again only after the removal
+            order = self._by_creation(column)
+            is_again = ~is_first(column.codes[order])[1:]
+            ends, begins = self.removed[order][:-1], self.created[order][1:]
+            require(is_plain=np.all(begins[is_again] > ends[is_again]))
 
-    def find(self, ids: pa.Array | pa.ChunkedArray) -> Int64s:
-        """Return the number of the topic with each id."""
-        found = pc.index_in(ids, value_set=self.ids.values)
-        return numbers(found)  # ids are distinct: their codes are their numbers
+    def find(self, ids: pa.Array | pa.ChunkedArray, rows: Int64s) -> Int64s:
+        """Return the topic that has an id when the record of a row is replayed."""
+        return self._existing(self._last_created(self.ids, ids, rows), rows)
 
     def find_names(self, names: pa.Array, rows: Int64s) -> Int64s:
-        """Return the number of the topic that has a name when the record of a row is replayed."""
-        codes = numbers(pc.index_in(names, value_set=self.names.values))
+        """Return the topic that has a name when the record of a row is replayed."""
+        return self._existing(self._last_created(self.names, names, rows), rows)
+
+    def _by_creation(self, column: Coded) -> Int64s:
+        """Return the topics by the value that they have in a column, then by creation."""
+        return np.lexsort((self.created, column.codes))
+
+    def _last_created(
+        self, column: Coded, values: pa.Array | pa.ChunkedArray, rows: Int64s
+    ) -> Int64s:
+        """Return the last topic of a value that is created up to each row."""
+        codes = numbers(pc.index_in(values, value_set=column.values))
+        if len(column.values) == len(column.codes):  # each is created once: codes are the topics
+            require(is_plain=np.all(self.created[codes] <= rows))
+            return codes
         scale = self._given.row_count + 1
-        order = np.lexsort((self.created, self.names.codes))
-        begins = self.names.codes[order] * scale + self.created[order] - _STATE
-        at = np.searchsorted(begins, codes * scale + rows - _STATE) - 1
+        order = self._by_creation(column)
+        begins = column.codes[order] * scale + self.created[order] - _STATE
+        at = np.searchsorted(begins, codes * scale + rows - _STATE, side="right") - 1
         require(is_plain=np.all(at >= 0))
         found: Int64s = order[at]
-        is_there = (self.names.codes[found] == codes) & (self.removed[found] > rows)
-        require(is_plain=np.all(is_there))
+        require(is_plain=np.all(column.codes[found] == codes))
         return found
+
+    def _existing(self, topics: Int64s, rows: Int64s) -> Int64s:
+        require(is_plain=np.all(self.removed[topics] > rows))
+        return topics
 
     def is_removed(self, topics: Int64s) -> Bools:
         """Return which topics the range removes."""
@@ -217,16 +230,17 @@ class _Topics:
         created = self.created[len(stored_numbers) :]
         count = len(self.created)
         removed = np.flatnonzero(self.is_removed(np.arange(count)))
+        topics = np.concatenate([np.arange(count), removed])
         events = _Events(
             self._given,
-            keys=np.concatenate([np.arange(count), removed]),
+            keys=self.ids.codes[topics],
             sources=np.concatenate(
                 [self._given.row_count + stored_numbers, created, self.removed[removed]]
             ),
             whole_count=count,
             deleted_count=len(removed),
         )
-        topics = events.keys
+        topics = topics[events.order]
         return events.versions(
             Entity.TOPIC,
             key_texts=pc.binary_join_element_wise('["', self.ids.values, '"]', ""),
@@ -396,14 +410,13 @@ class _PartitionEvents:
         created, changed = given.records[PartitionRecord], given.records[PartitionChangeRecord]
         self._created, self._changed = created, changed
         ids = pa.concat_arrays([created.column("topic_id"), changed.column("topic_id")])
-        of_topics = topics.find(ids)
-        partition_ids = numbers(created.column("partition_id"), changed.column("partition_id"))
         rows = np.concatenate([created.rows, changed.rows])
-        is_there = (rows > topics.created[of_topics]) & (rows < topics.removed[of_topics])
-        require(is_plain=np.all(is_there))
+        of_topics = topics.find(ids, rows)
+        partition_ids = numbers(created.column("partition_id"), changed.column("partition_id"))
 
         stored = given.stored[Entity.PARTITION]
-        stored_topics = topics.find(stored.columns["topic_id"])
+        in_state = np.full(len(stored.numbers), _STATE)
+        stored_topics = topics.find(stored.columns["topic_id"], in_state)
         stored_keys = _key(stored_topics, numbers(stored.columns["partition_id"]))
         cleared = given.records[ClearElrRecord]
         cleared_topics = topics.find_names(cleared.column("topic_name"), cleared.rows)
@@ -441,13 +454,14 @@ class _PartitionEvents:
         self._clear_count = len(clears.rows)
         self.events = _Events(
             given,
-            keys=_key(of_topics, partition_ids),
+            keys=_key(self._ids.codes[of_topics], partition_ids),
             sources=sources,
             whole_count=self._whole_count,
             deleted_count=len(self._removals[0]),
         )
-        is_created = self.events.is_whole[self.events.is_first]  # before its first change
-        require(is_plain=np.all(is_created))
+        is_absent = self.events.is_first.copy()
+        is_absent[1:] |= self.events.is_deleted[:-1]
+        require(is_plain=np.all(self.events.is_whole[is_absent]))
         self.topics = of_topics[self.events.order]
         self.partition_ids = partition_ids[self.events.order]
 
@@ -467,7 +481,7 @@ class _PartitionEvents:
     def key_texts(self) -> pa.Array:
         """Return the text of each key, in order."""
         firsts = np.flatnonzero(self.events.is_first)
-        ids = self._ids.values.take(pa.array(self.topics[firsts]))
+        ids = self._ids.take(pa.array(self.topics[firsts]))
         texts = pa.array(self.partition_ids[firsts]).cast(pa.string())
         return pc.binary_join_element_wise('["', ids, '",', texts, "]", "")
 

@@ -170,7 +170,7 @@ class _BucketReplay:
         for bucket, files in self._files.items():
             settings = PartSettings(task.before, task.redactor, shared, files.changes.write)
             kind = LoaderPart if bucket == CLUSTER else TopicsPart
-            parts[bucket] = kind(settings, rows_of_bucket(state, bucket, task.bucket_count))
+            parts[bucket] = kind(settings, rows_of_bucket(state, bucket, self._routed.buckets))
         return parts
 
     def _write_log(self, log: LogReader) -> None:

@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-1. The range is read once, by the process that loads it. The file has a batch for each bucket with
+1. The range is read by the process that loads it: once, or twice if buckets are joined because an
+   id is of topics with several names. The file has a batch for each bucket with
    records in a chunk of the log, in its order; markers of transactions are in those of all buckets.
 2. Memory is that of a chunk.
 3. A range that cannot be split into buckets, or read, is a result. What is wrong with it is found
@@ -42,6 +43,7 @@ from .stored_rows import StateParts, split_state
 from .topic_buckets import (
     CLUSTER,
     EVERY_BUCKET,
+    Buckets,
     Int32s,
     Int64s,
     TopicBuckets,
@@ -117,6 +119,7 @@ class RoutedRange:
     """
 
     task: RangeOfLog
+    buckets: Buckets
     batch_buckets: tuple[int, ...]
     last: tuple[int, int, int]
     checksum: int
@@ -143,10 +146,16 @@ class NotSplit:
 
 def route_range(log: LogReader, task: RangeOfLog) -> RoutedRange | NotSplit:
     """Write the records of a range to ``RECORDS_FILE``."""
-    routing = _Routing(task)
+    buckets = Buckets(task.bucket_count)
+    routing = _Routing(task, buckets)
     try:
         with collection_paused():
-            return routing.run(log)
+            while True:
+                joined = buckets.joined
+                routed = routing.run(log)
+                if buckets.joined == joined:
+                    return routed
+                routing = _Routing(task, buckets)
     except UnsplitRecordError as error:
         return NotSplit(offset=error.row, reason="it cannot be split")
     except (RaftlogError, MetadataParseError) as error:
@@ -163,9 +172,10 @@ def write_state(directory: Path, parts: StateParts) -> None:
 class _Routing:
     """One read of a range."""
 
-    def __init__(self, task: RangeOfLog) -> None:
+    def __init__(self, task: RangeOfLog, buckets: Buckets) -> None:
         self._task = task
-        self._buckets = TopicBuckets(task.bucket_count, topics_of(task.state()))
+        self._buckets = buckets
+        self._topics = TopicBuckets(buckets, topics_of(task.state()))
         self._targets = np.array([CLUSTER, *range(task.bucket_count)], dtype=np.int32)
         self.next_offset = task.start_offset
         self._last = (task.before.leader_epoch, -1)
@@ -190,6 +200,7 @@ class _Routing:
         os.replace(staged, path)  # a task of an interrupted load may have mapped the one before
         return RoutedRange(
             task=task,
+            buckets=self._buckets,
             batch_buckets=tuple(self._batch_buckets),
             last=(task.end_offset - 1, *self._last),
             checksum=self._checksums["epochs"] << 32 | self._checksums["times"],
@@ -213,7 +224,7 @@ class _Routing:
             data = np.ascontiguousarray(column).tobytes()
             self._checksums[name] = zlib.crc32(data, self._checksums[name])
         try:
-            buckets = self._buckets.buckets(records.value, records.is_control)
+            buckets = self._topics.buckets(records.value, records.is_control)
         except UnsplitRecordError as error:
             raise UnsplitRecordError(int(offsets[error.row])) from None
         rows, counts = self._rows_by_bucket(buckets)

@@ -5,9 +5,11 @@ Rules of this file:
 1. A topic, its partitions and its configs are in the bucket of the topic's name. ``CLUSTER`` has
    everything else, and each record that replay rejects: it does not find the topic there.
 2. Markers of metadata transactions are of every bucket, NoOps of none.
-3. A record that changes rows of several buckets cannot be split (``UnsplitRecordError``): it is
+3. A topic id has rows of one key under all its names, so their buckets are joined. Records that
+   were routed before are routed again.
+4. A record that changes rows of several buckets cannot be split (``UnsplitRecordError``): it is
    left to a replay of the whole log.
-4. Positions of fields derive from the declared schemas. A value that is encoded in another way is
+5. Positions of fields derive from the declared schemas. A value that is encoded in another way is
    decoded.
 """
 
@@ -74,18 +76,40 @@ class UnsplitRecordError(Exception):
         self.row = row
 
 
-def bucket_of(name: str, bucket_count: int) -> int:
-    """Return the bucket of a topic's name."""
-    return zlib.crc32(name.encode("utf-8", "surrogatepass")) % bucket_count
+class Buckets:
+    """Buckets of topics' names, some of which are joined to the first of them."""
+
+    def __init__(self, bucket_count: int) -> None:
+        self.joined = list(range(bucket_count))
+        """The bucket that each is joined to: itself, if it is not."""
+
+    def of_name(self, name: str) -> int:
+        """Return the bucket of a topic's name."""
+        number = zlib.crc32(name.encode("utf-8", "surrogatepass")) % len(self.joined)
+        return self.joined[number]
+
+    def of_names(self, names: pa.ChunkedArray) -> Int32s:
+        """Return the bucket of each name."""
+        if not len(names):
+            return np.empty(0, dtype=np.int32)
+        encoded = names.combine_chunks().dictionary_encode()
+        buckets = [*map(self.of_name, encoded.dictionary.to_pylist())]
+        found: Int32s = np.array(buckets, dtype=np.int32)[encoded.indices.to_numpy()]
+        return found
+
+    def join(self, one: int, other: int) -> None:
+        """Join two buckets, and those that are joined to them."""
+        pair = {self.joined[one], self.joined[other]}
+        self.joined = [min(pair) if bucket in pair else bucket for bucket in self.joined]
 
 
 class TopicBuckets:
     """Buckets of records in the order of the log, from the topics before them on."""
 
-    def __init__(self, bucket_count: int, topics: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(self, buckets: Buckets, topics: Iterable[tuple[str, str]] = ()) -> None:
         """``topics``: id and name of each topic before the first record."""
-        self._bucket_count = bucket_count
-        self._of_ids = {_id_bytes(id_): bucket_of(name, bucket_count) for id_, name in topics}
+        self._buckets = buckets
+        self._of_ids = {_id_bytes(id_): buckets.of_name(name) for id_, name in topics}
 
     def buckets(self, values: pa.BinaryArray, is_control: Bools) -> Int32s:
         """Return the bucket of each record: a topic's, or one of the constants above.
@@ -103,7 +127,7 @@ class TopicBuckets:
         found[no_ops(values, api_keys)] = NO_BUCKET
         typed = typed_columns(values, _WITH_NAMES, _NAMES_ONLY)
         for row, topic_id, name in _rows(typed[TopicRecord], "topic_id", "name"):
-            found[row] = self._add(topic_id, name, row)
+            found[row] = self._add(topic_id, name)
         # A record before that of its topic is rejected in any bucket.
         rows, ids, which = _topic_ids(values, api_keys, versions)
         of_ids = [self._of_ids.get(topic_id, CLUSTER) for topic_id in ids]
@@ -112,22 +136,23 @@ class TopicBuckets:
         of_topics = pc.equal(configs.fields.field("resource_type"), CONFIG_OF_TOPIC)
         names = configs.fields.field("resource_name").filter(of_topics)
         of_configs = configs.rows[of_topics.to_numpy(zero_copy_only=False)]
-        found[of_configs] = _buckets_of_names(pa.chunked_array([names]), self._bucket_count)
+        found[of_configs] = self._buckets.of_names(pa.chunked_array([names]))
         for row, name in _rows(typed[ClearElrRecord], "topic_name"):
             if not name:
                 raise UnsplitRecordError(row)
-            found[row] = bucket_of(name, self._bucket_count)
+            found[row] = self._buckets.of_name(name)
         return found
 
-    def _add(self, topic_id: str, name: str, row: int) -> int:
-        """Return the bucket of a new topic. One id in two buckets would hide a contradiction."""
-        bucket = bucket_of(name, self._bucket_count)
-        if self._of_ids.setdefault(_id_bytes(topic_id), bucket) != bucket:
-            raise UnsplitRecordError(row)
+    def _add(self, topic_id: str, name: str) -> int:
+        """Return the bucket of a new topic, to which that of an earlier one of its id is joined."""
+        bucket = self._buckets.of_name(name)
+        known = self._of_ids.setdefault(_id_bytes(topic_id), bucket)
+        if known != bucket:
+            self._buckets.join(known, bucket)
         return bucket
 
 
-def rows_of_bucket(parts: StateParts, bucket: int, bucket_count: int) -> StateParts:
+def rows_of_bucket(parts: StateParts, bucket: int, named: Buckets) -> StateParts:
     """Return the rows of ``state`` that are of a bucket."""
     others, partitions = parts
     buckets = np.full(others.num_rows, CLUSTER, dtype=np.int32)
@@ -138,9 +163,9 @@ def rows_of_bucket(parts: StateParts, bucket: int, bucket_count: int) -> StatePa
             of_topics = pc.and_(of_topics, pc.equal(kinds, CONFIG_OF_TOPIC))
         which = np.flatnonzero(pc.fill_null(of_topics, fill_value=False).to_numpy())
         names = pc.struct_field(others["row"], [str(entity), name]).take(pa.array(which))
-        buckets[which] = _buckets_of_names(names, bucket_count)
+        buckets[which] = named.of_names(names)
     names = pc.struct_field(partitions["row"], [str(Entity.PARTITION), "topic_name"])
-    of_partitions = _buckets_of_names(names, bucket_count)
+    of_partitions = named.of_names(names)
     return StateParts(
         others=others.filter(pa.array(buckets == bucket)),
         partitions=partitions.filter(pa.array(of_partitions == bucket)),
@@ -212,15 +237,6 @@ def _buffers(values: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int32)[values.offset :][: len(values) + 1]
     return bounds.astype(np.int64), np.frombuffer(data or b"", dtype=np.uint8)
-
-
-def _buckets_of_names(names: pa.ChunkedArray, bucket_count: int) -> Int32s:
-    if not len(names):
-        return np.empty(0, dtype=np.int32)
-    encoded = names.combine_chunks().dictionary_encode()
-    buckets = [bucket_of(name, bucket_count) for name in encoded.dictionary.to_pylist()]
-    found: Int32s = np.array(buckets, dtype=np.int32)[encoded.indices.to_numpy()]
-    return found
 
 
 def _id_bytes(topic_id: str) -> bytes:

@@ -19,6 +19,7 @@ from tests.support.log_builder import begin
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import CLUSTERS, restored
 from tests.support.random_metadata_log import write_random_log
+from tests.support.random_topics import Topics
 from tests.support.small_logs import END_TRANSACTION, NO_OP, LogWriter
 from tests.support.written_tables import CrashError, contents, follow_settings, followed
 
@@ -27,6 +28,7 @@ from raftlog.errors import OptionError
 from raftlog_state.errors import ConcurrentWriterError, ReplayError
 from raftlog_state.records import (
     ClearElrRecord,
+    ConfigRecord,
     PartitionRecord,
     Redactor,
     RemoveTopicRecord,
@@ -40,7 +42,7 @@ from raftlog_state.tables.cluster_rows import ClusterRows, Step, no_step
 from raftlog_state.tables.log_follower import LogFollower
 from raftlog_state.tables.progress import Progress
 from raftlog_state.tables.range_routing import NotSplit, RoutedRange
-from raftlog_state.tables.topic_buckets import bucket_of
+from raftlog_state.tables.topic_buckets import Buckets
 
 SEEDS = int(os.environ.get("RAFTLOG_LOAD_SEEDS", "4"))
 USUAL = ("three-nodes-4.3.1/node-100", "trimmed-3.9.2/node-1")
@@ -79,6 +81,7 @@ def load(
     redactor: Redactor | None = None,
     after_step: Step = no_step,
     clock_us: Callable[[], int] = lambda: 1,
+    log_event: Callable[[str], None] = lambda event: None,
 ) -> None:
     BulkLoad(
         MemoryStore(tables),
@@ -90,7 +93,7 @@ def load(
             range_records=range_records,
         ),
         run_tasks or tasks or Tasks(),
-        log_event=lambda event: None,
+        log_event=log_event,
         clock_us=clock_us,
         after_step=after_step,
     ).run()
@@ -354,7 +357,7 @@ def test_a_record_that_is_rejected_raises_as_in_single_batches(
     log = write_random_log(tmp_path, 4, 30)
     topic_id = "A" * 21 + "Q"
     unknown = PartitionRecord(partition_id=0, topic_id=topic_id)
-    names = {bucket_of(f"new-{number}", 3): f"new-{number}" for number in range(9)}
+    names = {Buckets(3).of_name(f"new-{number}"): f"new-{number}" for number in range(9)}
     records = [TopicRecord(name=names[bucket], topic_id=topic_id) for bucket in (1, 2)]
     while log.end_offset < at:
         log.append(NO_OP, epoch=9)
@@ -402,18 +405,62 @@ def test_a_range_does_not_end_in_a_transaction_with_a_record_of_all_topics(
     assert contents(tables) == contents(followed(log.directory))
 
 
-def test_a_topic_id_with_a_second_name_is_left_to_one_process(tmp_path: Path) -> None:
-    """The second name may be of another bucket, which does not have the first one."""
+def test_a_topic_id_that_is_created_again_under_other_names_is_loaded_by_tasks(
+    tmp_path: Path,
+) -> None:
+    """Its rows have one key, so the buckets of its names are joined; those of others are not."""
     log = LogWriter(tmp_path / "__cluster_metadata-0", cluster_id="c")
-    topic_id = "A" * 21 + "Q"
-    names = [f"topic-{number}" for number in range(8)]
-    for name in names:
-        log.append(encode(TopicRecord(name=name, topic_id=topic_id)))
+    topic_id, other_id = "A" * 21 + "Q", "B" * 21 + "Q"
+    log.append(encode(TopicRecord(name="other", topic_id=other_id)))
+    for number in range(8):
+        name = f"topic-{number}"
+        config = ConfigRecord(resource_type=2, resource_name=name, name="n", value=f"{number}")
+        log.append(encode(TopicRecord(name=name, topic_id=topic_id)), encode(config))
         log.append(encode(PartitionRecord(partition_id=0, topic_id=topic_id, replicas=(1,))))
-        log.append(encode(RemoveTopicRecord(topic_id=topic_id)), *[NO_OP] * 7)
-    tables = MemoryTables()
-    load(log.directory, tables, tmp_path / "staging", range_records=10)
+        log.append(encode(PartitionRecord(partition_id=number, topic_id=other_id, replicas=(2,))))
+        log.append(encode(RemoveTopicRecord(topic_id=topic_id)), *[NO_OP] * 5)
+    log.append(encode(TopicRecord(name="last", topic_id=topic_id)), *[NO_OP] * 8)
+    tables, events, tasks = MemoryTables(), list[str](), Tasks()
+    load(
+        log.directory,
+        tables,
+        tmp_path / "staging",
+        tasks=tasks,
+        range_records=45,
+        bucket_count=4,
+        log_event=events.append,
+    )
     assert contents(tables) == contents(followed(log.directory))
+    assert not [event for event in events if "replayed by one process" in event]
+    assert len(tasks.results) == 8, "two ranges"
+    assert all(isinstance(result, BucketResult) for result in tasks.results)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, SEEDS))]
+)
+def test_a_load_of_random_topics_whose_ids_are_created_again_gives_the_tables_of_single_batches(
+    seed: int, tmp_path: Path
+) -> None:
+    chance = random.Random(f"topics {seed}")
+    log = LogWriter(tmp_path / "__cluster_metadata-0", cluster_id="c")
+    values = list(Topics(chance).values(250))
+    while values:
+        size = chance.randint(1, 12)
+        log.append(*values[:size])
+        values = values[size:]
+    log.append(*[NO_OP] * 60)
+    tables, tasks = MemoryTables(), Tasks()
+    load(
+        log.directory,
+        tables,
+        tmp_path / "staging",
+        tasks=tasks,
+        bucket_count=chance.randint(2, 5),
+        range_records=chance.choice((60, 200)),
+    )
+    assert contents(tables) == contents(followed(log.directory))
+    assert any(isinstance(result, BucketResult) for result in tasks.results)
 
 
 def test_another_writer_between_the_tasks_and_the_append_is_noticed(

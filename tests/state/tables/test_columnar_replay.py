@@ -146,6 +146,15 @@ REJECTED: dict[str, list[MetadataRecord]] = {
     "a clear of a removed topic": [TOPIC, REMOVAL, ClearElrRecord(topic_name="a")],
     "a removal before its topic": [REMOVAL, TOPIC],
     "a second removal": [TOPIC, REMOVAL, REMOVAL],
+    "a third removal": [TOPIC, REMOVAL, TOPIC, REMOVAL, REMOVAL],
+    "a change of a partition of an earlier topic of the id": [
+        *(TOPIC, PARTITION, REMOVAL, TOPIC, CHANGE),
+    ],
+    "a change between two topics of an id": [
+        *(TOPIC, PARTITION, REMOVAL, CHANGE, TOPIC, PARTITION),
+    ],
+    "a removal between two topics of an id": [TOPIC, REMOVAL, REMOVAL, TOPIC],
+    "a topic of an id before the removal of the one before": [TOPIC, TOPIC, REMOVAL],
     "an unknown recovery state": [TOPIC, replace(PARTITION, leader_recovery_state=2)],
     "a partition without a recovery state": [TOPIC, replace(PARTITION, leader_recovery_state=-1)],
     "a change to an unknown recovery state": [
@@ -169,7 +178,6 @@ def test_records_that_a_loader_rejects_are_left_to_it(records: list[MetadataReco
 
 
 NOT_PLAIN = {
-    "an id that is created again": [encode(TOPIC), encode(REMOVAL), encode(TOPIC)],
     "a record of all topics": [encode(TOPIC), encode(ClearElrRecord())],
     "a record of another type": [encode(TOPIC), NO_OP_VALUE],
     "an open transaction": [begin(), encode(TOPIC)],
