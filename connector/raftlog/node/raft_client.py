@@ -106,7 +106,7 @@ class ReplicaRaftClient:
         replica: Replica,
         act: Act,
         time_ms: Callable[[], int],
-        on_disk_full: Callable[[], None] = lambda: None,
+        on_disk_full: Callable[[], None],
     ) -> None:
         """``act`` calls its argument with the quorum's time and the wall-clock time, and executes
         the returned outputs before it returns; ``time_ms`` returns the wall-clock time.
