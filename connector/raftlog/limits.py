@@ -154,6 +154,9 @@ REDACTION_KEY_DISTINCT_MIN: Final = 6
 """Shortest key of keyed redaction: a shorter key could be found by brute force, and with it the
 redacted secrets."""
 
+TABLE_FUNCTION_ROWS_MAX: Final = 250_000
+"""Rows that a call of a table function returns: Spark has all of them in the memory of one task."""
+
 TAIL_HOLDBACK_MS_DEFAULT: Final = 5_000
 """Age that records of a single directory must have before a stream reads them (a heuristic for
 records that are not committed yet)."""

@@ -1,4 +1,4 @@
-"""The Spark data source ``raftlog``; ``append``, ``commit_loop``; ``lag`` and ``LagListener``.
+"""The Spark data source ``raftlog``; ``register``; ``append``, ``commit_loop``; ``lag``.
 
 Spark finds the data source by the name of this package, without registration: it imports every
 ``pyspark_*`` package when it looks up a name, and one that fails to import hides all others. So
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .errors import conflict, typed_error
     from .optimistic_commit import NewRecords, append, commit_loop
     from .stream_lag import LagListener, StreamLag, lag
+    from .table_functions import register
 
 DefaultSource = RaftlogDataSource
 
@@ -29,6 +30,7 @@ __all__ = [
     "commit_loop",
     "conflict",
     "lag",
+    "register",
     "typed_error",
 ]
 
@@ -40,6 +42,7 @@ _MODULES = {
     "StreamLag": "stream_lag",
     "conflict": "errors",
     "lag": "stream_lag",
+    "register": "table_functions",
     "typed_error": "errors",
 }
 

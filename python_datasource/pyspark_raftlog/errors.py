@@ -103,6 +103,21 @@ class CommitMessageError(RaftlogError, code="RAFTLOG_COMMIT_MESSAGE", retriable=
         return f"invalid commit message of a task: {self.reason}; nothing was written, retry"
 
 
+class ResultTooLargeError(RaftlogError, code="RAFTLOG_RESULT_TOO_LARGE"):
+    """A call of a table function with more rows than Spark can have in the memory of a task."""
+
+    path: str
+    function: str
+    row_count_max: int
+
+    def message(self) -> str:
+        return (
+            f"{self.function} has more than {self.row_count_max} rows of {self.path}, and Spark "
+            "has the rows of a call in memory: select fewer with table, name, from and to, or read "
+            "Delta tables of the log (raftlog_state.tables), which have no such limit"
+        )
+
+
 class AppendOnlyError(RaftlogError, code="RAFTLOG_APPEND_ONLY"):
     """A write mode other than append. ``what`` names the mode."""
 

@@ -158,6 +158,15 @@ def _rows(
             return log_rows(log, partition.split, settings, on_loss)
 
 
+def redactor_of(options: RaftlogOptions) -> Redactor:
+    """Return the redactor that the options select."""
+    return Redactor(
+        key=options.redact_key,
+        reveal=options.redaction is Redaction.OFF,
+        full=options.redaction is Redaction.FULL,
+    )
+
+
 def row_settings(
     log: LogReader,
     options: RaftlogOptions,
@@ -165,11 +174,7 @@ def row_settings(
     cluster_id: str | None = None,
 ) -> RowSettings:
     """Return the columns and records that the options select."""
-    redactor = Redactor(
-        key=options.redact_key,
-        reveal=options.redaction is Redaction.OFF,
-        full=options.redaction is Redaction.FULL,
-    )
+    redactor = redactor_of(options)
     internal = None
     if log.kind is LogKind.PARTITION and options.kind is None:
         form = INTERNAL_LOGS.get(log.topic)

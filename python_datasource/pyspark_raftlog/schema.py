@@ -89,17 +89,19 @@ def is_catalog_table(given: Mapping[str, str]) -> bool:
 def with_table_options(schema: StructType, given: Mapping[str, str]) -> StructType:
     """Return the columns of a new table, with its options. Raises ``OptionError`` for a secret."""
     kept = {name: value for name, value in given.items() if not is_spark_option(name)}
-    for name, value in [pair for option in kept.items() for pair in _pairs_of(*option)]:
-        is_secret = name.rpartition("].")[2].lower().removeprefix(PREFIX) in _SECRETS
-        if is_secret and not is_reference(value):
-            raise OptionError(
-                option=name,
-                reason="is not allowed in CREATE TABLE: the catalog stores it in clear text; use "
-                "a reference such as ${file:PATH:NAME}, or load()",
-            )
+    refuse_secrets(kept, "CREATE TABLE: the catalog stores it in clear text")
     first, *others = schema.fields
     metadata = {_OPTIONS_KEY: json.dumps(kept)}
     return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
+
+
+def refuse_secrets(given: Mapping[str, str], where: str) -> None:
+    """Raise ``OptionError`` for a secret that is no reference; ``where`` it is, and why not."""
+    for name, value in [pair for option in given.items() for pair in _pairs_of(*option)]:
+        is_secret = name.rpartition("].")[2].lower().removeprefix(PREFIX) in _SECRETS
+        if is_secret and not is_reference(value):
+            remedy = "use a reference such as ${file:PATH:NAME}, or load()"
+            raise OptionError(option=name, reason=f"is not allowed in {where}; {remedy}")
 
 
 def _pairs_of(name: str, value: str) -> list[tuple[str, str]]:

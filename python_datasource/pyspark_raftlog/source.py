@@ -322,7 +322,7 @@ class RaftlogDataSource(DataSource):
     def _parsed(self) -> RaftlogOptions:
         from .options import RaftlogOptions
 
-        return RaftlogOptions.parse(self._given).with_paths(_absolute)
+        return RaftlogOptions.parse(self._given).with_paths(absolute_paths)
 
     def _take_table_options(self, schema: StructType) -> None:
         """Add the options of a catalog's table, which Spark reads and writes without options."""
@@ -436,7 +436,7 @@ def _append_only(what: str, remedy: str) -> AppendOnlyError:
     return AppendOnlyError(what=what, remedy=remedy)
 
 
-def _absolute(path: str) -> str:
+def absolute_paths(path: str) -> str:
     """Make comma-separated paths absolute: executors may have another working directory."""
     import os
 

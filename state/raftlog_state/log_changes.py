@@ -27,8 +27,8 @@ from .image.entity_names import RowFilter, name_of, row_filters
 from .loader.image_reader import ImageReader
 from .records import Redactor
 
-Offset: TypeAlias = int | str | datetime
-"""Offset in a log, or a text or time that ``raftlog.client.offset_spec`` converts to one."""
+Offset: TypeAlias = int | str | datetime | OffsetSpec
+"""Offset in a log, or a specification as of ``raftlog.client.offset_spec``, a text or a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ def offset_spec(option: str, value: Offset | None) -> OffsetSpec | None:
     Raises ``OptionError``.
     """
     match value:
-        case None:
-            return None
+        case None | OffsetSpec():
+            return value
         case str():
             return parse_offset_spec(option, value)
         case datetime():

@@ -22,6 +22,7 @@ DOCUMENTS = (
     "benchmarks/README.md",
     "docs/attacks.md",
     "docs/backup-and-rescue.md",
+    "docs/spark.md",
 )
 
 BANNED = {

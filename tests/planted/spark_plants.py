@@ -21,7 +21,23 @@ WRITTEN: Final = "tests/spark/writing/test_write_rows.py"
 
 TYPED: Final = "tests/spark/test_source_typed_spark.py"
 
+FUNCTIONS: Final = "tests/spark/test_table_functions.py"
+
 SPARK_PLANTS: Final = (
+    Plant(
+        bug="table functions show secrets",
+        path=f"{SPARK}/reader.py",
+        old="reveal=options.redaction is Redaction.OFF,",
+        new="reveal=True,",
+        tests=(f"{FUNCTIONS}::test_secrets_are_redacted_unless_that_is_disabled",),
+    ),
+    Plant(
+        bug="the row of a deletion is taken from after it",
+        path=f"{SPARK}/table_functions.py",
+        old='frozenset({"update_preimage", "delete"})',
+        new='frozenset({"update_preimage"})',
+        tests=(FUNCTIONS,),
+    ),
     Plant(
         bug="typed columns that are not selected are decoded",
         path=f"{ROWS}/row_builder.py",

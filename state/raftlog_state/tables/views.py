@@ -16,9 +16,11 @@ from typing import Final
 
 from raftlog_state.errors import TablesError
 
+from .comments import HISTORY_COMMENTS, TABLE_COMMENTS, column_comments
 from .schema import (
     CHANGES,
     CHANGES_TABLE,
+    CLUSTER_ID,
     ORIGIN_COLUMNS,
     PROGRESS,
     STATE_TABLE,
@@ -159,8 +161,11 @@ def create_permanent_views(store: SparkStore) -> None:
     store.create(STATE_TABLE)
     queries = dict(_queries(store))
     typed = [table.name for table in TYPED_TABLES]
+    comments = dict(_comments())
     for names in (typed, [name for name in queries if name not in typed]):
-        for_each(lambda name: _create_view(store, name, queries[name]), names)
+        for_each(
+            lambda name: _create_view(store, name, comments.get(name, ""), queries[name]), names
+        )
 
 
 def _queries(store: SparkStore) -> Iterator[tuple[str, str]]:
@@ -173,9 +178,28 @@ def _queries(store: SparkStore) -> Iterator[tuple[str, str]]:
         yield f"{table.name}_history", history_sql(table, state=state, changes=changes, rows=rows)
 
 
-def _create_view(store: SparkStore, name: str, query: str) -> None:
+def _comments() -> Iterator[tuple[str, str]]:
+    """Yield the names of the views, and the clauses of their comments."""
+    for table in TYPED_TABLES:
+        columns = column_comments(table)
+        comment = TABLE_COMMENTS[table.name]
+        yield table.name, _clause(columns, comment)
+        versions = {name: columns[name] for name in (CLUSTER_ID, *table.columns)}
+        yield (
+            f"{table.name}_history",
+            _clause({**versions, **HISTORY_COMMENTS}, f"Versions: {comment}"),
+        )
+
+
+def _clause(columns: Mapping[str, str], comment: str) -> str:
+    """Return columns with their comments, and the comment of the view. They have no quotes."""
+    listed = (f"{quoted(name)} COMMENT '{text}'" for name, text in columns.items())
+    return f"({_list(*listed)}) COMMENT '{comment}' "
+
+
+def _create_view(store: SparkStore, name: str, comments: str, query: str) -> None:
     with store.errors(name):
-        store.session.sql(f"CREATE OR REPLACE VIEW {store.reference(name)} AS\n{query}")
+        store.session.sql(f"CREATE OR REPLACE VIEW {store.reference(name)} {comments}AS\n{query}")
 
 
 def _list(*items: str) -> str:

@@ -57,6 +57,7 @@ def assert_views_are_those_of(feed: Feed, *clusters: ClusterTables) -> None:
             named = feed.spark.table(f"{SCHEMA}.{name}{suffix}")
             assert named.columns == frames[0].columns
             assert named.columns[0] == "cluster_id"
+            assert all(field.metadata.get("comment") for field in named.schema)
             expected = [row for frame in frames for row in rows_as_text(frame)]
             assert rows_as_text(named) == sorted(expected)
             assert expected

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.support.connect_server import HOME, run_connected
 
-HOME = Path(__file__).parents[3]
 LOGS = HOME / "tests/data/kraft-logs"
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 
-def run(*command: str) -> str:
-    """Run Python with a session of a local Connect server; return its output."""
-    for package in ("grpc", "pandas"):
-        pytest.importorskip(package, reason='pip install "raftlog[connect]"')
-    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
-    environment = {
-        **os.environ,
-        "SPARK_REMOTE": "local[2]",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(roots),
-    }
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=HOME,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-5_000:]
-    return done.stdout
-
-
 def test_a_connect_server_runs_the_notebook() -> None:
-    output = run("notebooks/run.py", "notebooks/cluster_history.py")
+    output = run_connected("notebooks/run.py", "notebooks/cluster_history.py")
     assert "Delta tables contain the cluster state at offset 3131" in output
     assert "668 rows match the log" in output
 
@@ -47,7 +21,7 @@ def test_a_connect_server_runs_the_notebook() -> None:
 def test_a_group_of_clusters_is_written_by_a_connect_server(tmp_path: Path) -> None:
     logs = [str(LOGS / name) for name in ("three-nodes-4.3.1/node-1", "trimmed-3.9.2/node-1")]
     places = [str(tmp_path / name) for name in ("tables", "checkpoint")]
-    output = run("-m", "tests.state.tables.connect_driver", *places, *logs)
+    output = run_connected("-m", "tests.state.tables.connect_driver", *places, *logs)
     offsets = [line for line in output.splitlines() if line.startswith("offsets")]
     assert len(offsets) == 2
     assert len(set(offsets)) == 1

@@ -1,0 +1,191 @@
+"""Arguments, columns and rows of the table functions, as Spark's workers call them."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StringType
+from pyspark.sql.udtf import AnalyzeArgument
+from tests.support.dumps import read_dump
+
+import pyspark_raftlog.table_functions as functions
+from pyspark_raftlog.errors import ResultTooLargeError
+from pyspark_raftlog.table_functions import RaftlogChanges, RaftlogState
+from raftlog.errors import LogNotFoundError, OptionError
+from raftlog_state import read_state
+from raftlog_state.errors import TablesError
+from raftlog_state.image.rows import Entity
+from raftlog_state.log_changes import read_changes
+from raftlog_state.records.redaction import MASK
+from raftlog_state.tables.schema import TYPED_TABLES
+
+NODE = "kraft-logs/three-nodes-4.3.1/node-100"
+TRIMMED = "kraft-logs/trimmed-3.9.2/node-1"
+
+
+def constant(value: object) -> AnalyzeArgument:
+    return AnalyzeArgument(
+        dataType=StringType(), value=value, isTable=False, isConstantExpression=True
+    )
+
+
+def called(function: type[Any], *values: object, **named: object) -> tuple[list[str], list[Any]]:
+    """Return the columns and rows of a call, whose analysis is sent to a task."""
+    given = {name: constant(value) for name, value in named.items()}
+    analyzed = function.analyze(*map(constant, values), **given)
+    task = function(pickle.loads(pickle.dumps(analyzed)))
+    return analyzed.schema.names, list(task.eval(*values, **named))
+
+
+def dictionaries(call: tuple[list[str], list[Any]]) -> list[dict[str, Any]]:
+    names, rows = call
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("table", [one.name for one in TYPED_TABLES])
+def test_a_table_of_a_state_is_that_of_read_state(data: Path, table: str) -> None:
+    path = str(data / NODE)
+    names, rows = called(RaftlogState, path, table, at=2_700)
+    is_history = table in ("epochs", "transactions")
+    expected = read_state(path, at=2_700, from_oldest=is_history).table(table)
+    assert names == expected.schema.names
+    maps = {name for name in names if pa.types.is_map(expected.schema.field(name).type)}
+    assert dictionaries((names, rows)) == [
+        {name: dict(value) if name in maps else value for name, value in row.items()}
+        for row in expected.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("function", [RaftlogState, RaftlogChanges])
+@pytest.mark.parametrize("table", TYPED_TABLES, ids=lambda table: table.name)
+def test_columns_have_the_types_of_the_tables_and_a_comment(function: Any, table: Any) -> None:
+    schema = function.analyze(constant("/logs"), constant(table.name)).schema
+    assert all(field.metadata["comment"] and field.nullable for field in schema)
+    types = {field.name: field.dataType for field in schema}
+    assert types.items() >= {n: from_arrow_type(kind) for n, kind in table.columns.items()}.items()
+
+
+def test_changes_of_topics_are_those_of_the_records_that_kafka_dumped(data: Path) -> None:
+    segments = sorted((data / NODE / "__cluster_metadata-0").glob("*.log"))
+    written = [
+        (record.offset, record.json["data"])
+        for segment in segments
+        for batch in read_dump(segment)
+        if not batch.is_control
+        for record in batch.records
+        if record.json["type"] in ("TOPIC_RECORD", "REMOVE_TOPIC_RECORD")
+    ]
+    rows = dictionaries(called(RaftlogChanges, str(data / NODE), "topics"))
+    assert [(row["_offset"], row["topic_id"]) for row in rows] == [
+        (offset, record["topicId"]) for offset, record in written
+    ]
+    assert [row["_change_type"] for row in rows] == [
+        "insert" if "name" in record else "delete" for _, record in written
+    ]
+
+
+def test_an_update_is_the_row_before_and_the_row_after(data: Path) -> None:
+    rows = dictionaries(
+        called(RaftlogChanges, str(data / NODE), "brokers", name="broker/3", **{"from": 1_000})
+    )
+    assert [(row["_change_type"], row["_commit_version"], row["fenced"]) for row in rows] == [
+        ("update_preimage", 1_231, False),
+        ("update_postimage", 1_231, True),
+        ("delete", 1_270, True),
+    ]
+    assert rows[0]["_record_type"] == "BROKER_REGISTRATION_CHANGE_RECORD"
+    assert rows[0]["_leader_epoch"] == 2
+    assert rows[0]["_commit_timestamp"].isoformat() == "2026-11-21T08:04:18.007000+00:00"
+
+
+def test_changes_without_a_table_are_those_of_all_entities(data: Path) -> None:
+    rows = dictionaries(called(RaftlogChanges, str(data / NODE), to="2026-11-21 08:04"))
+    expected = list(read_changes(str(data / NODE), until="2026-11-21 08:04", partitions=True))
+    kept = [row for row in rows if row["_change_type"] != "update_preimage"]
+    assert [(row["name"], row["_commit_version"]) for row in kept] == [
+        (one.name, one.visible_offset) for one in expected
+    ]
+    assert {row["entity"] for row in rows} >= {Entity.TOPIC, Entity.PARTITION, Entity.BROKER}
+    assert '"fenced":true' in next(row["row"] for row in rows if row["name"] == "broker/1")
+
+
+def test_the_rows_of_a_snapshot_are_inserts(data: Path) -> None:
+    rows = dictionaries(called(RaftlogChanges, str(data / TRIMMED), "topics"))
+    first = read_state(str(data / TRIMMED), at="snapshot").topics()
+    inserted = [row["name"] for row in rows[: first.num_rows]]
+    assert sorted(inserted) == sorted(first["name"].to_pylist())
+    assert rows[0]["_change_type"] == "insert"
+
+
+@pytest.mark.parametrize("function", [RaftlogState, RaftlogChanges])
+def test_secrets_are_redacted_unless_that_is_disabled(function: Any, data: Path) -> None:
+    path = str(data / NODE)
+    masked = dictionaries(called(function, path, "scram"))
+    assert {row["stored_key"] for row in masked} == {MASK.encode()}
+    shown = dictionaries(called(function, path, "scram", options={"redact": "false"}))
+    assert MASK.encode() not in {row["stored_key"] for row in shown}
+    assert len(shown) == len(masked) > 0
+
+
+def test_rows_beyond_the_limit_are_refused(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = len(called(RaftlogChanges, str(data / NODE), "topics")[1])
+    monkeypatch.setattr(functions, "TABLE_FUNCTION_ROWS_MAX", count)
+    assert len(called(RaftlogChanges, str(data / NODE), "topics")[1]) == count
+    monkeypatch.setattr(functions, "TABLE_FUNCTION_ROWS_MAX", count - 1)
+    with pytest.raises(ResultTooLargeError, match=rf"more than {count - 1} rows of .*node-100"):
+        called(RaftlogChanges, str(data / NODE), "topics")
+
+
+def refusal(function: type[Any], *values: object, **named: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        called(function, *values, **named)
+    return str(caught.value)
+
+
+def test_invalid_arguments_are_refused_with_what_is_valid() -> None:
+    assert "option table: is missing; tables are features," in refusal(RaftlogState, "/logs")
+    assert "option path: must be a text" in refusal(RaftlogState, 5, "topics")
+    assert "options => map('bootstrap.servers'" in refusal(RaftlogState, table="topics")
+    assert "option at:" in refusal(RaftlogState, "/logs", "topics", at="yesterday")
+    assert "arguments are path, table" in refusal(RaftlogChanges, "/logs", since=5)
+    assert "option from:" in refusal(RaftlogChanges, "/logs", **{"from": "yesterday"})
+    assert "option name:" in refusal(RaftlogChanges, "/logs", name="tpic/orders")
+    assert "did you mean redact?" in refusal(
+        RaftlogState, "/logs", "topics", options={"redakt": "false"}
+    )
+    assert "startingOffset: is for load()" in refusal(
+        RaftlogState, "/logs", "topics", options={"startingOffset": "5"}
+    )
+    with pytest.raises(TablesError, match="unknown table topic; tables are features,"):
+        called(RaftlogState, "/logs", "topic")
+    with pytest.raises(LogNotFoundError):
+        called(RaftlogState, "/logs/nowhere", "topics")
+
+
+def test_an_argument_that_is_no_constant_is_refused() -> None:
+    column = AnalyzeArgument(
+        dataType=StringType(), value=None, isTable=False, isConstantExpression=False
+    )
+    with pytest.raises(OptionError, match="option at: must be a constant; an age such as '-15m'"):
+        RaftlogState.analyze(constant("/logs"), constant("topics"), at=column)
+
+
+def test_a_secret_in_the_text_of_a_statement_is_refused() -> None:
+    options = {"bootstrap.servers": "a:1", "kafka.sasl.password": "5ecret"}
+    text = refusal(RaftlogState, table="topics", options=options)
+    assert "kafka.sasl.password: is not allowed in a statement" in text
+    assert "5ecret" not in text
+
+
+def test_a_timestamp_is_that_of_the_session(data: Path) -> None:
+    """Spark passes a timestamp as a time without a zone, in the zone of its Python workers."""
+    time = datetime(2026, 11, 21, 8, 4, 18, tzinfo=None)  # noqa: DTZ001
+    local = time.astimezone().isoformat()
+    by_time = called(RaftlogState, str(data / NODE), "brokers", at=time)
+    assert by_time == called(RaftlogState, str(data / NODE), "brokers", at=local)

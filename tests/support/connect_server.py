@@ -1,0 +1,35 @@
+"""Scripts with a session of a local Spark Connect server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parents[2]
+
+
+def run_connected(*command: str) -> str:
+    """Run Python with a session of a local Connect server; return its output."""
+    for package in ("grpc", "pandas"):
+        pytest.importorskip(package, reason='pip install "raftlog[connect]"')
+    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
+    environment = {
+        **os.environ,
+        "SPARK_REMOTE": "local[2]",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(roots),
+    }
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=HOME,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5_000:]
+    return done.stdout
