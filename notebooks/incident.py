@@ -1,0 +1,113 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # An incident: what happened between two times?
+# MAGIC
+# MAGIC A partition had no leader for some seconds, for an unknown reason. The metadata log has
+# MAGIC every change with its time. This notebook reads it with SQL; it needs no tables. The bundled
+# MAGIC log is that of a controller of a Kafka 4.3.1 cluster, whose brokers were stopped one after
+# MAGIC another. Set `path` to a controller's or broker's log directory, `from` and `to` to the
+# MAGIC times in UTC.
+
+# COMMAND ----------
+
+from pathlib import Path
+
+import pyspark_raftlog
+
+pyspark_raftlog.register(spark)
+
+dbutils.widgets.text("path", "", "log directory of a Kafka node (empty: the bundled log)")
+dbutils.widgets.text("from", "2026-11-21 08:04:15", "first time, UTC")
+dbutils.widgets.text("to", "2026-11-21 08:05", "end, UTC")
+bundled = Path.cwd() / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
+path = dbutils.widgets.get("path") or str(bundled)
+between = f"from => '{dbutils.widgets.get('from')}', to => '{dbutils.widgets.get('to')}'"
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Which kinds of things changed, and how often
+# MAGIC On Databricks, choose the chart "bar" for a picture with one bar per second.
+
+# COMMAND ----------
+
+spark.sql(f"SELECT * FROM raftlog_changes('{path}', {between})").createOrReplaceTempView("changes")
+display(
+    spark.sql("""
+    SELECT date_format(_commit_timestamp, 'HH:mm:ss') AS second,
+           count_if(entity = 'broker') AS brokers, count_if(entity = 'partition') AS partitions,
+           count_if(entity = 'topic') AS topics, count_if(entity = 'config') AS configs,
+           count_if(entity = 'acl') AS acls, count_if(entity = 'epoch') AS quorum
+    FROM changes WHERE _change_type <> 'update_preimage' GROUP BY second ORDER BY second
+    """)
+)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What happened to the brokers
+# MAGIC An update is two rows: the row before it, and the row after it.
+
+# COMMAND ----------
+
+display(
+    spark.sql(f"""
+    SELECT _commit_timestamp AS time, _commit_version AS offset, broker_id, _change_type,
+           fenced, in_controlled_shutdown
+    FROM raftlog_changes('{path}', 'brokers', {between}) ORDER BY offset, _change_type DESC
+    """)
+)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Which partitions lost their leader, and for how long
+# MAGIC `leader` is -1 while a partition has no leader. A comparison of the two states would not
+# MAGIC show a partition that had its leader back before the end.
+
+# COMMAND ----------
+
+partitions = spark.sql(f"SELECT * FROM raftlog_changes('{path}', 'partitions', {between})")
+partitions.where("_change_type LIKE 'update%'").createOrReplaceTempView("updates")
+outages = spark.sql("""
+    WITH leaders AS (
+        SELECT topic_name, partition_id, _offset, _commit_timestamp AS since,
+               max(CASE WHEN _change_type = 'update_preimage' THEN leader END) AS old,
+               max(CASE WHEN _change_type = 'update_postimage' THEN leader END) AS new
+        FROM updates GROUP BY ALL
+    ), elections AS (
+        SELECT *, lead(since) OVER (PARTITION BY topic_name, partition_id ORDER BY _offset) AS until
+        FROM leaders WHERE old <> new
+    )
+    SELECT left(topic_name, 20) AS topic, partition_id AS partition, old AS last_leader, since,
+           coalesce(cast(until AS STRING), 'still without') AS until
+    FROM elections WHERE new = -1
+""")
+outages.createOrReplaceTempView("outages")
+display(
+    spark.sql("SELECT last_leader, since, until, count(*) AS partitions FROM outages GROUP BY ALL")
+)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What was still wrong at the end
+# MAGIC `raftlog_state` is the state before the first record that is not earlier than `at`.
+
+# COMMAND ----------
+
+display(
+    spark.sql(f"""
+    SELECT leader = -1 AS has_no_leader, size(isr) < size(replicas) AS is_under_replicated,
+           count(*) AS partitions
+    FROM raftlog_state('{path}', 'partitions', at => '{dbutils.widgets.get("to")}')
+    GROUP BY ALL ORDER BY ALL
+    """)
+)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Principals.** No record of the log has the principal of a request. Topic, config and ACL
+# MAGIC changes can be joined with the authorizer's log by resource and time; a broker that is
+# MAGIC fenced, as here, has stopped its heartbeats: look at that broker.
