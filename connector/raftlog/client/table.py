@@ -14,6 +14,7 @@ compacted log; a new table has none of these keys.
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import weakref
@@ -195,7 +196,7 @@ class Table(Mapping[bytes, bytes], Closeable):
     def _reading(self) -> threading.Lock:
         """Return the lock of the state. Raises the error that ended the thread."""
         if self._failure is not None:
-            raise self._failure
+            raise copy.copy(self._failure)  # several threads may raise it
         return self._applying
 
     # --- following the log ------------------------------------------------------------------------
