@@ -1,10 +1,12 @@
-"""``raftlog log --follow`` and ``raftlog diff`` with a running controller of Kafka."""
+"""Commands of raftlog with a running controller of Kafka: log --follow, diff, doctor, report."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.support.cli import rows, run, start_follower
@@ -43,3 +45,28 @@ def test_a_running_controller_has_the_state_of_its_directory(node: KafkaNode) ->
     status, out, _ = run("diff", *sides, "--from", "epoch:1", "--ignore", "ids,epochs,leaders")
     assert status == 1
     assert {json.loads(line)["entity"] for line in out.splitlines()} >= {"topic", "acl"}
+
+
+def test_a_running_kafka_is_healthy_but_for_its_single_voter(node: KafkaNode) -> None:
+    status, out, err = run("doctor", "--json", "--bootstrap-server", node.controller)
+    assert (status, err) == (0, ""), out
+    (note, _) = map(json.loads, out.splitlines())
+    assert note["found"] == "the quorum has 1 voter"
+    status, out, _ = run("doctor", node.log_dir)
+    assert status == 0, out
+
+
+def test_a_report_on_a_running_kafka_has_what_its_directory_has(
+    node: KafkaNode, tmp_path: Path
+) -> None:
+    sources = (("--bootstrap-server", node.controller), (node.log_dir,))
+    charts = []
+    for source in sources:
+        path = tmp_path / "cluster.html"
+        status, _, err = run("report", *source, "-o", path, "--to", "25")
+        assert status == 0, err
+        found = re.search(r'id="charts-data">(.*)</script>', path.read_text())
+        assert found is not None
+        charts.append(json.loads(found.group(1)))
+    assert charts[0] == charts[1]
+    assert len(charts[0]["vconcat"]) >= 3

@@ -948,10 +948,10 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a merged bucket of a report lacks the value before its first change",
+        bug="a bucket of a report lacks the value before its first change",
         path="state/raftlog_state/report/history.py",
-        old="within = max(within, carried)",
-        new="within = max(within, 0)",
+        old="peak = self._peaks.get(bucket, self.value)",
+        new="peak = self._peaks.get(bucket, 0)",
         tests=(
             "tests/state/report/test_history.py"
             "::test_a_bucket_has_the_maximum_of_the_time_that_it_covers",

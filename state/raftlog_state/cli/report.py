@@ -95,7 +95,8 @@ def _read(log: LogReader, arguments: argparse.Namespace, console: Console) -> Re
     from raftlog_state.report.history import ClusterHistory
     from raftlog_state.report.page import Report
 
-    images = ImageReader(log, redactor(arguments), console)
+    # the leader at the start is not in a snapshot
+    images = ImageReader(log, redactor(arguments), console, from_oldest=True)
     start: OffsetSpec | None = arguments.start_offset
     if start in (None, EARLIEST):
         start = _oldest_state(log)

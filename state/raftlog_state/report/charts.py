@@ -352,7 +352,7 @@ def _time(history: ClusterHistory, *, is_last: bool) -> Json:
         "title": "time (UTC)" if is_last else None,
         "scale": {
             "type": "utc",
-            "domain": {"unionWith": [history.start_ms, _end(history)]},
+            "domain": [history.start_ms, _end(history)],
             "nice": False,
         },
         "axis": {"format": _time_format(history)} | axis,

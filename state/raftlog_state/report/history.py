@@ -30,7 +30,7 @@ from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.image.entity_names import name_of
 
 BUCKETS_MAX: Final = 240
-WIDTH_MS_MIN: Final = 1000
+WIDTH_MS_MIN: Final = 125
 INTERVALS_MAX: Final = 1000
 EVENTS_MAX: Final = 300
 TOPICS_TRACKED_MAX: Final = 2000
@@ -124,19 +124,16 @@ class Gauge:
         self._ends[bucket] = self.value
 
     def merge_pairs(self) -> None:
-        """Merge neighbouring buckets, because the width has doubled."""
+        """Merge neighbouring buckets, because the width has doubled.
+
+        One without a change has the value before or after its neighbour's changes, both of which
+        are in the neighbour's maximum.
+        """
         peaks: dict[int, int] = {}
         ends: dict[int, int] = {}
-        carried = self._first
         for bucket in sorted(self._peaks):
-            # a bucket without a change has the value at the end of the one before
-            within = self._peaks[bucket]
-            if bucket % 2 and bucket - 1 not in self._peaks:
-                within = max(within, carried)
-            elif not bucket % 2 and bucket + 1 not in self._peaks:
-                within = max(within, self._ends[bucket])
-            peaks[bucket // 2] = max(peaks.get(bucket // 2, 0), within)
-            carried = ends[bucket // 2] = self._ends[bucket]
+            peaks[bucket // 2] = max(peaks.get(bucket // 2, 0), self._peaks[bucket])
+            ends[bucket // 2] = self._ends[bucket]
         self._peaks, self._ends = peaks, ends
 
     def by_bucket(self, count: int) -> Iterator[int]:

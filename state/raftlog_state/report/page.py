@@ -194,7 +194,7 @@ def _library() -> types.ModuleType | Any:
 _EMBED: Final = """
 const spec = JSON.parse(document.getElementById("charts-data").textContent);
 vegaEmbed("#charts", spec, {
-  mode: "vega-lite", ast: true, renderer: "canvas",
+  mode: "vega-lite", ast: true, renderer: "svg",
   actions: {export: true, source: false, compiled: false, editor: false},
 }).then(
   () => { document.body.dataset.charts = "drawn"; },
@@ -221,7 +221,7 @@ th {{ color: #5b6875; font-weight: 600; }}
 .numbers td + td, .numbers th + th {{ text-align: right; font-variant-numeric: tabular-nums; }}
 .side {{ display: flex; flex-wrap: wrap; gap: 0 60px; align-items: flex-start; }}
 .rows td, .events td {{ overflow-wrap: anywhere; }}
-.rows td {{ min-width: 220px; }}
+.rows td:first-child {{ width: 32%; }}
 .events td {{ min-width: 90px; }}
 .events td:nth-child(-n+2) {{ white-space: nowrap; }}
 details table {{ font-size: 13px; }}

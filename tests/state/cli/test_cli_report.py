@@ -19,7 +19,7 @@ from raftlog_state.cli.log import what_changed
 from raftlog_state.image import Entity, MetadataImage, PartitionRow
 from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.records import ConfigRecord, PartitionRecord, TopicRecord, encode
-from raftlog_state.report.charts import TOPICS_SHOWN_MAX, duration_text
+from raftlog_state.report.charts import TOPICS_SHOWN_MAX, WIDTH, duration_text
 from raftlog_state.report.history import ClusterHistory
 from raftlog_state.report.page import Report
 
@@ -139,6 +139,13 @@ def test_a_log_without_its_first_records_begins_with_its_oldest_snapshot(tmp_pat
     assert re.search(r"offsets [1-9]\d* to 1305", page.text)
 
 
+def test_the_leader_at_the_start_of_a_range_was_elected_before_it(tmp_path: Path) -> None:
+    page = Elements(report(NODE, tmp_path / "c.html", "--from", "2100", "--to", "2700"))
+    first, *_ = json.loads(page.scripts[0])["vconcat"]
+    (leader,) = first["data"]["values"]
+    assert (leader["lane"], leader["epoch"]) == (100, "epoch 2"), "as `raftlog state epochs`"
+
+
 def test_a_range_without_changes_has_a_report(tmp_path: Path) -> None:
     page = Elements(report(NODE, tmp_path / "c.html", "--from", "1200", "--to", "1200"))
     assert "Nothing." in page.text
@@ -149,6 +156,7 @@ def test_charts_alone_are_pictures(tmp_path: Path) -> None:
     assert svg.startswith("<svg")
     for title in ("Leader of the quorum", "Brokers", "controlled shutdown", "__consumer_offsets"):
         assert title in svg
+    check_bars(svg)
     status, _, _ = run("report", "--quiet", NODE, "-o", tmp_path / "c.png")
     assert status == 0
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
@@ -216,14 +224,26 @@ def test_a_report_on_100_000_partitions_is_small() -> None:
     assert len(shown) == TOPICS_SHOWN_MAX
 
 
+def check_bars(picture: str) -> None:
+    """Check the width of one bar: the time for which broker 3 was fenced before it was deleted."""
+    fenced_ms = 1_795_248_265_680 - 1_795_248_258_007
+    history_ms = 1_795_248_298_899 - 1_795_248_203_359
+    widths = [float(width) for width in re.findall(r'd="M[\d.,-]+h([\d.]+)v', picture)]
+    assert any(abs(width - WIDTH * fenced_ms / history_ms) < 0.5 for width in widths)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
-def test_a_browser_without_a_network_draws_the_charts(tmp_path: Path, evil: Path) -> None:
-    report(evil, tmp_path / "c.html")
+@pytest.mark.parametrize("is_evil", [False, True])
+def test_a_browser_without_a_network_draws_the_charts(
+    tmp_path: Path, evil: Path, is_evil: bool
+) -> None:
+    report(evil if is_evil else NODE, tmp_path / "c.html")
     dom = in_browser(tmp_path)
     assert 'data-charts="drawn"' in dom
-    assert "<canvas" in dom
     assert "<title>Cluster" in dom, "no script of the log has run"
+    if not is_evil:
+        check_bars(dom)
 
 
 def in_browser(place: Path) -> str:
