@@ -46,6 +46,8 @@ STORED: Final = "tests/state/tables/test_stored_rows.py"
 CONVERTED: Final = "tests/state/tables/test_tables_convert.py"
 VIEWS: Final = "state/raftlog_state/tables/views.py"
 SPARK: Final = "state/raftlog_state/tables/stores/spark.py"
+STAGED_REWRITES: Final = "state/raftlog_state/tables/stores/staged_rewrites.py"
+REWRITES: Final = "tests/state/table_stores/test_staged_rewrites.py"
 DELTA_RS: Final = "state/raftlog_state/tables/stores/delta_rs.py"
 DELTA_APPENDS: Final = "state/raftlog_state/tables/stores/delta_appends.py"
 APPENDS: Final = "tests/state/table_stores/test_delta_appends.py"
@@ -487,6 +489,41 @@ TABLES_PLANTS: Final = (
         old="        sync_entries(log, range(before + 1, opened.version() + 1))\n",
         new="",
         tests=(f"{DURABILITY}::{DELTA_RS_DURABLE}",),
+    ),
+    Plant(
+        bug="an append is durable before a delete of delta-rs that it follows",
+        path=DELTA_RS,
+        old="        if self.durable_version < self.end_version:\n",
+        new="        if False:\n",
+        tests=(f"{REWRITES}::test_an_append_after_a_delete_of_delta_rs_is_not_durable_without_it",),
+    ),
+    Plant(
+        bug="a merge has an entry before its files are on disk",
+        path=STAGED_REWRITES,
+        old="        sync(copy / path)\n",
+        new="",
+        tests=(f"{REWRITES}::test_a_loss_of_power_in_a_merge_leaves_all_of_it_or_nothing",),
+    ),
+    Plant(
+        bug="a compaction has an entry before the names of its files are on disk",
+        path=STAGED_REWRITES,
+        old="        sync(parent)\n",
+        new="        pass\n",
+        tests=(f"{REWRITES}::test_a_loss_of_power_in_a_compaction_loses_no_row",),
+    ),
+    Plant(
+        bug="a compaction adds rows again that another one has moved",
+        path=STAGED_REWRITES,
+        old='    if any(one["path"] in removed for one in _all("remove", theirs)):\n',
+        new="    if False:\n",
+        tests=(f"{REWRITES}::test_of_two_compactions_at_the_same_time_one_conflicts",),
+    ),
+    Plant(
+        bug="two merges insert one row each for the same key",
+        path=STAGED_REWRITES,
+        old='any(one["partitionValues"] in partitions for one in _with_other_rows(theirs))',
+        new="False",
+        tests=(f"{REWRITES}::test_of_two_merges_of_a_cluster_at_the_same_time_one_conflicts",),
     ),
     Plant(
         bug="a checkpoint is not synced",

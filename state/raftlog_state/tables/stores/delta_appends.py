@@ -12,9 +12,11 @@ as the rest of an append. Rules of this file:
 4. A Parquet file has the fields of structs of rows that its rows have, a fourth of all columns. The
    others are read as null.
 5. A file that no commit has, as after a crash, is deleted by ``vacuum``.
-6. An entry is durable before it has its name, and the files that it adds are before it is written.
-   A loss of power leaves no entry that is empty or adds a file that is. A commit is durable when
-   it returns. delta-rs syncs nothing: its commits are synced after they have their names.
+6. An entry is durable before it has its name; the files that it adds, and earlier commits, are
+   before it is written. A loss of power leaves no entry that is empty or adds a file that is. A
+   commit is durable when it returns. delta-rs syncs nothing: its merges and compactions are
+   committed by ``staged_rewrites``; its deletes, and its commits to tables that another engine has
+   altered, are synced after they have their names.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -50,8 +52,8 @@ _WRITER_VERSION: Final = 3
 _WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints"})
 _STAGED_PREFIX: Final = "_commit_"
 _STAGED_SUFFIX: Final = ".json.tmp"
-_STAGED_AGE_MAX_S: Final = 24 * 60 * 60
-"""Age after which no process is committing a staged entry."""
+STAGED_AGE_MAX_S: Final = 24 * 60 * 60
+"""Age after which no process is committing what is staged."""
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 """Of a file system without hard links."""
 
@@ -59,7 +61,7 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 def is_plain(
     table: StoredTable, protocol: Any, metadata: Any, schema_json: str, declared: Any
 ) -> bool:
-    """Return whether an append needs nothing but the checks of ``table``.
+    """Return whether a commit needs nothing but the checks of ``table``.
 
     ``protocol``, ``metadata`` and ``schema_json`` are those of delta-rs for the stored table, which
     may have more columns; ``declared`` is the schema of ``table`` in Delta's JSON, decoded.
@@ -74,7 +76,7 @@ def is_plain(
     return (
         (protocol.min_writer_version <= _WRITER_VERSION or features is not None)
         and _WRITER_FEATURES.issuperset(features or ())
-        and not metadata.partition_columns
+        and tuple(metadata.partition_columns) == table.partitioned_by
         and checks == {name: check.sql for name, check in table.checks.items()}
         and not any(map(_is_restricted, _fields(stored)))
         and _contains(stored, declared)
@@ -129,7 +131,9 @@ def commit(log: Path, version: int, actions: Sequence[Action], inode: int | None
             return False
         try:
             _write_synced(staged, actions, directory)
-            _link_entry(log, staged, entry(log, version).name, directory)
+            name = entry(log, version).name
+            with linked_names(log.parent):
+                os.link(staged, name, src_dir_fd=directory, dst_dir_fd=directory)
         except FileExistsError:
             return False
         finally:
@@ -151,14 +155,16 @@ def _write_synced(name: str, actions: Sequence[Action], directory: int) -> None:
         sync_descriptor(file.fileno())
 
 
-def _link_entry(log: Path, staged: str, name: str, directory: int) -> None:
+@contextmanager
+def linked_names(table: Path) -> Iterator[None]:
+    """Raise ``TablesError`` if a hard link in the block fails as the file system has none."""
     try:
-        os.link(staged, name, src_dir_fd=directory, dst_dir_fd=directory)
+        yield
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         raise TablesError(
-            place=str(log.parent),
+            place=str(table),
             reason=f"a commit needs a hard link, which fails here: {error.strerror}",
             remedy="use a file system with hard links, or Spark for this place",
         ) from None
@@ -215,7 +221,7 @@ def sync_tree(directory: Path) -> None:
 
 def delete_staged(log: Path) -> None:
     """Delete staged entries of processes that were killed a day ago or earlier."""
-    oldest_s = time.time() - _STAGED_AGE_MAX_S
+    oldest_s = time.time() - STAGED_AGE_MAX_S
     for path in log.glob(f"{_STAGED_PREFIX}*{_STAGED_SUFFIX}"):
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < oldest_s:

@@ -5,9 +5,10 @@ Rules of this file:
 1. Only this module imports ``deltalake``, and it is imported only to open such a store.
 2. A table appears with its checks and its first rows: it is written to a hidden directory next to
    its place, which is then renamed. A directory that a crash left is deleted by ``vacuum``.
-3. Appends are committed by ``delta_appends``, those of a table that another engine has altered by
-   delta-rs. It does not skip a transaction that the table has (Spark does): compare before a
-   commit. Between that and the commit, it rejects the second of two commits of one ``app_id``.
+3. Appends are committed by ``delta_appends``, merges and compactions by ``staged_rewrites``, and
+   deletes, like all commits to a table that another engine has altered, by delta-rs. It does not
+   skip a transaction that the table has (Spark does): compare before a commit. Between that and the
+   commit, it rejects the second of two commits of one ``app_id``.
 4. A commit of delta-rs takes time in proportion to the files of its handle and to the entries of
    Delta's log. The handle is kept, and reopened from time to time. It is brought up to date before
    a read. An append needs that only after a change of the table's metadata: of the commits of other
@@ -63,6 +64,7 @@ from .protocol import (
     concurrent_write,
     condition_sql,
 )
+from .staged_rewrites import copy_log, delete_old_copies, link_files, publish
 
 try:
     from arro3.core import Array, DataType
@@ -95,7 +97,7 @@ DELETE_TRIES: Final = 5
 
 _NO_CLEANUP: Final = PostCommitHookProperties(cleanup_expired_logs=False)
 """A cleanup of Delta's log after a commit lists all of its entries: three times the rest of an
-append with 10,000 entries. Merges, deletes and compactions clean it."""
+append with 10,000 entries. Deletes and compactions clean it."""
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PERCENT_CODE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
@@ -121,14 +123,15 @@ class _Handle:
 
     ``end_version`` is the last version that is known; the table has that of its last update.
     ``checkpoint_time`` is that of the newest checkpoint then, or of an earlier one.
-    ``transactions`` are those of the versions in between, and others that were looked up, by their
-    ``app_id``.
+    Versions up to ``durable_version`` are known to be on disk. ``transactions`` are those of
+    the versions in between, and others that were looked up, by their ``app_id``.
     """
 
     table: DeltaTable
     inode: int
     opened_version: int
     checkpoint_time: int | None
+    durable_version: int
     end_version: int = 0
     is_plain: bool = False
     transactions: dict[str, int | None] = field(default_factory=dict)
@@ -181,9 +184,16 @@ class _Handle:
         [version] = self.committed([transaction])
         return version is not None and version >= transaction.version
 
+    def make_durable(self, log: Path) -> None:
+        """Sync the commits of other stores, before a commit that would be durable without them."""
+        if self.durable_version < self.end_version:
+            sync_entries(log, range(self.durable_version + 1, self.end_version + 1))
+            self.durable_version = self.end_version
+
     def appended(self, transactions: Sequence[Transaction]) -> None:
         """Record an append of this store."""
         self.end_version += 1
+        self.durable_version = self.end_version
         self.transactions.update((one.app_id, one.version) for one in transactions)
 
 
@@ -311,7 +321,7 @@ class DeltaRsStore:
                 clusters = ", ".join(map(_literal, clusters_of(rows)))
                 same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"
                 source = rows.reader() if isinstance(rows, RowSlices) else rows
-                with self._synced(STATE_TABLE) as opened:
+                with self._rewritten(STATE_TABLE) as opened:
                     opened.merge(
                         source, same_key, source_alias="s", target_alias="t"
                     ).when_matched_update_all(_NEWER).when_not_matched_insert_all().execute()
@@ -342,8 +352,10 @@ class DeltaRsStore:
 
     def compact(self, table: StoredTable) -> None:
         """Rewrite small files of an existing table as larger ones; its rows stay the same."""
-        with self._errors(table), self._synced(table) as opened:
-            opened.optimize.compact(target_size=COMPACT_BYTES)
+        with self._errors(table):
+            with self._rewritten(table) as opened:
+                opened.optimize.compact(target_size=COMPACT_BYTES)
+            self._open(table).cleanup_metadata()
 
     def checkpoint(self, table: StoredTable) -> None:
         """Write a checkpoint of an existing table if the newest is as old as its interval."""
@@ -359,9 +371,11 @@ class DeltaRsStore:
         ``RETENTION`` is a property of the table, and delta-rs uses it.
         """
         with self._errors(table):
-            with self._synced(table) as opened:
-                opened.vacuum(dry_run=False, full=True)
+            directory = self._path_of(table)
+            for path in self._open(table).vacuum(dry_run=True, full=True):
+                (directory / path).unlink(missing_ok=True)
             delete_staged(self._log_of(table))
+            delete_old_copies(self._path.glob(f"{_copy_prefix(table)}*"))
             for staged in self._path.glob(f"{_staged_prefix(table)}*"):
                 shutil.rmtree(staged, ignore_errors=True)  # the table exists: it is not needed
 
@@ -401,7 +415,8 @@ class DeltaRsStore:
             raise self._missing(table)
         checkpoint = _checkpoint_time(log)
         opened = DeltaTable(str(self._path_of(table)))
-        found = _Handle(opened, inode, opened.version(), checkpoint)
+        version = opened.version()
+        found = _Handle(opened, inode, version, checkpoint, durable_version=version - 1)
         found.updated(table)
         self._handles[table.name] = found
         return found
@@ -415,6 +430,36 @@ class DeltaRsStore:
         sync_entries(log, range(before + 1, opened.version() + 1))
         if _checkpoint_time(log) != checkpoint:
             sync_checkpoint(log, _checkpoint_version(log))
+
+    @contextmanager
+    def _rewritten(self, table: StoredTable) -> Iterator[DeltaTable]:
+        """Yield a handle; commit to the table what is committed to the handle in the block.
+
+        Raises:
+            ConcurrentWriterError: another commit conflicts, nothing was committed.
+        """
+        handle, directory = self._newest(table), self._path_of(table)
+        if not handle.is_plain:
+            with self._synced(table) as opened:
+                yield opened
+            return
+        handle.make_durable(self._log_of(table))
+        copy = self._path / f"{_copy_prefix(table)}{uuid.uuid4().hex}"
+        try:
+            copy_log(directory, copy, _checkpoint_version(self._log_of(table)))
+            opened = DeltaTable(str(copy))
+            version = opened.version()
+            paths = pa.table(opened.get_add_actions().select(["path"]))["path"]
+            link_files(directory, copy, paths.to_pylist())
+            yield opened
+            committed = publish(directory, copy, version, handle.inode)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        if committed is None:
+            raise concurrent_write(self._place, table.name)
+        if committed > version:
+            self._check_is_part(table, committed)
+            self._write_checkpoint_if_due(table, self._newest(table))
 
     def _at(self, table: StoredTable, version: int | None) -> DeltaTable:
         """Return a handle of a version; None: the newest one."""
@@ -435,12 +480,13 @@ class DeltaRsStore:
         handle, log = self._newest(table), self._log_of(table)
         if any(map(handle.is_committed, transactions)):
             raise concurrent_write(self._place, table.name)
-        if not handle.is_plain:
+        if not handle.is_plain or table.partitioned_by:
             with self._synced(table) as opened:
                 _write(opened, table, rows, transactions)
             return
         known = handle.committed(transactions)
         actions = append_actions(log.parent, table, rows, transactions)
+        handle.make_durable(log)
         inode, end_version = handle.inode, handle.end_version - 1
         while not commit(log, handle.end_version + 1, actions, inode):
             if handle.end_version == end_version:
@@ -450,6 +496,7 @@ class DeltaRsStore:
             is_same = handle.inode == inode
             if not is_same or not handle.is_plain or handle.committed(transactions) != known:
                 raise concurrent_write(self._place, table.name)
+            handle.make_durable(log)
         if _checkpoint_time(log) != handle.checkpoint_time:
             self._check_is_part(table, handle.end_version + 1)
         handle.appended(transactions)
@@ -621,6 +668,10 @@ def _checkpoint_version(log: Path) -> int:
 
 def _staged_prefix(table: StoredTable) -> str:
     return f".{table.name}-new-"
+
+
+def _copy_prefix(table: StoredTable) -> str:
+    return f".{table.name}-copy-"
 
 
 def _write(

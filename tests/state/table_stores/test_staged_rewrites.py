@@ -1,0 +1,179 @@
+"""Merges and compactions of local Delta tables, beside other commits and after a loss of power."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from tests.state.table_stores.rows import state_row, table_of
+from tests.state.table_stores.test_delta_durability import append, losing_power, offsets
+
+from raftlog_state.errors import ConcurrentWriterError
+from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE
+from raftlog_state.tables.stores.delta_rs import DeltaRsStore
+
+
+def merge(place: Path, offset: int, *, key: str = "k", cluster_id: str = "cluster-a") -> None:
+    row = {**state_row(key, 0, offset, offset, name="a"), "cluster_id": cluster_id}
+    DeltaRsStore(str(place)).merge(table_of(STATE_TABLE, [row]))
+
+
+def merged(place: Path) -> list[tuple[str, str, int]]:
+    """Return cluster, key and offset of each row of ``state``."""
+    rows = DeltaRsStore(str(place)).read(STATE_TABLE, (), ("cluster_id", "key", "_offset"))
+    return sorted((row["cluster_id"], row["key"], row["_offset"]) for row in rows.to_pylist())
+
+
+def before_the_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
+    """Run an action when a merge or a compaction is written, and not committed to the table."""
+    link = os.link
+
+    def link_later(*names: Any, **directories: Any) -> None:
+        if str(names[0]).startswith("_commit_"):
+            monkeypatch.setattr(os, "link", link)
+            action()
+        link(*names, **directories)
+
+    monkeypatch.setattr(os, "link", link_later)
+
+
+@pytest.mark.slow
+def test_a_loss_of_power_in_a_merge_leaves_all_of_it_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the first rows of a cluster, whose files have a directory of their own."""
+    place, restored = tmp_path / "tables", tmp_path / "restored"
+    merge(place, 5)
+    found: list[list[tuple[str, str, int]]] = []
+    before, after = [("cluster-a", "k", 5)], [("cluster-a", "k", 6)]
+    with losing_power(
+        place, restored, monkeypatch, lambda state: found.append(merged(state))
+    ) as disk:
+        merge(place, 6)
+        assert {*map(tuple, found)} == {tuple(before), tuple(after)}
+        found.clear()
+        disk.restore(lambda state: found.append(merged(state)))
+        assert found == [after], "it is durable when it returns"
+        merge(place, 1, cluster_id="cluster-b")
+        both = [*after, ("cluster-b", "k", 1)]
+        assert {*map(tuple, found)} == {tuple(after), tuple(both)}
+        found.clear()
+        disk.restore(lambda state: found.append(merged(state)))
+        assert found == [both]
+
+
+@pytest.mark.slow
+def test_a_loss_of_power_in_a_compaction_loses_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append after it is not durable without it."""
+    place, restored = tmp_path / "tables", tmp_path / "restored"
+    store = DeltaRsStore(str(place))
+    for offset in range(3):
+        append(store, offset)
+    found: list[list[int]] = []
+    with losing_power(
+        place, restored, monkeypatch, lambda state: found.append(offsets(state))
+    ) as disk:
+        store.compact(CHANGES_TABLE)
+        assert {*map(tuple, found)} == {(0, 1, 2)}
+        assert store.size(CHANGES_TABLE).file_count == 1
+        disk.restore(lambda _: None)
+        assert DeltaRsStore(str(restored)).size(CHANGES_TABLE).file_count == 1
+        append(store, 3)
+        assert {*map(tuple, found)} == {(0, 1, 2), (0, 1, 2, 3)}
+
+
+@pytest.mark.slow
+def test_an_append_after_a_delete_of_delta_rs_is_not_durable_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power would leave an incomplete entry before that of the append."""
+    place, restored = tmp_path / "tables", tmp_path / "restored"
+    store = DeltaRsStore(str(place))
+    for offset in range(3):
+        append(store, offset)
+    found: list[list[int]] = []
+    with losing_power(
+        place, restored, monkeypatch, lambda state: found.append(offsets(state))
+    ) as disk:
+        DeltaTable(str(place / CHANGES_TABLE.name)).delete("offset = 0")
+        append(store, 3)
+        assert {*map(tuple, found)} == {(0, 1, 2), (1, 2), (1, 2, 3)}
+        found.clear()
+        disk.restore(lambda state: found.append(offsets(state)))
+        assert found == [[1, 2, 3]]
+
+
+def test_a_compaction_beside_appends_commits_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, upkeep = DeltaRsStore(str(tmp_path)), DeltaRsStore(str(tmp_path))
+    for offset in range(3):
+        append(store, offset)
+
+    def append_more() -> None:
+        for offset in (3, 4):
+            append(store, offset)
+
+    before_the_commit(monkeypatch, append_more)
+    upkeep.compact(CHANGES_TABLE)
+    assert offsets(tmp_path) == [0, 1, 2, 3, 4]
+    assert upkeep.size(CHANGES_TABLE).file_count == 3
+    append(store, 5)
+    assert offsets(tmp_path) == [0, 1, 2, 3, 4, 5]
+
+
+def test_of_two_compactions_at_the_same_time_one_conflicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, upkeep = DeltaRsStore(str(tmp_path)), DeltaRsStore(str(tmp_path))
+    for offset in range(3):
+        append(store, offset)
+    before_the_commit(monkeypatch, lambda: store.compact(CHANGES_TABLE))
+    with pytest.raises(ConcurrentWriterError):
+        upkeep.compact(CHANGES_TABLE)
+    assert offsets(tmp_path) == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == [CHANGES_TABLE.name]
+
+
+@pytest.mark.parametrize("key", ["k", "other"])
+def test_of_two_merges_of_a_cluster_at_the_same_time_one_conflicts(
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(tmp_path, 5)
+    before_the_commit(monkeypatch, lambda: merge(tmp_path, 6, key=key))
+    with pytest.raises(ConcurrentWriterError):
+        merge(tmp_path, 7, key="other")
+    kept = [] if key == "k" else [("cluster-a", "k", 5)]
+    assert merged(tmp_path) == sorted([*kept, ("cluster-a", key, 6)])
+    merge(tmp_path, 7, key="other")
+    assert ("cluster-a", "other", 7) in merged(tmp_path)
+
+
+def test_merges_of_two_clusters_at_the_same_time_both_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(tmp_path, 5)
+    before_the_commit(monkeypatch, lambda: merge(tmp_path, 6, cluster_id="cluster b/%"))
+    merge(tmp_path, 7)
+    merge(tmp_path, 8, cluster_id="cluster b/%")
+    assert merged(tmp_path) == [("cluster b/%", "k", 8), ("cluster-a", "k", 7)]
+
+
+def test_copies_of_processes_that_were_killed_are_deleted_a_day_later(tmp_path: Path) -> None:
+    store = DeltaRsStore(str(tmp_path))
+    append(store, 1)
+    old, new = (tmp_path / f".{CHANGES_TABLE.name}-copy-{name}" for name in ("old", "new"))
+    for path in (old, new):
+        path.mkdir()
+    time_s = time.time() - 25 * 60 * 60
+    os.utime(old, (time_s, time_s))
+    store.vacuum(CHANGES_TABLE)
+    assert (old.exists(), new.exists()) == (False, True), "a process may work on the new one"
+    assert offsets(tmp_path) == [1]
