@@ -16,8 +16,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.run import Row, print_row, row
 
@@ -33,6 +34,7 @@ from raftlog_state.controller import (
     SetConfig,
     UnfenceBroker,
     plan_changes,
+    write_change_in_steps,
     write_changes,
 )
 from raftlog_state.controller.active import NO_DEADLINE
@@ -50,6 +52,7 @@ from raftlog_state.image.image_writer import image_records
 from raftlog_state.publishing import PublishingLoader, SnapshotGenerator
 from raftlog_state.records import encode
 from raftlog_state.snapshots import snapshot_bytes
+from raftlog_state.steps import Steps
 
 BROKERS: Final = 100
 PARTITIONS_PER_TOPIC: Final = 10
@@ -193,6 +196,19 @@ def cpu_s(call: Callable[[], object]) -> float:
     return time.process_time() - began_s
 
 
+def step_times(begin: Callable[[], Steps]) -> list[float]:
+    """Call a function, and run the steps that are left; return the CPU time of each step."""
+    began_s = time.process_time()
+    steps = begin()
+    times = [time.process_time() - began_s]
+    while steps is not None:
+        began_s = time.process_time()
+        if next(steps, steps) is steps:
+            steps = None
+        times.append(time.process_time() - began_s)
+    return times
+
+
 def median_s(call: Callable[[int], object], count: int = 200) -> float:
     """Return the median CPU time of calls with the numbers from 0 on."""
     times = []
@@ -217,11 +233,20 @@ def measure(partition_count: int) -> Iterator[Row]:
     with ProcessPoolExecutor(1) as another:  # so that its memory is not reused here
         snapshot, planned_s = another.submit(prepared, partition_count).result()
     log = MemoryLog(OFFSET + 1)
-    controller = QuorumController(log, rng=random.Random(1), time_us=lambda: 0, listener=Silent())
+    steps: list[Callable[[], None]] = []
+    controller = QuorumController(
+        log,
+        rng=random.Random(1),
+        time_us=lambda: 0,
+        listener=Silent(),
+        schedule=steps.append,
+    )
     before = resident_bytes()
-    load_s = cpu_s(lambda: controller.handle_load_snapshot(snapshot))
+    load = f"{label}: load a snapshot of {len(snapshot.data) >> 20} MiB"
+    times = step_times(lambda: controller.handle_load_snapshot(snapshot))
     yield row(f"{label}: memory", (resident_bytes() - before) / partition_count, "bytes each")
-    yield row(f"{label}: load a snapshot of {len(snapshot.data) >> 20} MiB", load_s, "s CPU")
+    yield row(load, sum(times), "s CPU")
+    yield row(f"{load}, longest step", max(times) * 1e3, "ms CPU")
     leader = LeaderNotification(2, 1, OFFSET + 1)
     claim_s = cpu_s(lambda: controller.handle_leader_change(leader))
     yield row(f"{label}: claim of a standby", claim_s * 1e6, "us CPU")
@@ -254,22 +279,33 @@ def measure(partition_count: int) -> Iterator[Row]:
     )
     config_s = median_s(lambda number: write(retention(number)))
     yield row(f"{label}: set a config", config_s * 1e6, "us CPU")
-    fenced = partition_count * 3 // BROKERS
 
-    def fence_and_unfence() -> None:
-        done = controller.write(
-            "fence",
-            lambda state: write_changes([FenceBroker(broker_id=7)], state),
-            deadline_us=NO_DEADLINE,
-            transaction_name="fence",
-        )
-        assert done.error is None
-        controller.handle_commit(log.appended)
+    def times_of_steps(change: ChangeRequest, **options: Any) -> list[float]:
+        """Return the times of the steps of a large write, and of its commit."""
+
+        def begin() -> None:
+            controller.write_in_steps(
+                "large", partial(write_change_in_steps, change), deadline_us=NO_DEADLINE, **options
+            )
+
+        times = [cpu_s(begin)]
+        while steps:
+            times.append(cpu_s(steps.pop()))
+        times.append(cpu_s(lambda: controller.handle_commit(log.appended)))
         log.appended.clear()
+        return times
 
-    fence_s = cpu_s(fence_and_unfence)
-    yield row(f"{label}: fence a broker of {fenced:,}", fence_s / fenced * 1e6, "us CPU each")
-    write(UnfenceBroker(broker_id=7))
+    large = CreateTopic(topic="large", partitions=9_999, replication_factor=3)
+    for what, times in (
+        ("create a topic of 9,999", times_of_steps(large)),
+        (
+            f"fence a broker of {partition_count * 3 // BROKERS:,}",
+            times_of_steps(FenceBroker(broker_id=7), is_atomic=False),
+        ),
+    ):
+        yield row(f"{label}: {what}", sum(times) * 1e3, "ms CPU")
+        yield row(f"{label}: {what}, longest step", max(times) * 1e3, "ms CPU")
+    times_of_steps(UnfenceBroker(broker_id=7), is_atomic=False)
     revert_s = cpu_s(lambda: controller.handle_leader_change(LeaderNotification(3, 2, OFFSET)))
     yield row(f"{label}: renounce, revert", revert_s * 1e6, "us CPU")
     yield from measure_publishing(label, snapshot, log)
@@ -279,7 +315,7 @@ def measure_publishing(label: str, snapshot: MemorySnapshot, log: MemoryLog) -> 
     """Yield the rows of images and snapshots."""
     steps: list[Callable[[], None]] = []
     loader = PublishingLoader(Silent())
-    loader.handle_load_snapshot(snapshot)
+    step_times(lambda: loader.handle_load_snapshot(snapshot))
     log.end_offset = snapshot.snapshot_id.end_offset
     generator = SnapshotGenerator(
         log,

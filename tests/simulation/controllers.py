@@ -4,14 +4,15 @@ Invariants:
 
 1. The state of a controller that becomes active is that of a replay of the committed log, and so is
    that of every controller at the end.
-2. A write that succeeded is committed, once. A refused one is not in the log.
+2. A write that succeeded is committed, once. A refused one is not in the log, and neither is one
+   whose leadership was lost between two of its steps.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import StateMachineError
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 BROKER: Final = 4
 PAUSE_US: Final = 200_000
 TIMEOUT_US: Final = 5_000_000
+STEP_US: Final = 400_000
+"""Longest time between two steps of a write: some leaderships end within it."""
 RECORDS_PER_BATCH_MAX: Final = 2
 
 
@@ -66,12 +69,14 @@ class WatchedController(QuorumController):
     """Controller of one node in one of its incarnations."""
 
     def __init__(self, log: RaftClient, node: Node, cluster: Cluster) -> None:
+        chance = cluster.world.chance(f"steps of {node.node_id} {node.life}")
         super().__init__(
             log,
             rng=random.Random(f"{cluster.world.seed} {node.node_id} {node.life}"),
             time_us=lambda: cluster.world.now_us,
             listener=Listener(),
             records_per_batch_max=RECORDS_PER_BATCH_MAX,
+            schedule=lambda step: node.later(chance.randrange(STEP_US), step),
         )
         self._cluster = cluster
         self._node_id = node.node_id
@@ -129,24 +134,26 @@ class Changing:
     def _write(self, controller: WatchedController) -> None:
         name, fails = f"write-{len(self._writes)}", self._chance.random() < 0.1
         count = self._chance.choice([1, 1, 5])
+        is_in_steps = self._chance.random() < 0.3
 
-        def operation(pending: PendingState) -> None:
+        def operation(pending: PendingState) -> Generator[None, None, None]:
             if pending.current.metadata_version is None:
                 pending.write(FeatureLevelRecord(name="metadata.version", feature_level=30))
             pending.write(TopicRecord(name=name, topic_id=pending.random_uuid()))
             for number in range(count - 1):
                 filler = f"filler-{number}"
                 pending.write(ConfigRecord(resource_type=BROKER, name=filler, value=name))
+            if is_in_steps:
+                yield
             if fails:
                 raise ApiException("the write", "it is refused", "do not write it")
 
-        self._writes[name] = controller.write(
+        self._writes[name] = controller.write_in_steps(
             "change",
             operation,
             deadline_us=self._cluster.world.now_us + TIMEOUT_US,
             transaction_name="change" if count > 1 else None,
         )
-        self._cluster.count(f"change {type(self._writes[name].error).__name__}")
 
     def check(self) -> None:
         """Check every controller, and every write."""
@@ -157,11 +164,19 @@ class Changing:
         image = cluster.replayed.image_at(cluster.witness.end_offset)
         written = cluster.replayed.written
         for name, done in self._writes.items():
+            cluster.count(f"change {type(done.error).__name__}")
             is_there = image.topic(name) is not None
             if done.is_done and done.error is None and not is_there:
                 raise InvariantViolationError(f"{name} succeeded and is not in the state")
-            if isinstance(done.error, ApiException) and written[name]:
-                raise InvariantViolationError(f"{name} was refused and is in the log")
+            if done.is_done and done.last_offset is None and written[name]:
+                raise InvariantViolationError(f"{name} was not appended and is in the log")
+            was_started = done.started_us is not None
+            if (
+                was_started
+                and done.last_offset is None
+                and not isinstance(done.error, ApiException)
+            ):
+                cluster.count("change ended between its steps")
             if written[name] > 1:
                 raise InvariantViolationError(f"{name} is in the log {written[name]} times")
             if done.is_done and done.error is None:

@@ -94,7 +94,7 @@ class Node(DrivenNode):
         """Versions of requests that it supports."""
         self._timer_ms: int | None = None
         self._port: ClientPort | None = None
-        self._loop = SimulatedLoop(cluster.peers, node_id, self._later)
+        self._loop = SimulatedLoop(cluster.peers, node_id, self.later)
 
     @property
     def replica(self) -> Replica | None:
@@ -133,7 +133,7 @@ class Node(DrivenNode):
     def start(self) -> None:
         """Open the replica from the disk, and join the cluster."""
         self._timer_ms = None
-        self._loop = SimulatedLoop(self._cluster.peers, self.node_id, self._later)
+        self._loop = SimulatedLoop(self._cluster.peers, self.node_id, self.later)
         try:
             node = self._open()
         except LogError as error:
@@ -163,7 +163,7 @@ class Node(DrivenNode):
     def _deliver(self) -> None:
         """Deliver one chunk, and the next one a little later: a state machine takes time."""
         if self.raft_node is not None and self.raft_node.deliver():
-            self._later(LISTENER_US, self._deliver)
+            self.later(LISTENER_US, self._deliver)
 
     def kill(self) -> None:
         """Kill the process; the machine continues."""
@@ -231,7 +231,7 @@ class Node(DrivenNode):
     def _note(self, words: str, data: bytes = b"") -> None:
         self._cluster.world.note(f"{self.node_id} {words}", data)
 
-    def _later(self, delay_us: int, act: Callable[[], None]) -> None:
+    def later(self, delay_us: int, act: Callable[[], None]) -> None:
         """Schedule an action of this incarnation; it is delayed while the node is paused."""
         life = self.life
 
@@ -347,7 +347,7 @@ class Node(DrivenNode):
     # --- syncs ------------------------------------------------------------------------------------
 
     def run_sync(self, ticket: PendingSync) -> None:
-        self._later(self._sync_us(), lambda: self._sync(ticket))
+        self.later(self._sync_us(), lambda: self._sync(ticket))
 
     def _sync_us(self) -> int:
         chance, speed = self._cluster.world.chance("disk"), self.speed
@@ -398,7 +398,7 @@ class Node(DrivenNode):
         """Submit later: appends received in one turn of a real node's loop are written together."""
         assert delay_ms == 0, "the log has no linger"
         turn_us = self._cluster.world.chance("turn").choice((0, 0, 300, 3_000))
-        self._later(turn_us, self._submit)
+        self.later(turn_us, self._submit)
 
     def _submit(self) -> None:
         assert self.raft_node is not None, "the node is running"

@@ -43,4 +43,5 @@ def test_histories_with_failovers_lose_and_repeat_nothing() -> None:
     assert counts["change committed"] > 500
     assert counts["change committed after a failover"]
     assert counts["change ApiException"]
+    assert counts["change ended between its steps"]
     assert counts["snapshot"]

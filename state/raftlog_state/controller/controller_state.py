@@ -63,8 +63,13 @@ GROUP: Final = 32
 
 NO_LEADER: Final = -1
 
-INDEXED_PER_STEP: Final = 10_000
-"""Rows of an image whose indexes are written in one step: some 10 ms."""
+INDEXED_PER_STEP: Final = 5_000
+"""Rows of an image whose index keys are collected in one step: some 10 ms."""
+
+KEYS_PER_STEP: Final = 100_000
+KEYS_LIKE_A_SET: Final = 40
+"""Keys of partitions that are added to sets in one step, some 15 ms, and keys that take as long as
+the creation of a set."""
 
 _IndexKey: TypeAlias = tuple[object, ...]
 
@@ -117,15 +122,20 @@ class ControllerState:
                 small[index_key] = (*small.get(index_key, ()), element[0])
 
         for entity in STATE_ENTITIES:
-            rows = image.map(entity)
+            rows = image.maps.get(entity, {})  # no view, which would be copied row by row
             state._rows[entity].load(rows)
             if entity is Entity.PARTITION:
                 yield from for_each_in_steps(rows.items(), index_partition, INDEXED_PER_STEP)
             elif entity in _SMALL_ENTITIES:
                 yield from for_each_in_steps(rows.items(), index, INDEXED_PER_STEP)
+        work = 0
         for index_key, keys in partitions.items():
             found = state._partitions[index_key] = TimelineSet(state.registry)
             found.load(keys)
+            work += KEYS_LIKE_A_SET + len(keys)
+            if work >= KEYS_PER_STEP:
+                yield
+                work = 0
         state._small.load(small)
         state._registration_offsets.load(
             {row.broker_id: image.offset for row in state.rows_of(BrokerRow)}

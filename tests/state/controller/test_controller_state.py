@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from tests.support.cluster_changes import cluster
 from tests.support.random_metadata import RandomLog
 
-from raftlog_state.controller.controller_state import NO_LEADER, ControllerState
+from raftlog_state.controller.controller_state import (
+    INDEXED_PER_STEP,
+    KEYS_LIKE_A_SET,
+    KEYS_PER_STEP,
+    NO_LEADER,
+    ControllerState,
+)
 from raftlog_state.errors import SnapshotEpochError
 from raftlog_state.image import (
     AclRow,
@@ -17,6 +24,7 @@ from raftlog_state.image import (
     MetadataImage,
     PartitionRow,
     Quorum,
+    Row,
     TopicRow,
     acl_content,
     group_of,
@@ -25,6 +33,18 @@ from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import MetadataRecord
 from raftlog_state.replay import Position, replay
 from raftlog_state.snapshots import snapshot_bytes
+
+PARTITION = PartitionRow(
+    topic_id="",
+    partition_id=0,
+    topic_name="",
+    replicas=(1,),
+    isr=(1,),
+    directories=("A" * 22,),
+    leader=1,
+    leader_epoch=0,
+    partition_epoch=0,
+)
 
 
 class History:
@@ -119,6 +139,19 @@ def test_a_state_of_an_image_has_its_rows_and_indexes() -> None:
     state.registry.get_or_create_snapshot(loader.image.offset)
     assert image_at(state, loader.image.offset) == loader.image
     assert_indexes_are_those_of_a_scan(state)
+
+
+def test_the_indexes_of_an_image_are_created_in_steps() -> None:
+    """Each topic has a set of its partitions."""
+    rows: list[Row] = []
+    for number in range(3 * INDEXED_PER_STEP):
+        topic = TopicRow(topic_id=f"{number:021d}A", name=f"topic-{number}")
+        rows += [topic, replace(PARTITION, topic_id=topic.topic_id)]
+    image = MetadataImage.from_rows(rows, offset=9, leader_epoch=1)
+    sets = len(rows) // 2 * (KEYS_LIKE_A_SET + 1) // KEYS_PER_STEP
+    assert sets > 5
+    steps = list(ControllerState.from_image_in_steps(image))
+    assert len(steps) == 2 + 2 + sets, "rows of topics and of partitions, and sets of topics"
 
 
 def test_what_is_deleted_is_in_no_index() -> None:
