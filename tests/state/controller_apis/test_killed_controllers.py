@@ -1,4 +1,8 @@
-"""Random kills (SIGKILL) of the active controller's process, and of others, under writes."""
+"""Random kills (SIGKILL) of the active controller's process, and of others, under writes.
+
+Each attempt of a write has a value of its own, so that the log shows which were appended, and how
+often.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ import contextlib
 import re
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -20,7 +26,10 @@ from tests.support.report_lines import REPORT_LINE
 from tests.support.request_builder import newest, request, response_class
 from tests.support.served_node import RawConnection
 
+from raftlog.records import iter_batches
 from raftlog.wire import ApiKey, decode, encode
+from raftlog_state.records import ClientQuotaRecord
+from raftlog_state.records import decode as decode_record
 
 KEY = ApiKey.ALTER_CLIENT_QUOTAS
 EXTRA = f"{CONTROLLER}[quorum]\nfetch_timeout_ms = 500\nelection_timeout_ms = 300\n"
@@ -31,38 +40,50 @@ pytestmark = pytest.mark.slow
 
 
 class QuotaWriter:
-    """Client that writes one quota after another, and knows which were acknowledged."""
+    """Client that writes one quota after another, now and then an invalid one.
+
+    ``attempted`` and ``acknowledged`` have the values of the attempts by user, ``refused`` the
+    users of invalid quotas.
+    """
 
     def __init__(self, quorum: QuorumProcesses) -> None:
-        self.attempted: set[str] = set()
-        self.acknowledged: set[str] = set()
+        self.attempted: dict[str, list[float]] = {}
+        self.acknowledged: dict[str, float] = {}
+        self.refused: set[str] = set()
         self._quorum = quorum
+        self._count = 0
 
     async def write(self, name: str) -> None:
         """Write a quota, with retries at all nodes until one acknowledges it."""
-        self.attempted.add(name)
         while True:
             for node in self._quorum.running():
-                if await self._is_written(node, name):
-                    self.acknowledged.add(name)
+                self._count += 1
+                value = float(self._count)
+                self.attempted.setdefault(name, []).append(value)
+                if await self._alter(node, name, [quota(value)]) is ErrorCode.none:
+                    self.acknowledged[name] = value
                     return
             await asyncio.sleep(0.01)
 
-    async def _is_written(self, node: NodeProcess, name: str) -> bool:
-        entry = {
-            "entity": [{"entity_type": "user", "entity_name": name}],
-            "ops": [{"key": "producer_byte_rate", "value": 1024.0, "remove": False}],
-        }
-        version = newest(KEY)
-        with contextlib.suppress(OSError, TimeoutError, AssertionError):
-            async with asyncio.timeout(RESPONSE_S):
-                opened = await asyncio.open_connection("127.0.0.1", node.port)
-                async with RawConnection(*opened) as connection:
-                    connection.ask(KEY, version, encode(request(KEY, entries=[entry]), version))
-                    _, body = await connection.answer(KEY, version)
-            found = decode(response_class(KEY), version, body).entries
-            return [one.error_code for one in found] == [ErrorCode.none]
-        return False
+    async def write_invalid(self, name: str) -> None:
+        """Write a valid quota and an invalid one of a user, until a node refuses both."""
+        self.refused.add(name)
+        quotas = [quota(1.0), quota(2.0, "no_quota")]
+        while True:
+            for node in self._quorum.running():
+                code = await self._alter(node, name, quotas)
+                assert code is not ErrorCode.none
+                if code is ErrorCode.invalid_request:
+                    return
+            await asyncio.sleep(0.01)
+
+    async def _alter(
+        self, node: NodeProcess, name: str, quotas: list[dict[str, Any]]
+    ) -> ErrorCode | None:
+        """Return the error code of a response; None without one."""
+        entry = {"entity": [{"entity_type": "user", "entity_name": name}], "ops": quotas}
+        response = await ask(node, KEY, entries=[entry])
+        return None if response is None else response.entries[0].error_code
 
     async def until_written(self, count: int) -> None:
         """Wait until so many more writes are acknowledged."""
@@ -74,7 +95,46 @@ class QuotaWriter:
         number = 0
         while not is_ended():
             await self.write(f"user-{number:05}")
+            if not number % 10:
+                await self.write_invalid(f"refused-{number:05}")
             number += 1
+
+
+def quota(value: float, name: str = "producer_byte_rate") -> dict[str, Any]:
+    return {"key": name, "value": value, "remove": False}
+
+
+async def ask(node: NodeProcess, key: ApiKey, **values: Any) -> Any:
+    """Return the response of a node; None without one."""
+    version = newest(key)
+    with contextlib.suppress(OSError, TimeoutError, AssertionError):
+        async with asyncio.timeout(RESPONSE_S):
+            opened = await asyncio.open_connection("127.0.0.1", node.port)
+            async with RawConnection(*opened) as connection:
+                connection.ask(key, version, encode(request(key, **values), version))
+                _, body = await connection.answer(key, version)
+        return decode(response_class(key), version, body)
+    return None
+
+
+async def quotas_of_leader(quorum: QuorumProcesses) -> dict[str, float]:
+    """Return the quotas that the active controller describes, by user."""
+    leader = max(quorum.nodes, key=active_epoch)
+    found = await ask(leader, ApiKey.DESCRIBE_CLIENT_QUOTAS, components=[], strict=False)
+    assert found.error_code is ErrorCode.none
+    return {one.entity[0].entity_name: one.values[0].value for one in found.entries}
+
+
+def appended_quotas(directory: Path) -> Counter[tuple[str, float]]:
+    """Return the users and values of the records of a log, and how often each is there."""
+    found: Counter[tuple[str, float]] = Counter()
+    for path in sorted(directory.glob("*.log")):
+        for batch in iter_batches(path.read_bytes()):
+            for record in () if batch.is_control else batch.records():
+                quotas = decode_record(record.value or b"").record
+                if isinstance(quotas, ClientQuotaRecord):
+                    found[quotas.entity[0].entity_name or "", quotas.value] += 1
+    return found
 
 
 def active_epoch(node: NodeProcess) -> int:
@@ -112,19 +172,28 @@ def test_acknowledged_changes_survive_and_all_nodes_replay_the_same_state(
     with QuorumProcesses(tmp_path, extra=EXTRA) as quorum:
         writer = QuotaWriter(quorum)
 
-        async def check() -> list[float]:
+        async def check() -> tuple[list[float], dict[str, float]]:
             kills = asyncio.create_task(kill_repeatedly(writer, quorum, Random(seed)))
             await writer.run(kills.done)
-            return await kills
+            return await kills, await quotas_of_leader(quorum)
 
-        durations = asyncio.run(check())
+        durations, described = asyncio.run(check())
         for node in quorum.nodes:
             assert node.stop() == 0
         pattern = str(tmp_path / "node-*" / "data" / "__cluster_metadata-0")
         status, _, err = run("check", pattern)
         assert status == 0, err
-        committed = {row["entity"]["user"] for row in rows("state", pattern, "quotas")}
-        assert writer.acknowledged <= committed <= writer.attempted
+        committed = {
+            row["entity"]["user"]: row["value"] for row in rows("state", pattern, "quotas")
+        }
+        assert described == committed, "the state of the last leader is that of a replay"
+        assert writer.acknowledged.items() <= committed.items()
+        for directory in tmp_path.glob("node-*/data/__cluster_metadata-0"):
+            appended = appended_quotas(directory)
+            assert set(appended.values()) == {1}, "no attempt is in the log twice"
+            assert not writer.refused & {user for user, _ in appended}
+            assert all(value in writer.attempted[user] for user, value in appended)
+        assert writer.refused
     record_property(
         REPORT_LINE,
         f"kills of the active controller, seed {seed}: {len(durations)}; the next write after "
