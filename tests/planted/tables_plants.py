@@ -359,6 +359,16 @@ TABLES_PLANTS: Final = (
         tests=(f"{CONTRACT}::test_repeated_transaction_writes_nothing[spark]",),
     ),
     Plant(
+        bug="an append that Delta skipped counts as written if another writer has committed",
+        path=SPARK,
+        old="is_next = any(commit in row[0] for row in actions)",
+        new="is_next = bool(actions)",
+        tests=(
+            "tests/state/tables/test_engines_spark.py::"
+            "test_an_append_is_looked_up_in_the_history_only_if_it_is_not_the_next_commit",
+        ),
+    ),
+    Plant(
         bug="the alternatives of a read restrict nothing",
         path="state/raftlog_state/tables/stores/protocol.py",
         old="    if any_of:\n        parts.append",

@@ -104,6 +104,39 @@ def test_delta_rs_keeps_the_times_of_files_that_spark_wrote(feed: Feed, tmp_path
         assert found["log_time"].to_pylist() == times
 
 
+def test_an_append_is_looked_up_in_the_history_only_if_it_is_not_the_next_commit(
+    feed: Feed, tmp_path: Path
+) -> None:
+    """After a compaction or the commit of another writer it is not."""
+    store, other = (SparkStore(feed.spark, str(tmp_path)) for _ in range(2))
+    executions = feed.spark._jsparkSession.sharedState().statusStore()
+
+    def reads_history(writer: SparkStore, version: int) -> bool:
+        first = executions.executionsCount()
+        transaction = Transaction(app_id="writer", version=version)
+        writer.append(CHANGES_TABLE, changes(version, version), transaction)
+        feed.spark._jsc.sc().listenerBus().waitUntilEmpty()
+        found = executions.executionsList(first, 1_000)
+        plans = [found.apply(at).physicalPlanDescription() for at in range(found.size())]
+        assert plans
+        return any("DescribeDeltaHistory" in plan for plan in plans)
+
+    assert reads_history(store, 0)
+    assert not reads_history(store, 1)
+    store.compact(CHANGES_TABLE)
+    assert reads_history(store, 2)
+    assert not reads_history(store, 3)
+    with pytest.raises(ConcurrentWriterError):
+        reads_history(store, 3)
+    assert reads_history(other, 4)
+    with pytest.raises(ConcurrentWriterError):
+        reads_history(store, 4)
+    assert not reads_history(store, 5)
+    assert reads_history(other, 6)
+    assert reads_history(store, 7)
+    assert store.read(CHANGES_TABLE).num_rows == sum(changes(at, at).num_rows for at in range(8))
+
+
 def test_delta_rs_writes_no_tables_of_a_catalog(feed: Feed) -> None:
     with pytest.raises(TablesError, match="delta-rs"):
         feed.open("raftlog_in_catalog", engine="delta-rs")
