@@ -59,6 +59,15 @@ EXPECTED_NIGHTLY: Final = {
         "3 directories, each valid",
         "|partitions|443|443|",
     ),
+    "exactly_once": (
+        "3 rows, lag 0",
+        "4 rows after the repeated batch",
+        "refused: ForeignCommitError",
+    ),
+    "fleet": (
+        "|I9iQnKeLSA2lyZwVZic7Xg|3130|30|",
+        "|EBdCvGFfRxuQkA0NCMDqLg|1304|21|",
+    ),
 }
 """The same of notebooks that take longer."""
 

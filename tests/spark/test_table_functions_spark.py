@@ -102,6 +102,7 @@ def test_a_thread_without_an_active_session_finds_the_source_after_register(
     raftlog.open(tmp_path / "ids-0").close()
 
     def save(value: str, is_registered: bool) -> None:
+        assert spark.read.format("raftlog").load(str(tmp_path / "ids-0")).count() == 0
         if is_registered:
             pyspark_raftlog.register(spark)
         frame = spark.range(1).selectExpr(f"'{value}' AS value")
