@@ -199,6 +199,15 @@ TABLES_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
+        bug="the changes of a merge that runs are put together with later ones",
+        path="state/raftlog_state/tables/cluster_cache.py",
+        old="        later = reversed(self.tail[self.merging_count :])\n",
+        new="        later = reversed(self.tail)\n",
+        tests=(
+            "tests/state/tables/test_writer.py::test_many_small_appends_are_few_tables_in_memory",
+        ),
+    ),
+    Plant(
         bug="small files are compacted once",
         path=UPKEEP_RUNS,
         old="        self.file_count -= file_count\n",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -49,6 +49,9 @@ from .stores.protocol import Rows, RowSlices, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
+SMALL_PARTS_MAX: Final = 32
+"""Parts of a tail with fewer than ``SMALL_ROWS`` rows. Each takes half a megabyte: its columns."""
+SMALL_ROWS: Final = 1_000
 _OF_CLUSTER: Final = ("cluster_id", "topic", "partition", "incarnation")
 EpochRange = tuple[int, int, int]
 """Leader epoch, first and last offset."""
@@ -166,7 +169,8 @@ def _changes(news: Sequence[NewRows], committed_at: int) -> pa.Table:
 class ClusterCache:
     """The cache: the end of the tables, the cluster's state there, and what ``state`` lacks.
 
-    ``tail`` are the rows of ``changes`` after ``base_offset``, which ``state`` includes;
+    ``tail`` are the rows of ``changes`` after ``base_offset``, which ``state`` includes, and its
+    first ``merging_count`` parts are those of a merge that has begun;
     ``log_ahead`` are the identities of the records that ``log`` has after ``progress``;
     ``versions`` are those of groups, read before all others.
     """
@@ -178,20 +182,27 @@ class ClusterCache:
     tail: list[ClusterChanges]
     log_ahead: pa.Table
     versions: Versions
+    merging_count: int = 0
 
     def published(self, rows: ClusterChanges, after: Progress) -> None:
         """Record an append to ``changes``."""
         self.tail.append(rows)
         self.progress = after
+        later = reversed(self.tail[self.merging_count :])
+        small = [*takewhile(_is_small, later)][::-1]
+        if len(small) == SMALL_PARTS_MAX:
+            self.tail[-len(small) :] = [pa.concat_tables(small).combine_chunks()]
 
     def unmerged(self) -> Tail:
-        """Return what ``state`` does not include."""
+        """Return what ``state`` does not include, for a merge that begins."""
+        self.merging_count = len(self.tail)
         return Tail(self.progress, tuple(self.tail))
 
     def merged(self, merged: Tail) -> None:
         """Record that ``state`` includes what it did not when ``merged`` was returned."""
         if merged.remove_from(self.tail):
             self.base_offset = merged.end.offset
+            self.merging_count = 0
 
     def new_rows(self, table: pa.Table, columns: Sequence[str], place: str) -> NewRows | None:
         """Check and replay rows of the source; return None if the tables have them all.
@@ -263,6 +274,10 @@ class ClusterCache:
                 found = first - 1
         self.progress.check_readable(place, found)
         return found
+
+
+def _is_small(part: ClusterChanges) -> bool:
+    return isinstance(part, pa.Table) and part.num_rows < SMALL_ROWS
 
 
 def check_log(progress: Progress, table: pa.Table, cluster_id: str | None, place: str) -> None:

@@ -407,7 +407,8 @@ class GroupWriter:
 
     def _unmerged(self) -> dict[str, Tail]:
         self._ready()
-        return {name: Tail(self._ends[name], tuple(tail)) for name, tail in self._tails.items()}
+        found = {name: Tail(self._ends[name], tuple(tail)) for name, tail in self._tails.items()}
+        return found | {name: cache.unmerged() for name, cache in self._caches.items()}
 
     def _merged(self, merged: Mapping[str, Tail]) -> None:
         for name, tail in merged.items():

@@ -34,7 +34,7 @@ from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.loader.payload import Payload
 from raftlog_state.tables.change_slices import SLICE_ROWS
-from raftlog_state.tables.cluster_cache import Tail
+from raftlog_state.tables.cluster_cache import SMALL_PARTS_MAX, Tail
 from raftlog_state.tables.cluster_rows import ClusterRows
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.writer import Writer
@@ -81,6 +81,29 @@ def test_a_new_writer_has_the_state_of_the_one_before(history: History) -> None:
 
 def second_count(tables: MemoryTables) -> int:
     return writer_of(tables).unmerged_row_count()
+
+
+def test_many_small_appends_are_few_tables_in_memory(history: History) -> None:
+    """A table of four rows takes half a megabyte, as it has hundreds of columns."""
+    tables = history.written(30)
+    writer = writer_of(tables)
+
+    def append_to(end_offset: int) -> None:
+        for offset in range(writer.progress().next_offset, end_offset):
+            writer.apply(history.range(offset, offset + 1), CLUSTER)
+
+    append_to(30 + SMALL_PARTS_MAX + 5)
+    [begun] = writer.begin_merge().values()
+    assert len(begun.changes) < 10
+    append_to(30 + 2 * SMALL_PARTS_MAX + 10)
+    writer.rows_on(MemoryStore(tables)).merge({CLUSTER: begun})
+    writer.end_merge({CLUSTER: begun})
+    assert writer.unmerged_row_count() == second_count(tables)
+    [later] = writer.begin_merge().values()
+    assert len(later.changes) < 10
+    writer.merge_state()
+    assert writer.unmerged_row_count() == second_count(tables) == 0
+    assert contents(tables) == history.contents(30 + 2 * SMALL_PARTS_MAX + 10)
 
 
 def test_a_merge_changes_nothing_that_a_reader_sees(history: History) -> None:
