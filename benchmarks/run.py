@@ -32,6 +32,7 @@ SCRIPTS = (
     "many_logs",
     "history",
     "freshness",
+    "micro_batches",
     "many_clusters",
     "scale",
     "bulk_load",
