@@ -13,7 +13,7 @@ NATIVE_SOURCES := setup.py $(CRATE)/Cargo.toml $(CRATE)/Cargo.lock $(CRATE)/buil
 QUICK := not spark and not kafka and not slow and not nightly and not style
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check types words native-check format-check imports quick pure long nightly durations kafka crash sim rewrite diagram planted bench wheel format clean
+.PHONY: help demo test check types words native-check format-check imports quick pure long nightly durations kafka crash sim rewrite diagram planted bench wheel release locked lock audit format clean
 
 ##@ Use
 help: ## list the targets
@@ -95,6 +95,20 @@ bench: $(VENV)/.native-ready ## run the benchmarks and write benchmarks/README.m
 
 wheel: $(VENV)/.dev-ready ## build the distribution into dist/
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/pip wheel -q --no-deps -w dist .
+
+release: $(VENV)/.dev-ready ## build distributions, SBOM, provenance and checksums with locked tools into dist/
+	@.ci/release "$(PYTHON)" $(VENV)
+
+locked: $(VENV)/.native-ready ## the tests of `make quick` with the locked dependencies
+	@site=$$(.ci/locked "$(PYTHON)" $(VENV)) && \
+	"$$site/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . && \
+	"$$site/bin/python" -m pytest -n auto -m "$(QUICK)"
+
+lock: $(VENV)/.dev-ready ## resolve the dependencies again and write their versions and hashes to .ci/*.lock
+	@site=$$(.ci/locked "$(PYTHON)" $(VENV)) && .ci/lock "$$site"
+
+audit: $(VENV)/.dev-ready ## compare the locked dependencies with the database of known vulnerabilities
+	@site=$$(.ci/locked "$(PYTHON)" $(VENV)) && "$$site/bin/python" .ci/audit.py .ci/development.lock
 
 format: $(VENV)/.dev-ready ## format the code
 	@$(BIN)/ruff format .
