@@ -131,9 +131,16 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="a batch corrupted in transit is appended",
-        path="connector/raftlog/records/record_summary.py",
-        old="    if stop != _END or end_position != len(data) or ",
-        new="    if ",
+        path="connector/native/src/scan.rs",
+        old="!(batch.has_valid_crc() && batch.header.is_valid())",
+        new="!batch.header.is_valid()",
+        tests=(SEALED,),
+    ),
+    Plant(
+        bug="a batch corrupted in transit is appended without the compiled core",
+        path="connector/raftlog/records/batch.py",
+        old="    if actual != crc:\n",
+        new="    if False:\n",
         tests=(SEALED,),
     ),
     Plant(

@@ -267,6 +267,16 @@ def test_a_failed_write_of_a_named_commit_is_unknown(
     assert errors(answers) == [AppendUnknownError, AppendUnknownError]  # one write for both
 
 
+def test_a_failed_write_of_a_named_commit_of_a_kraft_log_is_unknown(machine: Machine) -> None:
+    """A request with markers is written while ``process`` executes it."""
+    machine.open(values="kraft").close()
+    writer = GroupCommitter(machine.disk, PATH, CLOCK)
+    done(writer, [request(b"first")])
+    machine.disk.fail_write_once("*.log")
+    answers = done(writer, [request(b"named", commit=1), request(b"later")])
+    assert errors(answers) == [AppendUnknownError, DiskFailedError], "the second was not written"
+
+
 def test_acknowledged_appends_survive_any_power_loss(
     machine: Machine, writer: GroupCommitter
 ) -> None:
