@@ -15,6 +15,7 @@ from raftlog.limits import MIB
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog.records.control import ControlRecord, decode_control
 from raftlog_state.errors import MetadataParseError, ReplayError
+from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.records import Redactor, decode
 from raftlog_state.replay.coded_columns import NotPlainError
@@ -28,7 +29,7 @@ pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker s
 LOADER_COLUMNS = Column.ALL_BUT_HEADERS
 """Columns of a scan that the loader reads. Only control records have keys."""
 
-WINDOW_BYTES: Final = 8 * MIB
+WINDOW_BYTES: Final = 4 * MIB
 """Values that are replayed together: the more, the fewer rows are written."""
 RECORDS_MIN: Final = 1_000
 """Fewer records are replayed one by one."""
@@ -52,6 +53,7 @@ def advance(loader: MetadataLoader, scans: Iterable[Scan], redactor: Redactor) -
         if not _append_window(loader, window, redactor):
             for records in window:
                 append_scan(loader, records)
+        window.clear()  # else it is in memory while the next one is read
         yield loader.next_offset
 
 
@@ -75,6 +77,7 @@ def _windows(scans: Iterable[Scan]) -> Iterator[list[RecordColumns]]:
         yield window
 
 
+@collection_paused()
 def _append_window(
     loader: MetadataLoader, window: Sequence[RecordColumns], redactor: Redactor
 ) -> bool:

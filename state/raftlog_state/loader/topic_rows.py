@@ -165,12 +165,15 @@ def _config_keys(configs: TypedRecords) -> Iterator[Key]:
 
 
 def _stored(kind: type[Row], rows: Sequence[Row]) -> StoredColumns:
-    """Return the columns of rows."""
-    columns = {
-        entry.column: _encoded(list(map(attrgetter(entry.name), rows)), column_type(entry.kind))
-        for entry in row_schema(kind)
+    """Return the columns of rows that are fields of their record."""
+    entries = [entry for entry in row_schema(kind) if entry.record_field is not None]
+    values = map(attrgetter(*(entry.name for entry in entries)), rows)
+    columns = list(zip(*values, strict=True)) or [()] * len(entries)
+    arrays = {
+        entry.column: _encoded(column, column_type(entry.kind))
+        for entry, column in zip(entries, columns, strict=True)
     }
-    return StoredColumns(pa.table(columns), np.arange(len(rows)))
+    return StoredColumns(pa.table(arrays), np.arange(len(rows)))
 
 
 def _encoded(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
