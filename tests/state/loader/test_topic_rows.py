@@ -28,6 +28,7 @@ from raftlog_state.loader import scans
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.scans import LOADER_COLUMNS, advance, append_scan, load_snapshot
 from raftlog_state.records import (
+    NO_OP_VALUE,
     ClearElrRecord,
     ConfigRecord,
     MetadataRecord,
@@ -231,6 +232,20 @@ def test_a_window_that_ends_in_a_transaction_is_replayed_record_by_record() -> N
     values = [*records, begin("t"), *map(encode, created(IDS[1])), END_TRANSACTION]
     assert not scans._append_window(MetadataLoader(), window_of(values[:-1]), REVEALED)
     assert scans._append_window(MetadataLoader(), window_of(values), REVEALED)
+
+
+def test_configs_before_a_window_are_deleted_with_a_topic_that_it_creates_and_removes() -> None:
+    config = ConfigRecord(resource_type=2, resource_name="later", name="a", value="1")
+    topic, removal = TopicRecord(name="later", topic_id=IDS[0]), RemoveTopicRecord(topic_id=IDS[0])
+    values = [encode(config), NO_OP_VALUE, encode(topic), encode(removal)]
+    expected, found = MetadataLoader(), MetadataLoader()
+    for part in (values[:2], values[2:]):
+        window = [one.records for one in scans_of(part, chance(), found.next_offset)]
+        for records in window:
+            append_scan(expected, records)
+        assert scans._append_window(found, window, REVEALED)
+    assert_same(found, expected)
+    assert not found.image.rows(Entity.CONFIG)
 
 
 WRONG = {
