@@ -70,7 +70,8 @@ CONTROLLER_PLANTS: Final = (
         bug="controller: a write starts between the steps of another",
         path=ACTIVE,
         old="        if not self._is_scheduled:\n            self._run_events()\n",
-        new="        self._run_step(self._queue.pop())\n",
+        new="        if self._current is not None:\n            self._run_step(self._queue.pop())\n"
+        "        elif not self._is_scheduled:\n            self._run_events()\n",
         tests=(WRITES,),
     ),
     Plant(

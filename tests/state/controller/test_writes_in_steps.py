@@ -96,11 +96,12 @@ def test_a_step_writes_a_bounded_number_of_records() -> None:
     env, active = started()
     end_offset, counts = env.shared.end_offset, [0]
     done = write_large(active)
-    while not done.is_done:
+    while env.scheduled[1]:
         counts.append(len(active.state.keys(Entity.PARTITION)))
         assert partition_count(active) == 0, "the committed state has none of them"
         env.run_step(1)
         env.shared.deliver()
+    assert done.is_done
     assert done.error is None
     written = [after - before for before, after in pairwise(counts)]
     assert len([one for one in written if one]) > PARTITIONS // WORK_PER_STEP
