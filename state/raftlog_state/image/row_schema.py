@@ -73,6 +73,8 @@ class ColumnSchema(NamedTuple):
     has_enum_name: bool
     """Whether the row has a property ``<name>_name``, which is a column of its own."""
     is_secret: bool
+    comment: str
+    """Comment of the table's column."""
 
     @property
     def column(self) -> str:
@@ -88,6 +90,7 @@ def column(
     compare: bool = True,
     empty_is_null: bool = False,
     sort: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
+    comment: str = "",
 ) -> Any:
     """Declare a field of a row or of a part.
 
@@ -97,8 +100,15 @@ def column(
         compare: False: not in a snapshot, so not part of equality and digest.
         empty_is_null: in the record null means an empty tuple.
         sort: order of a tuple whose order in the record has no meaning.
+        comment: of the table's column; a part's fields are no columns.
     """
-    declared = {"kind": kind, "record": record, "empty_is_null": empty_is_null, "sort": sort}
+    declared = {
+        "kind": kind,
+        "record": record,
+        "empty_is_null": empty_is_null,
+        "sort": sort,
+        "comment": comment,
+    }
     return dataclasses.field(default=default, compare=compare, metadata=declared)
 
 
@@ -156,6 +166,7 @@ def _column_schema(
         sort=declared["sort"],
         has_enum_name=isinstance(getattr(kind, f"{entry.name}_name", None), property),
         is_secret=not entry.repr,
+        comment=declared["comment"],
     )
 
 

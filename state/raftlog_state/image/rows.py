@@ -166,8 +166,8 @@ class FeatureRow:
 
     ENTITY: ClassVar[Entity] = Entity.FEATURE
     RECORD: ClassVar = FeatureLevelRecord
-    name: str = column()
-    level: int = column(record="feature_level")
+    name: str = column(comment="Name")
+    level: int = column(record="feature_level", comment="Finalized level")
 
     @property
     def key(self) -> Key:
@@ -180,7 +180,7 @@ class ZkMigrationRow:
 
     ENTITY: ClassVar[Entity] = Entity.ZK_MIGRATION
     RECORD: ClassVar = ZkMigrationStateRecord
-    state: int = column(record="zk_migration_state")
+    state: int = column(record="zk_migration_state", comment="Number of the state")
 
     @property
     def key(self) -> Key:
@@ -201,17 +201,25 @@ class BrokerRow:
 
     ENTITY: ClassVar[Entity] = Entity.BROKER
     RECORD: ClassVar = RegisterBrokerRecord
-    broker_id: int = column()
-    incarnation_id: str = column()
-    broker_epoch: int = column()
-    rack: str | None = column()
-    fenced: bool = column()
-    in_controlled_shutdown: bool = column()
-    is_migrating_zk_broker: bool = column()
-    endpoints: tuple[Endpoint, ...] = column(Parts(Endpoint), record="end_points")
-    features: tuple[FeatureRange, ...] = column(Parts(FeatureRange, by_name=True))
-    log_dirs: tuple[str, ...] = column(sort=_sorted_uuids)
-    cordoned_log_dirs: tuple[str, ...] | None = column()
+    broker_id: int = column(comment="Broker id (node.id)")
+    incarnation_id: str = column(comment="Id of the process, another after each start")
+    broker_epoch: int = column(comment="Epoch of the broker: the offset of its registration")
+    rack: str | None = column(comment="Rack of the broker (broker.rack)")
+    fenced: bool = column(comment="Whether the broker is fenced: it may lead no partition")
+    in_controlled_shutdown: bool = column(comment="Whether the broker is in a controlled shutdown")
+    is_migrating_zk_broker: bool = column(comment="Whether the broker still uses ZooKeeper")
+    endpoints: tuple[Endpoint, ...] = column(
+        Parts(Endpoint),
+        record="end_points",
+        comment="Listeners: name, host, port, id of the security protocol",
+    )
+    features: tuple[FeatureRange, ...] = column(
+        Parts(FeatureRange, by_name=True), comment="Supported levels of each feature"
+    )
+    log_dirs: tuple[str, ...] = column(sort=_sorted_uuids, comment="Ids of the log directories")
+    cordoned_log_dirs: tuple[str, ...] | None = column(
+        comment="Ids of log directories that get no new replicas; null if never sent"
+    )
 
     @property
     def key(self) -> Key:
@@ -224,11 +232,19 @@ class ControllerRow:
 
     ENTITY: ClassVar[Entity] = Entity.CONTROLLER
     RECORD: ClassVar = RegisterControllerRecord
-    controller_id: int = column()
-    incarnation_id: str = column()
-    zk_migration_ready: bool = column()
-    endpoints: tuple[Endpoint, ...] = column(Parts(Endpoint), record="end_points")
-    features: tuple[FeatureRange, ...] = column(Parts(FeatureRange, by_name=True))
+    controller_id: int = column(comment="Controller id (node.id)")
+    incarnation_id: str = column(comment="Id of the process, another after each start")
+    zk_migration_ready: bool = column(
+        comment="Whether the controller is ready for a migration from ZooKeeper"
+    )
+    endpoints: tuple[Endpoint, ...] = column(
+        Parts(Endpoint),
+        record="end_points",
+        comment="Listeners: name, host, port, id of the security protocol",
+    )
+    features: tuple[FeatureRange, ...] = column(
+        Parts(FeatureRange, by_name=True), comment="Supported levels of each feature"
+    )
 
     @property
     def key(self) -> Key:
@@ -241,8 +257,8 @@ class TopicRow:
 
     ENTITY: ClassVar[Entity] = Entity.TOPIC
     RECORD: ClassVar = TopicRecord
-    topic_id: str = column()
-    name: str = column()
+    topic_id: str = column(comment="Topic id")
+    name: str = column(comment="Name")
 
     @property
     def key(self) -> Key:
@@ -255,20 +271,33 @@ class PartitionRow:
 
     ENTITY: ClassVar[Entity] = Entity.PARTITION
     RECORD: ClassVar = PartitionRecord
-    topic_id: str = column()
-    partition_id: int = column()
-    topic_name: str = column(STRING)
-    replicas: tuple[int, ...] = column()
-    isr: tuple[int, ...] = column()
-    adding_replicas: tuple[int, ...] = column(default=())
-    removing_replicas: tuple[int, ...] = column(default=())
-    elr: tuple[int, ...] = column(record="eligible_leader_replicas", default=(), empty_is_null=True)
-    last_known_elr: tuple[int, ...] = column(default=(), empty_is_null=True)
-    directories: tuple[str, ...] = column()
-    leader: int = column()
-    leader_epoch: int = column()
-    partition_epoch: int = column()
-    leader_recovery_state: int = column(default=0)
+    topic_id: str = column(comment="Topic id")
+    partition_id: int = column(comment="Partition within the topic")
+    topic_name: str = column(STRING, comment="Name of the topic")
+    replicas: tuple[int, ...] = column(comment="Replicas: broker ids, the preferred leader first")
+    isr: tuple[int, ...] = column(comment="In-sync replicas: broker ids")
+    adding_replicas: tuple[int, ...] = column(
+        default=(), comment="Broker ids that a reassignment adds"
+    )
+    removing_replicas: tuple[int, ...] = column(
+        default=(), comment="Broker ids that a reassignment removes"
+    )
+    elr: tuple[int, ...] = column(
+        record="eligible_leader_replicas",
+        default=(),
+        empty_is_null=True,
+        comment="Eligible leader replicas (KIP-966): broker ids that have all committed records",
+    )
+    last_known_elr: tuple[int, ...] = column(
+        default=(), empty_is_null=True, comment="Last known eligible leader replicas (KIP-966)"
+    )
+    directories: tuple[str, ...] = column(
+        comment="Ids of the log directories of the replicas, in the order of replicas"
+    )
+    leader: int = column(comment="Broker id of the leader; -1: no leader")
+    leader_epoch: int = column(comment="Leader epoch of the partition")
+    partition_epoch: int = column(comment="Epoch of the partition, which each change increases")
+    leader_recovery_state: int = column(default=0, comment="Number of the leader recovery state")
 
     @property
     def key(self) -> Key:
@@ -294,10 +323,12 @@ class ConfigRow:
 
     ENTITY: ClassVar[Entity] = Entity.CONFIG
     RECORD: ClassVar = ConfigRecord
-    resource_type: int = column()
-    resource_name: str = column()
-    name: str = column()
-    value: str = column()
+    resource_type: int = column(comment="Number of the resource type")
+    resource_name: str = column(
+        comment="Resource; of configs of brokers empty for the default of all brokers"
+    )
+    name: str = column(comment="Name")
+    value: str = column(comment="Value")
 
     @property
     def key(self) -> Key:
@@ -315,9 +346,11 @@ class QuotaRow:
 
     ENTITY: ClassVar[Entity] = Entity.QUOTA
     RECORD: ClassVar = ClientQuotaRecord
-    entity: tuple[tuple[str, str | None], ...] = column(TEXT_PAIRS)
-    quota: str = column(record="key")
-    value: float = column()
+    entity: tuple[tuple[str, str | None], ...] = column(
+        TEXT_PAIRS, comment="Entity by type: user, client-id, ip; a null name is the default"
+    )
+    quota: str = column(record="key", comment="Name of the quota, such as producer_byte_rate")
+    value: float = column(comment="Value")
 
     @property
     def key(self) -> Key:
@@ -339,9 +372,13 @@ class ProducerIdsRow:
 
     ENTITY: ClassVar[Entity] = Entity.PRODUCER_IDS
     RECORD: ClassVar = ProducerIdsRecord
-    next_producer_id: int = column()
-    broker_id: int = column(default=-1, compare=False)
-    broker_epoch: int = column(default=-1, compare=False)
+    next_producer_id: int = column(comment="First producer id that is not allocated")
+    broker_id: int = column(
+        default=-1,
+        compare=False,
+        comment="Broker that allocated the last block; -1 if it is not in the log",
+    )
+    broker_epoch: int = column(default=-1, compare=False, comment="Epoch of that broker")
 
     @property
     def key(self) -> Key:
@@ -354,14 +391,16 @@ class AclRow:
 
     ENTITY: ClassVar[Entity] = Entity.ACL
     RECORD: ClassVar = AccessControlEntryRecord
-    acl_id: str = column(record="id")
-    resource_type: int = column()
-    resource_name: str = column()
-    pattern_type: int = column()
-    principal: str = column()
-    host: str = column()
-    operation: int = column()
-    permission: int = column(record="permission_type")
+    acl_id: str = column(record="id", comment="Id of the ACL in the log")
+    resource_type: int = column(comment="Number of the resource type")
+    resource_name: str = column(
+        comment="Resource; of configs of brokers empty for the default of all brokers"
+    )
+    pattern_type: int = column(comment="Number of the pattern type")
+    principal: str = column(comment="Principal, such as User:alice")
+    host: str = column(comment="Host from which the principal has access; * is any")
+    operation: int = column(comment="Number of the operation")
+    permission: int = column(record="permission_type", comment="Number of the permission")
 
     @property
     def key(self) -> Key:
@@ -399,12 +438,12 @@ class ScramRow:
 
     ENTITY: ClassVar[Entity] = Entity.SCRAM
     RECORD: ClassVar = UserScramCredentialRecord
-    user: str = column(record="name")
-    mechanism: int = column()
-    iterations: int = column()
-    salt: bytes = column()
-    stored_key: bytes = column()
-    server_key: bytes = column()
+    user: str = column(record="name", comment="User")
+    mechanism: int = column(comment="Number of the SCRAM mechanism")
+    iterations: int = column(comment="Iterations of the hash")
+    salt: bytes = column(comment="Salt; redacted")
+    stored_key: bytes = column(comment="Stored key; redacted")
+    server_key: bytes = column(comment="Server key; redacted")
 
     @property
     def key(self) -> Key:
@@ -421,13 +460,21 @@ class TokenRow:
 
     ENTITY: ClassVar[Entity] = Entity.TOKEN
     RECORD: ClassVar = DelegationTokenRecord
-    token_id: str = column()
-    owner: str = column()
-    requester: str = column()
-    renewers: tuple[str, ...] = column()
-    issue_timestamp_ms: int = column(TIMESTAMP_MS, record="issue_timestamp")
-    max_timestamp_ms: int = column(TIMESTAMP_MS, record="max_timestamp")
-    expiration_timestamp_ms: int = column(TIMESTAMP_MS, record="expiration_timestamp")
+    token_id: str = column(comment="Id of the token; no secret")
+    owner: str = column(comment="Principal that owns the token")
+    requester: str = column(comment="Principal that requested the token")
+    renewers: tuple[str, ...] = column(comment="Principals that may renew the token")
+    issue_timestamp_ms: int = column(
+        TIMESTAMP_MS, record="issue_timestamp", comment="Time at which the token was issued"
+    )
+    max_timestamp_ms: int = column(
+        TIMESTAMP_MS, record="max_timestamp", comment="Time after which the token cannot be renewed"
+    )
+    expiration_timestamp_ms: int = column(
+        TIMESTAMP_MS,
+        record="expiration_timestamp",
+        comment="Time at which the token expires unless it is renewed",
+    )
 
     @property
     def key(self) -> Key:
@@ -443,12 +490,18 @@ class EpochRow:
     """
 
     ENTITY: ClassVar[Entity] = Entity.EPOCH
-    leader_epoch: int = column(INT32)
-    start_offset: int | None = column(INT64)
-    end_offset: int | None = column(INT64)
-    leader_id: int | None = column(INT32)
-    voters: tuple[Voter, ...] = column(Parts(Voter))
-    kraft_version: int = column(INT32)
+    leader_epoch: int = column(INT32, comment="Leader epoch of the quorum")
+    start_offset: int | None = column(
+        INT64, comment="First offset of the epoch; null if it is not in the log"
+    )
+    end_offset: int | None = column(
+        INT64, comment="Offset after the last one; null for the current epoch"
+    )
+    leader_id: int | None = column(
+        INT32, comment="Node id of the leader; null if it is not in the log"
+    )
+    voters: tuple[Voter, ...] = column(Parts(Voter), comment="Voters of the quorum")
+    kraft_version: int = column(INT32, comment="Finalized kraft.version: 1 with dynamic voters")
 
     @property
     def key(self) -> Key:
@@ -471,12 +524,12 @@ class TransactionRow:
     """
 
     ENTITY: ClassVar[Entity] = Entity.TRANSACTION
-    begin_offset: int = column(INT64)
-    end_offset: int = column(INT64)
-    outcome: TransactionOutcome = column(TransactionOutcome)
-    name: str | None = column(STRING)
-    reason: str | None = column(STRING)
-    record_count: int = column(INT32)
+    begin_offset: int = column(INT64, comment="Offset of the begin marker")
+    end_offset: int = column(INT64, comment="Offset after the end or abort marker")
+    outcome: TransactionOutcome = column(TransactionOutcome, comment="committed or aborted")
+    name: str | None = column(STRING, comment="Name")
+    reason: str | None = column(STRING, comment="Reason of an abort")
+    record_count: int = column(INT32, comment="Metadata records between the markers")
 
     @property
     def key(self) -> Key:
