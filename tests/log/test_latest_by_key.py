@@ -82,6 +82,18 @@ def test_tombstones_take_memory_only_while_a_transaction_is_open(tmp_path: Path)
     assert not replayed(log)._records
 
 
+def test_a_transaction_deletes_a_key_that_was_deleted_while_it_was_open(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    log.append((b"a", b"1"), (b"b", b"1"))
+    log.append((b"b", b"2"), producer_id=7)
+    log.append((b"a", None))
+    log.append((b"a", None), producer_id=7)
+    log.end(7, commit=True)
+    latest = replayed(log)
+    assert {key: one.value for key, one in latest.records()} == {b"b": b"2"}
+    assert len(latest) == 1
+
+
 def test_open_transactions_are_reported_with_their_start(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     log.append((b"a", b"1"))
@@ -117,8 +129,8 @@ def test_random_histories_equal_a_search_from_their_ends(tmp_path: Path) -> None
                 ends.append((log.next_offset, producer_id, commit))
                 log.end(producer_id, commit=commit)
                 continue
-            key = bytes([chance.randrange(97, 102)])
-            value = None if chance.random() < 0.2 else str(step).encode()
+            key = bytes([chance.randrange(97, 100)])
+            value = None if chance.random() < 0.4 else str(step).encode()
             written.append((log.next_offset, key, value, producer_id))
             log.append((key, value), producer_id=producer_id)
         for end_offset in (log.next_offset, log.next_offset // 2):

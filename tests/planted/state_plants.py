@@ -240,8 +240,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="an offset commit of an aborted transaction is a committed offset",
         path="connector/raftlog/log/reading/latest_by_key.py",
-        old="        if transaction is not None and commit:\n",
-        new="        if transaction is not None:\n",
+        old="        if commit:\n",
+        new="        if True:\n",
         tests=("tests/log/test_latest_by_key.py",),
     ),
     Plant(

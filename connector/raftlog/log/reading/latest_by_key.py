@@ -115,12 +115,15 @@ class LatestByKey:
                 transaction.records[key] = record
 
     def _end(self, producer_id: int, *, commit: bool) -> None:
-        transaction = self._open.pop(producer_id, None)
-        if transaction is not None and commit:
+        transaction = self._open.get(producer_id)
+        if transaction is None:
+            return
+        if commit:
             for key, record in transaction.records.items():
                 known = self._records.get(key)
                 if known is None or known.offset < record.offset:
                     self._put(key, record)
+        del self._open[producer_id]  # after it: while a transaction is open tombstones are kept
         if not self._open:
             for key in self._deleted:
                 del self._records[key]
