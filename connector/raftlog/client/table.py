@@ -33,7 +33,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.log.reading.latest_by_key import LATEST_COLUMNS, LatestByKey, LatestRecord
-from raftlog.log.reading.reads import Isolation, LogKind
+from raftlog.log.reading.reads import Isolation, LogKind, ReadEnd
 from raftlog.storage.protocol import Closeable
 
 from .followed_records import POLL_S, FollowedEnd
@@ -97,7 +97,7 @@ class Table(Mapping[bytes, bytes], Closeable):
         """Of the state, which changes by whole batches."""
         self._latest = LatestByKey(self.path)
         self._end_offset = self._reader.log_start_offset
-        self._failure: RaftlogError | None = None
+        self._failure: Exception | None = None
         self._closed = threading.Event()
         self._follower: threading.Thread | None = None
         self.refresh()
@@ -207,27 +207,35 @@ class Table(Mapping[bytes, bytes], Closeable):
         Raises as the reading of a log. What precedes damage is applied.
         """
         with self._polling:
-            end = self._end.look()
-            if self._end_offset >= end.offset:
-                self._end.read_up_to = end
-                return False
-            scans = self._reader.scan(self._end_offset, end.offset, columns=LATEST_COLUMNS)
-            chunk_count = 0
-            for scan in islice(scans, CHUNKS_PER_POLL):
-                with self._applying:
-                    self._latest.apply(scan, end.offset)
-                    if len(scan.batches):
-                        self._end_offset = int(scan.batches.next_offset[-1])
-                chunk_count += 1
-            if chunk_count < CHUNKS_PER_POLL:
-                self._end_offset = end.offset
-                self._end.read_up_to = end
-            return True
+            return self._apply(self._end.look())
 
     def refresh(self) -> None:
-        """Apply what the log has now. Raises as the reading of a log."""
-        while self.poll():
-            pass
+        """Apply what the log has now, but not what is appended meanwhile.
+
+        Raises as the reading of a log.
+        """
+        with self._polling:
+            end = self._end.look()
+            while self._apply(end):
+                pass
+
+    def _apply(self, end: ReadEnd) -> bool:
+        """Apply the next records below ``end``, as ``poll``. Requires ``_polling``."""
+        if self._end_offset >= end.offset:
+            self._end.read_up_to = end
+            return False
+        scans = self._reader.scan(self._end_offset, end.offset, columns=LATEST_COLUMNS)
+        chunk_count = 0
+        for scan in islice(scans, CHUNKS_PER_POLL):
+            with self._applying:
+                self._latest.apply(scan, end.offset)
+                if len(scan.batches):
+                    self._end_offset = int(scan.batches.next_offset[-1])
+            chunk_count += 1
+        if chunk_count < CHUNKS_PER_POLL:
+            self._end_offset = end.offset
+            self._end.read_up_to = end
+        return True
 
     def wait_for(self, offset: int, *, timeout_ms: float = TIMEOUT_MS_DEFAULT) -> None:
         """Wait until the record at ``offset`` is applied, such as an append's ``last_offset``.
@@ -248,10 +256,11 @@ class Table(Mapping[bytes, bytes], Closeable):
             self._log._clock.pause(POLL_S)
 
     def _has_applied(self, end_offset: int) -> bool:
-        """Poll if needed; return whether everything below ``end_offset`` is applied."""
+        """Refresh if needed; return whether everything below ``end_offset`` is applied."""
+        if self.end_offset >= end_offset:
+            return True
         try:
-            while self.end_offset < end_offset and self.poll():
-                pass
+            self.refresh()
         except RaftlogError as error:
             if not error.retriable:
                 raise
@@ -330,6 +339,9 @@ def _follow(table_of: weakref.ref[Table], closed: threading.Event) -> None:
             if not error.retriable:
                 table._failure = error
                 return
+        except Exception as bug:
+            table._failure = bug  # otherwise reads would return this state from now on
+            raise
         del table
         if not has_more:
             closed.wait(POLL_S)

@@ -178,6 +178,43 @@ def test_a_wait_for_a_record_that_is_not_appended_ends(tmp_path: Path) -> None:
         assert table == {b"a": b"1"}
 
 
+def test_a_refresh_and_a_wait_end_although_the_log_grows_at_each_look(tmp_path: Path) -> None:
+    path, stopped, looks = tmp_path / "state-0", StoppedClock(), 0
+    with open_embedded(path) as rival:
+
+        def wall_ms() -> int:
+            nonlocal looks
+            looks += 1
+            assert looks < 50, "a read that never reaches the end"
+            rival.append([(b"b", b"%d" % looks)])
+            stopped.at_ms += 100
+            return stopped.at_ms
+
+        clock = Clock(wall_ms=wall_ms, now_ms=stopped.now_ms, pause=stopped.pause)
+        with open_embedded(path, clock=clock) as log, log.table(follow=False) as table:
+            table.refresh()
+            assert (table[b"b"], looks) == (b"2", 2)
+            with pytest.raises(TableLagError):
+                table.wait_for(log.end_offset + 100, timeout_ms=1_000)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_that_ends_the_thread_is_raised_by_reads(tmp_path: Path) -> None:
+    caller, stopped = threading.get_ident(), StoppedClock()
+
+    def wall_ms() -> int:
+        assert threading.get_ident() == caller, "a bug in the thread"
+        return stopped.at_ms
+
+    clock = Clock(wall_ms=wall_ms, now_ms=stopped.now_ms, pause=stopped.pause)
+    with open_embedded(tmp_path / "state-0", clock=clock) as log, log.table() as table:
+        assert table._follower is not None
+        table._follower.join(60)
+        for read in (lambda: table[b"1"], table.state, lambda: table.offset(b"1")):
+            with pytest.raises(AssertionError, match="a bug in the thread"):
+                read()
+
+
 def test_a_table_that_is_not_closed_is_collected(tmp_path: Path) -> None:
     with open_embedded(tmp_path / "state-0") as log:
         table = log.table()
