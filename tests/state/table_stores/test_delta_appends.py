@@ -30,6 +30,7 @@ from tests.state.table_stores.rows import (
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, StoredTable
+from raftlog_state.tables.stores import delta_rs
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import RowSlices, Transaction
 
@@ -119,6 +120,33 @@ def test_an_append_after_commits_of_other_stores_reads_their_entries_alone(tmp_p
     for entry in moved:
         (hidden / entry.name).rename(entry)
     assert offsets(store) == offsets(DeltaRsStore(str(tmp_path))) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("is_created", [True, False])
+def test_a_log_is_listed_again_if_an_entry_was_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_created: bool
+) -> None:
+    """A listing of a directory may have an entry, and lack one that was created before it."""
+    filled(tmp_path, 4)
+    entry = log_of(tmp_path) / f"{2:020}.json"
+    text = entry.read_text()
+    opened: list[tuple[Any, ...]] = []
+    entry.unlink()
+
+    class Opened(DeltaTable):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            opened.append(arguments)
+            if is_created and len(opened) == 2:
+                entry.write_text(text)
+            super().__init__(*arguments, **more)
+
+    monkeypatch.setattr(delta_rs, "DeltaTable", Opened)
+    if is_created:
+        assert offsets(DeltaRsStore(str(tmp_path))) == [0, 1, 2, 3]
+    else:
+        with pytest.raises(TablesError, match="found gap"):
+            offsets(DeltaRsStore(str(tmp_path)))
+    assert len(opened) == 2
 
 
 def test_checkpoints_of_another_store_do_not_concern_appends(

@@ -23,12 +23,12 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -106,8 +106,11 @@ _CONFLICT: Final = re.compile(
     r"|failed to commit transaction: \d+$",
     re.IGNORECASE,
 )
+_GAP: Final = "Expected contiguous commit files, but found gap"
 _ANSI_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _REASON_MAX: Final = 500
+
+T = TypeVar("T")
 
 _SAME_KEY: Final = f"t.{CLUSTER_ID} = s.{CLUSTER_ID} AND t.entity = s.entity AND t.key = s.key"
 _NEWER: Final = (
@@ -391,7 +394,7 @@ class DeltaRsStore:
         """Return an up-to-date handle of an existing table."""
         handle = self._newest(table)
         if handle.table.version() < handle.end_version:
-            handle.table.update_incremental()
+            _listed(handle.table.update_incremental)
             handle.updated(table)
         return handle.table
 
@@ -406,7 +409,7 @@ class DeltaRsStore:
         kept = self._handles.get(table.name)
         if kept is not None and kept.inode == inode:
             if not kept.read_entries(log, checkpoint):
-                kept.table.update_incremental()
+                _listed(kept.table.update_incremental)
                 kept.checkpoint_time = checkpoint
                 kept.updated(table)
             if kept.table.version() - kept.opened_version < REOPEN_COMMITS:
@@ -414,7 +417,7 @@ class DeltaRsStore:
         if not self.exists(table):
             raise self._missing(table)
         checkpoint = _checkpoint_time(log)
-        opened = DeltaTable(str(self._path_of(table)))
+        opened = _listed(lambda: DeltaTable(str(self._path_of(table))))
         version = opened.version()
         found = _Handle(opened, inode, version, checkpoint, durable_version=version - 1)
         found.updated(table)
@@ -467,7 +470,7 @@ class DeltaRsStore:
             return self._open(table)
         kept = self._pinned.get(table.name)
         if kept is None or kept.version() != version:
-            kept = DeltaTable(str(self._path_of(table)), version=version)
+            kept = _listed(lambda: DeltaTable(str(self._path_of(table)), version=version))
             self._pinned[table.name] = kept
         return kept
 
@@ -701,6 +704,19 @@ def _sql(where: Where, any_of: AnyOf) -> str:
 
 def _literal(value: int | str) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+def _listed(call: Callable[[], T]) -> T:
+    """Return the result of a call that lists Delta's log; repeat it once if the list has a gap.
+
+    A listing of a directory may have an entry that is created meanwhile, and lack the one before.
+    """
+    try:
+        return call()
+    except DeltaError as error:
+        if _GAP not in str(error):
+            raise
+        return call()
 
 
 def _is_conflict(error: Exception) -> bool:
