@@ -43,8 +43,14 @@ from raftlog.log.recovery.recover import ScanStop as ScanStop
 from raftlog.log.recovery.recover import read_checkpoint_files
 from raftlog.log.segment import read_batch_at as read_batch_at
 from raftlog.storage.file_rights import others_may_read_in
+from raftlog.storage.local import LocalStorage
 from raftlog.storage.protocol import ReadableFile as ReadableFile
 from raftlog.storage.protocol import WritableStorage
+
+
+def list_names(directory: str) -> list[str]:
+    """Return the names in a directory, sorted. Raises a ``LogError`` if it cannot be listed."""
+    return LocalStorage().list_names(directory)
 
 
 def files_of_others(files: LogFiles) -> list[str]:

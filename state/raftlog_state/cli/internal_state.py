@@ -76,7 +76,7 @@ def run_internal_state(arguments: argparse.Namespace, output: Output, console: C
     kind = JOINED_KINDS[arguments.kind] if is_joined else ROW_KINDS[arguments.kind]
     check_columns(arguments.kind, kind.columns, arguments.columns)
     if is_joined and arguments.at is not None:
-        error(f"--at: {arguments.kind} depend on the present ends of other partitions")
+        error(f"--at is not for {arguments.kind}, which has the present ends of other partitions")
     hide = redactor(arguments)
     layout = arguments.format or ("table" if output.is_terminal() else "json")
     paths = _partitions(arguments.path, kind.topic)
@@ -112,19 +112,23 @@ def _rows(
 
 
 def _partitions(path: str | None, topic: str) -> list[str]:
-    """Return the paths of the partitions, by number. Raises ``OptionError`` if there are none."""
+    """Return the paths of the partitions, by number.
+
+    Raises ``OptionError`` if there are none, ``LogError`` if the directory cannot be listed.
+    """
+    from raftlog.client.inspection import list_names
     from raftlog.errors import OptionError
     from raftlog_state.records.internal_logs import partitions_among
 
     if path is None:
         raise OptionError(option="PATH", reason=f"is required: partitions of {topic}")
     if any(letter in path for letter in "*?["):
-        pattern = path
+        paths = sorted(glob.glob(path))
     elif any(_is_partition(name, topic) for name in _ends(path)):
         return [path]
     else:
-        pattern = f"{glob.escape(path)}/{topic}-*"
-    found = partitions_among(sorted(glob.glob(pattern)), [topic])
+        paths = [os.path.join(path, name) for name in list_names(path)]
+    found = partitions_among(paths, [topic])
     if not found:
         reason = f"{path} is or has no partition of {topic}, such as {topic}-0"
         raise OptionError(option="PATH", reason=reason)
@@ -204,18 +208,20 @@ def _joined_rows(
         commits = _rows("consumer_offsets", paths, hide, arguments, console)
         offsets = node.offsets({row["topic"] for row in commits})
         return joined_rows.lag(commits, offsets, None if cluster is None else _topic_ids(cluster))
-    if cluster is not None and (total := _partition_count(cluster, _TRANSACTIONS)) > len(paths):
-        console.warn(
-            f"{len(paths)} of the {total} partitions of {_TRANSACTIONS} are read: the coordinators "
-            "of the other ones may still end some of these transactions"
-        )
     minutes = arguments.max_transaction_timeout
     timeout_ms = 60_000 * (TRANSACTION_TIMEOUT_MINUTES if minutes is None else minutes)
-    return joined_rows.hanging_transactions(
+    found = joined_rows.hanging_transactions(
         {(log.topic, log.partition): joined_rows.open_transactions(log) for log in node.logs()},
         _rows("transactions", paths, hide, arguments, console),
         last_timestamp_ms_max=Clock().wall_ms() - timeout_ms,
     )
+    total = 0 if cluster is None else _partition_count(cluster, _TRANSACTIONS)
+    if found and total > len(paths):
+        console.warn(
+            f"{len(paths)} of the {total} partitions of {_TRANSACTIONS} are read: the coordinators "
+            "of the other ones may still end some of these transactions"
+        )
+    return found
 
 
 class _NodeDirectory:
@@ -238,11 +244,12 @@ class _NodeDirectory:
 
     def logs(self, topics: Collection[str] | None = None) -> Iterator[LogReader]:
         """Open the partitions of topics, by default of all, but for that of the metadata."""
+        from raftlog.client.inspection import list_names
         from raftlog.errors import LogNotFoundError, NotALogError
         from raftlog.types import CLUSTER_METADATA_TOPIC
         from raftlog_state.records.internal_logs import partitions_among
 
-        names = os.listdir(self.path)
+        names = list_names(str(self.path))
         if topics is None:
             topics = {name.rpartition("-")[0] for name in names} - {CLUSTER_METADATA_TOPIC}
         for path in partitions_among((str(self.path / name) for name in names), topics):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -161,6 +163,39 @@ def test_calls_that_name_no_such_log_are_refused(arguments: list[str], text: str
     status, _, err = run("state", *[word.format(node=GROUPS_NODE) for word in arguments])
     assert status == 2
     assert text in err
+
+
+def test_a_directory_that_cannot_be_listed_is_no_directory_without_partitions(
+    tmp_path: Path,
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path, text in (
+        (loop, "[RAFTLOG_LOG_ACCESS]"),
+        (tmp_path / "none", "[RAFTLOG_LOG_NOT_FOUND]"),
+        (METADATA_NODE / "meta.properties", "[RAFTLOG_NOT_A_LOG]"),
+    ):
+        status, out, err = run("state", path, "lag")
+        assert (status, out) == (2, "")
+        assert text in err
+
+
+def test_a_nodes_directory_that_only_may_be_entered_is_an_error_of_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = tmp_path / "node-1"
+    shutil.copytree(GROUPS_NODE, node)
+    listed = os.listdir
+
+    def denied(path: str) -> list[str]:
+        if os.path.samefile(path, node):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", denied)
+    status, out, err = run("state", "--quiet", node / "__consumer_offsets-1", "lag")
+    assert (status, out) == (2, "")
+    assert f"[RAFTLOG_LOG_ACCESS] {node} cannot be read: permission denied" in err
 
 
 # --- Joined with other partitions of the node -----------------------------------------------------
