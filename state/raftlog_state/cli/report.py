@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from .output import Console, Output
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
@@ -23,8 +26,9 @@ the leaders of the quorum, brokers (active, fenced, shut down), under-replicated
 those without a leader, changes of ISRs, elections, topics and configs over time, and what differs
 between the states. A file that ends in .svg or .png has the charts alone.
 
-The size of the file is bounded: time is divided into at most 240 parts, and of topics, brokers and
-changes those with the longest or first effects are shown. The same log gives the same file.
+The size of the file is bounded: time is divided into at most 240 intervals, and of many topics
+those that were under-replicated for the longest are shown, of many brokers those with the most
+changes, of many changes the first. The same log gives the same file.
 
 Requires pip install "raftlog[report]". Secrets are redacted.
 {OFFSET_FORMS}"""
@@ -73,17 +77,23 @@ def run_report(arguments: argparse.Namespace, output: Output, console: Console) 
     if suffix not in FORMATS:
         arguments.parser.error(f"--output must end in {', '.join(FORMATS)}")
 
+    from raftlog_state.report.page import chart_library
+
     from .log import what_changed
 
-    with open_source(arguments) as log:
-        report = _read(log, arguments, console)
-    if suffix == ".png":
-        data = report.png()
-    elif suffix == ".svg":
-        data = report.svg().encode()
-    else:
-        data = report.html(what_changed).encode()
-    _write(arguments.output, data)
+    chart_library()  # fails now, and not after a long log has been read
+    with _replacing(arguments.output) as file:
+        with open_source(arguments) as log:
+            report = _read(log, arguments, console)
+        if suffix == ".png":
+            data = report.png()
+        elif suffix == ".svg":
+            data = report.svg().encode()
+        else:
+            data = report.html(what_changed).encode()
+        with _output_errors(arguments.output):
+            file.write(data)
+            file.flush()
     output.line(arguments.output)
     return 0
 
@@ -131,15 +141,34 @@ def _oldest_state(log: LogReader) -> OffsetSpec:
     return OffsetSpec(OffsetSpecKind.OFFSET, min(ends) if start and ends else start)
 
 
-def _write(path: str, data: bytes) -> None:
-    """Write a file, which replaces one of that name only when it is complete."""
+@contextlib.contextmanager
+def _replacing(path: str) -> Iterator[BinaryIO]:
+    """Create a file that replaces one of that name when it is complete; an error deletes it."""
+    part = f"{path}.part"
+    with _output_errors(path):
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with contextlib.suppress(FileNotFoundError):  # else of a command that was killed
+            os.unlink(part)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+        with _output_errors(path):
+            os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+@contextlib.contextmanager
+def _output_errors(path: str) -> Iterator[None]:
+    """Raise ``OptionError`` for an error of the file system."""
     from raftlog.errors import OptionError
 
-    part = f"{path}.part"
     try:
-        with open(part, "wb") as file:
-            file.write(data)
-        os.replace(part, path)
+        yield
     except OSError as error:
         reason = f"{path}: {(error.strerror or str(error)).lower()}"
         raise OptionError(option="--output", reason=reason) from None

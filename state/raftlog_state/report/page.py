@@ -69,12 +69,12 @@ class Report:
 
     def svg(self) -> str:
         """Return the charts as SVG. Raises ``OptionError`` without ``vl-convert``."""
-        found: str = _library().vegalite_to_svg(specification(self.history))
+        found: str = chart_library().vegalite_to_svg(specification(self.history))
         return found
 
     def png(self) -> bytes:
         """Return the charts as PNG. Raises ``OptionError`` without ``vl-convert``."""
-        found: bytes = _library().vegalite_to_png(specification(self.history), scale=1.5)
+        found: bytes = chart_library().vegalite_to_png(specification(self.history), scale=1.5)
         return found
 
     def _title(self) -> str:
@@ -176,13 +176,16 @@ def _inline_json(data: object) -> str:
 @cache
 def _script() -> str:
     """Return the script of the page: Vega-Lite, and what draws the charts."""
-    bundle: str = _library().javascript_bundle(_EMBED)
+    bundle: str = chart_library().javascript_bundle(_EMBED)
     assert "</script" not in bundle.lower(), "it would end its element"
     return bundle
 
 
-def _library() -> types.ModuleType | Any:
-    """Import the library that draws charts; it has 90 MB, and is needed for reports only."""
+def chart_library() -> types.ModuleType | Any:
+    """Return the library that draws charts: 90 MB, which only reports need.
+
+    Raises ``OptionError`` if it is not installed.
+    """
     try:
         import vl_convert
     except ImportError:

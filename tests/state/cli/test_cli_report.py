@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -174,6 +176,41 @@ def test_wrong_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert status == 2
     assert 'pip install "raftlog[report]"' in err
     assert not list(tmp_path.iterdir())
+
+
+def test_an_output_that_cannot_be_written_is_an_error_before_the_log_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "c.svg"
+    directory.mkdir()
+    for path in (directory, tmp_path / "none" / "c.svg"):
+        status, _, err = run("report", NODE, "-o", path)
+        assert (status, len(err.splitlines())) == (2, 1), "nothing about the log"
+        assert f"option --output: {path}: " in err
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert len(run("report", NODE, "-o", tmp_path / "d.svg")[2].splitlines()) == 1
+    assert [*tmp_path.rglob("*")] == [directory]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_an_error_leaves_the_report_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    output = tmp_path / "c.svg"
+    output.write_text("before")
+    (tmp_path / "c.svg.part").write_text("of a command that was killed")
+
+    def fail(*_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "replace", fail)
+    status, _, err = run("report", "--quiet", NODE, "-o", output)
+    if isinstance(error, OSError):
+        assert (status, "no space left" in err) == (2, True)
+    else:
+        assert status == 130
+    assert [*tmp_path.iterdir()] == [output]
+    assert output.read_text() == "before"
 
 
 def test_durations_are_rounded_to_two_units() -> None:
