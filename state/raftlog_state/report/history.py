@@ -102,26 +102,27 @@ class Counter:
 
 
 class Gauge:
-    """Number that changes over time: its maximum in each bucket.
-
-    ``weight_ms`` is its sum over time, in milliseconds, up to the last change.
-    """
+    """Number that changes over time: its maximum in each bucket."""
 
     def __init__(self, value: int, since_ms: int) -> None:
         self.value = self._first = value
-        self.weight_ms = 0
+        self._weight_ms = 0
         self._since_ms = since_ms
         self._peaks: dict[int, int] = {}
         self._ends: dict[int, int] = {}
 
     def add(self, change: int, bucket: int, now_ms: int) -> None:
         """Change the number, which is never negative: the start of a topic may be unknown."""
-        self.weight_ms += self.value * (now_ms - self._since_ms)
+        self._weight_ms = self.weight_ms(now_ms)
         self._since_ms = now_ms
         peak = self._peaks.get(bucket, self.value)
         self.value = max(self.value + change, 0)
         self._peaks[bucket] = max(peak, self.value)
         self._ends[bucket] = self.value
+
+    def weight_ms(self, now_ms: int) -> int:
+        """Return its sum over time."""
+        return self._weight_ms + self.value * (now_ms - self._since_ms)
 
     def merge_pairs(self) -> None:
         """Merge neighbouring buckets, because the width has doubled.
@@ -258,12 +259,10 @@ class ClusterHistory:
 
     def most_under_replicated(self, count: int) -> list[tuple[str, Gauge]]:
         """Return the topics that were under-replicated for the longest, in order of names."""
-        ranked = sorted(self.by_topic.items(), key=lambda one: (-self._weight_ms(one[1]), one[0]))
+        ranked = sorted(
+            self.by_topic.items(), key=lambda one: (-one[1].weight_ms(self.now_ms), one[0])
+        )
         return sorted(ranked[:count])
-
-    def _weight_ms(self, gauge: Gauge) -> int:
-        gauge.add(0, self._bucket, self.now_ms)
-        return gauge.weight_ms
 
     def _advance(self, time_ms: int) -> None:
         """Set the time, which never decreases, and the bucket that it is in."""
@@ -313,7 +312,10 @@ class ClusterHistory:
 
         Those that are now are dropped last; a topic that is counted again begins at 0.
         """
-        ranked = sorted(self.by_topic.items(), key=lambda one: (one[1].value > 0, one[1].weight_ms))
+        ranked = sorted(
+            self.by_topic.items(),
+            key=lambda one: (one[1].value > 0, one[1].weight_ms(self.now_ms)),
+        )
         self.by_topic = dict(ranked[len(ranked) // 2 :])
 
     def _topic(self, row: TopicRow, change: RowChange, offset: int) -> None:
