@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from raftlog.limits import MIB
-from raftlog_state.image import BrokerRow, MetadataImage, PartitionRow
+from raftlog_state.image import BrokerRow, Entity, MetadataImage, PartitionRow
 
 from .findings import Finding, Kind, Severity
 
@@ -354,7 +354,8 @@ def diagnose_cluster(image: MetadataImage, source: str) -> Iterator[Diagnosis]:
         yield Diagnosis(
             level=Level.PROBLEM,
             found=f"partitions without a leader: {offline.of(count)}",
-            meaning="clients can neither write nor read them until a broker of their ISR starts",
+            meaning="clients can neither write nor read them until a broker of their ISR or ELR "
+            "starts",
             next_command=offline.history(source),
         )
     fenced = [str(row.broker_id) for row in registered.values() if row.fenced]
@@ -362,7 +363,8 @@ def diagnose_cluster(image: MetadataImage, source: str) -> Iterator[Diagnosis]:
         yield Diagnosis(
             level=Level.WARNING,
             found=f"fenced brokers: {_names(fenced)}, of {len(registered)} registered",
-            meaning="the controller receives no heartbeats of them, so they lead no partition",
+            meaning="the controller receives no heartbeats from them, or they are starting: they "
+            "lead no partition",
             next_command=f"raftlog log {source} broker/{fenced[0]}",
         )
     if shrunk.count:
@@ -412,11 +414,16 @@ class _Group:
         return f"raftlog log {source} {_quoted(f'partition/{row.topic_name}/{row.partition_id}')}"
 
 
-def diagnose_silence(image: MetadataImage, now_ms: int, source: str) -> Iterator[Diagnosis]:
-    """Yield a diagnosis if the active controller of a cluster of Kafka writes no records.
+def diagnose_silence(
+    image: MetadataImage, now_ms: int, source: str, *, is_raftlog: bool
+) -> Iterator[Diagnosis]:
+    """Yield a diagnosis if the active controller of a cluster writes no records.
 
-    ``now_ms`` is the time of the leader.
+    ``now_ms`` is the time of the leader. A quorum of raftlog has a controller only if one has
+    registered itself.
     """
+    if is_raftlog and not image.map(Entity.CONTROLLER):
+        return
     silent_ms = now_ms - image.timestamp_ms
     if image.timestamp_ms >= 0 and silent_ms > SILENT_MS:
         yield Diagnosis(

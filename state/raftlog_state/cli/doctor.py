@@ -307,4 +307,4 @@ def _examine_nodes(
             yield diagnosis.diagnose_no_state(error.message(), source)
             return
     yield from diagnosis.diagnose_cluster(image, source)
-    yield from diagnosis.diagnose_silence(image, now_ms, source)
+    yield from diagnosis.diagnose_silence(image, now_ms, source, is_raftlog=log.is_raftlog)

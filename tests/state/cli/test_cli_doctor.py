@@ -20,7 +20,7 @@ from raftlog.append import AppendRequest, Done
 from raftlog.client.remote.voters import NodeAddress, QuorumInfo, ReplicaState
 from raftlog.types import ReplicaKey
 from raftlog_state.check.diagnosis import diagnose_quorum, diagnose_silence, leader_time_ms
-from raftlog_state.image import MetadataImage
+from raftlog_state.image import ControllerRow, MetadataImage
 from raftlog_state.records import PartitionRecord, RegisterBrokerRecord, TopicRecord, encode
 
 NODE = Path(__file__).parents[2] / "data" / "kraft-logs" / "three-nodes-4.3.1" / "node-1"
@@ -132,7 +132,7 @@ def test_a_quorum_that_does_not_answer_is_a_problem() -> None:
     assert address in found["found"]
 
 
-def test_a_running_node_is_examined_by_its_address_and_by_its_configuration(
+def test_a_running_node_is_examined_by_its_address_its_directory_and_its_configuration(
     tmp_path: Path,
 ) -> None:
     broker = RegisterBrokerRecord(broker_id=3, fenced=True)
@@ -161,8 +161,16 @@ def test_a_running_node_is_examined_by_its_address_and_by_its_configuration(
             status, out, _ = await asyncio.to_thread(run, *log.split()[1:])
             assert status == 0, "the named command works"
             assert "partition/orders/0" in out
-            status, offline = await asyncio.to_thread(examine, node.node.raft_node.replica.log.path)
-            assert {one["found"] for one in offline} <= set(texts)
+            config = tmp_path / "node.toml"
+            config.write_text(
+                f'[node]\nid = 1\ndirectory = "{tmp_path / "data"}"\n'
+                f'[listeners.both]\naddress = "127.0.0.1:{node.port}"\n'
+            )
+            log_path = node.node.raft_node.replica.log.path
+            offline = await asyncio.to_thread(examine, log_path)
+            assert {one["found"] for one in offline[1]} < set(texts)
+            for path in (tmp_path, config):
+                assert await asyncio.to_thread(examine, path) == offline
 
     asyncio.run(work())
 
@@ -195,6 +203,26 @@ def test_ages_are_those_of_the_clock_of_the_leader() -> None:
 
 def test_a_controller_that_writes_no_records_is_reported() -> None:
     image = MetadataImage(offset=9, timestamp_ms=NOW_MS)
-    assert list(diagnose_silence(image, NOW_MS + 900, "x")) == []
-    (found,) = diagnose_silence(image, NOW_MS + 45_000, "x")
+    assert list(diagnose_silence(image, NOW_MS + 900, "x", is_raftlog=False)) == []
+    (found,) = diagnose_silence(image, NOW_MS + 45_000, "x", is_raftlog=False)
     assert "45 s old" in found.found
+
+
+def test_a_quorum_of_raftlog_without_a_controller_may_be_idle() -> None:
+    idle = MetadataImage(offset=9, timestamp_ms=NOW_MS)
+    assert list(diagnose_silence(idle, NOW_MS + 45_000, "x", is_raftlog=True)) == []
+    registered = MetadataImage.from_rows(
+        [
+            ControllerRow(
+                controller_id=1,
+                incarnation_id=TOPIC_ID,
+                zk_migration_ready=False,
+                endpoints=(),
+                features=(),
+            )
+        ],
+        offset=9,
+        leader_epoch=1,
+        timestamp_ms=NOW_MS,
+    )
+    assert len(list(diagnose_silence(registered, NOW_MS + 45_000, "x", is_raftlog=True))) == 1
