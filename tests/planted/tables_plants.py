@@ -164,6 +164,20 @@ TABLES_PLANTS: Final = (
         tests=(f"{UPKEEP}::test_appends_do_not_wait_for_upkeep_beside_them",),
     ),
     Plant(
+        bug="upkeep that has failed is not tried again at the end of a run",
+        path=UPKEEP_RUNS,
+        old="        if not is_end and self._upkeep.is_paused(self._clock()):",
+        new="        if self._upkeep.is_paused(self._clock()):",
+        tests=(UPKEEP,),
+    ),
+    Plant(
+        bug="upkeep that has failed is tried again with each batch",
+        path=UPKEEP_RUNS,
+        old="        self._paused_until_s = now_s + RETRY_INTERVAL_S\n",
+        new="        self._paused_until_s = now_s\n",
+        tests=(UPKEEP,),
+    ),
+    Plant(
         bug="what was appended during a merge counts as merged",
         path="state/raftlog_state/tables/cluster_cache.py",
         old="        del tail[:count]\n",

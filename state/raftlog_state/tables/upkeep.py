@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-1. Upkeep follows the append that publishes a batch. If it fails, it is tried again after the next
-   one.
+1. Upkeep follows the append that publishes a batch. If some of it fails, the rest is done, and it
+   is tried again after a later batch, and at the end of a run in any case.
 2. Upkeep in a thread of its own has a store of its own, and uses nothing of the writer but rows
    that never change: the changes that ``state`` lacked when it began. To the tables it is another
    process, whose commits are checked for conflicts. Appends do not wait for it.
@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -33,6 +32,8 @@ GROUP_MERGE_ROWS_MAX: Final = 500_000
 """Unmerged rows of all clusters of a group; a merge rewrites the rows of each that has some."""
 COMPACT_FILES: Final = 200
 CHECKPOINT_APPENDS: Final = 100
+RETRY_INTERVAL_S: Final = 10.0
+"""Least time from an error of upkeep to the next try, except at the end of a run."""
 VACUUM_INTERVAL_S: Final = 86_400.0
 _LOGGER: Final = logging.getLogger("raftlog_state")
 
@@ -46,6 +47,7 @@ class Upkeep:
         self._merge_rows_max = merge_rows_max
         self._merged_at_s: float | None = None
         self._vacuumed_at_s: float | None = None
+        self._paused_until_s: float | None = None
         self._appends_since_checkpoint = CHECKPOINT_APPENDS  # as of an earlier run
         self.file_count: int | None = None
         """Small files of ``changes``, those of earlier runs included; None if it is unknown."""
@@ -93,6 +95,14 @@ class Upkeep:
         assert self.file_count is not None, "a compaction is due"
         self.file_count -= file_count
 
+    def failed(self, now_s: float) -> None:
+        """Record an error."""
+        self._paused_until_s = now_s + RETRY_INTERVAL_S
+
+    def is_paused(self, now_s: float) -> bool:
+        """Return whether nothing is tried again yet, after an error."""
+        return self._paused_until_s is not None and now_s < self._paused_until_s
+
     def is_checkpoint_due(self) -> bool:
         """Return whether the tables may need checkpoints."""
         return self._appends_since_checkpoint >= CHECKPOINT_APPENDS
@@ -124,18 +134,18 @@ class _Task:
     completed: Callable[[], None]
     conflicted: Callable[[], None] = lambda: None
 
+    def error(self) -> TablesError | None:
+        """Do the work; return its error."""
+        try:
+            self.work()
+        except TablesError as error:
+            return error
+        return None
 
-@dataclass(slots=True)
-class _Tasks:
-    """Tasks that run in a thread, one after another."""
 
-    tasks: Sequence[_Task]
-    done_count: int = 0
-
-    def run(self) -> None:
-        for task in self.tasks:
-            task.work()
-            self.done_count += 1
+def _errors(tasks: Sequence[_Task]) -> list[TablesError | None]:
+    """Do tasks, one after another; one that fails does not keep the others from being done."""
+    return [task.error() for task in tasks]
 
 
 class UpkeepRunner:
@@ -160,7 +170,7 @@ class UpkeepRunner:
         self._warn = warn
         self._beside = None if store is None else writer.rows_on(store)
         self._thread = ThreadPoolExecutor(1, "raftlog-upkeep")
-        self._running: tuple[_Tasks, Future[None]] | None = None
+        self._running: tuple[Sequence[_Task], Future[list[TablesError | None]]] | None = None
 
     def appended(self) -> None:
         """Record an append."""
@@ -171,49 +181,49 @@ class UpkeepRunner:
 
         ``read_offset`` follows the last record that was read. The end of a run is waited for.
         """
-        with self._errors_logged():
-            is_end = self._upkeep.is_end(read_offset)
-            if self._running is not None and not is_end and not self._running[1].done():
-                return
-            self._finish()
+        is_end = self._upkeep.is_end(read_offset)
+        if self._running is not None and not is_end and not self._running[1].done():
+            return
+        self._finish()
+        if not is_end and self._upkeep.is_paused(self._clock()):
+            return
+        try:
             if self._upkeep.file_count is None:
                 self._upkeep.file_count = self._writer.small_file_count()
-            if self._beside is None:
-                for task in self._due(read_offset):
-                    task.work()
-                    task.completed()
-                return
-            tasks = _Tasks([*self._due(read_offset)])
-            if tasks.tasks:
-                self._running = (tasks, self._thread.submit(tasks.run))
-            if is_end:
-                self._finish()
+            tasks = [*self._due(read_offset)]
+        except TablesError as error:  # the batch is published
+            self._failed(error)
+            return
+        if self._beside is None:
+            self._record(tasks, _errors(tasks))
+        elif tasks:
+            self._running = (tasks, self._thread.submit(_errors, tasks))
+        if is_end:
+            self._finish()
 
     def close(self) -> None:
         """Wait for the upkeep that is running, and end its thread."""
-        with self._errors_logged():
-            self._finish()
+        self._finish()
         self._thread.shutdown()
 
-    @contextmanager
-    def _errors_logged(self) -> Iterator[None]:
-        try:
-            yield
-        except TablesError as error:  # the batch is published; upkeep is tried again
-            self._warn(f"{error}; retrying after the next batch")
-
     def _finish(self) -> None:
-        """Wait for the thread, and record what it has done. Raises its error."""
-        if self._running is None:
-            return
-        (tasks, future), self._running = self._running, None
-        error = future.exception()
-        for task in tasks.tasks[: tasks.done_count]:
-            task.completed()
-        if error is not None:
+        """Wait for the thread, and record what it has done."""
+        if self._running is not None:
+            (tasks, future), self._running = self._running, None
+            self._record(tasks, future.result())
+
+    def _record(self, tasks: Sequence[_Task], errors: Sequence[TablesError | None]) -> None:
+        for task, error in zip(tasks, errors, strict=True):
+            if error is None:
+                task.completed()
+                continue
             if isinstance(error, ConcurrentWriterError):
-                tasks.tasks[tasks.done_count].conflicted()
-            raise error
+                task.conflicted()
+            self._failed(error)
+
+    def _failed(self, error: TablesError) -> None:
+        self._upkeep.failed(self._clock())
+        self._warn(f"{error}; retrying in {RETRY_INTERVAL_S:g} s")
 
     def _due(self, read_offset: int) -> Iterator[_Task]:
         """Yield what is due, one after another; files are compacted before a checkpoint."""

@@ -24,6 +24,7 @@ from raftlog_state.tables.upkeep import (
     COMPACT_FILES,
     MERGE_INTERVAL_S,
     MERGE_ROWS_MAX,
+    RETRY_INTERVAL_S,
     VACUUM_INTERVAL_S,
     Upkeep,
     UpkeepRunner,
@@ -118,13 +119,13 @@ def test_runs_of_one_append_compact_all_tables_together(three_nodes: MetadataLog
 class Upkept:
     """Writer with upkeep in a thread, which waits before each commit until it may."""
 
-    def __init__(self, tables: MemoryTables) -> None:
+    def __init__(self, tables: MemoryTables, target_offset: int | None = None) -> None:
         self.writer = Writer(MemoryStore(tables))
         self.now_s = 0.0
         self.warnings: list[str] = []
         self.has_begun, self.may_commit = Event(), Event()
-        self.error: TablesError | None = None
-        schedule = Upkeep(None)
+        self.errors: list[TablesError] = []
+        schedule = Upkeep(target_offset)
         schedule.checkpointed()
         upkeep = UpkeepRunner(
             self.writer,
@@ -138,8 +139,8 @@ class Upkept:
     def _before_commit(self, operation: str, table: str) -> None:
         self.has_begun.set()
         assert self.may_commit.wait(60), "the test has released it"
-        if self.error is not None:
-            raise self.error
+        if self.errors:
+            raise self.errors.pop()
 
 
 def test_appends_do_not_wait_for_upkeep_beside_them(three_nodes: MetadataLog) -> None:
@@ -173,7 +174,7 @@ def test_upkeep_that_fails_beside_appends_is_logged_and_tried_again(
     tables, rows = MemoryTables(), source_rows(three_nodes.records[:60])
     upkept = Upkept(tables)
     kind = ConcurrentWriterError if is_conflict else TablesError
-    upkept.error = kind(place="memory", reason="the disk is full", remedy="free space")
+    upkept.errors = [kind(place="memory", reason="the disk is full", remedy="free space")]
     upkept.may_commit.set()
     upkept.sink.write(rows.slice(0, 20))
     upkept.now_s = MERGE_INTERVAL_S
@@ -181,9 +182,73 @@ def test_upkeep_that_fails_beside_appends_is_logged_and_tried_again(
     upkept.sink.close()
     [warning] = upkept.warnings
     assert "the disk is full" in warning
-    assert warning.endswith("retrying after the next batch")
+    assert warning.endswith("retrying in 10 s")
     run_of(tables, rows.slice(40, 20), 60)
     assert Writer(MemoryStore(tables)).unmerged_row_count() == 0
+
+
+def disk_full() -> TablesError:
+    return TablesError(place="memory", reason="the disk is full", remedy="free space")
+
+
+def test_a_run_merges_at_its_end_although_upkeep_has_failed_before(
+    three_nodes: MetadataLog,
+) -> None:
+    tables, rows = MemoryTables(), source_rows(three_nodes.records[:60])
+    upkept = Upkept(tables, target_offset=60)
+    upkept.errors = [disk_full()]
+    upkept.sink.write(rows.slice(0, 20))
+    upkept.now_s = MERGE_INTERVAL_S
+    upkept.sink.write(rows.slice(20, 20))
+    upkept.may_commit.set()
+    upkept.sink.write(rows.slice(40, 20))
+    [warning] = upkept.warnings
+    assert "the disk is full" in warning
+    assert upkept.errors == []
+    assert Writer(MemoryStore(tables)).unmerged_row_count() == 0
+
+
+class FailingMerges:
+    """Writer whose merges fail, with upkeep between its appends."""
+
+    def __init__(self, tables: MemoryTables, target_offset: int | None = None) -> None:
+        self.now_s = 0.0
+        self.tries = 0
+        writer = Writer(MemoryStore(tables, before_commit=self._before_commit))
+        upkeep = UpkeepRunner(
+            writer, Upkeep(target_offset), clock=lambda: self.now_s, warn=lambda _: None
+        )
+        self.sink = BatchSink(writer, None, upkeep)
+
+    def _before_commit(self, operation: str, table: str) -> None:
+        if operation == "merge":
+            self.tries += 1
+            raise disk_full()
+
+
+def test_upkeep_that_fails_is_not_tried_again_with_each_batch(three_nodes: MetadataLog) -> None:
+    tables, rows = MemoryTables(), source_rows(three_nodes.records[:80])
+    failing = FailingMerges(tables)
+    tries = []
+    for at, now_s in enumerate((0, 0, RETRY_INTERVAL_S - 1, RETRY_INTERVAL_S)):
+        failing.now_s = now_s + (MERGE_INTERVAL_S if at else 0)
+        failing.sink.write(rows.slice(20 * at, 20))
+        tries.append(failing.tries)
+    assert tries == [0, 1, 1, 2]
+
+
+def test_upkeep_that_fails_does_not_keep_the_rest_from_being_done(
+    three_nodes: MetadataLog,
+) -> None:
+    tables, rows = MemoryTables(), source_rows(three_nodes.records[:40])
+    Writer(MemoryStore(tables)).apply(rows.slice(0, 20), None)
+    content = tables.contents[CHANGES_TABLE.name]
+    files = [content, *[content.slice(0, 0)] * (COMPACT_FILES + 2)]
+    tables.contents[CHANGES_TABLE.name] = pa.concat_tables(files)
+    failing = FailingMerges(tables, target_offset=40)
+    failing.sink.write(rows.slice(20, 20))
+    assert failing.tries == 1
+    assert Commit("compact", CHANGES_TABLE.name) in tables.commits
 
 
 def test_a_run_that_ends_in_an_open_transaction_merges(three_nodes: MetadataLog) -> None:
