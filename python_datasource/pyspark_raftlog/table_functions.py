@@ -260,7 +260,8 @@ def _options(path: AnalyzeArgument | None, options: AnalyzeArgument | None) -> R
     given = {} if options is None else _constant("options", options)
     if given is None:
         given = {}
-    if not isinstance(given, Mapping) or not all(isinstance(one, str) for one in given.values()):
+    texts = (*given.keys(), *given.values()) if isinstance(given, Mapping) else (None,)
+    if not all(isinstance(one, str) for one in texts):
         raise OptionError(option="options", reason="must be a map of names and values, both text")
     for name in given:
         if name.lower() not in FUNCTION_OPTIONS:

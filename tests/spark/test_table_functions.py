@@ -159,6 +159,10 @@ def test_invalid_arguments_are_refused_with_what_is_valid() -> None:
     assert "did you mean redact?" in refusal(
         RaftlogState, "/logs", "topics", options={"redakt": "false"}
     )
+    for options in ("redact", {"redact": None}, {1: "2"}):
+        assert "option options: must be a map" in refusal(
+            RaftlogState, "/logs", "topics", options=options
+        )
     assert "startingOffset: is for load()" in refusal(
         RaftlogState, "/logs", "topics", options={"startingOffset": "5"}
     )
