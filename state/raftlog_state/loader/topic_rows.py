@@ -36,7 +36,7 @@ from raftlog_state.records import (
     TopicRecord,
 )
 from raftlog_state.records.typed_columns import no_ops
-from raftlog_state.replay.coded_columns import Coded, Column, Int64s
+from raftlog_state.replay.coded_columns import Coded, Column, Int64s, NotPlainError
 from raftlog_state.replay.row_versions import (
     Given,
     StoredColumns,
@@ -177,10 +177,18 @@ def _stored(kind: type[Row], rows: Sequence[Row]) -> StoredColumns:
 
 
 def _encoded(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return a column; each distinct value, most often a tuple, is converted once."""
+    """Return a column; each distinct value, most often a tuple, is converted once.
+
+    Raises:
+        NotPlainError: an epoch of a row is greater than that of a record can be.
+    """
     codes: dict[Any, int] = {}
     rows = [codes.setdefault(value, len(codes)) for value in values]
-    return pa.array(list(codes), kind).take(pa.array(rows, pa.int64()))
+    try:
+        distinct = pa.array(list(codes), kind)
+    except pa.ArrowInvalid:
+        raise NotPlainError from None
+    return distinct.take(pa.array(rows, pa.int64()))
 
 
 def _bounds(versions: Versions) -> tuple[Int64s, Int64s]:

@@ -419,6 +419,7 @@ class _PartitionEvents:
         stored_topics = topics.find(stored.columns["topic_id"], in_state)
         stored_keys = _key(stored_topics, numbers(stored.columns["partition_id"]))
         cleared = given.records[ClearElrRecord]
+        require(is_plain=not pc.any(pc.equal(cleared.column("topic_name"), "")).as_py())
         cleared_topics = topics.find_names(cleared.column("topic_name"), cleared.rows)
         is_touched = np.zeros(len(stored_keys), dtype=np.bool_)
         if len(stored_keys):  # else numpy sorts the keys of the records
@@ -428,6 +429,7 @@ class _PartitionEvents:
         self._stored = stored = stored.at(touched)
         of_topics = np.concatenate([stored_topics[touched], of_topics])
         partition_ids = np.concatenate([numbers(stored.columns["partition_id"]), partition_ids])
+        require(is_plain=np.all(partition_ids >= 0))  # else a key is one of another topic
         self._ids = topics.ids
         self._whole_count = len(touched) + len(created.rows)
 

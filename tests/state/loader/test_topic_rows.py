@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from raftlog.records.scan import scan
 from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import Entity, MetadataImage
 from raftlog_state.loader import scans
-from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.loader.scans import LOADER_COLUMNS, advance, append_scan, load_snapshot
 from raftlog_state.records import (
     NO_OP_VALUE,
@@ -204,6 +205,110 @@ def test_topics_in_transactions_and_with_secrets_have_the_same_state(seed: int) 
     """Also where the rows of a window are those of many before it, and names are used again."""
     redactor = Redactor(key=b"a redaction key of 30 characters")
     assert_advanced(list(Topics(random.Random(seed)).values(600)), seed, redactor)
+
+
+def strange_record(chance: random.Random) -> MetadataRecord:
+    """Return a record of few topics with values at the bounds of their types.
+
+    Kafka writes none with a negative partition id, an empty name or an epoch that overflows.
+    """
+    topic_id, name = chance.choice(IDS[:3]), chance.choice(["a", "b", ""])
+    number = chance.choice([0, 1, 2**31 - 1, -1, -(2**31)])
+
+    def some() -> tuple[int, ...]:
+        return tuple(chance.randrange(-1, 4) for _ in range(chance.randrange(3)))
+
+    kinds: dict[type[MetadataRecord], MetadataRecord] = {
+        TopicRecord: TopicRecord(name=name, topic_id=topic_id),
+        RemoveTopicRecord: RemoveTopicRecord(topic_id=topic_id),
+        PartitionRecord: PartitionRecord(
+            partition_id=number,
+            topic_id=topic_id,
+            replicas=some(),
+            isr=some(),
+            leader=chance.choice([-2, -1, 1]),
+            leader_epoch=chance.choice([0, 0, 0, -1, 2**31 - 1]),
+            directories=(OTHER_DIRECTORY,) * chance.randrange(3),
+            eligible_leader_replicas=chance.choice([None, some()]),
+        ),
+        PartitionChangeRecord: PartitionChangeRecord(
+            partition_id=number,
+            topic_id=topic_id,
+            leader=chance.choice([-2, -2, -1, 1]),
+            replicas=chance.choice([None, some()]),
+            directories=chance.choice([None, (OTHER_DIRECTORY,) * chance.randrange(3)]),
+            eligible_leader_replicas=chance.choice([None, some()]),
+        ),
+        ClearElrRecord: ClearElrRecord(topic_name=name),
+        ConfigRecord: ConfigRecord(
+            resource_type=chance.choice([2, 4]),
+            resource_name=name,
+            name=chance.choice(["x", ""]),
+            value=chance.choice([None, "", "1"]),
+        ),
+    }
+    return kinds[chance.choices(list(kinds), [3, 1, 4, 8, 1, 2])[0]]
+
+
+def with_elr(topic_id: str, number: int = 0, leader_epoch: int = 0) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=(1,),
+        leader_epoch=leader_epoch,
+        eligible_leader_replicas=(3,),
+    )
+
+
+ELECTION = PartitionChangeRecord(topic_id=IDS[0], partition_id=0, leader=1)
+STRANGE: dict[str, list[MetadataRecord]] = {
+    "a negative partition id": [
+        TopicRecord(name="a", topic_id=IDS[0]),
+        TopicRecord(name="b", topic_id=IDS[1]),
+        with_elr(IDS[0]),
+        with_elr(IDS[1], -1),
+        ClearElrRecord(topic_name="a"),
+    ],
+    "a topic without a name": [
+        TopicRecord(name="", topic_id=IDS[0]),
+        TopicRecord(name="a", topic_id=IDS[1]),
+        with_elr(IDS[0]),
+        with_elr(IDS[1]),
+        ClearElrRecord(),
+    ],
+    "an epoch of 33 bits in the state": [
+        TopicRecord(name="a", topic_id=IDS[0]),
+        with_elr(IDS[0], leader_epoch=2**31 - 1),
+        ELECTION,
+        *[NoOpRecord()] * 200,
+        ELECTION,
+        *[NoOpRecord()] * 5,
+    ],
+}
+
+
+@pytest.mark.parametrize("records", STRANGE.values(), ids=STRANGE.keys())
+def test_records_that_kafka_does_not_write_have_the_same_state(
+    records: Sequence[MetadataRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scans, "WINDOW_BYTES", 600)
+    assert_advanced([encode(record) for record in records], seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_strange_records_that_a_loader_accepts_have_the_same_state(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scans, "WINDOW_BYTES", 400)
+    chance, loader = random.Random(seed), MetadataLoader()
+    values: list[bytes] = []
+    while len(values) < 200:
+        value = encode(strange_record(chance))
+        with contextlib.suppress(ReplayError):
+            loader.append([LogRecord(len(values), 1, 0, value)])
+            values.append(value)
+    assert_advanced(values, seed)
 
 
 def window_of(values: Sequence[bytes], *, control: bytes | None = None) -> list[RecordColumns]:
