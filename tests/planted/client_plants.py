@@ -37,6 +37,20 @@ CLIENT_PLANTS: Final = (
         tests=(f"{TABLE}::test_a_truncated_log_ends_the_table",),
     ),
     Plant(
+        bug="a table whose thread has ended with a bug returns its last state",
+        path=f"{CLIENT}/table.py",
+        old="            table._failure = bug",
+        new="            table.path = table.path",
+        tests=(f"{TABLE}::test_a_bug_that_ends_the_thread_is_raised_by_reads",),
+    ),
+    Plant(
+        bug="a refresh of a table looks for the log's end again and again",
+        path=f"{CLIENT}/table.py",
+        old="            while self._apply(end):\n",
+        new="            while self._apply(self._end.look()):\n",
+        tests=(f"{TABLE}::test_a_refresh_and_a_wait_end_although_the_log_grows_at_each_look",),
+    ),
+    Plant(
         bug="a producer id is used again after its last epoch",
         path=f"{REMOTE}/producer.py",
         old="            self._producer_id = None\n",

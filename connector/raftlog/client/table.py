@@ -111,7 +111,7 @@ class Table(Mapping[bytes, bytes], Closeable):
     def close(self) -> None:
         """End the thread; also close the log if ``raftlog.table`` has opened it. Idempotent.
 
-        The state can still be read.
+        It waits for the read that the thread has begun. The state can still be read.
         """
         self._closed.set()
         if self._follower is not None and self._follower is not threading.current_thread():
@@ -171,6 +171,9 @@ class Table(Mapping[bytes, bytes], Closeable):
 
     def as_of(self, offset: int) -> TableState:
         """Return the state of the records below ``offset``, replayed from the log's start.
+
+        A log of Kafka's: its broker updates the cleaner's checkpoint after it has replaced the
+        segments, so that a state which is read in between may lack keys.
 
         Raises:
             OffsetOutOfRangeError: the log ends before ``offset``.
@@ -240,7 +243,9 @@ class Table(Mapping[bytes, bytes], Closeable):
     def wait_for(self, offset: int, *, timeout_ms: float = TIMEOUT_MS_DEFAULT) -> None:
         """Wait until the record at ``offset`` is applied, such as an append's ``last_offset``.
 
-        Raises ``TableLagError`` after ``timeout_ms``, and as the reading of a log.
+        Raises ``TableLagError`` after ``timeout_ms``, and as the reading of a log. A read that has
+        begun is not interrupted: of a quorum without a leader, it ends after the ``timeout_ms`` of
+        ``connect``.
         """
         wanted = whole_number(offset, "offset") + 1
         wait_ms = milliseconds(timeout_ms, "timeout_ms")

@@ -449,7 +449,10 @@ class DirectoryLog(LogReader):
 
     @property
     def compacted_offset(self) -> int:
-        """In a log of Kafka's, the cleaner's checkpoint, one of all logs of a log directory."""
+        """In a log of Kafka's, the cleaner's checkpoint, one of all logs of a log directory.
+
+        Kafka writes it after it has replaced segments: until then the offset is too low.
+        """
         if self.files.listing.is_embedded:
             return self.files.parse_small(COMPACTED_CHECKPOINT_NAME, parse_single_offset) or 0
         if self.source is not SourceKind.DIRECTORY:
