@@ -9,7 +9,8 @@ and with the time; it calls ``RaftClient``, and returns the outcomes of writes.
             wait until the log commits them, then complete
 
 Large writes are generated in steps, between other events of the thread: commits of earlier writes,
-and leader changes, which end the write. Later writes wait meanwhile, in order.
+and leader changes, which end the write. Later writes wait meanwhile, in order, and are executed
+between other events, too.
 
 A write fails without a trace if it is refused. If the log refuses it, another leader may have
 written: the controller renounces its leadership, and reverts to the last stable offset. So it does
@@ -429,7 +430,8 @@ class QuorumController:
     # --- the event queue --------------------------------------------------------------------------
 
     def _run_events(self) -> None:
-        """Run the writes of the queue in order, until one has more steps: they are scheduled."""
+        """Run a step of the first write, and schedule the other steps and writes; without a
+        schedule, run all."""
         if self._is_in_step:
             return  # the log has delivered an event during a step
         while self._current is not None or self._queue:
@@ -437,7 +439,8 @@ class QuorumController:
                 self._current = self._queue.popleft()
             if self._run_step(self._current):
                 self._current = None
-            elif self._schedule is not None and not self._is_stopping:
+            has_more = self._current is not None or bool(self._queue)
+            if has_more and self._schedule is not None and not self._is_stopping:
                 if not self._is_scheduled:
                     self._is_scheduled = True
                     self._schedule(self._continue)

@@ -66,7 +66,7 @@ class History:
             *(self.commit,) * 25,
             *(self.deliver,) * 30,
             *(self.env.shared.deliver,) * 20,
-            *(self.run_step,) * 40,
+            *(self.run_step,) * 60,
             *(self.elect_if_none,) * 20,
             *(self.elect,) * 4,
             self.depose,

@@ -174,6 +174,25 @@ def test_later_writes_wait_and_are_appended_in_order() -> None:
     env.assert_states_equal_a_replay()
 
 
+def test_writes_that_waited_are_executed_between_other_events() -> None:
+    """Each in a step of its own: they may be many, and heartbeats and fetches wait for a step."""
+    env, active = started()
+    done = between_steps(env, active)
+    started_names: list[str] = []
+
+    def note(name: str, _: PendingState) -> None:
+        started_names.append(name)
+
+    for name in "abc":
+        active.write(name, partial(note, name), deadline_us=NO_DEADLINE)
+    while env.scheduled[1]:
+        before = len(started_names) + done.is_done
+        env.run_step(1)
+        env.shared.deliver()
+        assert len(started_names) + done.is_done <= before + 1
+    assert started_names == ["a", "b", "c"]
+
+
 def test_a_later_write_is_validated_against_the_large_one() -> None:
     env, active = started()
     between_steps(env, active)
