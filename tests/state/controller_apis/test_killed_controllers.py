@@ -113,7 +113,8 @@ async def ask(node: NodeProcess, key: ApiKey, **values: Any) -> Any:
             async with RawConnection(*opened) as connection:
                 connection.ask(key, version, encode(request(key, **values), version))
                 _, body = await connection.answer(key, version)
-        return decode(response_class(key), version, body)
+        # As many entries as were written: more than a request may have.
+        return decode(response_class(key), version, body, elements_max=len(body))
     return None
 
 
