@@ -44,6 +44,7 @@ def text_of(error: PySparkException, directory: Path) -> str:
     return str(error).replace(f"{HOME}/", "").replace(str(directory), "/tmp")
 
 
+@pytest.mark.nightly  # a minute; the other two and the texts of the command line run in `make test`
 @pytest.mark.parametrize("read", READS, ids=lambda read: read.code)
 def test_a_read_fails_with_its_golden_text(spark: SparkSession, read: Read, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException) as caught:
