@@ -24,8 +24,6 @@ _COLUMNS_FROM: Final = 64
 """Number of records from which columns are faster than records one by one."""
 _TIMESTAMP: Final = 2
 """Value of ``Column.TIMESTAMP``, whose module imports numpy."""
-_END: Final = 0
-"""Stop of the core: the whole buffer was read."""
 _LIMITS: Final = (
     SCAN_BYTES_MAX,
     SCAN_DECOMPRESSED_BYTES_MAX,
@@ -94,8 +92,8 @@ def _summarize_native(
     found = compiled.core.scan(data, _TIMESTAMP, None, None, 0, _LIMITS, expand)
     if found is None:
         return None
-    (stop, end_position, batch_count, _), (record_count, _, _, _, times, _), _, _ = found
-    if stop != _END or end_position != len(data) or batch_count != 1 or not record_count:
+    (_, end_position, batch_count, _), (record_count, _, _, _, times, _), _, _ = found
+    if end_position != len(data) or batch_count != 1 or not record_count:
         return None
     times_ms = memoryview(times).cast("q")
     return RecordSummary(min(times_ms), max(times_ms), text in plain)
