@@ -14,12 +14,19 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a compaction does not store which states may lack keys before it removes records",
         path=f"{CLEANING}/compaction.py",
-        old="            directory.raise_compacted_offset(self.end_offset)\n",
-        new="",
+        old="directory.raise_compacted_offset(self.end_offset, offset_max=sealed_end_offset)",
+        new="pass",
         tests=(
             f"{COMPACTION}::test_after_a_crash_at_any_operation_states_from_the_compacted_offset_on"
             "_are_complete",
         ),
+    ),
+    Plant(
+        bug="a damaged compacted-offset-checkpoint is lowered by the next compaction",
+        path="connector/raftlog/log/writing/segments.py",
+        old="            known, offset = -1, offset_max\n",
+        new="            known = -1\n",
+        tests=(f"{COMPACTION}::test_a_damaged_compacted_offset_is_not_lowered",),
     ),
     Plant(
         bug="compacted segments replace the old ones newest first",

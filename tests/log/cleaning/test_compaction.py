@@ -35,6 +35,7 @@ from raftlog.log.cleaning.retained_records import BatchFilter, OffsetMap, Retent
 from raftlog.log.format.directory import (
     CLEANED_SUFFIX,
     CLEANER_CHECKPOINT_NAME,
+    COMPACTED_CHECKPOINT_NAME,
     INDEX_SUFFIX,
     offset_name,
 )
@@ -711,6 +712,10 @@ def states_from(disk: SimulatedDisk, offset: int, end: int) -> dict[int, dict[by
     return found
 
 
+def compacted_offset(disk: SimulatedDisk) -> int:
+    return open_log(disk, DIRECTORY, kind=LogKind.PARTITION).compacted_offset
+
+
 def test_after_a_crash_at_any_operation_states_from_the_compacted_offset_on_are_complete() -> None:
     """The compaction also removes records of the part that was compacted before."""
     disk, log = log_of()
@@ -718,14 +723,14 @@ def test_after_a_crash_at_any_operation_states_from_the_compacted_offset_on_are_
     compact(log)
     fill(log, 18, 20)
     end = log.end_offset
-    first = open_log(disk, DIRECTORY, kind=LogKind.PARTITION).compacted_offset
+    first = compacted_offset(disk)
     wanted, count = states_from(disk, first, end), len(records_of(disk))
     recording = disk.record()
     assert compact(log)
     removed = 0
     for state in recording.states((None, *Survival), seeds=range(1)):
         after = SimulatedDisk.after(state)
-        offset = open_log(after, DIRECTORY, kind=LogKind.PARTITION).compacted_offset
+        offset = compacted_offset(after)
         if len(records_of(after)) < count:
             removed += 1
             assert offset > first, f"{state}"
@@ -764,3 +769,21 @@ def test_a_damaged_checkpoint_of_the_cleaner_compacts_from_the_log_start() -> No
     active = log._segments.active.base_offset
     assert log._directory.read_cleaner_offset() == active
     assert f"{DIRECTORY}/{offset_name(0, INDEX_SUFFIX)}" in disk.files()
+
+
+def test_a_damaged_compacted_offset_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next compaction drops the tombstone, and ends below the first one: it has less memory."""
+    disk, log = log_of()
+    append(log, (b"deleted", b"1"))
+    append(log, (b"deleted", None))
+    fill(log, 15)
+    assert compact(log)
+    before = compacted_offset(disk)
+    for name in (CLEANER_CHECKPOINT_NAME, COMPACTED_CHECKPOINT_NAME):
+        disk.flip_bit(f"{DIRECTORY}/{name}", 8 * 14)
+    begin = compaction_module.begin_compaction
+    monkeypatch.setattr(begin, "__kwdefaults__", {"offset_map_bytes_max": 300})
+    assert compact(log, now_ms=NOW_MS + 2_000)
+    end_offset = log._directory.read_cleaner_offset()
+    assert end_offset is not None
+    assert end_offset < before <= compacted_offset(disk) <= log._segments.active.base_offset

@@ -262,7 +262,8 @@ class Compaction(Closeable):
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         ]
         if compacted:
-            directory.raise_compacted_offset(self.end_offset)
+            sealed_end_offset = segments.active.base_offset
+            directory.raise_compacted_offset(self.end_offset, offset_max=sealed_end_offset)
             directory.unlink(names)
             directory.sync()
         for one in compacted:

@@ -188,14 +188,17 @@ class LogDirectory:
         """Replace the cleaner's checkpoint. Everything below ``offset`` must be compacted."""
         self._replace(CLEANER_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset))
 
-    def raise_compacted_offset(self, offset: int) -> None:
-        """Raise the end of what supersedes removed records, before any of them is removed."""
+    def raise_compacted_offset(self, offset: int, *, offset_max: int) -> None:
+        """Raise the end of what supersedes removed records, before any of them is removed.
+
+        A damaged file may have had any offset up to ``offset_max``, and gets this one.
+        """
         path = self.file(COMPACTED_CHECKPOINT_NAME)
         try:
             data = read_checked(self.storage, path)
             known = 0 if data is None else parse_single_offset(data, path)
         except CorruptFileError:
-            known = 0
+            known, offset = -1, offset_max
         if offset > known:
             self._replace(
                 COMPACTED_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset)
