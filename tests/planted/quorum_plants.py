@@ -191,7 +191,7 @@ QUORUM_PLANTS: Final = (
         old="            if batch.base_offset != expected:\n                raise LogGapError(",
         new="            if batch.base_offset > expected:\n                raise LogGapError(",
         tests=(
-            "tests/log/writing/test_replicated_log.py::test_a_follower_refuses_batches_that_do_not",
+            "tests/log/writing/test_quorum_log.py::test_a_follower_refuses_batches_that_do_not",
             *transcript("replication/batches_of_a_later_epoch"),
         ),
     ),

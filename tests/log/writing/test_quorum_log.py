@@ -9,16 +9,22 @@ from functools import partial
 import pytest
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
-from tests.support.appending import TOPIC_ID
+from tests.support.appending import TOPIC_ID, append, batch, created_replica, fill
 from tests.support.log_builder import control_batch
 from tests.support.written_logs import encoded
 
 from raftlog.errors import (
+    CorruptBatchError,
     CorruptSnapshotError,
     DiskFailedError,
     DiskFullError,
+    DivergedLogError,
+    FutureEpochError,
+    LogGapError,
     LogReadOnlyError,
 )
+from raftlog.log.format.epoch_cache import EpochEntry
+from raftlog.log.recovery.recover import read_checkpoint_files
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog, TailCache
 from raftlog.records.batch import RecordBatch, iter_batches
@@ -123,6 +129,64 @@ def test_an_epoch_whose_first_batch_was_lost_is_not_assigned_to_a_log_after_a_sn
     assert found.last_fetched_epoch == last[found.end_offset]
     follow(found, found.end_offset, 12, 7)
     assert (found.end_offset, found.last_fetched_epoch) == (12, 7)
+
+
+def test_a_follower_accepts_batches_that_continue_its_log() -> None:
+    disk = new_disk()
+    log = created_replica(disk)
+    data = batch(b"a", b"b", base_offset=1) + batch(b"c", base_offset=3, epoch=2)
+    torn = batch(b"d", base_offset=4, epoch=2)[:-1]
+    assert log.append_as_follower(data + torn, leader_epoch=2) == 4
+    assert log.epochs.entries == (
+        EpochEntry(epoch=1, start_offset=0),
+        EpochEntry(epoch=2, start_offset=3),
+    )
+    assert read_checkpoint_files(disk, DIRECTORY).epochs == log.epochs
+    assert log.high_watermark == 0
+    log.advance_high_watermark(3)
+    assert (log.high_watermark, log.last_stable_offset) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (batch(b"a", base_offset=0), LogGapError),
+        (batch(b"a", b"b", base_offset=0), LogGapError),
+        (batch(b"a", base_offset=2), LogGapError),
+        (batch(b"a", base_offset=1) + batch(b"b", base_offset=1), LogGapError),
+        (batch(b"a", base_offset=1, epoch=4), FutureEpochError),
+        (
+            batch(b"a", base_offset=1, epoch=3) + batch(b"b", base_offset=2, epoch=2),
+            DivergedLogError,
+        ),
+        (
+            batch(b"a", base_offset=1) + batch(b"b", base_offset=2)[:-1] + b"!",
+            CorruptBatchError,
+        ),
+    ],
+)
+def test_a_follower_refuses_batches_that_do_not(data: bytes, error: type[Exception]) -> None:
+    disk = new_disk()
+    log = created_replica(disk)
+    before = disk.files()
+    with pytest.raises(error):
+        log.append_as_follower(data, leader_epoch=3)
+    assert (log.end_offset, disk.files()) == (1, before)
+
+
+def test_a_sync_that_began_before_a_truncation_is_ignored() -> None:
+    disk = new_disk()
+    log = created_replica(disk)
+    fill(log, 5)
+    append(log, bytes(300))
+    ticket = log.start_sync()
+    log.truncate_to(4)
+    append(log, b"x")
+    ticket.run()
+    log.complete_sync(ticket)
+    assert (log.end_offset, log.synced_end_offset) == (5, 4)
+    log.close()
+    assert disk.open_files == 0
 
 
 def test_a_read_starts_at_any_batch_and_returns_whole_batches_first() -> None:
@@ -248,9 +312,9 @@ def stored(log: QuorumLog) -> Iterator[bytes]:
     while offset < log.end_offset:
         data = log.read_bytes(offset, 1_000_000)
         yield data
-        for batch in iter_batches(data):
-            assert isinstance(batch, RecordBatch)
-            offset = batch.next_offset
+        for one in iter_batches(data):
+            assert isinstance(one, RecordBatch)
+            offset = one.next_offset
 
 
 def test_damage_in_synced_records_is_truncated_and_the_replica_rejoins_after_catching_up() -> None:

@@ -18,7 +18,6 @@ from tests.support.appending import (
     batch,
     batches_of,
     created_log,
-    created_replica,
     disk_with_parent,
     fill,
     reopened,
@@ -26,15 +25,12 @@ from tests.support.appending import (
 )
 
 from raftlog.errors import (
-    CorruptBatchError,
     DiskFailedError,
     DiskFullError,
-    DivergedLogError,
     FileExistsLogError,
     FutureEpochError,
     InvalidAppendError,
     LogClosedError,
-    LogGapError,
     NotALogError,
     NotLeaderError,
 )
@@ -169,20 +165,6 @@ def test_a_sync_that_ends_after_a_roll_does_not_lower_the_synced_end(disk: Simul
     assert published is not None
     assert (published.end_offset, published.segment_base_offset) == (2, 2)
     assert published.file_position == 0
-
-
-def test_a_sync_that_began_before_a_truncation_is_ignored(disk: SimulatedDisk) -> None:
-    log = created_replica(disk)
-    fill(log, 5)
-    append(log, bytes(300))
-    ticket = log.start_sync()
-    log.truncate_to(4)
-    append(log, b"x")
-    ticket.run()
-    log.complete_sync(ticket)
-    assert (log.end_offset, log.synced_end_offset) == (5, 4)
-    log.close()
-    assert disk.open_files == 0
 
 
 def test_a_sync_that_ends_after_a_failure_is_ignored(disk: SimulatedDisk) -> None:
@@ -366,49 +348,6 @@ def test_a_leader_appends_only_at_the_end(disk: SimulatedDisk, base_offset: int)
     with pytest.raises(InvalidAppendError):
         append_batches(log, batch(b"x", base_offset=base_offset))
     assert log.end_offset == 1
-
-
-def test_a_follower_accepts_batches_that_continue_its_log(disk: SimulatedDisk) -> None:
-    log = created_replica(disk)
-    data = batch(b"a", b"b", base_offset=1) + batch(b"c", base_offset=3, epoch=2)
-    torn = batch(b"d", base_offset=4, epoch=2)[:-1]
-    assert log.append_as_follower(data + torn, leader_epoch=2) == 4
-    assert log.epochs.entries == (
-        EpochEntry(epoch=1, start_offset=0),
-        EpochEntry(epoch=2, start_offset=3),
-    )
-    assert read_checkpoint_files(disk, DIRECTORY).epochs == log.epochs
-    assert log.high_watermark == 0
-    log.advance_high_watermark(3)
-    assert (log.high_watermark, log.last_stable_offset) == (3, 3)
-
-
-@pytest.mark.parametrize(
-    ("data", "error"),
-    [
-        (batch(b"a", base_offset=0), LogGapError),
-        (batch(b"a", b"b", base_offset=0), LogGapError),
-        (batch(b"a", base_offset=2), LogGapError),
-        (batch(b"a", base_offset=1) + batch(b"b", base_offset=1), LogGapError),
-        (batch(b"a", base_offset=1, epoch=4), FutureEpochError),
-        (
-            batch(b"a", base_offset=1, epoch=3) + batch(b"b", base_offset=2, epoch=2),
-            DivergedLogError,
-        ),
-        (
-            batch(b"a", base_offset=1) + batch(b"b", base_offset=2)[:-1] + b"!",
-            CorruptBatchError,
-        ),
-    ],
-)
-def test_a_follower_refuses_batches_that_do_not(
-    disk: SimulatedDisk, data: bytes, error: type[Exception]
-) -> None:
-    log = created_replica(disk)
-    before = disk.files()
-    with pytest.raises(error):
-        log.append_as_follower(data, leader_epoch=3)
-    assert (log.end_offset, disk.files()) == (1, before)
 
 
 def test_a_directory_with_a_log_is_not_created_again(disk: SimulatedDisk) -> None:

@@ -314,9 +314,8 @@ class ReplicatedLog(ABC):
         """Close the log cleanly. May be called twice.
 
         The order of the durable steps: seal the active segment, publish, write the producer
-        snapshot, the recovery point and ``.kafka_cleanshutdown``. The caller holds the writers'
-        lock of an embedded log and has called ``refresh``; if another process has appended since,
-        the files are only closed.
+        snapshot, the recovery point and ``.kafka_cleanshutdown``. If another process has changed
+        the log since, the files are only closed.
         """
         if self._closed is not None:
             return

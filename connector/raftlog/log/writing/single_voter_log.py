@@ -24,7 +24,10 @@ _LEADER_CHANGE: Final = (LeaderChange(leader_id=1, voters=_VOTERS, granting_vote
 
 
 class SingleVoterLog(ReplicatedLog):
-    """A log that this process and others of the machine have open. Not shared between threads."""
+    """A log that this process and others of the machine have open. Not shared between threads.
+
+    Each change, and ``close``, requires the writers' lock, and ``refresh`` before it.
+    """
 
     @property
     def high_watermark(self) -> int:
@@ -78,10 +81,9 @@ class SingleVoterLog(ReplicatedLog):
     def refresh(self, *, now_ms: int) -> bool:
         """Read what other processes appended; return whether there was anything.
 
-        Under the writers' lock. Batches that others synced are read from this
-        process's end on. If a writer died, rolled or moved the log start, or the log was repaired,
-        it is recovered: what was not published is backed up and truncated (``report``). Raises
-        what recovery raises.
+        Under the writers' lock. Batches that others synced are read from this process's end on. If
+        a writer died, rolled or moved the log start, or the log was repaired, it is recovered: what
+        was not published is backed up and truncated (``report``). Raises what recovery raises.
         """
         self._check_open()
         if self.is_read_only:
