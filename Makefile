@@ -87,8 +87,8 @@ rewrite: $(VENV)/.dev-ready ## write the transcripts of the scenarios and the te
 diagram: $(VENV)/.dev-ready ## write the role transitions into ARCHITECTURE.md
 	@$(BIN)/python -m tests.quorum.diagram
 
-planted: $(VENV)/.native-ready ## apply known bugs, one at a time, and verify that a test fails; SEEDS=n also with seeds
-	@$(BIN)/python -m tests.planted.run --seeds $(or $(SEEDS),0)
+planted: $(VENV)/.native-ready ## apply known bugs, one at a time, and verify that a test fails; SINCE=commit only those of changed code; SEEDS=n also with seeds
+	@$(BIN)/python -m tests.planted.run --seeds $(or $(SEEDS),0) $(if $(SINCE),--since $(SINCE))
 
 bench: $(VENV)/.native-ready ## run the benchmarks and write benchmarks/README.md
 	@$(BIN)/python -m benchmarks.run

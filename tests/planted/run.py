@@ -1,9 +1,10 @@
 """Plant one bug after the other in a copy of the sources, and check that the tests find each.
 
-``python -m tests.planted.run [WORD]``: only the bugs that the word occurs in. With ``--seeds 20`` a
-second column has how many random seeds of the simulator find the bug, without any test that was
-written for it. Exit code 1 if a test does not find its bug, or on any other problem: tests fail
-without any bug, a plant does not fit, a run ends in another way than by failing tests.
+``python -m tests.planted.run [WORD]``: only the bugs that the word occurs in. With ``--since
+COMMIT`` only those that were added, or whose file or tests were changed, since that commit. With
+``--seeds 20`` a second column has how many random seeds of the simulator find the bug, without any
+test that was written for it. Exit code 1 if a test does not find its bug, or on any other problem:
+tests fail without any bug, a plant does not fit, a run ends in another way than by failing tests.
 """
 
 from __future__ import annotations
@@ -224,14 +225,40 @@ def run_all(plants: list[Plant], seed_count: int) -> bool:
     return found == len(plants)
 
 
+def git_diff(*arguments: str) -> str:
+    """Return the differences between a commit and the work tree. Exits if git has none."""
+    command = ["git", "diff", *arguments]
+    ended = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise SystemExit(ended.stderr.strip())
+    return ended.stdout
+
+
+def changed_since(commit: str) -> list[Plant]:
+    """Return the bugs that are new, or whose file or tests were changed, since a commit."""
+    files = git_diff("--name-only", commit, "--").splitlines()
+    lines = git_diff("--unified=0", commit, "--", "tests/planted").splitlines()
+    new = "\n".join(line for line in lines if line.startswith("+"))
+
+    def is_changed(plant: Plant) -> bool:
+        paths = (plant.path, *(test.partition("::")[0] for test in plant.tests))
+        return plant.bug in new or any(
+            Path(file).is_relative_to(p) for p in paths for file in files
+        )
+
+    return [plant for plant in EVERY_PLANT if is_changed(plant)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make planted")
     parser.add_argument("word", nargs="?", default="", help="only bugs with it in their names")
+    parser.add_argument("--since", metavar="COMMIT", help="only bugs whose code or tests changed")
     parser.add_argument("--seeds", type=int, default=0, help="how many random seeds to run as well")
     chosen = parser.parse_args()
-    plants = [plant for plant in EVERY_PLANT if chosen.word in plant.bug]
+    plants = changed_since(chosen.since) if chosen.since else list(EVERY_PLANT)
+    plants = [plant for plant in plants if chosen.word in plant.bug]
     if not plants:
-        print_line(f"no planted bug has {chosen.word!r} in its name")
+        print_line("no planted bug is selected")
         return 1
     return 0 if run_all(plants, chosen.seeds) else 1
 
