@@ -39,13 +39,13 @@ from raftlog.limits import TABLE_FUNCTION_ROWS_MAX
 from raftlog_state.image import row_json
 from raftlog_state.image.column_types import BIGINT, INT, STRING, TIMESTAMP
 from raftlog_state.image.delta import Op
-from raftlog_state.image.entity_names import row_filters, split_name
+from raftlog_state.image.entity_names import RowFilter, row_filters, split_name
 from raftlog_state.image.rows import Row
-from raftlog_state.log_changes import LoggedChange, offset_spec, read_changes
+from raftlog_state.log_changes import LoggedChange, changes_between, offset_spec
 from raftlog_state.log_state import read_state
 from raftlog_state.tables.comments import column_comments
 from raftlog_state.tables.convert import columns_of, microseconds
-from raftlog_state.tables.schema import BY_NAME, CLUSTER_ID
+from raftlog_state.tables.schema import BY_ENTITY, BY_NAME, CLUSTER_ID
 from raftlog_state.tables.selection import typed_table
 
 from .errors import ResultTooLargeError
@@ -123,7 +123,7 @@ class _FunctionCall(AnalyzeResult):
 
     options: RaftlogOptions | None = None
     table: str | None = None
-    name: str | None = None
+    filters: tuple[RowFilter, ...] = ()
     first: OffsetSpec | None = None
     last: OffsetSpec | None = None
 
@@ -191,7 +191,8 @@ class RaftlogChanges:
     as ``table_changes`` of Delta, and offset, epoch and type of the record. Without a table it has
     the changes of all of them, with the row as JSON. ``from`` is inclusive, ``to`` exclusive; both
     as ``at`` of ``raftlog_state``, by default all. ``name`` selects an entity as in ``raftlog
-    log``: ``topic/orders``, ``broker/3``. If the log begins with a snapshot, its rows are inserts.
+    log``: ``topic/orders``, ``broker/3``; with a table, the rows of it that are of that entity,
+    such as the configs of a topic. If the log begins with a snapshot, its rows are inserts.
     """
 
     NAME = "raftlog_changes"
@@ -212,19 +213,16 @@ class RaftlogChanges:
         for unknown in sorted(between.keys() - {"from", "to"}):
             reason = "is unknown; arguments are path, table, name, from, to and options"
             raise OptionError(option=unknown, reason=reason)
-        chosen, selected = _text("table", table), _text("name", name)
-        if selected is not None:
-            row_filters(*split_name(selected))  # raises OptionError
-        columns = ANY_COLUMNS
-        if chosen is not None:
-            typed = typed_table(chosen, parsed.path)
+        chosen, columns = _text("table", table), ANY_COLUMNS
+        typed = None if chosen is None else typed_table(chosen, parsed.path)
+        if typed is not None:
             comments = column_comments(typed)
             columns = {one: (kind, comments[one]) for one, kind in typed.columns.items()}
         return _FunctionCall(
             schema=_schema({**columns, **CHANGE_COLUMNS}),
             options=parsed,
             table=chosen,
-            name=selected,
+            filters=_filters(typed, _text("name", name)),
             first=_position("from", between.get("from")),
             last=_position("to", between.get("to")),
         )
@@ -235,20 +233,9 @@ class RaftlogChanges:
         assert call.options is not None
         log = call.open()
         typed = None if call.table is None else BY_NAME[call.table]
-        entity, name = (None, None) if call.name is None else split_name(call.name)
-        if entity is None and typed is not None:
-            entity = str(typed.entity)
-        changes = read_changes(
-            log,
-            entity=entity,
-            name=name,
-            since=call.first,
-            until=call.last,
-            partitions=True,
-            redactor=redactor_of(call.options),
+        changes = changes_between(
+            log, call.filters, call.first, call.last, ("from", "to"), redactor_of(call.options)
         )
-        if typed is not None:
-            changes = (one for one in changes if one.change.entity is typed.entity)
         yield from _limited(_tuples(_change_batches(changes, typed)), self.NAME, log.path)
 
 
@@ -258,8 +245,6 @@ class RaftlogChanges:
 def _options(path: AnalyzeArgument | None, options: AnalyzeArgument | None) -> RaftlogOptions:
     """Return the location and the redaction of a call."""
     given = {} if options is None else _constant("options", options)
-    if given is None:
-        given = {}
     texts = (*given.keys(), *given.values()) if isinstance(given, Mapping) else (None,)
     if not all(isinstance(one, str) for one in texts):
         raise OptionError(option="options", reason="must be a map of names and values, both text")
@@ -297,7 +282,26 @@ def _constant(name: str, argument: AnalyzeArgument) -> Any:
     if not argument.isConstantExpression:
         reason = "must be a constant; an age such as '-15m' is a time before the present"
         raise OptionError(option=name, reason=reason)
+    if argument.value is None:
+        reason = "is NULL, as the result of try_to_timestamp may be; leave it out for its default"
+        raise OptionError(option=name, reason=reason)
     return argument.value
+
+
+def _filters(table: TypedTable | None, name: str | None) -> tuple[RowFilter, ...]:
+    """Return filters of the rows of a table, or of all tables, that a name selects."""
+    if table is not None and name is None:
+        return (RowFilter(table.entity),)
+    entity = (None, None) if name is None else split_name(name)
+    found = row_filters(*entity, partitions=True)
+    if table is None:
+        return found
+    kept = tuple(one for one in found if one.entity is table.entity)
+    if not kept:
+        tables = " or ".join(BY_ENTITY[one.entity].name for one in found)
+        reason = f"{name} is in table {tables}, not in {table.name}; select one of these tables"
+        raise OptionError(option="name", reason=reason)
+    return kept
 
 
 def _schema(columns: Mapping[str, tuple[pa.DataType, str]]) -> StructType:

@@ -98,17 +98,28 @@ def read_changes(
         OptionError: an argument is invalid. Also the errors of ``ImageReader.changes``.
     """
     filters = row_filters(entity, name, partitions=partitions)
-    first, last = (
-        offset_spec(option, value) for option, value in (("since", since), ("until", until))
-    )
+    options = ("since", "until")
+    first, last = map(offset_spec, options, (since, until))
     log = source if isinstance(source, LogReader) else open_path(os.fspath(source))
+    return changes_between(log, filters, first, last, options, redactor or Redactor())
+
+
+def changes_between(
+    log: LogReader,
+    filters: Sequence[RowFilter],
+    first: OffsetSpec | None,
+    last: OffsetSpec | None,
+    options: tuple[str, str],
+    redactor: Redactor,
+) -> Iterator[LoggedChange]:
+    """Yield changes as ``read_changes`` does; ``options`` are the names of the two, for errors."""
     from_oldest = first in (None, EARLIEST)
-    images = ImageReader(log, redactor or Redactor(), from_oldest=from_oldest)
+    images = ImageReader(log, redactor, from_oldest=from_oldest)
     start, end = resolve_range(
         *(first, last, log),
         now_ms=Clock().wall_ms(),
         read_end=images.end_offset,
-        options=("since", "until"),
+        options=options,
         is_state=True,
     )
     if not from_oldest:

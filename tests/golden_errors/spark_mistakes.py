@@ -1,4 +1,4 @@
-"""Typical mistakes in Spark: options, columns and paths of reads and writes.
+"""Typical mistakes in Spark: options, columns and paths of reads and writes; calls in SQL.
 
 Two tests use them: one has the golden texts, of the calls that Spark makes; the other compares them
 with the errors of a real session.
@@ -6,12 +6,14 @@ with the errors of a real session.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 import raftlog
+from pyspark_raftlog.table_functions import RaftlogChanges, RaftlogState
 from tests.golden_errors.golden import HOME
 
 LOGS: Final = HOME / "tests" / "data" / "kraft-logs"
@@ -36,6 +38,25 @@ class Write(NamedTuple):
     schema: StructType = VALUE
     value: object = "a"
     is_overwrite: bool = False
+
+
+class Statement(NamedTuple):
+    """Statement in SQL that fails: a call of a table function, with its arguments by name."""
+
+    function: type[RaftlogState] | type[RaftlogChanges]
+    arguments: dict[str, object]
+
+    def __str__(self) -> str:
+        listed = (f"{name} => {_sql(value)}" for name, value in self.arguments.items())
+        return f"SELECT * FROM {self.function.NAME}({', '.join(listed)})"
+
+
+def _sql(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"map({', '.join(_sql(one) for pair in value.items() for one in pair)})"
+    if value is None:
+        return "NULL"
+    return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 READS: Final = (
@@ -71,6 +92,23 @@ READS: Final = (
         {"path": NODE},
         StructType().add("controlType", StringType()),
     ),
+)
+
+
+NODES: Final = {"bootstrap.servers": "localhost:1"}
+STATEMENTS: Final = (
+    Statement(RaftlogState, {"path": "/nope", "table": "topics"}),
+    Statement(RaftlogState, {"path": NODE}),
+    Statement(RaftlogState, {"path": NODE, "table": "topic"}),
+    Statement(RaftlogState, {"path": NODE, "table": "topics", "at": "yesterday"}),
+    Statement(RaftlogState, {"path": NODE, "table": "topics", "at": None}),
+    Statement(RaftlogState, {"path": NODE, "table": "topics", "options": {"startingOffset": "5"}}),
+    Statement(
+        RaftlogState, {"table": "topics", "options": {**NODES, "kafka.sasl.password": "5ecret"}}
+    ),
+    Statement(RaftlogChanges, {"path": NODE, "since": 5}),
+    Statement(RaftlogChanges, {"path": NODE, "from": 900, "to": 5}),
+    Statement(RaftlogChanges, {"path": NODE, "table": "topics", "name": "broker/3"}),
 )
 
 

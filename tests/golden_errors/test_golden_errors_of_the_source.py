@@ -17,7 +17,8 @@ import pyarrow as pa
 from pyspark_raftlog import RaftlogDataSource, typed_error
 from pyspark_raftlog.errors import RaftlogWriteError
 from tests.golden_errors.golden import Mistake, call, check
-from tests.golden_errors.spark_mistakes import NODE, READS, Read, Write, writes
+from tests.golden_errors.spark_mistakes import NODE, READS, STATEMENTS, Read, Write, writes
+from tests.support.table_functions import called
 
 
 def source_of(options: Mapping[str, str]) -> RaftlogDataSource:
@@ -53,7 +54,7 @@ def save(write: Write) -> None:
 
 
 def mistakes(tmp_path: Path) -> Iterator[Mistake]:
-    """Yield reads, then writes."""
+    """Yield reads, then writes, then calls in SQL."""
     for read in READS:
         yield call(f'spark.read.format("raftlog").{read.code}', partial(plan, read))
     only = tmp_path / "only-on-the-driver"
@@ -70,6 +71,8 @@ def mistakes(tmp_path: Path) -> Iterator[Mistake]:
     )
     for write in writes(tmp_path):
         yield call(f'frame.write.format("raftlog"), {write.code}', partial(save, write))
+    for statement in STATEMENTS:
+        yield call(str(statement), partial(called, statement.function, **statement.arguments))
 
 
 def test_each_typical_mistake_in_spark_has_its_text(tmp_path: Path) -> None:

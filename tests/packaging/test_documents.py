@@ -1,4 +1,4 @@
-"""Documents name files, headings and tests that exist."""
+"""Documents name files, headings and tests that exist, and limits as they are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+from raftlog.limits import TABLE_FUNCTION_ROWS_MAX
 
 pytestmark = pytest.mark.style
 
@@ -47,3 +49,8 @@ def test_the_tests_named_by_documents_exist(page: str, count_min: int) -> None:
         for path, name in named
         if not (HOME / path).exists() or (name and f"def {name}(" not in (HOME / path).read_text())
     ]
+
+
+def test_the_limit_of_a_table_function_is_that_of_the_code() -> None:
+    text = " ".join((HOME / "docs" / "spark.md").read_text().split())
+    assert f"it returns at most {TABLE_FUNCTION_ROWS_MAX:,}, more is RAFTLOG_RESULT_TOO" in text

@@ -39,6 +39,20 @@ SPARK_PLANTS: Final = (
         tests=(FUNCTIONS,),
     ),
     Plant(
+        bug="a NULL argument of a table function has the effect of none",
+        path=f"{SPARK}/table_functions.py",
+        old="    if argument.value is None:\n",
+        new="    if False:\n",
+        tests=(FUNCTIONS,),
+    ),
+    Plant(
+        bug="a table function has no rows for a name of another table",
+        path=f"{SPARK}/table_functions.py",
+        old="    if not kept:\n",
+        new="    if False:\n",
+        tests=(FUNCTIONS,),
+    ),
+    Plant(
         bug="typed columns that are not selected are decoded",
         path=f"{ROWS}/row_builder.py",
         old="if name in self.builder.columns]\n",

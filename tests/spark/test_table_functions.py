@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StringType
-from pyspark.sql.udtf import AnalyzeArgument
 from tests.support.dumps import read_dump
+from tests.support.table_functions import argument, called
 
 import pyspark_raftlog.table_functions as functions
 from pyspark_raftlog.errors import ResultTooLargeError
@@ -27,20 +25,6 @@ from raftlog_state.tables.schema import TYPED_TABLES
 
 NODE = "kraft-logs/three-nodes-4.3.1/node-100"
 TRIMMED = "kraft-logs/trimmed-3.9.2/node-1"
-
-
-def constant(value: object) -> AnalyzeArgument:
-    return AnalyzeArgument(
-        dataType=StringType(), value=value, isTable=False, isConstantExpression=True
-    )
-
-
-def called(function: type[Any], *values: object, **named: object) -> tuple[list[str], list[Any]]:
-    """Return the columns and rows of a call, whose analysis is sent to a task."""
-    given = {name: constant(value) for name, value in named.items()}
-    analyzed = function.analyze(*map(constant, values), **given)
-    task = function(pickle.loads(pickle.dumps(analyzed)))
-    return analyzed.schema.names, list(task.eval(*values, **named))
 
 
 def dictionaries(call: tuple[list[str], list[Any]]) -> list[dict[str, Any]]:
@@ -65,7 +49,7 @@ def test_a_table_of_a_state_is_that_of_read_state(data: Path, table: str) -> Non
 @pytest.mark.parametrize("function", [RaftlogState, RaftlogChanges])
 @pytest.mark.parametrize("table", TYPED_TABLES, ids=lambda table: table.name)
 def test_columns_have_the_types_of_the_tables_and_a_comment(function: Any, table: Any) -> None:
-    schema = function.analyze(constant("/logs"), constant(table.name)).schema
+    schema = function.analyze(argument("/logs"), argument(table.name)).schema
     assert all(field.metadata["comment"] and field.nullable for field in schema)
     types = {field.name: field.dataType for field in schema}
     assert types.items() >= {n: from_arrow_type(kind) for n, kind in table.columns.items()}.items()
@@ -172,12 +156,37 @@ def test_invalid_arguments_are_refused_with_what_is_valid() -> None:
         called(RaftlogState, "/logs/nowhere", "topics")
 
 
+@pytest.mark.parametrize("function", [RaftlogState, RaftlogChanges])
+def test_an_argument_that_is_null_is_refused(function: Any) -> None:
+    """It may be a computed one, such as try_to_timestamp('x'), whose default is not meant."""
+    names = {RaftlogState: ("at",), RaftlogChanges: ("from", "to", "name")}[function]
+    for name in (*names, "table", "options"):
+        given = {"path": "/logs", "table": "topics", name: None}
+        assert f"option {name}: is NULL" in refusal(function, **given)
+
+
+def test_errors_of_a_range_name_the_arguments_of_sql(data: Path) -> None:
+    text = refusal(RaftlogChanges, str(data / NODE), "topics", **{"from": 900, "to": 5})
+    assert "option from: offset 900 is after that of to, 5" in text
+    text = refusal(RaftlogChanges, str(data / NODE), "topics", **{"from": 99_999})
+    assert "option from: offset 99999 is after the end of the log" in text
+
+
+def test_a_name_selects_rows_of_the_table(data: Path) -> None:
+    path = str(data / NODE)
+    (name, *_) = {row["name"] for row in dictionaries(called(RaftlogChanges, path, "topics"))}
+    for table in ("topics", "partitions"):
+        found = dictionaries(called(RaftlogChanges, path, table, name=f"topic/{name}"))
+        column = "name" if table == "topics" else "topic_name"
+        assert {row[column] for row in found} == {name}
+    text = refusal(RaftlogChanges, path, "topics", name="broker/3")
+    assert "option name: broker/3 is in table brokers or configs, not in topics" in text
+
+
 def test_an_argument_that_is_no_constant_is_refused() -> None:
-    column = AnalyzeArgument(
-        dataType=StringType(), value=None, isTable=False, isConstantExpression=False
-    )
+    column = argument(None, is_constant=False)
     with pytest.raises(OptionError, match="option at: must be a constant; an age such as '-15m'"):
-        RaftlogState.analyze(constant("/logs"), constant("topics"), at=column)
+        RaftlogState.analyze(argument("/logs"), argument("topics"), at=column)
 
 
 def test_a_secret_in_the_text_of_a_statement_is_refused() -> None:
@@ -189,7 +198,7 @@ def test_a_secret_in_the_text_of_a_statement_is_refused() -> None:
 
 def test_a_timestamp_is_that_of_the_session(data: Path) -> None:
     """Spark passes a timestamp as a time without a zone, in the zone of its Python workers."""
-    time = datetime(2026, 11, 21, 8, 4, 18, tzinfo=None)  # noqa: DTZ001
-    local = time.astimezone().isoformat()
-    by_time = called(RaftlogState, str(data / NODE), "brokers", at=time)
-    assert by_time == called(RaftlogState, str(data / NODE), "brokers", at=local)
+    time = datetime(2026, 11, 21, 8, 4, 18, tzinfo=UTC)
+    local = time.astimezone().replace(tzinfo=None)
+    by_time = called(RaftlogState, str(data / NODE), "brokers", at=local)
+    assert by_time == called(RaftlogState, str(data / NODE), "brokers", at=time.isoformat())
