@@ -8,8 +8,9 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
+import pyspark_raftlog
 from tests.golden_errors.golden import HERE, HOME
-from tests.golden_errors.spark_mistakes import NODE, READS, Read, Write, writes
+from tests.golden_errors.spark_mistakes import NODE, READS, STATEMENTS, Read, Write, writes
 
 pytestmark = pytest.mark.spark
 
@@ -44,8 +45,24 @@ def text_of(error: PySparkException, directory: Path) -> str:
     return str(error).replace(f"{HOME}/", "").replace(str(directory), "/tmp")
 
 
-@pytest.mark.nightly  # a minute; the other two and the texts of the command line run in `make test`
-@pytest.mark.parametrize("read", READS, ids=lambda read: read.code)
+OF_EACH_FAMILY = {
+    'load("/nope")',
+    'option("startingOfset", 3)',
+    'option("startingOffset", 1)',
+    'schema("offset int")',
+}
+"""Reads of ``make test``: a path, a name of an option, an offset, a column. All take a minute."""
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(
+            read, marks=() if read.code in OF_EACH_FAMILY else pytest.mark.nightly, id=read.code
+        )
+        for read in READS
+    ],
+)
 def test_a_read_fails_with_its_golden_text(spark: SparkSession, read: Read, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException) as caught:
         load(spark, read)
@@ -69,3 +86,13 @@ def test_a_write_fails_with_its_golden_text(spark: SparkSession, tmp_path: Path)
         text = golden_text(f'frame.write.format("raftlog"), {write.code}')
         text = TEXTS_OF_DELTA.get(write.code, text)
         assert text in text_of(caught.value, tmp_path), write.code
+
+
+@pytest.mark.nightly
+def test_a_statement_fails_with_its_golden_text(spark: SparkSession, tmp_path: Path) -> None:
+    pyspark_raftlog.register(spark)
+    for statement in STATEMENTS:
+        with pytest.raises(PySparkException) as caught:
+            spark.sql(str(statement)).collect()
+        text = golden_text(str(statement).replace(f"{HOME}/", ""))
+        assert text in text_of(caught.value, tmp_path), str(statement)
