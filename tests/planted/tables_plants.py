@@ -9,6 +9,7 @@ from tests.planted.plant import Plant
 SOURCE_OPTIONS: Final = "state/raftlog_state/tables/source_options.py"
 OPTIONS: Final = "tests/state/tables/test_tables_options.py"
 FOLLOWING: Final = "state/raftlog_state/tables/following.py"
+BACKOFF: Final = "state/raftlog_state/tables/backoff.py"
 UPKEEP_RUNS: Final = "state/raftlog_state/tables/upkeep.py"
 FOLLOWER: Final = "state/raftlog_state/tables/log_follower.py"
 FOLLOWED: Final = "tests/state/tables/test_log_follower.py"
@@ -166,15 +167,15 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="upkeep that has failed is not tried again at the end of a run",
         path=UPKEEP_RUNS,
-        old="        if not is_end and self._upkeep.is_paused(self._clock()):",
-        new="        if self._upkeep.is_paused(self._clock()):",
+        old="        if not is_end and self._upkeep.backoff.is_paused(self._now_s()):",
+        new="        if self._upkeep.backoff.is_paused(self._now_s()):",
         tests=(UPKEEP,),
     ),
     Plant(
         bug="upkeep that has failed is tried again with each batch",
-        path=UPKEEP_RUNS,
-        old="        self._paused_until_s = now_s + RETRY_INTERVAL_S\n",
-        new="        self._paused_until_s = now_s\n",
+        path=BACKOFF,
+        old="now_s < self._failed_at_s + self.pause_s",
+        new="now_s < self._failed_at_s",
         tests=(UPKEEP,),
     ),
     Plant(
@@ -271,10 +272,24 @@ TABLES_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
-        bug="pauses for missing nodes grow without limit",
+        bug="upkeep of a follower has another clock",
         path=FOLLOWER,
-        old="pause_s = min(2 * pause_s, BACKOFF_LONGEST_S)",
-        new="pause_s = 2 * pause_s",
+        old="                clock=self._clock,\n                warn=self._log_event,\n",
+        new="                warn=self._log_event,\n",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="the pause for missing nodes is short again if the error is another one",
+        path=BACKOFF,
+        old="        is_first = last is None\n",
+        new="        is_first = str(last) != str(error)\n",
+        tests=("tests/state/tables/test_group_follower.py",),
+    ),
+    Plant(
+        bug="pauses for missing nodes grow without limit",
+        path=BACKOFF,
+        old="min(2 * self.pause_s, self._longest_s)",
+        new="2 * self.pause_s",
         tests=(FOLLOWED,),
     ),
     Plant(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -29,16 +29,10 @@ from raftlog_state.daemon_threads import DaemonThreads
 from raftlog_state.errors import ClustersFailedError, TablesError
 from raftlog_state.source_rows.reading import retry
 
+from .backoff import Backoff
 from .group_writer import GroupWriter
 from .incarnations import owned
-from .log_follower import (
-    BACKOFF_FIRST_S,
-    BACKOFF_LONGEST_S,
-    DecodedValues,
-    FollowSettings,
-    LogTail,
-    row_settings,
-)
+from .log_follower import DecodedValues, FollowSettings, LogTail, row_settings
 from .progress import NOTHING
 from .stores.protocol import TableStore
 from .upkeep import GROUP_MERGE_ROWS_MAX, Upkeep, UpkeepRunner
@@ -55,9 +49,7 @@ class _Source:
     name: str
     tail: LogTail
     cluster_id: str | None = None
-    error: RaftlogError | None = None
-    pause_s: float = BACKOFF_FIRST_S
-    due_ms: float = 0.0
+    backoff: Backoff = field(default_factory=Backoff)
     is_remote: bool = False
     refresh: Future[LogReader] | None = None
     """Call in a thread that reads the end of the log."""
@@ -119,7 +111,7 @@ class GroupFollower:
             self._writer,
             Upkeep(None, GROUP_MERGE_ROWS_MAX),
             store=upkeep_store,
-            clock=lambda: self._clock.now_ms() / 1_000,
+            clock=self._clock,
             warn=log_event,
         )
 
@@ -137,7 +129,7 @@ class GroupFollower:
             self._threads.close()
 
     def _run(self) -> None:
-        pause_s = BACKOFF_FIRST_S
+        backoff = Backoff()
         while True:
             self._raise_if_stopped()
             try:
@@ -145,11 +137,11 @@ class GroupFollower:
             except TablesError as error:
                 if self._settings.is_once or not error.retriable:
                     raise
-                self._log_event(f"{error}; retrying in {pause_s:g} s")
-                self._clock.pause(pause_s)
-                pause_s = min(2 * pause_s, BACKOFF_LONGEST_S)
+                backoff.failed(error, self._now_s())
+                self._log_event(f"{error}; retrying in {backoff.pause_s:g} s")
+                self._clock.pause(backoff.pause_s)
                 continue
-            pause_s = BACKOFF_FIRST_S
+            backoff.succeeded()
             if cluster_count:
                 self._log_event(f"appended rows of {cluster_count} clusters")
             if cluster_count is not None:
@@ -176,7 +168,8 @@ class GroupFollower:
         sources: dict[str, _Source] = {}
         row_count = 0
         due = self._due()
-        if any(source.error is not None and not source.error.retriable for source in due):
+        failed = (source.backoff.error for source in due)
+        if any(error is not None and not error.retriable for error in failed):
             self._writer.refresh()  # the tables may have been truncated since
         for source in self._refreshed(due):
             self._raise_if_stopped()
@@ -216,12 +209,13 @@ class GroupFollower:
     @property
     def failures(self) -> dict[str, RaftlogError]:
         """The errors of logs that are not followed now, by their names."""
-        return {source.name: source.error for source in self._sources if source.error is not None}
+        errors = {source.name: source.backoff.error for source in self._sources}
+        return {name: error for name, error in errors.items() if error is not None}
 
     def _due(self) -> list[_Source]:
         """Return the logs to read now."""
-        now_ms = self._clock.now_ms()
-        return [source for source in self._sources if source.due_ms <= now_ms]
+        now_s = self._now_s()
+        return [source for source in self._sources if not source.backoff.is_paused(now_s)]
 
     def _refreshed(self, due: Sequence[_Source]) -> list[_Source]:
         """Begin to read the ends of logs of nodes; return the logs that can be read now."""
@@ -229,7 +223,7 @@ class GroupFollower:
         for source in due:
             if source.is_remote and source.refresh is None:
                 source.refresh = self._threads.submit(source.tail.refreshed)
-                if source.error is None:
+                if source.backoff.error is None:
                     new.append(source.refresh)
         wait(new, REMOTE_WAIT_S)
         return [source for source in due if not source.is_running]
@@ -270,17 +264,15 @@ class GroupFollower:
         return found
 
     def _failed(self, source: _Source, error: RaftlogError) -> None:
-        if source.error is None or str(source.error) != str(error):
+        if source.backoff.failed(error, self._now_s()):
             self._log_event(f"{source.name} is not followed: {error}")
-            source.pause_s = BACKOFF_FIRST_S
-        source.error = error
-        source.due_ms = self._clock.now_ms() + 1_000 * source.pause_s
-        source.pause_s = min(2 * source.pause_s, BACKOFF_LONGEST_S)
 
     def _succeeded(self, source: _Source) -> None:
-        if source.error is not None:
+        if source.backoff.succeeded():
             self._log_event(f"{source.name} is followed again")
-        source.error, source.pause_s, source.due_ms = None, BACKOFF_FIRST_S, 0.0
+
+    def _now_s(self) -> float:
+        return self._clock.now_ms() / 1_000
 
     def _end(self) -> None:
         """Merge what was appended; raise what kept clusters from their end."""

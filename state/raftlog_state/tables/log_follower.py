@@ -31,6 +31,7 @@ from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
 
+from .backoff import Backoff
 from .cluster_cache import EpochRange
 from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, check_same_log, next_offset
 from .progress import Progress
@@ -46,8 +47,6 @@ pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker s
 BATCH_BYTES_MAX: Final = 64 * MIB
 POLL_MS_DEFAULT: Final = 100
 NO_OP_DELAY_MS_DEFAULT: Final = 5_000
-BACKOFF_FIRST_S: Final = 0.5
-BACKOFF_LONGEST_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,9 +306,8 @@ class LogFollower:
     def run(self) -> None:
         """Append until the end of the run; without ``is_once`` until an error or a signal.
 
-        Nodes that do not answer are asked again, with a growing pause.
-
-        Upkeep that is running then is waited for.
+        Nodes that do not answer are asked again, with a growing pause. At the end, upkeep that is
+        running is waited for.
 
         Raises:
             As ``append_next``.
@@ -326,7 +324,7 @@ class LogFollower:
             self._sink = None
 
     def _run(self) -> None:
-        pause_s = BACKOFF_FIRST_S
+        backoff = Backoff()
         while True:
             self._raise_if_stopped()
             try:
@@ -334,11 +332,11 @@ class LogFollower:
             except RaftlogError as error:
                 if self._settings.is_once or not error.retriable:
                     raise
-                self._log_event(f"{error}; retrying in {pause_s:g} s")
-                self._clock.pause(pause_s)
-                pause_s = min(2 * pause_s, BACKOFF_LONGEST_S)
+                backoff.failed(error, self._clock.now_ms() / 1_000)
+                self._log_event(f"{error}; retrying in {backoff.pause_s:g} s")
+                self._clock.pause(backoff.pause_s)
                 continue
-            pause_s = BACKOFF_FIRST_S
+            backoff.succeeded()
             if appended is not None:
                 self._log_event(str(appended))
             elif self._settings.is_once:
@@ -380,6 +378,7 @@ class LogFollower:
                 writer,
                 Upkeep(self._tail.target_offset),
                 store=self._upkeep_store,
+                clock=self._clock,
                 warn=self._log_event,
             )
             self._sink = BatchSink(writer, log.cluster_id, upkeep)

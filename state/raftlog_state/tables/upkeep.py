@@ -13,15 +13,16 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from raftlog.client.log_handle import Clock
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 
+from .backoff import Backoff
 from .cluster_cache import Tail
 from .cluster_rows import ClusterRows
 from .stores.protocol import TableStore
@@ -47,7 +48,7 @@ class Upkeep:
         self._merge_rows_max = merge_rows_max
         self._merged_at_s: float | None = None
         self._vacuumed_at_s: float | None = None
-        self._paused_until_s: float | None = None
+        self.backoff = Backoff(RETRY_INTERVAL_S, RETRY_INTERVAL_S)
         self._appends_since_checkpoint = CHECKPOINT_APPENDS  # as of an earlier run
         self.file_count: int | None = None
         """Small files of ``changes``, those of earlier runs included; None if it is unknown."""
@@ -94,14 +95,6 @@ class Upkeep:
         """Record a compaction that began when there were so many small files."""
         assert self.file_count is not None, "a compaction is due"
         self.file_count -= file_count
-
-    def failed(self, now_s: float) -> None:
-        """Record an error."""
-        self._paused_until_s = now_s + RETRY_INTERVAL_S
-
-    def is_paused(self, now_s: float) -> bool:
-        """Return whether nothing is tried again yet, after an error."""
-        return self._paused_until_s is not None and now_s < self._paused_until_s
 
     def is_checkpoint_due(self) -> bool:
         """Return whether the tables may need checkpoints."""
@@ -157,7 +150,7 @@ class UpkeepRunner:
         upkeep: Upkeep,
         *,
         store: TableStore | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
         warn: Callable[[str], None] = _LOGGER.warning,
     ) -> None:
         """``store``: another one of the same place, for a thread beside the appends.
@@ -166,7 +159,7 @@ class UpkeepRunner:
         """
         self._writer = writer
         self._upkeep = upkeep
-        self._clock = clock
+        self._clock = clock or Clock()
         self._warn = warn
         self._beside = None if store is None else writer.rows_on(store)
         self._thread = ThreadPoolExecutor(1, "raftlog-upkeep")
@@ -185,7 +178,7 @@ class UpkeepRunner:
         if self._running is not None and not is_end and not self._running[1].done():
             return
         self._finish()
-        if not is_end and self._upkeep.is_paused(self._clock()):
+        if not is_end and self._upkeep.backoff.is_paused(self._now_s()):
             return
         try:
             if self._upkeep.file_count is None:
@@ -222,20 +215,23 @@ class UpkeepRunner:
             self._failed(error)
 
     def _failed(self, error: TablesError) -> None:
-        self._upkeep.failed(self._clock())
+        self._upkeep.backoff.failed(error, self._now_s())
         self._warn(f"{error}; retrying in {RETRY_INTERVAL_S:g} s")
+
+    def _now_s(self) -> float:
+        return self._clock.now_ms() / 1_000
 
     def _due(self, read_offset: int) -> Iterator[_Task]:
         """Yield what is due, one after another; files are compacted before a checkpoint."""
         upkeep = self._upkeep
         tables = self._beside or self._writer
-        if upkeep.is_merge_due(self._clock(), read_offset, self._writer.unmerged_row_count()):
+        if upkeep.is_merge_due(self._now_s(), read_offset, self._writer.unmerged_row_count()):
             yield self._merge()
         if upkeep.is_compaction_due():
             assert upkeep.file_count is not None
             yield _Task(tables.compact, partial(upkeep.compacted, upkeep.file_count))
-        if upkeep.is_vacuum_due(self._clock()):
-            yield _Task(tables.vacuum, lambda: upkeep.vacuumed(self._clock()))
+        if upkeep.is_vacuum_due(self._now_s()):
+            yield _Task(tables.vacuum, lambda: upkeep.vacuumed(self._now_s()))
         if self._beside is not None and upkeep.is_checkpoint_due():
             upkeep.checkpointed()
             yield _Task(self._beside.checkpoint, lambda: None)
@@ -253,4 +249,4 @@ class UpkeepRunner:
         return _Task(partial(self._beside.merge, tails), completed, self._writer.forget)
 
     def _merged(self) -> None:
-        self._upkeep.merged(self._clock())
+        self._upkeep.merged(self._now_s())

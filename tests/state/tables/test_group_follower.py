@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Container
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
 
@@ -18,8 +19,9 @@ from raftlog.client import LogReader, open_path
 from raftlog.errors import DivergedLogError, QuorumUnavailableError
 from raftlog_state.errors import ClusterOwnedError, ClustersFailedError
 from raftlog_state.records import Redactor, RemoveTopicRecord, TopicRecord, encode
+from raftlog_state.tables.backoff import BACKOFF_FIRST_S
 from raftlog_state.tables.group_follower import GroupFollower
-from raftlog_state.tables.log_follower import BACKOFF_FIRST_S, FollowSettings, LogFollower
+from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 
 SOURCE = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
 NO_OP = b"\x01\x14\x00\x00"
@@ -307,6 +309,33 @@ def test_a_run_whose_logs_are_all_away_ends_at_a_signal() -> None:
     with pytest.raises(StoppedError):
         follower.run()
     assert len(clock.slept_ms) == 1
+
+
+def test_pauses_grow_although_the_error_changes() -> None:
+    """The last failure of a quorum is that of another node each time."""
+
+    class StoppedError(BaseException):
+        """The signal."""
+
+    tried_at_ms: list[int] = []
+
+    def away() -> LogReader:
+        tried_at_ms.append(clock.at_ms)
+        raise QuorumUnavailableError(path="nodes", waited_ms=1, reason=f"try {len(tried_at_ms)}")
+
+    def stop() -> None:
+        if len(tried_at_ms) == 7:
+            raise StoppedError
+
+    clock, events = StoppedClock(), list[str]()
+    clock.while_asleep = stop
+    with pytest.raises(StoppedError):
+        follower_of(
+            MemoryTables(), {}, events=events, clock=clock, is_once=False, others={"d": away}
+        ).run()
+    pauses_ms = [later - earlier for earlier, later in pairwise(tried_at_ms)]
+    assert pauses_ms == [500, 1_000, 2_000, 4_000, 8_000, 10_000]
+    assert len(events) == 7, "each error is another one"
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.progress import Progress
 from raftlog_state.tables.reader import ArrowTables
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from raftlog_state.tables.upkeep import MERGE_INTERVAL_S
 from raftlog_state.tables.writer import Writer
 
 SOURCE = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
@@ -196,6 +197,24 @@ def test_no_ops_are_appended_with_other_records_or_after_a_delay(tmp_path: Path)
     settings = FollowSettings(redactor=Redactor(), holdback_ms=0, is_once=True)
     LogFollower(lambda: reader, MemoryStore(tables), settings, log_event=ignore).run()
     assert end() == 6, "a run with an end appends them"
+
+
+def test_changes_are_merged_after_an_interval_of_the_clock(data: Path, tmp_path: Path) -> None:
+    log, tables, clock = tmp_path / "__cluster_metadata-0", MemoryTables(), StoppedClock()
+    follower = LogFollower(
+        lambda: open_path(str(log)),
+        MemoryStore(tables),
+        FollowSettings(redactor=Redactor(), holdback_ms=0),
+        clock=clock.as_clock(),
+        log_event=ignore,
+    )
+    merged = []
+    for end_offset, waited_ms in ((100, 0), (200, 1_000 * int(MERGE_INTERVAL_S) - 1), (300, 1)):
+        clock.sleep_ms(waited_ms)
+        copy_log(data / SOURCE, log, end_offset=end_offset)
+        assert follower.append_next() is not None
+        merged.append(STATE_TABLE.name in tables.contents)
+    assert merged == [False, False, True]
 
 
 def test_other_records_than_no_ops_are_not_delayed(data: Path, tmp_path: Path) -> None:

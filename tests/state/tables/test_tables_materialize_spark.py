@@ -15,6 +15,7 @@ from tests.support.metadata_logs import CHECKPOINT, Checkpoint, MetadataLog, mul
 from tests.support.small_logs import LogWriter, copy_log
 from tests.support.tables import Feed, contents, crash_after, image_of, offsets_once
 
+from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     DivergedLogError,
     NotALogError,
@@ -69,7 +70,7 @@ def test_a_micro_batch_is_published_and_merged_later(
     tables()
     writer = Writer(SparkStore(feed.spark, str(tmp_path / "tables")))
     now_s = 0.0
-    upkeep = UpkeepRunner(writer, Upkeep(None), clock=lambda: now_s)
+    upkeep = UpkeepRunner(writer, Upkeep(None), clock=Clock(now_ms=lambda: 1_000 * now_s))
     sink = BatchSink(writer, "cluster-a", upkeep)
     sink.write(feed.frame(TEMPLATE_END, TEMPLATE_END + 10).toArrow())
     assert tables().status().offset == TEMPLATE_END + 9

@@ -14,6 +14,7 @@ from tests.support.source_rows import source_rows
 from tests.support.written_tables import contents, read_view
 
 from raftlog.client import open_path
+from raftlog.client.log_handle import Clock
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.following import BatchSink
 from raftlog_state.tables.progress import progress_rows_of
@@ -131,7 +132,7 @@ class Upkept:
             self.writer,
             schedule,
             store=MemoryStore(tables, before_commit=self._before_commit),
-            clock=lambda: self.now_s,
+            clock=Clock(now_ms=lambda: 1_000 * self.now_s),
             warn=self.warnings.append,
         )
         self.sink = BatchSink(self.writer, None, upkeep)
@@ -216,7 +217,10 @@ class FailingMerges:
         self.tries = 0
         writer = Writer(MemoryStore(tables, before_commit=self._before_commit))
         upkeep = UpkeepRunner(
-            writer, Upkeep(target_offset), clock=lambda: self.now_s, warn=lambda _: None
+            writer,
+            Upkeep(target_offset),
+            clock=Clock(now_ms=lambda: 1_000 * self.now_s),
+            warn=lambda _: None,
         )
         self.sink = BatchSink(writer, None, upkeep)
 
