@@ -3,8 +3,9 @@
     release_documents.py ENVIRONMENT_SBOM COMMIT DIST
 
 - ``raftlog-VERSION.cdx.json``: the SBOM (CycloneDX 1.6) of what a user installs. Python packages
-  are the components of ENVIRONMENT_SBOM that ``requirements.lock`` names, with their licences and
-  the hashes of the lock; crates are those of ``Cargo.lock``, which the compiled core contains.
+  are the components of ENVIRONMENT_SBOM that ``requirements.lock`` has, with their licences and the
+  lock's hashes, one for each distribution of the version; crates are those of ``Cargo.lock``, which
+  the compiled core contains.
 - ``raftlog-VERSION.intoto.json``: an unsigned in-toto statement with SLSA provenance (v1).
 - ``SHA256SUMS``: of all files in the directory.
 
@@ -28,17 +29,25 @@ HOME = Path(__file__).parents[1]
 REQUIREMENTS = HOME / ".ci/requirements.lock"
 CARGO_LOCK = HOME / "connector/native/Cargo.lock"
 RESOLVED = (REQUIREMENTS, HOME / ".ci/development.lock", CARGO_LOCK)
-_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.M)
+_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)(.*(?:\n .*)*)", re.M)
 
 
-def normalized(name: str) -> str:
-    """Return a name of a package in its normalized form (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def pin(name: str, version: str) -> str:
+    """Return a requirement of one version, with the package's normalized name (PEP 503)."""
+    return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
 
 
-def locked_packages(text: str) -> set[str]:
-    """Return the normalized names of the packages in a lock."""
-    return {normalized(name) for name, _ in _PINNED.findall(text)}
+def locked_hashes(text: str) -> dict[str, list[str]]:
+    """Return the SHA-256 hashes of the distributions of each pinned version in a lock."""
+    return {
+        pin(name, version): re.findall(r"--hash=sha256:(\w+)", more)
+        for name, version, more in _PINNED.findall(text)
+    }
+
+
+def sha256_hash(content: str) -> dict[str, str]:
+    """Return a hash as CycloneDX has it."""
+    return {"alg": "SHA-256", "content": content}
 
 
 def crates(text: str) -> list[dict[str, Any]]:
@@ -50,7 +59,7 @@ def crates(text: str) -> list[dict[str, Any]]:
             "name": one["name"],
             "version": one["version"],
             "purl": f"pkg:cargo/{one['name']}@{one['version']}",
-            "hashes": [{"alg": "SHA-256", "content": one["checksum"]}],
+            "hashes": [sha256_hash(one["checksum"])],
         }
         for one in tomllib.loads(text)["package"]
         if "checksum" in one
@@ -59,9 +68,14 @@ def crates(text: str) -> list[dict[str, Any]]:
 
 def bill_of_materials(environment: dict[str, Any], version: str) -> dict[str, Any]:
     """Return the SBOM of raftlog, given that of an environment with more packages."""
-    locked = locked_packages(REQUIREMENTS.read_text())
-    components = [one for one in environment["components"] if normalized(one["name"]) in locked]
-    missing = locked - {normalized(one["name"]) for one in components}
+    locked = locked_hashes(REQUIREMENTS.read_text())
+    installed = {pin(one["name"], one["version"]): one for one in environment["components"]}
+    components = [
+        {**one, "hashes": [sha256_hash(content) for content in locked[name]]}
+        for name, one in installed.items()
+        if name in locked
+    ]
+    missing = locked.keys() - installed
     native = crates(CARGO_LOCK.read_text())
     references = {one["bom-ref"] for one in components}
     root = {
