@@ -177,6 +177,16 @@ def test_refusals_of_unknown_peers_hide_neither_connections_nor_refusals_of_prin
     assert audit.lines("refused")[-1]["principal"] == "operator"
 
 
+def test_refusals_of_principals_hide_neither_connections_nor_refusals_of_unknown_peers() -> None:
+    audit = Audit()
+    for at in range(KEYS_MAX + 1):
+        audit.log.refused(principal("app"), WHERE, "denied", f"request {at}")
+    audit.log.connected(principal("operator"), WHERE)
+    audit.log.refused(None, WHERE, "no certificate")
+    assert [line["principal"] for line in audit.lines("connected")] == ["operator"]
+    assert audit.lines("refused")[-1]["reason"] == "no certificate"
+
+
 def test_every_part_of_a_response_is_in_the_outcome() -> None:
     """Twenty parts without an error would hide the error of another one."""
     audit = Audit()

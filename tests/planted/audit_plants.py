@@ -84,10 +84,23 @@ AUDIT_PLANTS: Final = (
         tests=(AUDIT,),
     ),
     Plant(
-        bug="refusals of unknown peers hide connections",
+        bug="refusals of unknown peers hide those of principals",
+        path=f"{NODE}/audit.py",
+        old="""        kind = event, peer.principal is None
+        found = self._repeated.get(key)
+        count_max = STRANGER_KEYS_MAX if peer.principal is None else KEYS_MAX
+""",
+        new="""        kind = event
+        found = self._repeated.get(key)
+        count_max = KEYS_MAX
+""",
+        tests=(AUDIT,),
+    ),
+    Plant(
+        bug="refusals of principals hide connections",
         path=f"{NODE}/audit.py",
         old="        kind = event, peer.principal is None\n",
-        new='        kind = "any", True\n',
+        new='        kind = "any", peer.principal is None\n',
         tests=(AUDIT,),
     ),
     Plant(
