@@ -36,6 +36,7 @@ from raftlog_state.records import (
     decode,
     encode,
 )
+from raftlog_state.tables import bucket_parts
 from raftlog_state.tables.bucket_replay import BucketResult, replay_bucket
 from raftlog_state.tables.bulk_load import CONFLICTS_MAX, BulkLoad, LoadSettings, RunTasks
 from raftlog_state.tables.cluster_rows import ClusterRows, Step, no_step
@@ -140,6 +141,19 @@ def test_a_load_of_a_random_log_gives_the_tables_of_single_batches(
     )
     assert contents(tables) == contents(expected)
     assert _end(tables) == _end(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column_bytes_max", [0, 3_000])
+def test_topics_with_more_bytes_than_columns_may_have_give_the_same_tables(
+    column_bytes_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader replays them: from the first records on, or after some of them were kept."""
+    monkeypatch.setattr(bucket_parts, "COLUMN_BYTES_MAX", column_bytes_max)
+    log = write_random_log(tmp_path, 1, 600).directory
+    tables = MemoryTables()
+    load(log, tables, tmp_path / "staging", bucket_count=2, range_records=800)
+    assert contents(tables) == contents(followed(log))
 
 
 def _end(tables: MemoryTables) -> Progress:
