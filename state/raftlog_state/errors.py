@@ -229,3 +229,17 @@ class InvalidChangesError(RaftlogError, code="RAFTLOG_INVALID_CHANGES", kafka_co
             f"{len(self.refused)} of {self.row_count} changes were rejected, nothing was "
             f"written:{lines}{rest}"
         )
+
+
+class OperatingSystemError(RaftlogError, code="RAFTLOG_OPERATING_SYSTEM"):
+    """The operating system rejected a call of a command. ``path`` is None without a file."""
+
+    path: str | None
+    reason: str
+
+    def message(self) -> str:
+        what = "a call failed" if self.path is None else f"{self.path} cannot be accessed"
+        return (
+            f"{what}: {self.reason}; check the path, the permissions of this user, the space of "
+            "the disk and the limits of the process (ulimit -a)"
+        )

@@ -5,8 +5,9 @@ Every command has a function ``add_...``, which adds its parser to the tree, and
 level, modules of commands import what parsers need; ``run_...`` imports the rest: `raftlog --help`
 loads neither numpy nor pyarrow nor the error classes.
 
-A ``RaftlogError`` is printed as one sentence on stderr, without a stack trace, after all output
-that precedes it.
+A ``RaftlogError``, and an error of the operating system, is printed as one sentence on stderr,
+without a stack trace, after all output that precedes it. So that Ctrl-C prints none either, modules
+are imported by ``main`` itself, which handles it.
 
 Exit codes: 0 success; 1 the log is damaged, or does not contain what was requested, or the command
 failed; 2 invalid arguments, or a path that cannot be read; 3 warnings of ``doctor``; 130 Ctrl-C;
@@ -16,35 +17,18 @@ shell.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
-from raftlog import __version__, compiled
-
-from . import (
-    apply,
-    cat,
-    dev,
-    doctor,
-    log,
-    maintenance,
-    manual,
-    node,
-    quorum,
-    report,
-    rescue,
-    state,
-    tables,
-    users,
-)
-from .output import Console, Output, OutputFailedError
-from .parser import Parser, WrongCallError
-
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
     from raftlog.errors import RaftlogError
+
+    from .output import Console, Output
+    from .parser import Parser
 
 EXIT_FAILED: Final = 1
 EXIT_WRONG_CALL: Final = 2
@@ -108,6 +92,16 @@ def main(
     stderr: TextIO | None = None,
 ) -> int:
     """Run one command and return its exit code. The streams default to the process's."""
+    try:
+        return _run(argv, stdout, stderr)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _run(argv: Sequence[str] | None, stdout: BinaryIO | None, stderr: TextIO | None) -> int:
+    from .output import Console, Output, OutputFailedError
+    from .parser import WrongCallError
+
     console = Console(sys.stderr if stderr is None else stderr)
     output = Output(sys.stdout.buffer if stdout is None else stdout)
     try:
@@ -128,10 +122,17 @@ def main(
         return EXIT_FAILED
     except KeyboardInterrupt:
         console.clear()
-        return EXIT_INTERRUPTED
+        raise
     except MemoryError:
         console.warn("out of memory; select fewer offsets")
         return EXIT_FAILED
+    except OSError as error:
+        from raftlog_state.errors import OperatingSystemError
+
+        name = error.filename if error.filename2 is None else error.filename2
+        path = name if isinstance(name, str) else None
+        reason = (error.strerror or str(error)).lower()
+        return _print_error(OperatingSystemError(path=path, reason=reason), output, console)
     except Exception as error:
         from raftlog.errors import RaftlogError
 
@@ -143,6 +144,24 @@ def main(
 
 def parser() -> Parser:
     """Return the parser of ``raftlog`` with all commands, in the order of the help text."""
+    from . import (
+        apply,
+        cat,
+        dev,
+        doctor,
+        log,
+        maintenance,
+        manual,
+        node,
+        quorum,
+        report,
+        rescue,
+        state,
+        tables,
+        users,
+    )
+    from .parser import Parser
+
     root = Parser(prog="raftlog", usage=USAGE, about=ABOUT)
     commands = root.add_commands()
     for add_command in (
@@ -175,16 +194,22 @@ def parser() -> Parser:
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line. Raises ``WrongCallError``."""
     if argv[:1] == ["--version"]:
+        import argparse
+
         return argparse.Namespace(run=_print_version)
     return parser().parse(argv)
 
 
 def _print_version(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    from raftlog import __version__, compiled
+
     output.line(f"raftlog {__version__} ({compiled.describe()})")
     return 0
 
 
 def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
+    from .output import OutputFailedError
+
     console.clear()
     try:
         output.flush()

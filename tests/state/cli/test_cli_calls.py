@@ -213,6 +213,35 @@ def test_ctrl_c_ends_without_a_traceback(data: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
 
 
+@pytest.mark.parametrize("module", ["argparse", "output", "parser", "users", "raftlog.compiled"])
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(module: str) -> None:
+    name = module if "." in module or module == "argparse" else f"raftlog_state.cli.{module}"
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Interruption:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {name!r}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interruption())\n"
+        "from raftlog_state.cli.main import main\n"
+        "sys.exit(main(['--version']) or main(['--help']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+
+
+def test_an_error_of_the_operating_system_is_one_sentence_with_the_files_name(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "quorum"
+    path.symlink_to(path)
+    status, out, err = run("dev", "--dir", path)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"raftlog: [RAFTLOG_OPERATING_SYSTEM] {path} cannot be accessed: ")
+    assert len(err.splitlines()) == 1
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
