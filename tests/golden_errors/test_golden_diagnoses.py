@@ -45,6 +45,10 @@ def logs_of_kafka(home: Path) -> Iterator[Mistake]:
     damaged = copy(home / "node-1")
     flip(damaged / "__cluster_metadata-0" / SEGMENT, 20_000)
     yield answer("a damaged batch of a controller", "doctor", damaged)
+    (only := home / "orders" / "__cluster_metadata-0").mkdir(parents=True)
+    shutil.copy(NODE / "__cluster_metadata-0" / SEGMENT, only)
+    flip(only / SEGMENT, 20)
+    yield answer("a log whose first batch is damaged, without a snapshot", "doctor", only)
     index = copy(home / "node-2") / "__cluster_metadata-0" / f"{0:020d}.index"
     flip(index, 7)
     yield answer("a damaged index", "doctor", index.parent)

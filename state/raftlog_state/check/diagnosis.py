@@ -567,6 +567,16 @@ def diagnose_no_state(reason: str, source: str) -> Diagnosis:
     )
 
 
+def diagnose_not_replayed() -> Diagnosis:
+    """Return the diagnosis of a log that cannot be replayed because of other findings."""
+    return Diagnosis(
+        level=Level.NOTE,
+        found="the state at the end of the log is unknown",
+        meaning="it cannot be built because of what is found above: brokers and partitions are "
+        "not checked",
+    )
+
+
 def _names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
     more = len(names) - NAMES_SHOWN_MAX

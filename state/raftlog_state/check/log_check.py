@@ -26,6 +26,7 @@ from raftlog.errors import (
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, SEGMENT_BYTES_MAX
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import Column
+from raftlog_state.image import MetadataImage
 
 from .copies import divergences
 from .files import epochs_path, index_checks, read_epochs, small_files
@@ -75,6 +76,15 @@ class LogCheck:
             yield from check.run()
         if self._voters is not None:
             yield from divergences(self._voters)
+
+    def image(self) -> MetadataImage | None:
+        """Return the state at the end of a metadata log, as its replay has found it.
+
+        None if the replay has failed, which is a finding, and of several replicas: their state is
+        that at the committed end.
+        """
+        (check,) = self._checks if len(self._checks) == 1 else (None,)
+        return None if check is None else check.image
 
     def summary(self) -> dict[str, int]:
         """Return the numbers of what was read."""
@@ -145,6 +155,7 @@ class _CopyCheck:
         self._is_contiguous = self._is_metadata or self._files.listing.is_embedded
         self.segment_count = self.batch_count = self.record_count = 0
         self.snapshot_count = self.compared_count = 0
+        self.image: MetadataImage | None = None
         self.start_offset = log.log_start_offset
         self.end_offset = self.start_offset
 
@@ -296,4 +307,4 @@ class _CopyCheck:
             ),
         )
         yield from check.run()
-        self.compared_count = check.compared_count
+        self.compared_count, self.image = check.compared_count, check.image

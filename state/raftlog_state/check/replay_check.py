@@ -33,7 +33,8 @@ from .findings import Finding, Kind, damage, note, of_error
 class ReplayCheck:
     """Replay of one replica of a metadata log. Counts increase while ``run`` is consumed.
 
-    ``on_progress`` is called with the replayed and the total number of offsets.
+    ``on_progress`` is called with the replayed and the total number of offsets. ``image`` is the
+    state at the end of the log; None before, and of a log that cannot be replayed to its end.
     """
 
     log: DirectoryLog
@@ -42,6 +43,7 @@ class ReplayCheck:
     on_progress: Callable[[int, int], None]
     record_count: int = 0
     compared_count: int = 0
+    image: MetadataImage | None = None
 
     def run(self) -> Iterator[Finding]:
         """Replay to each snapshot and to the end of the log."""
@@ -61,7 +63,10 @@ class ReplayCheck:
         if loader is None:
             return
         loader = yield from self._advance(loader, self.log_end_offset)
-        if loader is not None and loader.open_transaction_offset is not None:
+        if loader is None:
+            return
+        self.image = loader.image
+        if loader.open_transaction_offset is not None:
             yield note(
                 Kind.REPLAY,
                 self.log.path,

@@ -22,7 +22,6 @@ from .source import (
 )
 
 if TYPE_CHECKING:
-    from raftlog.client import LogReader
     from raftlog.client.inspection import DirectoryLog
     from raftlog_state.check import LogCheck
     from raftlog_state.check.diagnosis import CheckedLog, Diagnosis
@@ -114,6 +113,7 @@ def _examine_files(
     from raftlog.errors import CorruptFileError, LogAccessError
     from raftlog_state.check import LogCheck
     from raftlog_state.check.diagnosis import (
+        Level,
         diagnose_findings,
         diagnose_no_access,
         diagnose_not_opened,
@@ -144,7 +144,8 @@ def _examine_files(
     for copy in check.copies:
         yield from _examine_directory(copy)
     yield from _examine_partitions(path, check)
-    yield from _examine_state(check.log, shlex.quote(path))
+    is_damaged = any(one.level is Level.PROBLEM for one in findings)
+    yield from _examine_state(check, shlex.quote(path), is_damaged=is_damaged)
 
 
 def _log_of_node(path: str) -> str:
@@ -246,23 +247,34 @@ def _examine_partitions(path: str, check: LogCheck) -> Iterator[Diagnosis]:
     yield from diagnose_unchecked(path.rstrip("/"), others)
 
 
-def _examine_state(log: LogReader, source: str) -> Iterator[Diagnosis]:
-    """Yield the diagnoses of the state at the end of a log of files."""
+def _examine_state(check: LogCheck, source: str, *, is_damaged: bool) -> Iterator[Diagnosis]:
+    """Yield the diagnoses of the state at the end of a log, of several copies at their committed
+    end."""
     from raftlog.client import LogKind
     from raftlog.errors import RaftlogError
-    from raftlog_state.check.diagnosis import diagnose_cluster, diagnose_no_state
+    from raftlog_state.check.diagnosis import (
+        diagnose_cluster,
+        diagnose_no_state,
+        diagnose_not_replayed,
+    )
     from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.records import Redactor
 
-    if log.kind is not LogKind.METADATA:
+    if check.log.kind is not LogKind.METADATA:
         return
-    try:
-        images = ImageReader(log, Redactor())
-        image = images.image_at(images.end_offset())
-    except RaftlogError as error:
-        yield diagnose_no_state(error.message(), source)
-        return
-    yield from diagnose_cluster(image, source)
+    image = check.image()
+    if image is None and len(check.copies) > 1:
+        try:
+            images = ImageReader(check.log, Redactor())
+            image = images.image_at(images.end_offset())
+        except RaftlogError as error:
+            if not is_damaged:
+                yield diagnose_no_state(error.message(), source)
+                return
+    if image is None:
+        yield diagnose_not_replayed()
+    else:
+        yield from diagnose_cluster(image, source)
 
 
 # --- Nodes ----------------------------------------------------------------------------------------

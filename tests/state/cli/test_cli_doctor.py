@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cli import run
+from tests.support.cli import rows, run
 from tests.support.log_builder import data_batch
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import appended, served_node
@@ -85,6 +85,15 @@ def test_a_file_of_another_user_is_a_warning(decisions: Path) -> None:
     status, found = examine(decisions)
     assert status == 3
     assert [f"{0:020d}.log" in one["found"] for one in found] == [True]
+
+
+def test_the_state_that_is_examined_is_that_of_raftlog_state() -> None:
+    _, found = examine(NODE.parent / "node-100")
+    partitions = rows("state", "--quiet", NODE.parent / "node-100", "partitions")
+    leaderless = sum(row["leader"] < 0 for row in partitions)
+    text = f"partitions without a leader: {leaderless} of {len(partitions)}"
+    assert leaderless
+    assert any(text in one["found"] for one in found)
 
 
 def test_files_that_cannot_be_read_are_a_problem_not_an_error(tmp_path: Path) -> None:
