@@ -113,6 +113,14 @@ def test_a_snapshot_and_a_replay_to_its_end_show_the_same(
     assert err.endswith(f"is built from snapshot {checkpoint.stem}\n")
 
 
+def test_a_snapshot_is_described_as_committed() -> None:
+    err = run("state", CHECKPOINTS[0], "topics")[2]
+    end_offset = int(CHECKPOINTS[0].name.partition("-")[0])
+    assert err.splitlines()[0] == (
+        f"raftlog: the end offset is {end_offset} (exclusive): the end of this snapshot: committed"
+    )
+
+
 def test_the_end_and_the_base_are_logged() -> None:
     status, _, err = run("state", NODE, "topics")
     assert status == 0

@@ -379,6 +379,11 @@ def _covers(replay: LogReplay, offset: int) -> bool:
 
 _ONE_BATCH: Final = HeaderDecoder(chunk_bytes=16 * 1024)
 _ATTEMPTS_MAX: Final = 5
+_BASES: Final = {
+    SourceKind.DIRECTORY: EndBasis.DIRECTORY,
+    SourceKind.SEGMENT: EndBasis.FILE,
+    SourceKind.CHECKPOINT: EndBasis.SNAPSHOT,
+}
 """Attempts of a look-up whose segments are deleted meanwhile."""
 
 T = TypeVar("T")
@@ -502,8 +507,7 @@ class DirectoryLog(LogReader):
         is_committed_only = isolation is Isolation.READ_COMMITTED
         replay = self.cached.replay() if is_committed_only else None
         offset = self.log_end_offset
-        is_file = self.source in (SourceKind.SEGMENT, SourceKind.CHECKPOINT)
-        basis = EndBasis.FILE if is_file else EndBasis.DIRECTORY
+        basis = _BASES[self.source]
         if self.files.listing.is_embedded and not self._is_quorum_replica():
             basis, holdback_ms = EndBasis.EMBEDDED, 0
         reasons = [describe_end(basis, self.tail)]

@@ -93,6 +93,8 @@ def describe_end(basis: EndBasis, tail: LogTail | None, *, holdback_ms: int = 0)
             text = "the high watermark of the quorum's leader: committed"
         case EndBasis.FILE:
             text = "the end of this one file: its last records may not be committed"
+        case EndBasis.SNAPSHOT:
+            text = "the end of this snapshot: committed"
         case EndBasis.MAJORITY:
             text = "the records that a majority of the voters has: committed"
         case EndBasis.REPLICAS:

@@ -62,7 +62,9 @@ class EndBasis(enum.Enum):
     HIGH_WATERMARK = "high_watermark"
     """The high watermark of the quorum's leader."""
     FILE = "file"
-    """The end of the one file that was given."""
+    """The end of the one segment that was given: its last records may not be committed."""
+    SNAPSHOT = "snapshot"
+    """The end of the one snapshot that was given: committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
