@@ -16,7 +16,7 @@ from .parser import Commands, Parser, first_sentence
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _FILES: Final = frozenset({"PATH", "OTHER", "FILE", "DIR", "TO", "SURVIVOR", "TABLES", "CHANGES"})
-"""Placeholders of arguments that are files or directories."""
+"""``metavar`` of arguments that are files or directories."""
 
 
 # --- raftlog completion ---------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def run_completion(arguments: argparse.Namespace, output: Output, console: Conso
         parser.add_short_helps()
         for _, action in parser.arguments():
             if action.metavar in _FILES:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]  # read by shtab
+                vars(action)["complete"] = shtab.FILE  # an attribute that shtab reads
     output.text(shtab.complete(root, shell=arguments.shell))
     return 0
 
@@ -95,7 +95,7 @@ def manual_page(parser: Parser) -> Iterator[str]:
     about = parser.description or ""
     yield f'.TH "{name.upper()}" "1" "" "raftlog {__version__}" "raftlog"'
     yield ".SH NAME"
-    yield _escaped(f"{name} - {first_sentence(about)}").replace(r" \- ", r" \- ", 1)
+    yield _escaped(f"{name} - {first_sentence(about)}")
     yield ".SH SYNOPSIS"
     operands = parser.synopsis().removeprefix(parser.prog).strip()
     yield f"\\fB{_escaped(parser.prog)}\\fR {_escaped(operands)}"
@@ -114,7 +114,7 @@ def manual_page(parser: Parser) -> Iterator[str]:
 
 def _option(parser: Parser, action: argparse.Action) -> Iterator[str]:
     """Yield an option or a positional argument, and its help."""
-    value = parser.placeholder(action)
+    value = parser.metavar_of(action)
     argument = f" \\fI{_escaped(value)}\\fR" if value else ""
     names = ", ".join(f"\\fB{_escaped(name)}\\fR{argument}" for name in action.option_strings)
     yield ".TP"

@@ -162,8 +162,8 @@ class Parser(argparse.ArgumentParser):
                 if action.help not in (None, argparse.SUPPRESS):
                     yield group.title or "", action
 
-    def placeholder(self, action: argparse.Action) -> str:
-        """Return what an argument's value is called; empty for an option without a value."""
+    def metavar_of(self, action: argparse.Action) -> str:
+        """Return the ``metavar`` of an argument; empty for an option without a value."""
         if action.nargs == 0:
             return ""
         if not action.option_strings:
