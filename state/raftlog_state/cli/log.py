@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from raftlog.client import LogReader
     from raftlog.client.log_handle import Clock
     from raftlog.client.offset_spec import OffsetSpec
-    from raftlog_state.image.delta import RowChange
     from raftlog_state.image.entity_names import RowFilter
     from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.log_changes import LoggedChange
@@ -47,12 +45,6 @@ raftlog log /var/lib/kafka --from '2026-11-21 10:02' --to '2026-11-21 10:05' --p
 raftlog log /var/lib/kafka broker --partitions --from end --follow
 raftlog log --bootstrap-server controller-1:9093 config/topic/orders/retention.ms --json
 """
-
-_NAMES_OF_ROWS: Final = frozenset(
-    {"name", "topic_name", "partition_id", "broker_id", "controller_id", "principal", "user"}
-)
-"""Columns that are in the name of a row already, or that the name of an enum value repeats."""
-_ALWAYS_CHANGED: Final = "partition_epoch"
 
 
 def add_log(commands: Commands) -> None:
@@ -184,8 +176,7 @@ def follow_changes(
 def json_line(logged: LoggedChange) -> str:
     """Return a change as a JSON object: its record, then a difference as of ``raftlog diff``."""
     from raftlog.client.offset_spec import time_text
-
-    from .state_text import change_json
+    from raftlog_state.image.change_text import change_json
 
     found: dict[str, Any] = {
         "offset": logged.offset,
@@ -202,58 +193,7 @@ def json_line(logged: LoggedChange) -> str:
 def text_line(logged: LoggedChange) -> str:
     """Return a change as text: time, offset, leader epoch, name, and what changed."""
     from raftlog.client.offset_spec import time_text
+    from raftlog_state.image.change_text import what_changed
 
     at = f"{time_text(logged.timestamp_ms)}  {logged.offset:>8}  {logged.leader_epoch:>5}"
     return f"{at}  {logged.name}  {what_changed(logged.change)}"
-
-
-def what_changed(change: RowChange) -> str:
-    """Return what changed in a row, before and after."""
-    from raftlog_state.image import Entity
-    from raftlog_state.image.delta import Op
-
-    from .state_text import change_json
-
-    found = change_json(change)
-    if change.entity is Entity.CONFIG:
-        return _change_of_config(change)
-    if change.op is Op.DELETE:
-        return "deleted"
-    if "after" in found:
-        verb = "in the snapshot" if change.op is Op.READ else "created"
-        values = (f"{name} {_text(value)}" for name, value in _shown(found["after"]))
-        return f"{verb}: {', '.join(values)}"
-    changed = dict(found["changed"])
-    if len(changed) > 1:
-        changed.pop(_ALWAYS_CHANGED, None)
-    if not changed:
-        return "written again, no visible change"
-    return ", ".join(
-        f"{name} {_text(values['before'])} -> {_text(values['after'])}"
-        for name, values in changed.items()
-    )
-
-
-def _change_of_config(change: RowChange) -> str:
-    from raftlog_state.image import ConfigRow
-    from raftlog_state.image.delta import Op
-
-    before, after = (
-        row.value if isinstance(row, ConfigRow) else "(not set)"
-        for row in (change.before, change.after)
-    )
-    return f"in the snapshot: {after}" if change.op is Op.READ else f"{before} -> {after}"
-
-
-def _shown(row: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [
-        (name, value)
-        for name, value in row.items()
-        if name not in _NAMES_OF_ROWS and f"{name}_name" not in row and value not in (None, "", [])
-    ]
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

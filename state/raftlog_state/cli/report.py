@@ -79,8 +79,6 @@ def run_report(arguments: argparse.Namespace, output: Output, console: Console) 
 
     from raftlog_state.report.page import chart_library
 
-    from .log import what_changed
-
     chart_library()  # fails now, and not after a long log has been read
     with _replacing(arguments.output) as file:
         with open_source(arguments) as log:
@@ -90,7 +88,7 @@ def run_report(arguments: argparse.Namespace, output: Output, console: Console) 
         elif suffix == ".svg":
             data = report.svg().encode()
         else:
-            data = report.html(what_changed).encode()
+            data = report.html().encode()
         with _output_errors(arguments.output):
             file.write(data)
             file.flush()

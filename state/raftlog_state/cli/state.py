@@ -346,9 +346,8 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
         arguments.parser.error("--changes and --as are mutually exclusive")
     check_export(arguments)
 
+    from raftlog_state.image.change_text import change_json
     from raftlog_state.image.differences import IGNORABLE, NO_COLUMNS, diff
-
-    from .state_text import change_json
 
     before, after = (
         _states_of_two(arguments, console) if has_other else _states_of_one(arguments, console)

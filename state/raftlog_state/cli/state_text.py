@@ -1,4 +1,4 @@
-"""Cluster state and its differences as JSON, one row a line, and cluster state as tables.
+"""Cluster state as JSON, one row a line, and as tables.
 
 Columns that a snapshot does not contain (the broker that allocated the last block of producer ids)
 are omitted, so that the state at an offset does not depend on the snapshot that was loaded.
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from raftlog.client.offset_spec import time_text
 from raftlog.errors import OptionError
@@ -19,13 +19,10 @@ from raftlog_state.image import (
     STATE_ENTITIES,
     Entity,
     MetadataImage,
-    PartitionRow,
-    Row,
-    row_json,
     table_of,
 )
-from raftlog_state.image.delta import Op, RowChange
-from raftlog_state.image.differences import IGNORABLE, NO_COLUMNS
+from raftlog_state.image.change_text import compared_json
+from raftlog_state.image.differences import IGNORABLE
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import to_json_text
 
@@ -51,7 +48,7 @@ def print_image(image: MetadataImage, output: Output) -> None:
     end = json_text(head)[:-1]
     for entity in STATE_ENTITIES:
         output.line(f"{end},")
-        rows = [json_text(_row(row)) for row in image.rows(entity)]
+        rows = [json_text(compared_json(row)) for row in image.rows(entity)]
         output.line(f'"{table_of(entity)}":[')
         output.lines(f"{row}," for row in rows[:-1])
         output.lines(rows[-1:])
@@ -83,7 +80,7 @@ def print_table(
 
 
 def _rows(image: MetadataImage, entity: Entity) -> Iterable[dict[str, object]]:
-    return map(_row, image.rows(entity))
+    return map(compared_json, image.rows(entity))
 
 
 def _columns_of(entity: Entity) -> list[str]:
@@ -200,33 +197,3 @@ def print_records(image: MetadataImage, output: Output) -> None:
     for record in image_records(image):
         output.line(f'{{"offset":{offset},{prefix}{to_json_text(record)[1:]}')
         offset += 1
-
-
-def change_json(change: RowChange, ignored: frozenset[str] = NO_COLUMNS) -> dict[str, Any]:
-    """Return one difference as JSON data, without ``ignored`` columns of a changed row."""
-    line: dict[str, Any] = {"entity": change.entity, "key": list(change.key)}
-    row = change.after or change.before
-    if isinstance(row, PartitionRow):
-        line["topic_name"] = row.topic_name
-    line["op"] = change.op
-    if change.before is not None and change.after is not None:
-        assert change.op in (Op.UPDATE, Op.READ), "a row in both states"
-        before, after = _row(change.before), _row(change.after)
-        line["changed"] = {
-            name: {"before": before[name], "after": after[name]}
-            for name in change.changed
-            if name in after and name not in ignored
-        }
-    elif change.after is not None:
-        line["after"] = _row(change.after)
-    elif change.before is not None:
-        line["before"] = _row(change.before)
-    return line
-
-
-def _row(row: Row) -> dict[str, object]:
-    kept = row_json(row)
-    for column in fields(row):
-        if not column.compare:
-            del kept[column.name]
-    return kept

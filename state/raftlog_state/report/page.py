@@ -12,34 +12,30 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import Final
 
 from raftlog.client.offset_spec import time_text
 from raftlog.errors import OptionError
 from raftlog.printable import printable
 from raftlog_state.image import STATE_ENTITIES, Entity, MetadataImage, table_of
-from raftlog_state.image.delta import Op, RowChange
+from raftlog_state.image.change_text import what_changed
+from raftlog_state.image.delta import Op
 from raftlog_state.image.differences import differences
 from raftlog_state.image.entity_names import name_of
 
 from .charts import duration_text, specification
 from .history import ClusterHistory, Event, Events
 
-if TYPE_CHECKING:
-    import types
-
 DIFFERENCES_MAX: Final = 200
 """Rows that differ and are listed, of each entity."""
 TEXT_CHARACTERS_MAX: Final = 400
 _OPS: Final = ((Op.CREATE, "created"), (Op.UPDATE, "changed"), (Op.DELETE, "deleted"))
 _NAMED_EXTRA: Final = 'pip install "raftlog[report]"'
-
-Describe = Callable[[RowChange], str]
-"""Function that returns what changed in a row, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +48,7 @@ class Report:
     after: MetadataImage
     history: ClusterHistory
 
-    def html(self, describe: Describe) -> str:
+    def html(self) -> str:
         """Return the report as one HTML file. Raises ``OptionError`` without ``vl-convert``."""
         bundle = _script()
         digest = base64.b64encode(hashlib.sha256(bundle.encode()).digest()).decode()
@@ -60,7 +56,7 @@ class Report:
         return "\n".join(
             (
                 _HEAD.format(title=_text(self._title()), digest=digest),
-                *self._sections(describe),
+                *self._sections(),
                 f'<script type="application/json" id="charts-data">{charts}</script>',
                 f"<script>{bundle}</script>",
                 "</body></html>\n",
@@ -80,7 +76,7 @@ class Report:
     def _title(self) -> str:
         return "Cluster" if self.cluster_id is None else f"Cluster {self.cluster_id}"
 
-    def _sections(self, describe: Describe) -> Iterator[str]:
+    def _sections(self) -> Iterator[str]:
         history = self.history
         start, end = time_text(history.start_ms), time_text(history.now_ms)
         first, last = self.before.offset + 1, self.after.offset + 1
@@ -94,7 +90,7 @@ class Report:
         yield '<p class="hint">Drag moves all charts in time, Shift and the wheel zoom, a double '
         yield "click shows everything again.</p>"
         yield '<div id="charts"><noscript>The charts need JavaScript.</noscript></div>'
-        yield from _differences(self.before, self.after, describe)
+        yield from _differences(self.before, self.after)
         yield from _events("Topics created and deleted", history.topics)
         yield from _events("Changes of configs", history.configs)
 
@@ -112,7 +108,7 @@ class Report:
         yield "</div>"
 
 
-def _differences(before: MetadataImage, after: MetadataImage, describe: Describe) -> Iterator[str]:
+def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[str]:
     """Yield what differs between the states: a table of numbers, and the first rows."""
     yield "<h2>What differs between the start and the end</h2>"
     numbers, rows = [], []
@@ -123,7 +119,7 @@ def _differences(before: MetadataImage, after: MetadataImage, describe: Describe
             if counts.total() <= DIFFERENCES_MAX:
                 row = change.after or change.before
                 assert row is not None, "a change has a row"
-                rows.append([name_of(row), describe(change)])
+                rows.append([name_of(row), what_changed(change)])
         if counts:
             numbers.append([table_of(entity), *(str(counts[op]) for op, _ in _OPS)])
             if counts.total() > DIFFERENCES_MAX:
@@ -181,7 +177,7 @@ def _script() -> str:
     return bundle
 
 
-def chart_library() -> types.ModuleType | Any:
+def chart_library() -> ModuleType:
     """Return the library that draws charts: 90 MB, which only reports need.
 
     Raises ``OptionError`` if it is not installed.

@@ -17,7 +17,6 @@ import pytest
 from tests.support.cli import run
 
 import raftlog
-from raftlog_state.cli.log import what_changed
 from raftlog_state.image import Entity, MetadataImage, PartitionRow
 from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.records import ConfigRecord, PartitionRecord, TopicRecord, encode
@@ -252,7 +251,7 @@ def test_a_report_on_100_000_partitions_is_small() -> None:
             history.add(RecordChanges(at, at, 1, time_ms, "PARTITION_CHANGE_RECORD", (change,)))
     history.finish(START_MS + 3 * count * 40)
     found = Report(source="x", cluster_id="c", before=before, after=after, history=history)
-    page = found.html(what_changed)
+    page = found.html()
     assert len(page) < HTML_BYTES_MAX
     spec = json.loads(Elements(page).scripts[0])
     shown = {

@@ -1,0 +1,92 @@
+"""Changes of rows as JSON data and as text, such as ``leader 1 -> 2, isr [1,2] -> [2]``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any, Final
+
+from .delta import Op, RowChange
+from .differences import NO_COLUMNS
+from .rows import ConfigRow, Entity, PartitionRow, Row, row_json
+
+_NAMES_OF_ROWS: Final = frozenset(
+    {"name", "topic_name", "partition_id", "broker_id", "controller_id", "principal", "user"}
+)
+"""Columns that are in the name of a row already, or that the name of an enum value repeats."""
+_ALWAYS_CHANGED: Final = "partition_epoch"
+
+
+def compared_json(row: Row) -> dict[str, object]:
+    """Return a row as JSON data, without the columns that a snapshot does not contain."""
+    kept = row_json(row)
+    for column in fields(row):
+        if not column.compare:
+            del kept[column.name]
+    return kept
+
+
+def change_json(change: RowChange, ignored: frozenset[str] = NO_COLUMNS) -> dict[str, Any]:
+    """Return one difference as JSON data, without ``ignored`` columns of a changed row."""
+    line: dict[str, Any] = {"entity": change.entity, "key": list(change.key)}
+    row = change.after or change.before
+    if isinstance(row, PartitionRow):
+        line["topic_name"] = row.topic_name
+    line["op"] = change.op
+    if change.before is not None and change.after is not None:
+        assert change.op in (Op.UPDATE, Op.READ), "a row in both states"
+        before, after = compared_json(change.before), compared_json(change.after)
+        line["changed"] = {
+            name: {"before": before[name], "after": after[name]}
+            for name in change.changed
+            if name in after and name not in ignored
+        }
+    elif change.after is not None:
+        line["after"] = compared_json(change.after)
+    elif change.before is not None:
+        line["before"] = compared_json(change.before)
+    return line
+
+
+def what_changed(change: RowChange) -> str:
+    """Return what changed in a row, before and after."""
+    found = change_json(change)
+    if change.entity is Entity.CONFIG:
+        return _change_of_config(change)
+    if change.op is Op.DELETE:
+        return "deleted"
+    if "after" in found:
+        verb = "in the snapshot" if change.op is Op.READ else "created"
+        values = (f"{name} {_text(value)}" for name, value in _shown(found["after"]))
+        return f"{verb}: {', '.join(values)}"
+    changed = dict(found["changed"])
+    if len(changed) > 1:
+        changed.pop(_ALWAYS_CHANGED, None)
+    if not changed:
+        return "written again, no visible change"
+    return ", ".join(
+        f"{name} {_text(values['before'])} -> {_text(values['after'])}"
+        for name, values in changed.items()
+    )
+
+
+def _change_of_config(change: RowChange) -> str:
+    before, after = (
+        row.value if isinstance(row, ConfigRow) else "(not set)"
+        for row in (change.before, change.after)
+    )
+    return f"in the snapshot: {after}" if change.op is Op.READ else f"{before} -> {after}"
+
+
+def _shown(row: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [
+        (name, value)
+        for name, value in row.items()
+        if name not in _NAMES_OF_ROWS and f"{name}_name" not in row and value not in (None, "", [])
+    ]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
