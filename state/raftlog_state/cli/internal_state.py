@@ -28,9 +28,13 @@ if TYPE_CHECKING:
     from raftlog_state.records import Redactor
 
 HANGING_TRANSACTIONS: Final = "hanging_transactions"
-JOINED_KINDS: Final = ("lag", HANGING_TRANSACTIONS, "remote_segments")
-"""Kinds that also depend on the other partitions of the node."""
-INTERNAL_KINDS: Final = ("consumer_offsets", "groups", *JOINED_KINDS)
+INTERNAL_KINDS: Final = (
+    "consumer_offsets",
+    "groups",
+    "lag",
+    HANGING_TRANSACTIONS,
+    "remote_segments",
+)
 """Kinds of the state of internal logs, but for ``transactions``."""
 TRANSACTION_TIMEOUT_MINUTES: Final = 15
 """Default of ``--max-transaction-timeout`` (Kafka: of ``transaction.max.timeout.ms``)."""
@@ -191,7 +195,7 @@ def _joined_rows(
     arguments: argparse.Namespace,
     console: Console,
 ) -> list[Row]:
-    """Return the rows of one of ``JOINED_KINDS``."""
+    """Return the rows of one of ``JOINED_KINDS`` of ``joined_rows``."""
     from raftlog.client.log_handle import Clock
     from raftlog_state.internal import joined_rows
 

@@ -12,6 +12,8 @@ from tests.support.cli import rows, run
 from tests.support.internal_records import DATA, GROUPS_NODE, InternalLogFile
 from tests.support.small_logs import copy_log
 
+from raftlog_state.cli.internal_state import INTERNAL_KINDS
+from raftlog_state.internal.joined_rows import JOINED_KINDS
 from raftlog_state.internal.rows import ROW_KINDS
 
 METADATA_NODE = DATA / "kraft-logs" / "three-nodes-4.3.1" / "node-100"
@@ -196,6 +198,11 @@ def test_a_nodes_directory_that_only_may_be_entered_is_an_error_of_access(
     status, out, err = run("state", "--quiet", node / "__consumer_offsets-1", "lag")
     assert (status, out) == (2, "")
     assert f"[RAFTLOG_LOG_ACCESS] {node} cannot be read: permission denied" in err
+
+
+def test_the_command_has_every_kind_of_rows() -> None:
+    """Its names are written again, because a parser does not import what replays logs."""
+    assert {*INTERNAL_KINDS, "transactions"} == ROW_KINDS.keys() | JOINED_KINDS.keys()
 
 
 # --- Joined with other partitions of the node -----------------------------------------------------
