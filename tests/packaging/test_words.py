@@ -20,9 +20,7 @@ DOCUMENTS = (
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "benchmarks/README.md",
-    "docs/attacks.md",
-    "docs/backup-and-rescue.md",
-    "docs/spark.md",
+    *(f"docs/{path.name}" for path in sorted((HOME / "docs").glob("*.md"))),
 )
 
 BANNED = {
