@@ -134,7 +134,8 @@ class ImageReader:
         for next_offset in advance(loader, scans, self._redactor):
             self._console.progress(next_offset - start_offset, end_offset - start_offset)
         self._log_omissions(loader)
-        self._console.log(f"the state at end offset {end_offset} is built from {self._base}")
+        if end_offset:  # else it is the empty state
+            self._console.log(f"the state at end offset {end_offset} is built from {self._base}")
         return loader.image
 
     def _check_end(self, end_offset: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import json
 import os
 import re
@@ -106,6 +108,17 @@ def test_the_page_requests_nothing_and_runs_only_its_own_script(tmp_path: Path) 
     assert policy.startswith("default-src 'none'")
     assert re.search(r"script-src 'sha256-[\w+/=]+'$", policy)
     assert [tag for tag, _ in page.tags].count("script") == 2
+    digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    assert policy.endswith(f"'sha256-{digest}'"), "a browser runs a script with this hash only"
+
+
+def test_the_log_and_its_end_are_described_once(tmp_path: Path) -> None:
+    status, _, err = run("report", NODE, "-o", tmp_path / "c.svg")
+    assert status == 0
+    assert [line.split(":")[1].strip() for line in err.splitlines()] == [
+        "the end offset is 3131 (exclusive)",
+        "the state at end offset 3131 is built from the start of the log",
+    ]
 
 
 def test_names_and_values_of_a_log_are_texts_not_markup(tmp_path: Path, evil: Path) -> None:
