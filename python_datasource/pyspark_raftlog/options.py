@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
-import glob
 import json
 import os
 import re
@@ -286,7 +285,9 @@ class RaftlogOptions:
         plain, *others = _WILDCARD.split(name, maxsplit=1)
         if self.nodes is not None or not others or plain.rpartition("-")[0] not in INTERNAL_LOGS:
             return self
-        found = partitions_among(sorted(glob.glob(self.path)))
+        from raftlog.client.inspection import expand
+
+        found = partitions_among(expand(self.path))
         if not found:
             raise LogNotFoundError(path=self.path, remedy="check the pattern of partitions")
         sources = tuple(

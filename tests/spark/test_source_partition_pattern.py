@@ -14,9 +14,9 @@ from tests.support.internal_records import GROUPS_NODE, InternalLogFile
 
 from pyspark_raftlog import RaftlogDataSource, lag
 from pyspark_raftlog.options import RaftlogOptions
-from pyspark_raftlog.reader import RaftlogReader
+from pyspark_raftlog.reader import RaftlogReader, open_source
 from pyspark_raftlog.sources_reader import RaftlogSourcesReader, RaftlogSourcesStreamReader
-from raftlog.errors import DataLossError, LogNotFoundError, OptionError
+from raftlog.errors import DataLossError, LogAccessError, LogNotFoundError, OptionError
 from raftlog_state.source_rows.columns import arrow_schema
 
 COLUMNS = ("partition", "offset", "recordType", "recordKey", "record")
@@ -102,6 +102,16 @@ def test_a_partition_that_appears_is_read_after_a_restart(tmp_path: Path) -> Non
     InternalLogFile(tmp_path / "__transaction_state-1").append((b"\x00\x00\x00\x01u", None))
     restarted = stream(tmp_path / "__transaction_state-[0-9]*")
     assert rows(restarted, end, latest(restarted, end)) == [(1, 0)]
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error_of_access(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for pattern in ("__consumer_offsets-*", "*/__consumer_offsets-[0-9]", "node-*"):
+        with pytest.raises(LogAccessError, match=r"loop.* cannot be read"):
+            open_source(options(loop / pattern))
+    with pytest.raises(LogNotFoundError):
+        options(tmp_path / "none" / "__consumer_offsets-*")
 
 
 @pytest.mark.spark

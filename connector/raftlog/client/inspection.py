@@ -53,6 +53,14 @@ def list_names(directory: str) -> list[str]:
     return LocalStorage().list_names(directory)
 
 
+def expand(pattern: str) -> list[str]:
+    """Return the paths that match a shell pattern, sorted.
+
+    Raises ``LogAccessError`` if there are none as the directory before it cannot be listed.
+    """
+    return LocalStorage().expand(pattern)
+
+
 def files_of_others(files: LogFiles) -> list[str]:
     """Return the segments and snapshots that users beside the owner and its group may read."""
     paths = [files.segment_path(offset) for offset in files.listing.segments]

@@ -128,9 +128,19 @@ class LocalStorage:
         return opened()
 
     def expand(self, pattern: str) -> list[str]:
-        """Return the paths that match a shell pattern, sorted."""
+        """Return the paths that match a shell pattern, sorted.
+
+        Raises ``LogAccessError`` if there are none as the directory before it cannot be listed.
+        """
         with _errors_of(pattern, _read_error):
-            return sorted(glob.glob(pattern))
+            found = sorted(glob.glob(pattern))  # it takes such a directory for an empty one
+        directory = pattern
+        while not found and glob.has_magic(directory):
+            directory = os.path.dirname(directory)
+        if not found and directory != pattern:
+            with contextlib.suppress(LogNotFoundError, NotALogError):
+                self.list_names(directory or os.curdir)
+        return found
 
 
 @contextmanager

@@ -87,7 +87,10 @@ class Storage(Protocol):
         ...
 
     def expand(self, pattern: str) -> list[str]:
-        """Return the paths that match a shell pattern (``*``, ``?``, ``[...]``), sorted."""
+        """Return the paths that match a shell pattern (``*``, ``?``, ``[...]``), sorted.
+
+        Raises ``LogAccessError`` if there are none as the directory before it cannot be listed.
+        """
         ...
 
 

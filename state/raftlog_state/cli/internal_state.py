@@ -8,7 +8,6 @@ transactions and remote segments are joined with the other partitions in the nod
 from __future__ import annotations
 
 import argparse
-import glob
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -120,14 +119,14 @@ def _partitions(path: str | None, topic: str) -> list[str]:
 
     Raises ``OptionError`` if there are none, ``LogError`` if the directory cannot be listed.
     """
-    from raftlog.client.inspection import list_names
+    from raftlog.client.inspection import expand, list_names
     from raftlog.errors import OptionError
     from raftlog_state.records.internal_logs import partitions_among
 
     if path is None:
         raise OptionError(option="PATH", reason=f"is required: partitions of {topic}")
     if any(letter in path for letter in "*?["):
-        paths = sorted(glob.glob(path))
+        paths = expand(path)
     elif any(_is_partition(name, topic) for name in _ends(path)):
         return [path]
     else:

@@ -174,6 +174,7 @@ def test_a_directory_that_cannot_be_listed_is_no_directory_without_partitions(
     loop.symlink_to(loop)
     for path, text in (
         (loop, "[RAFTLOG_LOG_ACCESS]"),
+        (loop / "__consumer_offsets-*", "[RAFTLOG_LOG_ACCESS]"),
         (tmp_path / "none", "[RAFTLOG_LOG_NOT_FOUND]"),
         (METADATA_NODE / "meta.properties", "[RAFTLOG_NOT_A_LOG]"),
     ):
