@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
 from raftlog.append import AppendRequest, Failed
-from raftlog.errors import AppendUnknownError
+from raftlog.errors import AppendUnknownError, DiskFailedError, LogClosedError
+from raftlog.node.raft_client import Steps
 from raftlog.node.raft_node import Notification
 from raftlog.quorum.effects import RoleChanged
 from raftlog.quorum.messages import Response, VersionsRequest
 from raftlog.quorum.roles import Leader
+from raftlog.records.batch import RecordBatch
+from tests.node.listeners.test_listener_contract import Recorder
 from tests.support.one_replica import OneReplica
+
+FAILURE: Final = DiskFailedError(path="/data", reason="a failed write")
 
 
 class EndsWhenElected(OneReplica):
@@ -60,3 +70,47 @@ def test_a_node_that_has_ended_accepts_no_input() -> None:
     assert not replies
     assert not one.raft_node.deliver()
     assert (len(one.notifications), one.replica.log.end_offset) == (notified_count, end_offset)
+
+
+class Failing(OneReplica):
+    """Node whose failures are recorded."""
+
+    def __init__(self) -> None:
+        self.errors: Final[list[Exception]] = []
+        super().__init__()
+
+    def failed(self, error: Exception) -> None:
+        self.errors.append(error)
+
+
+class FailsInItsCall(Recorder):
+    """Listener that ends its node by a failed append, which it ignores or raises."""
+
+    def __init__(self, one: Failing, *, raises: bool) -> None:
+        super().__init__()
+        self._one = one
+        self._raises = raises
+
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> Steps:
+        super().handle_commit(batches)
+        self._one.raft_node.fail(FAILURE)
+        if self._raises:
+            raise LogClosedError(reason="the replica has stopped")
+        return None
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_no_listener_is_called_after_the_node_has_failed_in_the_call_of_one(raises: bool) -> None:
+    one = Failing()
+    one.elect()
+    failing, other = FailsInItsCall(one, raises=raises), Recorder()
+    one.listeners.register(failing)
+    one.listeners.register(other)
+    one.raft_node.deliver()
+    assert failing.next_offset == 1
+    one.shut_down()
+    for listener in (failing, other):
+        assert not listener.leaders
+        assert not listener.shutdown_count
+    assert not other.next_offset
+    assert one.errors == [FAILURE], "the first error is the reason"

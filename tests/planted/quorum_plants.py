@@ -337,6 +337,13 @@ QUORUM_PLANTS: Final = (
         tests=("tests/node/test_raft_node.py",),
     ),
     Plant(
+        bug="listeners are called after the node has failed in the call of one",
+        path=f"{NODE}/raft_node.py",
+        old="        self.listeners.close()\n",
+        new="",
+        tests=("tests/node/test_raft_node.py",),
+    ),
+    Plant(
         bug="a leader without disk space keeps its role although another voter may have space",
         path=f"{NODE}/raft_node.py",
         old="        self.step(Resign(core.epoch))\n",

@@ -141,8 +141,6 @@ class Driver:
     # --- the end ----------------------------------------------------------------------------------
 
     def failed(self, error: Exception) -> None:
-        if self.ended.done():
-            return
         if isinstance(error, RaftlogError):
             self.ended.set_result(error)
         else:

@@ -299,16 +299,25 @@ class RaftListeners:
             return True  # a listener has appended records: deliver them later
         self._is_polling = True
         try:
-            more = [one.advance() for one in list(self._all)]
+            more = [one.advance() for one in list(self._all) if not one.is_removed]
         finally:
             self._is_polling = False
         return any(more)
 
     def begin_shutdown(self) -> None:
         """Notify all listeners of the shutdown, and remove them."""
-        listening, self._all = self._all, []
-        for one in listening:
+        for one in self._remove_all():
             one.listener.begin_shutdown()
+
+    def close(self) -> None:
+        """Remove all listeners, at the end of the replica: a running ``poll`` calls no other."""
+        self._remove_all()
+
+    def _remove_all(self) -> list[_ListenerContext]:
+        removed, self._all = self._all, []
+        for one in removed:
+            one.is_removed = True
+        return removed
 
 
 class _ListenerContext:
@@ -316,6 +325,7 @@ class _ListenerContext:
 
     def __init__(self, replica: Replica, listener: RaftListener, chunk_bytes_max: int) -> None:
         self.listener: Final = listener
+        self.is_removed = False
         self.next_offset = 0
         self.leaders: Final[deque[LeaderChanged]] = deque()
         """Leader changes not delivered yet, the oldest first."""
@@ -334,7 +344,7 @@ class _ListenerContext:
         if self._steps is not None:
             return True
         self.next_offset = self._steps_end
-        while self.leaders and self._notify_leader(self.leaders[0]):
+        while not self.is_removed and self.leaders and self._notify_leader(self.leaders[0]):
             self.leaders.popleft()
         return self.next_offset < (self._replica.core.high_watermark or 0)
 

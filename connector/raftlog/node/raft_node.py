@@ -6,8 +6,8 @@ Invariants:
    ``Runner``, in order: the driver of a process, a simulated node and the nodes of tests are
    runners of the same object. It is not thread-safe.
 2. The first ``LogError``, or a listener that raises ``RaftlogError``, ends the node: pending
-   appends complete with an unknown outcome, and nothing is sent any more. Nothing is retried on a
-   failed log, and a replica is not used after an incomplete step.
+   appends complete with an unknown outcome, nothing is sent and no listener is called any more.
+   Nothing is retried on a failed log, and a replica is not used after an incomplete step.
 3. Pending appends, waiters and delayed fetches are checked after every step.
 4. A leader whose disk is full resigns, if there are other voters: their disks may have space. It
    does so at most once in ``DISK_FULL_RESIGN_INTERVAL_MS``, in case all disks are full.
@@ -85,7 +85,7 @@ class Runner(Protocol):
         """Call a function after some seconds, as ``asyncio.loop.call_later``."""
 
     def failed(self, error: Exception, /) -> None:
-        """Handle the end of the node: an error of the log or a listener, or a bug."""
+        """Handle the end of the node: the first error of the log or a listener, or a bug."""
 
 
 @dataclass(slots=True, eq=False)
@@ -389,7 +389,9 @@ class RaftNode:
 
     def fail(self, error: Exception) -> None:
         """End the node after an error of the log or a listener, or a bug: a step may be
-        incomplete."""
+        incomplete. An error after its end is a consequence."""
+        if self._is_over:
+            return
         self._is_over = True
         self._runner.failed(error)
         self.end()
@@ -398,6 +400,7 @@ class RaftNode:
         """Complete all that waits: appends with an unknown outcome for this reason. There are no
         outputs any more."""
         self._is_over = True
+        self.listeners.close()
         self._appends.abandon(reason)
         self._purgatory.close(lambda: self._unknown(reason))
         self.fetches.close()
