@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from raftlog.errors import (
     StaleCommitError,
 )
 from raftlog.log.reading.transactions import CommitName
+from raftlog.node import pending_appends, purgatory
 from raftlog.records.builder import ProducerStamp
 from tests.support.one_replica import OneReplica
 
@@ -87,6 +91,41 @@ def test_a_duplicate_of_a_committed_append_does_not_wait_for_later_ones() -> Non
     assert not one.raft_node.waiting_append_count
     ends = [done.value.end_offset for done in one.results.values() if isinstance(done, Done)]
     assert ends == [ends[0], ends[0], ends[0] + 1, ends[0] + 2]
+
+
+def lines_of_a_step(pending_count: int) -> int:
+    """Return the number of lines of the modules of pending appends that a step executes."""
+    one = OneReplica()
+    one.elect()
+    one.is_held = True
+    for sequence in (0, 1):
+        one.submit(batch_of(sequence))
+    duplicates = [batch_of(0) for _ in range(pending_count)]
+    empty = [AppendRequest(records=(), deadline_ms=1e12) for _ in range(pending_count)]
+    one.submit(*duplicates, *empty)
+    assert one.raft_node.waiting_append_count == 2 + 2 * pending_count
+    files = {pending_appends.__file__, purgatory.__file__}
+    executed_count, before = 0, sys.gettrace()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal executed_count
+        if frame.f_code.co_filename not in files:
+            return None
+        executed_count += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        one.pass_time(0)
+    finally:
+        sys.settrace(before)
+    one.release()
+    assert all(isinstance(one.results[request], Done) for request in (*duplicates, *empty))
+    return executed_count
+
+
+def test_a_step_does_not_look_at_each_pending_append() -> None:
+    assert lines_of_a_step(200) == lines_of_a_step(2) > 0
 
 
 class Space:

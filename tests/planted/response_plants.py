@@ -412,9 +412,27 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a duplicate waits for the appends before it",
         path=f"{NODE}/pending_appends.py",
-        old="        (waiting if is_in_order and not one.ticket else self._others).append(one)\n",
-        new="        (waiting if not one.ticket else self._others).append(one)\n",
+        old="        elif not waiting or waiting[-1].end_offset <= one.end_offset:\n",
+        new="        elif True:\n",
         tests=("tests/node/test_leader_appends.py",),
+    ),
+    Plant(
+        bug="each step looks at all pending appends",
+        path=f"{NODE}/pending_appends.py",
+        old="        for one in self._others.pop_below(high_watermark + 1):\n",
+        new="""        for one in self._others.pop_below(sys.maxsize):
+            if one.end_offset > high_watermark:
+                self._others.add(one.end_offset, one)
+                continue
+""",
+        tests=("tests/node/test_leader_appends.py",),
+    ),
+    Plant(
+        bug="appends of a lost leadership are acknowledged",
+        path=f"{NODE}/pending_appends.py",
+        old="                self._complete(one.request, self._lost(one))\n",
+        new="                self._complete(one.request, one.result)\n",
+        tests=("tests/node/apis/test_leader_appends.py", "tests/quorum/test_read_index.py"),
     ),
     Plant(
         bug="appends of a lost connection are submitted",

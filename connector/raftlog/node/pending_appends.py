@@ -13,11 +13,13 @@ Invariants:
 5. An append that does not fit on the disk is rejected, together with the appends submitted with it,
    and the leader continues. Later appends of its ``InOrderGate`` are rejected too.
 6. The records of a written append are released; only its result is kept.
-7. A higher high watermark costs as much as the appends that it completes, however many wait.
+7. A step costs as much as the appends that it completes or confirms, however many are pending.
+8. All pending appends are of one epoch.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,6 +50,7 @@ from raftlog.errors import (
 from raftlog.quorum.events import ReadIndex
 from raftlog.quorum.roles import Leader
 
+from .purgatory import BucketQueue
 from .replica import Outgoing, Replica
 
 _IMMEDIATE: Final = (DiskFullError, AppendUnknownError)
@@ -72,7 +75,6 @@ class PendingAppend:
     result: RequestResult
     is_empty: bool
     """Whether the request has no records."""
-    epoch: int
     end_offset: int
     ticket: int
 
@@ -86,16 +88,20 @@ class PendingAppends:
         """``complete`` is called once for each request, with its result."""
         self._replica: Final = replica
         self._complete = complete
+        self._epoch: int | None = None
+        """Epoch of all pending appends, in which this node leads; None while it does not lead."""
         self._waiting: Final[deque[PendingAppend]] = deque()
-        """Without a ticket, ascending by end offset and epoch."""
-        self._others: list[PendingAppend] = []
-        """All others: with a ticket, or duplicates of earlier appends."""
+        """Without a ticket, ascending by end offset."""
+        self._unconfirmed: Final[deque[PendingAppend]] = deque()
+        """With a ticket that is not confirmed, ascending."""
+        self._others: Final[BucketQueue[PendingAppend]] = BucketQueue()
+        """All others by end offset: with a confirmed ticket, or duplicates of earlier appends."""
         self._last_ticket = 0
         self._confirmed_ticket = 0
 
     @property
     def waiting_count(self) -> int:
-        return len(self._waiting) + len(self._others)
+        return len(self._waiting) + len(self._unconfirmed) + len(self._others)
 
     def submit(
         self, requests: Sequence[AppendRequest], *, now_ms: int, time_ms: int
@@ -105,12 +111,12 @@ class PendingAppends:
         After an error of the storage the replica has ended, and ``abandon`` must follow.
         """
         replica = self._replica
-        role = replica.core.role
         refusal = replica.append_refusal()
-        if refusal is not None or not isinstance(role, Leader):
+        if refusal is not None:
             for request in requests:
-                self._refuse(request, failed(refusal or self._not_leader()))
+                self._refuse(request, failed(refusal))
             return []
+        self.poll()
         before = replica.log.end_offset
         results = self._write(requests, time_ms)
         outgoing: list[Outgoing] = []
@@ -125,7 +131,7 @@ class PendingAppends:
             request.records = ()
             ticket = self._ticket_for(result, is_empty=is_empty)
             end_offset = self._end_to_wait_for(result)
-            self._add(PendingAppend(request, result, is_empty, role.epoch, end_offset, ticket))
+            self._add(PendingAppend(request, result, is_empty, end_offset, ticket))
         if self._last_ticket != last_ticket:
             confirm = ReadIndex(self._last_ticket)
             outgoing += replica.step(confirm, now_ms=now_ms, time_ms=time_ms)
@@ -134,8 +140,12 @@ class PendingAppends:
 
     def _add(self, one: PendingAppend) -> None:
         waiting = self._waiting
-        is_in_order = not waiting or waiting[-1].end_offset <= one.end_offset
-        (waiting if is_in_order and not one.ticket else self._others).append(one)
+        if one.ticket:
+            self._unconfirmed.append(one)
+        elif not waiting or waiting[-1].end_offset <= one.end_offset:
+            waiting.append(one)
+        else:
+            self._others.add(one.end_offset, one)
 
     def _refuse(self, request: AppendRequest, refused: Failed) -> None:
         """Complete a rejected request immediately."""
@@ -185,31 +195,31 @@ class PendingAppends:
         """Complete the appends that are final, after a new high watermark or a leader change."""
         role = self._replica.core.role
         epoch = role.epoch if isinstance(role, Leader) else None
+        if epoch != self._epoch:
+            self._epoch = epoch
+            for one in self._remove_all():
+                self._complete(one.request, self._lost(one))
         high_watermark = self._replica.core.high_watermark or 0
-        waiting = self._waiting
-        while waiting and (waiting[0].epoch != epoch or waiting[0].end_offset <= high_watermark):
-            self._complete_one(waiting.popleft(), epoch)
-        if not self._others:
-            return
-        others, self._others = self._others, []
-        for one in others:
-            is_final = one.end_offset <= high_watermark and one.ticket <= self._confirmed_ticket
-            if is_final or one.epoch != epoch:
-                self._complete_one(one, epoch)
-            else:
-                self._others.append(one)
+        waiting, unconfirmed = self._waiting, self._unconfirmed
+        while waiting and waiting[0].end_offset <= high_watermark:
+            one = waiting.popleft()
+            self._complete(one.request, one.result)
+        while unconfirmed and unconfirmed[0].ticket <= self._confirmed_ticket:
+            one = unconfirmed.popleft()
+            self._others.add(one.end_offset, one)
+        for one in self._others.pop_below(high_watermark + 1):
+            self._complete(one.request, one.result)
 
-    def _complete_one(self, one: PendingAppend, epoch: int | None) -> None:
-        """Complete an append that is final in the epoch in which this node leads, or lost."""
-        self._complete(one.request, one.result if one.epoch == epoch else self._lost(one))
+    def _remove_all(self) -> list[PendingAppend]:
+        removed = [*self._waiting, *self._unconfirmed, *self._others.pop_below(sys.maxsize)]
+        self._waiting.clear()
+        self._unconfirmed.clear()
+        return removed
 
     def abandon(self, reason: str) -> None:
         """Complete all pending appends after the end of the replica: outcome unknown, or not leader
         for requests without records."""
-        left = [*self._waiting, *self._others]
-        self._waiting.clear()
-        self._others = []
-        for one in left:
+        for one in self._remove_all():
             result = failed(self._not_leader()) if one.is_empty else self._unknown(reason)
             self._complete(one.request, result)
 

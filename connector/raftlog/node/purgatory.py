@@ -58,6 +58,9 @@ class BucketQueue(Generic[T]):
         self._numbers: list[int] = []
         """Heap of the numbers of buckets, and of removed buckets until there are too many."""
 
+    def __len__(self) -> int:
+        return sum(map(len, self._buckets.values()))
+
     def add(self, number: int, item: T) -> None:
         bucket = self._buckets.get(number)
         if bucket is None:
