@@ -105,8 +105,16 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="controller node: a query of a standby reads a part of a batch",
         path="state/raftlog_state/controller_apis/hosted_controller.py",
-        old="        while self.controller.is_replaying:",
-        new="        while False:",
+        old="        await self._until_replayed(name)\n        if self.controller.active_epoch is "
+        "None and not self.controller.is_replaying:",
+        new="        if self.controller.active_epoch is None:",
+        tests=(STEPS,),
+    ),
+    Plant(
+        bug="controller node: a query is answered from a batch that a shutdown has interrupted",
+        path="state/raftlog_state/controller_apis/hosted_controller.py",
+        old=" and not self.controller.is_replaying:",
+        new=":",
         tests=(STEPS,),
     ),
     Plant(

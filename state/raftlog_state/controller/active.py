@@ -216,8 +216,16 @@ class QuorumController:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether the current state has a part of a batch: read the last stable one instead."""
+        """Whether the current state has a part of a batch: read the last stable one instead.
+
+        It stays so if the replay of the batch fails, or is closed.
+        """
         return self._is_replaying
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the controller is shutting down or has failed: it handles no more events."""
+        return self._is_stopping or self._fatal_fault is not None
 
     @property
     def kraft_version(self) -> int:
@@ -283,10 +291,8 @@ class QuorumController:
                 batch.base_offset, f"Unable to apply batch {batch.base_offset}"
             ):
                 self._is_replaying = True
-                try:
-                    yield from self._offsets.replay_in_steps(batch)
-                finally:
-                    self._is_replaying = False
+                yield from self._offsets.replay_in_steps(batch)
+                self._is_replaying = False
             # before the next batch, which may end the leadership
             self._deferred.complete_up_to(self.last_stable_offset)
         self._claim_if_caught_up()
@@ -489,7 +495,7 @@ class QuorumController:
             self._handle_event_error(write, error)
 
     def _check_may_start(self, write: Write[Any]) -> None:
-        if self._is_stopping or self._fatal_fault is not None:
+        if self.is_stopped:
             raise RejectedExecutionError
         if write.deadline_us <= self._time_us():
             raise self._timeout_error(write)

@@ -128,6 +128,8 @@ class HostedController:
         )
         self._activated_epoch: int | None = None
         self._maintenance: asyncio.Task[None] | None = None
+        self._steps_ended: Final = asyncio.Event()
+        """Cleared while the log runs the steps of a batch or a snapshot."""
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -139,8 +141,12 @@ class HostedController:
 
     def _then_activate(self, steps: Steps) -> Iterator[None]:
         if steps is not None:
-            yield  # the first step is done
-            yield from steps
+            self._steps_ended.clear()
+            try:
+                yield  # the first step is done
+                yield from steps
+            finally:
+                self._steps_ended.set()
         self._activate()
 
     def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
@@ -149,6 +155,7 @@ class HostedController:
 
     def begin_shutdown(self) -> None:
         self.controller.begin_shutdown()
+        self._steps_ended.set()
         if self._maintenance is not None:
             self._maintenance.cancel()
 
@@ -284,20 +291,28 @@ class HostedController:
         """Return the result of a query of the committed state.
 
         The active controller answers when everything that the query has read is committed, a
-        standby from the records that it has.
+        standby from the records that it has, of a batch all or none. Raises ``ControllerError`` as
+        ``write``, also on a standby whose last batch is never replayed as a whole.
         """
-        deadline_us = self._time_us() + DEFAULT_TIMEOUT_MS * 1_000
-        while self.controller.is_replaying:  # the state has a part of a batch
-            if self._time_us() >= deadline_us:
-                raise ControllerTimeoutError(reason=f"The deadline of {name} was reached.")
-            await asyncio.sleep(0)
-        if self.controller.active_epoch is None:
+        await self._until_replayed(name)
+        if self.controller.active_epoch is None and not self.controller.is_replaying:
             return operation(self.controller.state)
 
         def query(state: PendingState) -> T:
             return operation(state.current)
 
         return await self.write(name, query)
+
+    async def _until_replayed(self, name: str) -> None:
+        """Wait until the state has no part of a batch, or will always have one."""
+        if not self.controller.is_replaying:
+            return
+        try:
+            async with asyncio.timeout(DEFAULT_TIMEOUT_MS / 1_000):
+                while self.controller.is_replaying and not self.controller.is_stopped:
+                    await self._steps_ended.wait()
+        except TimeoutError:
+            raise ControllerTimeoutError(reason=f"The deadline of {name} was reached.") from None
 
     async def read_in_steps(
         self, name: str, queries: Iterable[Callable[[ControllerState], T]]

@@ -12,7 +12,7 @@ import pytest
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.controllers import Controllers, Listener, bootstrap, replayed, write
 
-from raftlog.errors import CorruptBatchError
+from raftlog.errors import CorruptBatchError, StateMachineError
 from raftlog.records import RecordBatch
 from raftlog.records.batch import read_batch
 from raftlog.records.record import NewRecord
@@ -21,27 +21,36 @@ from raftlog_state.controller import CreateTopic, PendingState, QuorumController
 from raftlog_state.controller.activation import new_cluster_features
 from raftlog_state.controller.active import NO_DEADLINE
 from raftlog_state.controller_apis import HostedController
+from raftlog_state.errors import NotControllerError
 from raftlog_state.image import Entity, MetadataImage, PartitionRow, TopicRow
 from raftlog_state.image.differences import diff
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.publishing import Manifest, MetadataUpdate, PublishingLoader
 from raftlog_state.publishing.publisher import LeaderAndEpoch
-from raftlog_state.records import PartitionRecord, TopicRecord, encode
+from raftlog_state.records import (
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    TopicRecord,
+    encode,
+)
 from raftlog_state.steps import RECORDS_PER_STEP
 
 PARTITIONS = 5 * RECORDS_PER_STEP // 2
 RECORDS_PER_BATCH = 100
 
 
-def create_large(state: PendingState) -> None:
-    topic_id = state.random_uuid()
-    state.write(TopicRecord(name="large", topic_id=topic_id))
+def large_records(topic_id: str) -> Iterator[MetadataRecord]:
+    yield TopicRecord(name="large", topic_id=topic_id)
     for number in range(PARTITIONS):
-        state.write(
-            PartitionRecord(
-                partition_id=number, topic_id=topic_id, replicas=(1,), isr=(1,), leader=1
-            )
+        yield PartitionRecord(
+            partition_id=number, topic_id=topic_id, replicas=(1,), isr=(1,), leader=1
         )
+
+
+def create_large(state: PendingState) -> None:
+    for record in large_records(state.random_uuid()):
+        state.write(record)
 
 
 def started(count: int = 2) -> Controllers:
@@ -172,33 +181,104 @@ def test_a_snapshot_is_loaded_in_steps_and_replaces_the_state_in_the_last_one(
     assert len(found.rows_of(PartitionRow)) == PARTITIONS
 
 
+def in_the_middle_of_a_batch(
+    *last: MetadataRecord,
+) -> tuple[Controllers, HostedController, list[int]]:
+    """Return a hosted standby that has replayed a part of a batch, and the calls of its clock.
+
+    ``last``: the last records of the batch.
+    """
+    env, clock = started(count=1), [0]
+
+    def time_us() -> int:
+        clock[0] += 1
+        return 0
+
+    node = env.shared.node(2)
+    hosted = HostedController(
+        node,
+        cluster_id="c",
+        listener=Listener(),
+        bootstrap_features=new_cluster_features(),
+        log_configs=dict,
+        forwarded_principal=lambda sender, _: sender,
+        rng=random.Random(0),
+        time_us=time_us,
+    )
+    node.register(hosted)
+    env.shared.deliver()
+    values = [encode(one) for one in (*large_records("A" * 21 + "Q"), *last)]
+    env.shared.append(1, env.shared.epoch, values, None)
+    assert node.deliver_once(), "a part of the batch is replayed"
+    return env, hosted, clock
+
+
+def deliver_all(env: Controllers) -> None:
+    """Deliver everything to the standby."""
+    while env.shared.nodes[2].deliver_once():
+        pass
+
+
+def partitions_read(hosted: HostedController) -> asyncio.Task[int]:
+    return asyncio.create_task(hosted.read("test", lambda state: len(state.keys(Entity.PARTITION))))
+
+
+async def turns(count: int = 20) -> None:
+    """Let the event loop handle what is due."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 def test_a_query_of_a_standby_waits_for_the_end_of_a_batch() -> None:
     async def check() -> None:
-        env = started(count=1)
-        node = env.shared.node(2)
-        hosted = HostedController(
-            node,
-            cluster_id="c",
-            listener=Listener(),
-            bootstrap_features=new_cluster_features(),
-            log_configs=dict,
-            forwarded_principal=lambda sender, _: sender,
-            rng=random.Random(0),
-        )
-        node.register(hosted)
-        env.shared.deliver()
-        write_large(env)
-        assert node.deliver_once(), "a part of the batch is replayed"
+        env, hosted, clock = in_the_middle_of_a_batch()
         reading = asyncio.create_task(hosted.read("test", lambda state: state.rows_of(TopicRow)))
-        counting = asyncio.create_task(
-            hosted.read("test", lambda state: len(state.keys(Entity.PARTITION)))
-        )
-        for _ in range(3):
-            await asyncio.sleep(0)
+        counting = partitions_read(hosted)
+        await turns()
+        before = list(clock)
+        await turns()
+        assert clock == before, "it waits without a loop"
         assert not reading.done()
-        env.shared.deliver()
+        deliver_all(env)
         assert [row.name for row in await reading] == ["large"]
         assert await counting == PARTITIONS
+        hosted.begin_shutdown()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("are_steps_closed", [True, False])
+def test_a_query_is_not_answered_from_a_batch_that_a_shutdown_has_interrupted(
+    are_steps_closed: bool,
+) -> None:
+    """A node that ends closes the steps, or keeps them for a while."""
+
+    async def check() -> None:
+        env, hosted, _ = in_the_middle_of_a_batch()
+        before = partitions_read(hosted)
+        await turns()
+        if are_steps_closed:
+            env.shared.nodes[2].shut_down()
+        else:
+            hosted.begin_shutdown()
+        for reading in (before, partitions_read(hosted)):
+            with pytest.raises(NotControllerError):
+                await reading
+
+    asyncio.run(check())
+
+
+def test_a_query_is_not_answered_from_a_batch_that_cannot_be_replayed() -> None:
+    async def check() -> None:
+        wrong = PartitionChangeRecord(topic_id="A" * 21 + "g", partition_id=0)
+        env, hosted, _ = in_the_middle_of_a_batch(wrong)
+        before = partitions_read(hosted)
+        await turns()
+        with pytest.raises(StateMachineError):
+            deliver_all(env)
+        for reading in (before, partitions_read(hosted)):
+            with pytest.raises(NotControllerError):
+                await reading
         hosted.begin_shutdown()
 
     asyncio.run(check())
