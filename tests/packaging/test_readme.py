@@ -121,6 +121,7 @@ display(spark.sql(f"SELECT offset, topic FROM delta.`{tables}` ORDER BY offset")
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.nightly
 def test_a_notebook_runs_in_a_process_with_delta_and_its_widgets(tmp_path: Path) -> None:
     notebook = tmp_path / "notebook.py"
     notebook.write_text(NOTEBOOK)

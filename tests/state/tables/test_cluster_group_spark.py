@@ -174,6 +174,7 @@ def test_shared_options_of_a_log_are_those_of_each(fleet: Fleet) -> None:
     assert tables.status().gaps
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_that_was_not_used_for_a_while_is_not_continued_at_deleted_offsets(
     fleet: Fleet, tmp_path: Path
 ) -> None:

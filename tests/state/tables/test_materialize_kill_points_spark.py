@@ -102,6 +102,7 @@ def test_a_run_dies_at_every_point() -> None:
     assert {point for point, _, _ in DEATHS} == set(POINTS)
 
 
+@pytest.mark.nightly
 def test_tables_have_each_record_once_after_a_kill_and_a_restart(follower: Follower) -> None:
     """A micro-batch that readers already see is repeated."""
     follower.grow(LAST)

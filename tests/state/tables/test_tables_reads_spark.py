@@ -100,6 +100,7 @@ def rows_as_text(frame: DataFrame) -> list[str]:
     return sorted(row[0] for row in frame.select(texts).collect())
 
 
+@pytest.mark.nightly
 def test_tables_may_be_in_a_schema_of_the_catalog(feed: Feed) -> None:
     tables = feed.open("raftlog_in_catalog")
     try:
