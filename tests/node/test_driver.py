@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from raftlog.append import AppendRequest, AppendResult, Done, Failed
-from raftlog.errors import AppendUnknownError, UnexpectedEndOffsetError
-from raftlog.node.driver import Driver
+from raftlog.errors import AppendUnknownError, DiskFailedError, UnexpectedEndOffsetError
+from raftlog.node.driver import SHORT_SYNC_S_MAX, Driver, SyncDurations
 from raftlog.node.replica import Outgoing
+from raftlog.quorum.roles import Leader
 from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.wire import (
+    RequestHeader,
+    encode_request,
+    encode_request_header,
+    frame,
+    request_api_key,
+)
 from tests.node.listeners.test_listener_contract import Recorder
 from tests.support.served_node import PATIENCE_S, appended, served_node
 
@@ -188,5 +200,113 @@ def test_a_failed_step_stops_the_replica(tmp_path: Path) -> None:
         assert isinstance(await waiting, Failed)
         with pytest.raises(AssertionError, match="a bug"):
             driver.ended.result()
+
+    with_driver(tmp_path, check)
+
+
+# --- syncs ----------------------------------------------------------------------------------------
+
+
+def test_syncs_run_on_the_event_loop_while_most_of_the_last_ones_were_short() -> None:
+    durations, short_s, long_s = SyncDurations(), SHORT_SYNC_S_MAX, 10 * SHORT_SYNC_S_MAX
+    for _ in range(20):
+        for elapsed_s in (short_s, short_s, long_s):
+            durations.add(elapsed_s)
+            assert durations.are_short, "a third of the syncs were long"
+    for _ in range(20):
+        durations.add(long_s)
+    assert not durations.are_short
+    durations.add(short_s)
+    assert not durations.are_short, "one sync of a slow disk was short"
+    for _ in range(20):
+        durations.add(short_s)
+    assert durations.are_short
+
+
+def synced_threads(monkeypatch: pytest.MonkeyPatch, when_synced: Callable[[], None]) -> list[int]:
+    """Return the list of the threads of all further syncs; call ``when_synced`` at the begin of
+    each."""
+    found: list[int] = []
+    fdatasync = os.fdatasync
+
+    def note(descriptor: int) -> None:
+        found.append(threading.get_ident())
+        when_synced()
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    return found
+
+
+def test_long_syncs_run_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(driver: Driver) -> None:
+        threads = synced_threads(monkeypatch, lambda: None)
+        for elapsed_s, is_on_loop in ((1.0, False), (0.0, True), (1.0, False)):
+            for _ in range(20):
+                driver.sync_durations.add(elapsed_s)
+            threads.clear()
+            assert isinstance(await appended(driver.raft_node, append_of(b"a")), Done)
+            assert threads, "the append was synced"
+            assert all((one == threading.get_ident()) is is_on_loop for one in threads)
+
+    with_driver(tmp_path, check)
+
+
+def test_followers_have_new_records_before_the_leader_syncs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with served_node(tmp_path) as served, asyncio.timeout(PATIENCE_S):
+            raft_node, identity = served.node.raft_node, served.node.log_identity
+            role = raft_node.replica.core.role
+            assert isinstance(role, Leader)
+            fetch = served.fetch_at_the_end(20_000)
+            header = RequestHeader(
+                api_key=request_api_key(fetch), api_version=17, correlation_id=1, client_id="test"
+            )
+            with socket.create_connection(("127.0.0.1", served.port)) as follower:
+                body = encode_request(fetch, 17, identity)
+                follower.sendall(frame(encode_request_header(header), body))
+                while not role.delayed_fetches:
+                    await asyncio.sleep(0)
+                received: list[bytes] = []
+
+                def receive() -> None:
+                    if not received:
+                        received.append(follower.recv(2**16, socket.MSG_DONTWAIT))
+
+                threads = synced_threads(monkeypatch, receive)
+                assert isinstance(await appended(raft_node, append_of(b"the value")), Done)
+                assert threads == [threading.get_ident()]
+                assert b"the value" in received[0], "sent before the sync"
+
+    asyncio.run(run())
+
+
+def test_a_failed_sync_on_the_event_loop_stops_the_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    async def check(driver: Driver) -> None:
+        monkeypatch.setattr(os, "fdatasync", refuse)
+        answer = await appended(driver.raft_node, append_of(b"late"))
+        assert isinstance(answer, Failed)
+        assert isinstance(answer.error, AppendUnknownError)
+        assert isinstance(await asyncio.shield(driver.ended), DiskFailedError)
+        monkeypatch.undo()
+
+    with_driver(tmp_path, check)
+
+
+def test_a_node_that_stops_completes_its_sync(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        log = driver.raft_node.replica.log
+        appended(driver.raft_node, append_of(b"late"))
+        driver.raft_node.submit()
+        assert log.synced_end_offset < log.end_offset
+        await driver.close()
+        assert log.synced_end_offset == log.end_offset
 
     with_driver(tmp_path, check)

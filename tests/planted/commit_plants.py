@@ -23,6 +23,22 @@ REMEMBERING: Final = "tests/log/writing/test_producer_state_without_clock.py"
 
 COMMIT_PLANTS: Final = (
     Plant(
+        bug="the leader syncs records before it sends them to followers",
+        path=f"{NODE}/driver.py",
+        old="            self._loop_sync = ticket\n            return\n",
+        new="            self._loop_sync, self._is_loop_sync_queued = ticket, True\n"
+        "            self._loop.call_soon(self._sync_on_loop, ticket)\n"
+        "            return\n",
+        tests=(DRIVER,),
+    ),
+    Plant(
+        bug="long syncs run on the event loop",
+        path=f"{NODE}/driver.py",
+        old="        return self._share >= 0.5\n",
+        new="        return True\n",
+        tests=(DRIVER,),
+    ),
+    Plant(
         bug="a record with a future timestamp evicts all commits by age",
         path=f"{WRITING}/producer_state.py",
         old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",

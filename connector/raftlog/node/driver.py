@@ -1,8 +1,15 @@
 """Driver: runs a ``RaftNode`` on an asyncio loop, with timers, threads for syncs and a clock.
 
-Everything except the wait for a sync happens on the event loop, so the node needs no locks. One
-sync of the log at a time runs in another thread, for all records appended before it started. The
-sync of a snapshot that a state machine writes runs in a second thread, beside it.
+Everything except long syncs happens on the event loop, so the node needs no locks. One sync of the
+log at a time covers all records appended before it started:
+
+- On a disk that syncs fast it runs on the event loop, after the messages of its step are sent, so
+  that the followers of a leader write at the same time (Kafka: the thread of ``KafkaRaftClient``;
+  etcd: the goroutine of ``raftNode``). For a few records the way to another thread and back takes
+  longer than the sync, and on busy processors many times as long.
+- On a slow disk it runs in another thread, while the event loop receives more requests.
+
+The sync of a snapshot that a state machine writes runs in a second thread, beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +29,29 @@ from raftlog.wire import LogIdentity
 from .raft_client import RaftListener
 from .raft_node import Notification, RaftNode
 from .replica import Replica
+
+SHORT_SYNC_S_MAX: Final = 0.002
+"""Maximum duration of a short sync, in seconds."""
+_SHARE_WEIGHT: Final = 1 / 8
+
+
+class SyncDurations:
+    """Share of short syncs among the last ones: determines where the next one runs.
+
+    A share and not a mean, which a few syncs of a process without a processor would raise.
+    """
+
+    def __init__(self) -> None:
+        self._share = 1.0
+
+    def add(self, elapsed_s: float) -> None:
+        """Add the duration of a sync."""
+        self._share += _SHARE_WEIGHT * ((elapsed_s <= SHORT_SYNC_S_MAX) - self._share)
+
+    @property
+    def are_short(self) -> bool:
+        """Return whether to run the next sync on the event loop."""
+        return self._share >= 0.5
 
 
 class Driver:
@@ -51,7 +81,11 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._sync_threads = ThreadPoolExecutor(2, thread_name_prefix="raftlog-sync")
-        self._syncing: asyncio.Future[None] | None = None
+        self.sync_durations: Final = SyncDurations()
+        self._syncing: asyncio.Future[float] | None = None
+        self._loop_sync: PendingSync | None = None
+        """Sync that runs on the event loop, queued at the end of its step."""
+        self._is_loop_sync_queued = False
         self._snapshot_syncs: set[asyncio.Future[None]] = set()
         self._is_delivering_later = False
 
@@ -70,6 +104,10 @@ class Driver:
         if may_deliver:
             self._deliver()
         self._set_timer()
+        if self._loop_sync is not None and not self._is_loop_sync_queued:
+            self._is_loop_sync_queued = True
+            # after the flush of connections, which is queued already
+            self._loop.call_soon(self._sync_on_loop, self._loop_sync)
 
     def _deliver(self) -> None:
         """Deliver one chunk to each listener; continue in later iterations of the event loop."""
@@ -107,20 +145,48 @@ class Driver:
 
     def run_sync(self, ticket: PendingSync) -> None:
         assert self._syncing is None, "one sync at a time"
-        self._syncing = self._loop.run_in_executor(self._sync_threads, ticket.run)
-        self._syncing.add_done_callback(lambda done: self._synced(ticket, done))
+        assert self._loop_sync is None, "one sync at a time"
+        if self.sync_durations.are_short:
+            self._loop_sync = ticket
+            return
+        self._syncing = self._loop.run_in_executor(self._sync_threads, self._run_timed, ticket)
+        self._syncing.add_done_callback(lambda done: self._synced_in_thread(ticket, done))
 
-    def _synced(self, ticket: PendingSync, done: asyncio.Future[None]) -> None:
+    def _run_timed(self, ticket: PendingSync) -> float:
+        """Run a sync in any thread; return its seconds."""
+        start_s = self._loop.time()
+        ticket.run()
+        return self._loop.time() - start_s
+
+    def _sync_on_loop(self, ticket: PendingSync) -> None:
+        self._loop_sync, self._is_loop_sync_queued = None, False
+        if self.raft_node.is_over:
+            return
+        try:
+            elapsed_s = self._run_timed(ticket)
+        except LogError as error:
+            self.raft_node.fail_sync(ticket, error)
+        except Exception as bug:
+            self.raft_node.fail(bug)
+            raise
+        else:
+            self._synced(ticket, elapsed_s)
+
+    def _synced_in_thread(self, ticket: PendingSync, done: asyncio.Future[float]) -> None:
         self._syncing = None
         error = done.exception()
         if error is None:
-            self.raft_node.complete_sync(ticket)
+            self._synced(ticket, done.result())
         elif isinstance(error, LogError):
             self.raft_node.fail_sync(ticket, error)
         else:
             if isinstance(error, Exception):
                 self.raft_node.fail(error)
             raise error
+
+    def _synced(self, ticket: PendingSync, elapsed_s: float) -> None:
+        self.sync_durations.add(elapsed_s)
+        self.raft_node.complete_sync(ticket)
 
     def sync_snapshot(
         self, sync: Callable[[], None], when_done: Callable[[Exception | None], None]
@@ -158,6 +224,8 @@ class Driver:
         for handle in (self._timer, self._submitting):
             if handle is not None:
                 handle.cancel()
+        while self._loop_sync is not None and not self.raft_node.is_over:
+            await asyncio.sleep(0)
         while syncs := {*self._snapshot_syncs, *([self._syncing] if self._syncing else ())}:
             await asyncio.wait(syncs)
             await asyncio.sleep(0)  # let their callbacks run first
