@@ -3,8 +3,9 @@
     python -m benchmarks.controller [--partitions N ...] [--json]
 
 Topics of 10 partitions with 3 replicas on 100 brokers. The log is in memory; each append is one
-batch, which is committed by the call after it. CPU time, except for memory. A change is compared
-with ``plan_changes``, which builds the state from an image for each call.
+batch, which is committed by the call after it. CPU time, except for memory. Garbage collection is
+that of a node's process. A change is compared with ``plan_changes``, which builds the state from an
+image for each call.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.run import Row, print_row, row
 
+from raftlog.node.garbage_collection import survivors_frozen
 from raftlog.node.raft_client import LeaderNotification
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.builder import BatchBuilder
@@ -209,6 +212,41 @@ def step_times(begin: Callable[[], Steps]) -> list[float]:
     return times
 
 
+@contextmanager
+def collection_times() -> Iterator[list[float]]:
+    """Yield a list that gets the CPU time of each garbage collection in the block."""
+    times: list[float] = []
+    began_s = 0.0
+
+    def note(phase: str, _: object) -> None:
+        nonlocal began_s
+        if phase == "start":
+            began_s = time.process_time()
+        else:
+            times.append(time.process_time() - began_s)
+
+    gc.callbacks.append(note)
+    try:
+        yield times
+    finally:
+        gc.callbacks.remove(note)
+
+
+def collections_of_a_load(snapshot: MemorySnapshot) -> list[float]:
+    """Return the times of Python's own garbage collections while a snapshot is loaded.
+
+    Run it in another process.
+    """
+    gc.callbacks.clear()
+    gc.unfreeze()
+    controller = QuorumController(
+        MemoryLog(OFFSET + 1), rng=random.Random(1), time_us=lambda: 0, listener=Silent()
+    )
+    with collection_times() as times:
+        step_times(lambda: controller.handle_load_snapshot(snapshot))
+    return times
+
+
 def median_s(call: Callable[[int], object], count: int = 200) -> float:
     """Return the median CPU time of calls with the numbers from 0 on."""
     times = []
@@ -232,6 +270,8 @@ def measure(partition_count: int) -> Iterator[Row]:
     label = f"controller, {partition_count:,} partitions"
     with ProcessPoolExecutor(1) as another:  # so that its memory is not reused here
         snapshot, planned_s = another.submit(prepared, partition_count).result()
+    with ProcessPoolExecutor(1) as another:
+        default_times = another.submit(collections_of_a_load, snapshot).result()
     log = MemoryLog(OFFSET + 1)
     steps: list[Callable[[], None]] = []
     controller = QuorumController(
@@ -243,10 +283,18 @@ def measure(partition_count: int) -> Iterator[Row]:
     )
     before = resident_bytes()
     load = f"{label}: load a snapshot of {len(snapshot.data) >> 20} MiB"
-    times = step_times(lambda: controller.handle_load_snapshot(snapshot))
+    with collection_times() as collections:
+        times = step_times(lambda: controller.handle_load_snapshot(snapshot))
     yield row(f"{label}: memory", (resident_bytes() - before) / partition_count, "bytes each")
     yield row(load, sum(times), "s CPU")
     yield row(f"{load}, longest step", max(times) * 1e3, "ms CPU")
+    yield row(
+        f"{load}, longest garbage collection",
+        max(collections) * 1e3,
+        "ms CPU",
+        max(default_times) * 1e3,
+        "Python's default",
+    )
     leader = LeaderNotification(2, 1, OFFSET + 1)
     claim_s = cpu_s(lambda: controller.handle_leader_change(leader))
     yield row(f"{label}: claim of a standby", claim_s * 1e6, "us CPU")
@@ -356,8 +404,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     for partition_count in given.partitions:
-        for one in measure(partition_count):
-            print_row(one, as_json=given.json, decimals=1)
+        with survivors_frozen():
+            for one in measure(partition_count):
+                print_row(one, as_json=given.json, decimals=1)
 
 
 if __name__ == "__main__":

@@ -122,4 +122,25 @@ MEMORY_PLANTS: Final = (
             "::test_a_check_continues_after_a_batch_above_the_limit",
         ),
     ),
+    Plant(
+        bug="node: each full garbage collection visits all metadata",
+        path="connector/raftlog/node/process.py",
+        old=", asyncio_lines(lines), survivors_frozen():",
+        new=", asyncio_lines(lines):",
+        tests=("tests/node/test_garbage_collection.py",),
+    ),
+    Plant(
+        bug="node: every full garbage collection freezes what connections have, however little",
+        path="connector/raftlog/node/garbage_collection.py",
+        old="    if is_full and len(gc.get_objects(_OLDEST)) >= SURVIVORS_MIN:",
+        new="    if is_full:",
+        tests=("tests/node/test_garbage_collection.py",),
+    ),
+    Plant(
+        bug="node: the process of a program stays frozen after its node",
+        path="connector/raftlog/node/garbage_collection.py",
+        old="        gc.unfreeze()\n",
+        new="",
+        tests=("tests/node/test_garbage_collection.py",),
+    ),
 )

@@ -4,7 +4,8 @@ SIGTERM and SIGINT hand over leadership, complete the requests in progress and c
 second signal ends the process immediately. SIGHUP reloads certificates and ``[access]``: on an
 error the old ones stay in use; connections whose principal has changed are closed. A failed log
 ends the process with ``EXIT_FAILED``: the next start recovers the log. A node with more connections
-in its limits than file descriptors does not start: it would fail later, under load.
+in its limits than file descriptors does not start: it would fail later, under load. What it loads
+is visited once by Python's garbage collection (``garbage_collection``).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .driver import Driver
 from .errors import ConfigError
 from .formatting import read_identity, topic_id_of
+from .garbage_collection import survivors_frozen
 from .log_lines import LogLines, asyncio_lines
 from .metrics import (
     METRICS_CONNECTIONS_MAX,
@@ -87,7 +89,7 @@ def run_node(config: NodeConfig, *, services: Sequence[CreateService] = ()) -> i
     raise_descriptor_limit(config)
     storage = ReservedDescriptorStorage()
     meta = read_identity(config, storage)
-    with _locked(storage, config), storage, asyncio_lines(lines):
+    with _locked(storage, config), storage, asyncio_lines(lines), survivors_frozen():
         return asyncio.run(_run(config, meta, storage, lines, services))
 
 

@@ -1,0 +1,45 @@
+"""Policy of the process of a node for Python's cyclic garbage collection.
+
+Rows of metadata have no cycles, and there are millions of them. Each full collection of Python
+visits all of them again: 184 ms of CPU time with 100,000 partitions, in which a node answers
+nothing. So the survivors of a full collection are frozen (``gc.freeze``) if they are many, and the
+next one visits only what was created since: 18 ms, whatever the number of partitions.
+
+A frozen object is freed as always when its last reference is deleted. If it is in a cycle then, it
+stays until the process ends: so do some 2 KB of each connection that is open when survivors are
+frozen (``asyncio``'s transport). So they are not frozen unless there are ``SURVIVORS_MIN``, which
+only metadata has. Incremental collections, of Python 3.14, are not changed.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+SURVIVORS_MIN: Final = 20_000
+"""Objects that are frozen after a full collection; fewer of them take at most some 10 ms."""
+_OLDEST: Final = 2
+
+
+@contextmanager
+def survivors_frozen() -> Iterator[None]:
+    """Freeze what there is now, and many survivors of each full collection in the block.
+
+    It concerns the whole process, and so is not for use in libraries.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.callbacks.append(_freeze_survivors)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(_freeze_survivors)
+        gc.unfreeze()
+
+
+def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
+    is_full = phase == "stop" and info["generation"] == _OLDEST
+    if is_full and len(gc.get_objects(_OLDEST)) >= SURVIVORS_MIN:
+        gc.freeze()
