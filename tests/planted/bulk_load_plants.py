@@ -17,6 +17,7 @@ LOADED: Final = "tests/state/tables/test_bulk_load.py"
 RANDOM: Final = f"{LOADED}::test_a_load_of_a_random_log_gives_the_tables_of_single_batches"
 COLUMNS: Final = "tests/state/tables/test_columnar_replay.py"
 RANDOM_COLUMNS: Final = f"{COLUMNS}::test_changes_of_random_topics_are_those_of_a_loader"
+DISTINCT: Final = "tests/state/loader/test_distinct_values.py"
 FILES: Final = (
     "tests/state/table_stores/test_store_contract.py::test_rows_of_files_are_written_in_one_commit"
 )
@@ -27,6 +28,22 @@ SLICES: Final = (
 )
 
 BULK_LOAD_PLANTS: Final = (
+    Plant(
+        bug="change rows of a load wrap times that no timestamp can hold",
+        path=f"{TABLES}/columnar_replay.py",
+        old="    found[times_ms > limit], found[times_ms < -limit] = LONG_MAX, -LONG_MAX\n",
+        new="",
+        tests=(f"{COLUMNS}::test_times_that_no_timestamp_can_hold_are_those_of_a_loader",),
+    ),
+    Plant(
+        bug="a null struct of change rows has the values of its row's number",
+        path="state/raftlog_state/replay/distinct_values.py",
+        old="[bitmap, pa.py_buffer(own)]",
+        new="[None, pa.py_buffer(own)]",
+        tests=(
+            f"{DISTINCT}::test_rows_of_structs_are_null_where_they_are_masked_whatever_their_number",
+        ),
+    ),
     Plant(
         bug="configs of a topic are in another bucket than the topic",
         path=BUCKETS,

@@ -20,9 +20,24 @@ LINES: Final = f"{JSON}::test_lines_have_the_places_and_only_the_selected_types"
 TYPED: Final = "tests/state/records/test_typed_columns.py"
 
 BUILD: Final = "tests/records/test_native_build.py"
+DISTINCT: Final = "tests/state/loader/test_distinct_values.py"
 MEMORY: Final = "tests/records/test_native_memory.py"
 
 NATIVE_PLANTS: Final = (
+    Plant(
+        bug="the core gathers the elements of lists as bytes",
+        path=f"{RUST}/gather.rs",
+        old="let begin = first.checked_mul(self.element_bytes)?;",
+        new="let begin = first;",
+        tests=(f"{DISTINCT}::test_gathered_rows_are_those_of_take",),
+    ),
+    Plant(
+        bug="the core has no null among gathered rows",
+        path=f"{RUST}/gather.rs",
+        old="(null_count > 0)",
+        new="(null_count > codes.len())",
+        tests=(f"{DISTINCT}::test_gathered_rows_are_those_of_take",),
+    ),
     Plant(
         bug="the core does not verify CRCs",
         path=f"{RUST}/batch.rs",

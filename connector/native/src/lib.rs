@@ -15,6 +15,7 @@ mod batch;
 mod block;
 mod build;
 mod columns;
+mod gather;
 mod memory;
 mod program;
 mod python;
@@ -25,7 +26,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// Number of this interface; `raftlog/compiled.py` names the one it uses.
-const INTERFACE: u32 = 6;
+const INTERFACE: u32 = 7;
 
 /// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.
 #[pymodule]
@@ -37,9 +38,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", env!("RAFTLOG_SOURCES"))?;
     module.add_class::<block::Block>()?;
     module.add_class::<python::Program>()?;
+    module.add_class::<python::Values>()?;
     module.add_function(wrap_pyfunction!(python::walk, module)?)?;
     module.add_function(wrap_pyfunction!(python::scan, module)?)?;
     module.add_function(wrap_pyfunction!(python::frames, module)?)?;
+    module.add_function(wrap_pyfunction!(python::distinct_values, module)?)?;
     module.add_function(wrap_pyfunction!(python::encode_values, module)?)?;
     module.add_function(wrap_pyfunction!(python::build_batch, module)?)?;
     module.add_function(wrap_pyfunction!(python::seal_batch, module)?)?;

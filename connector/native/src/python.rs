@@ -12,6 +12,7 @@ use crate::batch::{self, Checks, Header, Range, Walked};
 use crate::block::Block;
 use crate::build::{self, Fields, Writer};
 use crate::columns::{self, Column};
+use crate::gather;
 use crate::memory::{Grow, Temporary, keep, reused};
 use crate::program::{self, Places, Rows, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
@@ -352,6 +353,46 @@ pub fn frames(
             Some((api_keys.into(), versions.into()))
         }))
     })
+}
+
+/// Distinct values of a column, from which rows are gathered.
+#[pyclass(frozen, module = "raftlog._native")]
+pub struct Values(gather::Values);
+
+/// Keep a copy of the distinct values of a column: texts, or lists of elements of a size.
+#[pyfunction]
+#[pyo3(signature = (ends, data, element_bytes, /))]
+pub fn distinct_values(
+    py: Python<'_>,
+    ends: PyBuffer<u8>,
+    data: PyBuffer<u8>,
+    element_bytes: usize,
+) -> PyResult<Option<Values>> {
+    let (Some(ends), Some(data)) = (copied(py, &ends)?, copied(py, &data)?) else {
+        return Ok(None);
+    };
+    Ok(Some(Values(gather::Values::new(ends, data, element_bytes))))
+}
+
+#[pymethods]
+impl Values {
+    /// Return bitmap, ends and data of a row for each code, a 32-bit number; -1 is null.
+    #[pyo3(signature = (codes, /))]
+    fn gather(&self, py: Python<'_>, codes: PyBuffer<u8>) -> PyResult<StringBlocks> {
+        let Some(codes) = copied(py, &codes)? else {
+            return Ok(None);
+        };
+        guarded(|| {
+            Ok(py.detach(|| {
+                let found = self.0.gather(&codes.0)?;
+                Some((
+                    found.valid.map(Block::from),
+                    found.ends.into(),
+                    found.data.into(),
+                ))
+            }))
+        })
+    }
 }
 
 /// Encode records that are only values, with offset deltas from `first_delta` on.

@@ -91,7 +91,10 @@ class TypedColumns:
 
 
 def typed_columns(
-    values: pa.BinaryArray, kinds: Sequence[type[MetadataRecord]], redactor: Redactor
+    values: pa.BinaryArray,
+    kinds: Sequence[type[MetadataRecord]],
+    redactor: Redactor,
+    known_frames: tuple[Int32s, Int32s] | None = None,
 ) -> dict[type[MetadataRecord], TypedColumns]:
     """Return the records of each of ``kinds`` in a column of values, which may have nulls.
 
@@ -100,7 +103,7 @@ def typed_columns(
     Raises:
         MetadataParseError: a value has no valid frame, or a record of ``kinds`` is damaged.
     """
-    api_keys, versions = frames(values)
+    api_keys, versions = known_frames or frames(values)
     rows = {kind: _rows_of(kind, api_keys, versions) for kind in kinds}
     by_core = _decoded_by_core(values, rows, redactor) if compiled.is_native else {}
     found = {}

@@ -3,7 +3,8 @@
 ``replay(record, state, at)`` dispatches to the implementations in the modules of this package.
 Transaction markers have none: ``MetadataLoader`` and the controller handle them. ``row_versions``
 has the versions of rows of topics, their partitions and configs that a range of records writes, by
-columns; it is imported by those that need it, with numpy and pyarrow.
+columns, and ``distinct_values`` gathers them to Arrow; those that need them import them, with numpy
+and pyarrow.
 """
 
 from __future__ import annotations

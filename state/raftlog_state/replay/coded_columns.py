@@ -14,6 +14,7 @@ from raftlog.types import ZERO_UUID
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
+Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
@@ -56,17 +57,9 @@ class Coded(NamedTuple):
         ranks[order.to_numpy()] = np.arange(len(order))
         return Coded(self.values.take(order), ranks[self.codes])
 
-    def take(self, rows: pa.Array) -> pa.Array:
-        """Return the values at these rows, null for a null."""
-        if pa.types.is_list(self.values.type) and not len(self.values.values):
-            ends = pa.py_buffer(np.zeros(len(rows) + 1, np.int32))
-            buffers, elements = [rows.buffers()[0], ends], [self.values.values]
-            return pa.Array.from_buffers(self.values.type, len(rows), buffers, children=elements)
-        return self.values.take(pa.array(self.codes).take(rows))
-
 
 Column: TypeAlias = Coded | pa.Array
-"""Has ``take``, with rows as an array, of which some may be null."""
+"""An array has numbers of 32 bits, and no null."""
 
 
 def coded(*parts: pa.Array | pa.ChunkedArray) -> Coded:

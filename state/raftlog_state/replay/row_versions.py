@@ -265,19 +265,25 @@ class _Events:
         self.positions, self.sources = positions[self.order], sources[self.order]
         self.is_first = is_first(self.keys)
         self.is_whole = self.order < whole_count
+        self._last_whole = last_set(self.is_whole)
         self.is_deleted = self.order >= len(keys) - deleted_count
         self.whole_count = whole_count
 
-    def sorted(self, values: Int64s) -> Int64s:
-        """Return values of all events but the last ones, which have 0, sorted."""
-        padded = np.zeros(len(self.order), dtype=np.int64)
-        padded[: len(values)] = values
+    def sorted(self, flags: Bools) -> Bools:
+        """Return flags of all events but the last ones, which have none, sorted."""
+        padded = np.zeros(len(self.order), dtype=np.bool_)
+        padded[: len(flags)] = flags
         return padded[self.order]
 
     def filled(self, values: Int64s, has_value: Bools) -> Int64s:
-        """Return sorted values: those without one have that of the event before."""
-        is_set = self.is_whole | self.sorted(has_value.astype(np.int64)).astype(np.bool_)
-        found: Int64s = self.sorted(values)[last_set(is_set)]
+        """Return sorted values: those without one have that of the event before.
+
+        ``values`` are those of all events but the last ones.
+        """
+        last = self._last_whole
+        if has_value[self.whole_count :].any():
+            last = last_set(self.is_whole | self.sorted(has_value))
+        found: Int64s = values[self.order[last]]
         return found
 
     def incremented(self, base: Int64s, is_increment: Bools) -> Int64s:
@@ -285,9 +291,9 @@ class _Events:
 
         ``base`` has the values of whole events; ``is_increment`` is sorted.
         """
-        last = last_set(self.is_whole)
         counts = np.cumsum(is_increment)
-        found: Int64s = self.sorted(base)[last] + counts - counts[last]
+        last = self._last_whole
+        found: Int64s = base[self.order[last]] + counts - counts[last]
         require(is_plain=np.all(found <= _INT_MAX))
         return found
 
@@ -334,8 +340,8 @@ def sorted_order(keys: Int64s, positions: Int64s) -> Int64s:
 
 def last_set(is_set: Bools) -> Int64s:
     """Return the row of the last set value for each row; that of the first row is set."""
-    found: Int64s = np.maximum.accumulate(np.where(is_set, np.arange(len(is_set)), 0))
-    return found
+    rows = np.flatnonzero(is_set)
+    return np.repeat(rows, np.diff(rows, append=len(is_set)))
 
 
 # --- partitions -----------------------------------------------------------------------------------
@@ -356,7 +362,7 @@ def _partitions(given: Given, topics: _Topics) -> Versions:
     events = found.events
     is_change = ~events.is_whole & ~events.is_deleted
     has_leader = leaders != LEADER_UNCHANGED
-    elects = is_change & events.sorted(has_leader.astype(np.int64)).astype(np.bool_)
+    elects = is_change & events.sorted(has_leader)
     values = {
         "leader": events.filled(leaders, has_leader),
         "leader_epoch": events.incremented(found.numbers_of_whole("leader_epoch"), elects),
@@ -483,7 +489,7 @@ class _PartitionEvents:
     def key_texts(self) -> pa.Array:
         """Return the text of each key, in order."""
         firsts = np.flatnonzero(self.events.is_first)
-        ids = self._ids.take(pa.array(self.topics[firsts]))
+        ids = self._ids.values.take(pa.array(self._ids.codes[self.topics[firsts]]))
         texts = pa.array(self.partition_ids[firsts]).cast(pa.string())
         return pc.binary_join_element_wise('["', ids, '",', texts, "]", "")
 

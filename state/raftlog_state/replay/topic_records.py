@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
@@ -20,11 +19,9 @@ from raftlog_state.records import (
 )
 from raftlog_state.records.typed_columns import frames, typed_columns
 
-from .coded_columns import Bools, Int64s, require
+from .coded_columns import Bools, Int32s, Int64s, require
 from .row_versions import TOPIC_RECORDS, TypedRecords
 from .topics import CONFIG_OF_TOPIC
-
-Int32s = npt.NDArray[np.int32]
 
 MARKERS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 MARKER_KEYS: Final = tuple(kind.schema.api_key for kind in MARKERS)
@@ -50,9 +47,10 @@ def topic_records(values: pa.BinaryArray, offsets: Int64s, redactor: Redactor) -
         NotPlainError: a transaction is not completed, or its markers have no counterparts.
         MetadataParseError: a value is damaged.
     """
-    api_keys, _ = frames(values)
+    found = frames(values)
+    api_keys, _ = found
     is_applied, visible_offsets = _transactions(api_keys, offsets)
-    typed = typed_columns(values, (*TOPIC_RECORDS, *MARKERS), redactor)
+    typed = typed_columns(values, (*TOPIC_RECORDS, *MARKERS), redactor, found)
     is_marker = np.isin(api_keys, MARKER_KEYS)
     require(is_plain=sum(len(typed[kind].rows) for kind in MARKERS) == np.count_nonzero(is_marker))
     is_of_topics = np.zeros(len(values), np.bool_)

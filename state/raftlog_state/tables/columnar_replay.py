@@ -22,7 +22,8 @@ from raftlog_state.errors import MetadataParseError
 from raftlog_state.image.delta import Op
 from raftlog_state.image.rows import Entity, table_of
 from raftlog_state.records import Redactor
-from raftlog_state.replay.coded_columns import Bools, Coded, Int64s, NotPlainError, require
+from raftlog_state.replay.coded_columns import Bools, Int32s, Int64s, NotPlainError, require
+from raftlog_state.replay.distinct_values import DistinctValues, StructRows
 from raftlog_state.replay.row_versions import (
     TOPIC_RECORDS,
     Given,
@@ -35,12 +36,11 @@ from raftlog_state.replay.row_versions import (
 from raftlog_state.replay.topic_records import (
     MARKER_KEYS,
     MARKERS,
-    Int32s,
     TopicRecords,
     topic_records,
 )
 
-from .convert import US_PER_MS
+from .convert import LONG_MAX, US_PER_MS
 from .latest import living
 from .schema import BEFORE_ORIGIN, CHANGES_TABLE, ORIGIN_COLUMNS, ROW, of_entities
 from .stored_rows import StateParts
@@ -53,8 +53,10 @@ TOPIC_TABLES: Final = tuple(map(table_of, TOPIC_ENTITIES))
 CHANGES_SCHEMA: Final = of_entities(CHANGES_TABLE.schema, TOPIC_ENTITIES)
 """Columns of ``changes`` for these entities."""
 _ROW: Final = CHANGES_SCHEMA.field("after").type
-_OPS: Final = pa.array([str(op) for op in (Op.CREATE, Op.UPDATE, Op.DELETE)])
+_OPS: Final = (Op.CREATE, Op.UPDATE, Op.DELETE)
 _NONE: Final = -1
+_NO_TIME: Final = -(2**63)
+"""Number of a time that is null: no other is as low (``convert.microseconds``)."""
 
 
 class RecordColumns(NamedTuple):
@@ -117,13 +119,14 @@ class ColumnarChanges:
         origins: pa.Table,
         versions: Sequence[Versions],
     ) -> None:
-        self._versions = versions
-        self._entities = pa.array([str(of.entity) for of in versions])
+        self._ops = DistinctValues(pa.array(map(str, _OPS)))
+        self._entities = DistinctValues(pa.array([str(of.entity) for of in versions]))
+        self._rows = {str(of.entity): _rows_of(of) for of in versions}
         self._origins = _origins(records, found.visible_offsets, origins)
         self._starts = np.cumsum([0, *(len(of.keys) for of in versions)])
         key_starts = np.cumsum([0, *(len(of.key_texts) for of in versions)])
         pairs = list(zip(versions, key_starts, strict=False))
-        self._key_texts = pa.concat_arrays([of.key_texts for of in versions])
+        self._key_texts = DistinctValues(pa.concat_arrays([of.key_texts for of in versions]))
         self._keys = np.concatenate([of.keys + start for of, start in pairs])
         self._sources = np.concatenate([of.sources for of in versions])
         self._is_deleted = np.concatenate([of.is_deleted for of in versions])
@@ -138,9 +141,10 @@ class ColumnarChanges:
         self._seqs = np.arange(len(self._positions)) - np.repeat(starts, counts)
         is_last = np.append(self._keys[1:] != self._keys[:-1], True)[: len(self._keys)]
         self.last = np.flatnonzero(is_last[self._changes])
-        self._record_types = _record_types(found.api_keys)
-        self._changed = _changed_names(versions, self._has_before & ~self._is_deleted)
-        self.row_counts = self._row_counts(stored)
+        self._record_types, self._type_codes = _record_types(found.api_keys)
+        is_update = self._has_before & ~self._is_deleted
+        self._changed, self._changed_codes = _changed_names(versions, is_update)
+        self.row_counts = self._row_counts(versions, stored)
 
     def __len__(self) -> int:
         return len(self._changes)
@@ -156,8 +160,7 @@ class ColumnarChanges:
         has_before, is_deleted = self._has_before[versions], self._is_deleted[versions]
         ops = np.where(is_deleted, 2, np.where(has_before, 1, 0))
         entities = np.searchsorted(self._starts, versions, side="right") - 1
-        at = pa.array(positions)
-        written = self._origins.take(pa.array(self._sources[versions]))
+        written = self._origins_of(versions)
         columns = {
             **{name: _repeated(name, value, count) for name, value in shared.items()},
             "offset": written["_offset"],
@@ -165,11 +168,11 @@ class ColumnarChanges:
             "visible_offset": written["_visible_offset"],
             "leader_epoch": written["_leader_epoch"],
             "log_time": written["_log_time"],
-            "record_type": self._record_types.take(at),
-            "entity": self._entities.take(pa.array(entities)),
-            "key": self._key_texts.take(pa.array(self._keys[versions])),
-            "op": _OPS.take(pa.array(ops)),
-            "changed": self._changed.take(pa.array(versions)),
+            "record_type": self._record_types.gather(self._type_codes[positions]),
+            "entity": self._entities.gather(entities.astype(np.int32)),
+            "key": self._key_texts.gather(self._keys[versions].astype(np.int32)),
+            "op": self._ops.gather(ops.astype(np.int32)),
+            "changed": self._changed.gather(self._changed_codes[versions]),
             "before": self._side(versions - 1, ~has_before, entities),
             "after": self._side(versions, is_deleted, entities),
             "before_origin": self._before_origins(versions, has_before),
@@ -179,70 +182,85 @@ class ColumnarChanges:
 
     def _created_offsets(self) -> Int64s:
         """Return the offset at which the row of each version was created."""
-        created = np.where(
-            self._has_before, 0, self._origins["_created_offset"].to_numpy()[self._sources]
-        )
-        return created[last_set(~self._has_before)]
+        sources = self._sources[last_set(~self._has_before)]
+        created: Int64s = self._origins["_created_offset"][sources]
+        return created
 
-    def _row_counts(self, stored: Mapping[Entity, StoredColumns]) -> dict[str, int]:
+    def _row_counts(
+        self, versions: Sequence[Versions], stored: Mapping[Entity, StoredColumns]
+    ) -> dict[str, int]:
         entities = np.searchsorted(self._starts, self._changes, side="right") - 1
         steps = np.where(self._has_before[self._changes], 0, 1)
         steps = np.where(self._is_deleted[self._changes], -1, steps)
         return {
             table_of(of.entity): len(stored[of.entity].numbers)
             + int(steps[entities == number].sum())
-            for number, of in enumerate(self._versions)
+            for number, of in enumerate(versions)
         }
 
     def _side(self, versions: Int64s, is_null: Bools, entities: Int64s) -> pa.StructArray:
         """Return the column ``before`` or ``after``: a field an entity, null but for its own."""
-        structs: dict[str, pa.Array] = {}
-        for number, of in enumerate(self._versions):
-            is_other = is_null | (entities != number)
-            structs[str(of.entity)] = (
-                pa.nulls(len(versions), ROW.field(str(of.entity)).type)
-                if is_other.all()
-                else _struct(of, versions - self._starts[number], is_other)
-            )
+        structs = {
+            name: rows.gather(versions - self._starts[number], is_null | (entities != number))
+            for number, (name, rows) in enumerate(self._rows.items())
+        }
         columns = [structs[field.name] for field in _ROW]
         return pa.StructArray.from_arrays(columns, fields=list(_ROW), mask=pa.array(is_null))
 
     def _before_origins(self, versions: Int64s, has_before: Bools) -> pa.StructArray:
         before = np.where(has_before, versions - 1, 0)
-        origins = self._origins.take(pa.array(self._sources[before]))
-        created = pa.array(self._created[before])
-        columns = [
-            created if name == "_created_offset" else origins[name].combine_chunks()
-            for name in ORIGIN_COLUMNS
-        ]
-        fields = list(BEFORE_ORIGIN)
-        return pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(~has_before))
+        columns = self._origins_of(before) | {"_created_offset": pa.array(self._created[before])}
+        arrays, fields = list(columns.values()), list(BEFORE_ORIGIN)
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~has_before))
+
+    def _origins_of(self, versions: Int64s) -> dict[str, pa.Array]:
+        sources = self._sources[versions]
+        found = {name: pa.array(column[sources]) for name, column in self._origins.items()}
+        times = self._origins["_log_time"][sources]
+        found["_log_time"] = pa.array(times, mask=times == _NO_TIME)
+        return {name: found[name].cast(kind) for name, kind in ORIGIN_COLUMNS.items()}
 
 
-def _origins(records: RecordColumns, visible_offsets: Int64s, stored: pa.Table) -> pa.Table:
+def _origins(
+    records: RecordColumns, visible_offsets: Int64s, stored: pa.Table
+) -> dict[str, Int64s]:
     """Return what records write as the origin of rows, then the origins of stored rows."""
-    columns = {
+    written = {
         "_offset": records.offsets,
         "_visible_offset": visible_offsets,
         "_leader_epoch": records.leader_epochs,
-        "_log_time": records.times_ms * US_PER_MS,
+        "_log_time": _microseconds(records.times_ms),
         "_created_offset": records.offsets,
     }
-    schema = pa.schema(dict(ORIGIN_COLUMNS))
-    arrays = [pa.array(columns[field.name]).cast(field.type) for field in schema]
-    return pa.concat_tables([pa.table(arrays, schema=schema), stored.cast(schema)]).combine_chunks()
+    if not stored.num_rows:
+        return written
+    before = {
+        name: stored[name].cast(pa.int64()).fill_null(_NO_TIME).to_numpy() for name in written
+    }
+    return {name: np.concatenate([written[name], before[name]]) for name in written}
 
 
-def _record_types(api_keys: Int32s) -> pa.Array:
-    """Return Kafka's name of each record's type."""
+def _microseconds(times_ms: Int64s) -> Int64s:
+    """Return times as ``convert.microseconds``."""
+    limit = LONG_MAX // US_PER_MS
+    found = times_ms * US_PER_MS
+    found[times_ms > limit], found[times_ms < -limit] = LONG_MAX, -LONG_MAX
+    return found
+
+
+def _record_types(api_keys: Int32s) -> tuple[DistinctValues, Int32s]:
+    """Return Kafka's names of record types, and the code of each record's."""
     names = {kind.schema.api_key: kind.schema.json_type for kind in (*TOPIC_RECORDS, *MARKERS)}
-    numbers = np.zeros(max(names) + 1, dtype=np.int64)
-    numbers[list(names)] = np.arange(len(names))
-    return pa.array(list(names.values())).take(pa.array(numbers[api_keys]))
+    codes = np.zeros(max(names) + 1, dtype=np.int32)
+    codes[list(names)] = np.arange(len(names))
+    return DistinctValues(pa.array(names.values())), codes[api_keys]
 
 
-def _changed_names(versions: Sequence[Versions], is_update: Bools) -> Coded:
-    """Return the names of the columns of each version that differ, none but for updates."""
+def _changed_names(versions: Sequence[Versions], is_update: Bools) -> tuple[DistinctValues, Int32s]:
+    """Return lists of names, and the code of each version's: the columns that differ.
+
+    Versions that are not updates have an empty list.
+    """
     names: list[str] = []
     found = []
     for of in versions:
@@ -259,14 +277,13 @@ def _changed_names(versions: Sequence[Versions], is_update: Bools) -> Coded:
         for one in np.flatnonzero(is_used).tolist()
     ]
     kind = CHANGES_SCHEMA.field("changed").type
-    return Coded(pa.array(lists, kind), (np.cumsum(is_used) - 1)[sets])
+    codes = np.cumsum(is_used, dtype=np.int32) - 1
+    return DistinctValues(pa.array(lists, kind)), codes[sets]
 
 
-def _struct(of: Versions, rows: Int64s, is_null: Bools) -> pa.StructArray:
+def _rows_of(of: Versions) -> StructRows:
     kind = ROW.field(str(of.entity)).type
-    at = pa.array(rows, mask=is_null)
-    columns = [_as(of.columns[field.name].take(at), field.type) for field in kind]
-    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(is_null))
+    return StructRows(kind, [of.columns[field.name] for field in kind])
 
 
 def _repeated(name: str, value: Any, count: int) -> pa.Array:

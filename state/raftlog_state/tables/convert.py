@@ -32,7 +32,7 @@ from raftlog_state.records.declare import Array
 from .schema import BY_ENTITY, CHANGES_TABLE, PROGRESS, ROW
 
 US_PER_MS: Final = 1_000
-_LONG_MAX: Final = 2**63 - 1
+LONG_MAX: Final = 2**63 - 1
 _CHANGES_ARROW: Final = CHANGES_TABLE.schema
 _ORIGIN_FIELDS: Final = list(_CHANGES_ARROW.field("before_origin").type)
 
@@ -44,7 +44,7 @@ ToValues: TypeAlias = Callable[[pa.ChunkedArray], Iterable[Any]]
 
 def microseconds(timestamp_ms: int) -> int:
     """Return Kafka's milliseconds as the value of a TIMESTAMP, clamped to what it can hold."""
-    return max(-_LONG_MAX, min(_LONG_MAX, timestamp_ms * US_PER_MS))
+    return max(-LONG_MAX, min(LONG_MAX, timestamp_ms * US_PER_MS))
 
 
 def milliseconds(time_us: int | None) -> int:

@@ -237,3 +237,15 @@ def test_events_are_sorted_by_key_then_by_position(key_bits: int) -> None:
     expected = np.lexsort((positions, keys))
     assert sorted_order(keys, positions).tolist() == expected.tolist()
     assert sorted_order(keys[:0], positions[:0]).tolist() == []
+
+
+def test_times_that_no_timestamp_can_hold_are_those_of_a_loader() -> None:
+    """In the row that a record writes, and in the origin of a row that is replaced."""
+    values = [*map(encode, (TOPIC, PARTITION, CHANGE, CHANGE, CHANGE, CHANGE))]
+    times = np.array([2**63 - 1, 2**60, -(2**60), -1, 9_223_372_036_854_775, -(2**63)])
+    records = records_of(values, 0)._replace(times_ms=times)
+    found = replay_columns(split_state(NOTHING), records, REDACTOR)
+    assert found is not None
+    expected = Replay().append(records)
+    for name in ("log_time", "before_origin"):
+        assert all_rows(found)[name].combine_chunks().equals(expected[name].combine_chunks())
