@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+import raftlog
 from tests.support.quorum_processes import (
     COMMAND,
     PATIENCE_S,
@@ -73,3 +76,37 @@ def test_a_killed_node_restarts_with_its_records(node: NodeProcess) -> None:
         lambda: [one for one in node.lines() if one.get("new") == "leader" and one["epoch"] > 1],
         "it leads again, in a new epoch",
     )
+
+
+PRINTING_MODULES: Final = (
+    sys.executable,
+    "-c",
+    "import sys; from raftlog_state.cli.main import main; "
+    "code = main(['node', 'start', *sys.argv[1:]]); print('modules', *sys.modules); sys.exit(code)",
+)
+"""Starts a node that prints the names of the imported modules at its end."""
+
+
+def test_a_node_that_appends_and_serves_reads_imports_neither_numpy_nor_pyarrow(
+    tmp_path: Path,
+) -> None:
+    quorum = QuorumProcesses(tmp_path, 3)
+    for node in quorum.nodes:
+        node.command = PRINTING_MODULES
+    with quorum:
+        with raftlog.connect(quorum.bootstrap) as log:
+            for number in range(20):
+                log.append(b"%d" % number, commit=("app", "query", number))
+            assert log.last_commit("app") is not None
+            assert len(list(log.read(0))) == 20
+        for node in quorum.nodes:
+            assert node.stop() == 0
+            node.start()  # with records, after a clean shutdown
+            assert node.stop() == 0
+    for node in quorum.nodes:
+        lines = [one["text"] for one in node.lines() if one["event"] == "not JSON"]
+        modules = [set(one.split()) for one in lines if one.startswith("modules ")]
+        assert len(modules) == 2, "it was started twice"
+        for found in modules:
+            assert "raftlog.node.process" in found
+            assert not found & {"numpy", "pyarrow", "raftlog_state.publishing"}

@@ -8,6 +8,20 @@ from tests.planted.plant import Plant
 
 MEMORY_PLANTS: Final = (
     Plant(
+        bug="a bootstrap checkpoint without its end is read as one with fewer voters",
+        path="connector/raftlog/log/reading/bootstrap.py",
+        old="    if last is None or not ends_with_footer(last):\n",
+        new="    if last is None:\n",
+        tests=("tests/node/config/test_formatting.py",),
+    ),
+    Plant(
+        bug="the epoch of a bootstrap checkpoint is not checked",
+        path="connector/raftlog/log/reading/bootstrap.py",
+        old="        if last.leader_epoch != BOOTSTRAP_ID.epoch:\n",
+        new="        if False:\n",
+        tests=("tests/node/config/test_formatting.py",),
+    ),
+    Plant(
         bug="a compressed batch is expanded up to the maximum, whatever limit its reader has",
         path="connector/raftlog/log/reading/chunks.py",
         old="                decompressed_bytes_max=self.decompressed_bytes_max,\n",

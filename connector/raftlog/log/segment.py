@@ -26,7 +26,12 @@ from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SU
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.segment_files import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
-from raftlog.records.control import ControlRecord, SnapshotHeader, decode_control
+from raftlog.records.control import (
+    ControlRecord,
+    SnapshotFooter,
+    SnapshotHeader,
+    decode_control,
+)
 from raftlog.records.header import (
     BATCH_HEADER,
     BATCH_MAGIC,
@@ -159,6 +164,12 @@ def read_snapshot_head(file: ReadableFile) -> tuple[SnapshotHeader, tuple[Contro
             return records[0], records[1:]
         reason = "it does not begin with a SnapshotHeader record"
     raise CorruptSnapshotError(path=file.path, position=0, reason=reason)
+
+
+def ends_with_footer(batch: RecordBatch) -> bool:
+    """Return whether a batch is the last one of a complete snapshot."""
+    records = control_records(batch) if batch.is_control else ()
+    return bool(records) and isinstance(records[-1], SnapshotFooter)
 
 
 def control_records(batch: RecordBatch) -> tuple[ControlRecord, ...]:

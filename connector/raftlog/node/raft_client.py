@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from raftlog.append import NOT_AWAITED, AppendBatch, AppendRequest, AppendResult, Failed
 from raftlog.errors import (
@@ -39,7 +39,6 @@ from raftlog.errors import (
     NotLeaderError,
     UnexpectedEndOffsetError,
 )
-from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.snapshots import SnapshotWriter
 from raftlog.quorum.effects import LeaderChanged
@@ -47,6 +46,9 @@ from raftlog.quorum.events import Resign, UpgradeKRaftVersion
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 
 from .replica import Outgoing, Replica
+
+if TYPE_CHECKING:
+    from raftlog.log.reading.snapshot import SnapshotReader
 
 Steps: TypeAlias = Iterator[None] | None
 """Work that is left of a call, in parts of some milliseconds; None without any."""

@@ -34,7 +34,7 @@ from raftlog.errors import (
     NotLeaderError,
 )
 from raftlog.log.format.directory import QUORUM_STATE_NAME
-from raftlog.log.reading.snapshot import bootstrap_voters
+from raftlog.log.reading.bootstrap import bootstrap_voters
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog

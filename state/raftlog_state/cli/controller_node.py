@@ -19,7 +19,6 @@ from kio.schema.controller_registration.v0.request import Listener as Registered
 from kio.schema.controller_registration.v0.response import ControllerRegistrationResponse
 from kio.schema.envelope.v0.response import EnvelopeResponse
 
-from raftlog import ValueKind
 from raftlog.node.addresses import CONTROLLER_NAME
 from raftlog.node.apis.configs import topic_settings
 from raftlog.node.config import NodeConfig
@@ -110,10 +109,8 @@ def create_controller(node: NodeContext) -> Service:
     )
 
 
-def create_publishers(node: NodeContext) -> Service | None:
-    """Return the publishers of a node, None if its log has no metadata."""
-    if node.log_config().values is not ValueKind.KRAFT:
-        return None
+def create_publishers(node: NodeContext) -> Service:
+    """Return the publishers of a node whose log has metadata."""
     lines = ControllerLines(node.log_line, "metadata")
     generator = SnapshotGenerator(
         node.log,

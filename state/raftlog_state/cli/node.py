@@ -12,6 +12,7 @@ from .rescue import add_old_voters_stopped, check_survivor
 
 if TYPE_CHECKING:
     from raftlog.node.config import NodeConfig
+    from raftlog.node.service import CreateService, NodeContext, Service
     from raftlog.quorum.voters import VoterSet
 
 USAGE: Final = "raftlog node COMMAND [OPTION ...]"
@@ -310,12 +311,26 @@ def _run_start(arguments: argparse.Namespace, output: Output, console: Console) 
 
     from raftlog.node.process import run_node
 
-    from .controller_node import create_controller, create_publishers
-
-    services = [create_publishers]
+    services: list[CreateService] = [_create_publishers]
     if config.controller is not None:
+        from .controller_node import create_controller
+
         services.insert(0, create_controller)
     return run_node(config, services=services)
+
+
+def _create_publishers(node: NodeContext) -> Service | None:
+    """Return the publishers of a node, None if its log has no metadata.
+
+    Their modules, which import numpy and pyarrow, take more memory than all of such a node.
+    """
+    from raftlog import ValueKind
+
+    if node.log_config().values is not ValueKind.KRAFT:
+        return None
+    from .controller_node import create_publishers
+
+    return create_publishers(node)
 
 
 # --- raftlog node recover -------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from raftlog.errors import (
     OptionError,
 )
 from raftlog.log.format.directory import NODE_LOCK_NAME
+from raftlog.log.reading.bootstrap import bootstrap_voters
 from raftlog.node import Replica, RunSync
 from raftlog.node.addresses import parse_initial_voters
 from raftlog.node.config import NodeConfig, parse_config, voter_of
@@ -286,6 +287,41 @@ def test_damage_to_the_formatted_files_is_found() -> None:
             except CorruptFileError:
                 continue
             assert voters.node_ids == (1,)
+
+
+def voters_of(checkpoint: bytes) -> tuple[int, ...] | None:
+    """Return the ids of the voters in a bootstrap checkpoint; None without one."""
+    disk = SimulatedDisk()
+    disk.put(f"/log-0/{BOOTSTRAP}", checkpoint)
+    found = bootstrap_voters(disk, "/log-0")
+    return None if found is None else tuple(one.voter_id for one in found[0].voters)
+
+
+def test_a_bootstrap_checkpoint_is_read_whole_or_not_at_all() -> None:
+    data, footer_at = KAFKA_CHECKPOINT, 12 + int.from_bytes(KAFKA_CHECKPOINT[8:12], "big")
+    assert voters_of(data) == (1, 2)
+    assert bootstrap_voters(SimulatedDisk(), "/log-0") is None
+    for byte_count in range(len(data)):
+        with pytest.raises(CorruptFileError, match=r"copy this file from another node"):
+            voters_of(data[:byte_count])
+    first, footer = data[:footer_at], data[footer_at:]
+    for damaged in (data + b"\0", data + first, footer, footer + first):
+        with pytest.raises(CorruptFileError):
+            voters_of(damaged)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize(("field", "byte_count"), [(0, 8), (12, 4)])
+def test_offsets_and_epochs_of_a_bootstrap_checkpoint_are_checked(
+    batch: int, field: int, byte_count: int
+) -> None:
+    """No checksum covers them."""
+    footer_at = 12 + int.from_bytes(KAFKA_CHECKPOINT[8:12], "big")
+    end = batch * footer_at + field + byte_count
+    damaged = bytearray(KAFKA_CHECKPOINT)
+    damaged[end - 1] += 1
+    with pytest.raises(CorruptFileError, match=r"copy this file from another node"):
+        voters_of(bytes(damaged))
 
 
 def test_the_only_voter_of_a_formatted_quorum_never_truncates_synced_records() -> None:

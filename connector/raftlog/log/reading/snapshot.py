@@ -14,25 +14,20 @@ import numpy as np
 
 from raftlog.errors import (
     CorruptBatchError,
-    CorruptFileError,
     CorruptSnapshotError,
     DecompressionLimitError,
-    SegmentDeletedError,
     SnapshotDecompressionLimitError,
 )
 from raftlog.limits import READ_CHUNK_BYTES
-from raftlog.log.format.directory import BOOTSTRAP_ID, checkpoint_name
-from raftlog.log.segment import control_records, read_batch_at, read_snapshot_head
+from raftlog.log.segment import ends_with_footer, read_batch_at, read_snapshot_head
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.records.control import (
     ControlRecord,
     KRaftVersion,
     KRaftVoters,
-    SnapshotFooter,
     SnapshotHeader,
 )
-from raftlog.storage.protocol import Storage
 from raftlog.types import SnapshotId
 
 from .chunks import BatchDecoder, ChunkDecoder, ColumnDecoder, P, read_chunks
@@ -115,7 +110,7 @@ class SnapshotReader:
             if left > 0:
                 raise self._damaged(end_position, f"its last {left} bytes are not a complete batch")
             last = read_batch_at(file, last_position)
-        if last is None or not _ends_with_footer(last):
+        if last is None or not ends_with_footer(last):
             raise self._damaged(end_position, "it does not end with a SnapshotFooter record")
 
     def _check_epochs(self, batches: BatchColumns) -> None:
@@ -138,35 +133,3 @@ class SnapshotReader:
 
     def _damaged(self, position: int, reason: str) -> CorruptSnapshotError:
         return CorruptSnapshotError(path=self.path, position=position, reason=reason)
-
-
-def _ends_with_footer(batch: RecordBatch) -> bool:
-    records = control_records(batch) if batch.is_control else ()
-    return bool(records) and isinstance(records[-1], SnapshotFooter)
-
-
-# --- Read the bootstrap checkpoint: the initial voters of a dynamic quorum (KIP-853) --------------
-# ``00000000000000000000-0000000000.checkpoint`` is read whole or not at all: a replica that used a
-# partial voter set could elect itself. It holds no records of the log and is not one of its
-# snapshots.
-
-
-def bootstrap_voters(storage: Storage, directory: str) -> tuple[KRaftVoters, int] | None:
-    """Return the voters and the kraft.version that a partition's directory was formatted with.
-
-    None if there is no bootstrap checkpoint or it holds no voters: then they are configured. Raises
-    ``CorruptFileError``.
-    """
-    path = storage.join(directory, checkpoint_name(BOOTSTRAP_ID))
-    try:
-        reader = SnapshotReader(LogFiles.of_checkpoint(storage, path, BOOTSTRAP_ID), BOOTSTRAP_ID)
-        for _ in reader.batches():
-            pass
-    except SegmentDeletedError:  # no bootstrap checkpoint
-        return None
-    except CorruptSnapshotError as error:
-        reason = f"{error.reason}; it holds the initial voters: copy this file from another node"
-        raise CorruptFileError(path=path, reason=reason, position=error.position) from None
-    if reader.voters is None or not reader.kraft_version:
-        return None
-    return reader.voters, reader.kraft_version

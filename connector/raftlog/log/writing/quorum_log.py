@@ -24,7 +24,7 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from raftlog.errors import (
     CorruptBatchError,
@@ -46,12 +46,9 @@ from raftlog.log.format.directory import (
     checkpoint_name,
 )
 from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
-from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.foreign_batches import find_foreign_batches
-from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.reading.transactions import BatchMetadata, batch_metadata, control_of
 from raftlog.log.recovery.recover import RecoveredLog
-from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import ControlRecord, KRaftVoters
 from raftlog.storage.protocol import WritableStorage
@@ -62,6 +59,9 @@ from .properties import LogConfig
 from .replicated_log import ReplicatedLog
 from .segments import LogDirectory
 from .snapshots import RawSnapshotWriter
+
+if TYPE_CHECKING:
+    from raftlog.log.reading.snapshot import SnapshotReader
 
 # --- Cache of a log's last batches, from which nearly all follower fetches are served -------------
 # The cached batches are contiguous. Their size is bounded, except that the newest batch is always
@@ -163,6 +163,8 @@ class QuorumLog(ReplicatedLog):
         First it is stored, durably, that this replica lost acknowledged records: it must not vote
         until it has caught up. Raises what ``truncate_log_at`` raises.
         """
+        from raftlog.log.recovery.repair import truncate_log_at  # imports numpy
+
         files = LogDirectory(storage, directory)
         files.leave_election(
             f"the log was damaged and truncated at offset {end_offset}: {reason}\n"
@@ -387,6 +389,9 @@ class QuorumLog(ReplicatedLog):
 
     def open_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         """Open one of ``snapshots`` for reading."""
+        from raftlog.log.reading.files import LogFiles  # imports numpy
+        from raftlog.log.reading.snapshot import SnapshotReader
+
         return SnapshotReader(
             LogFiles.of_directory(self._directory.storage, self.path), snapshot_id
         )
@@ -519,6 +524,9 @@ class QuorumLog(ReplicatedLog):
         Returns its reader, which has read the whole file before that got its final name. Raises
         ``CorruptSnapshotError``: then it is deleted, and the log is unchanged.
         """
+        from raftlog.log.reading.files import LogFiles  # imports numpy
+        from raftlog.log.reading.snapshot import SnapshotReader
+
         self._check_writable()
         received, self._received = self._received, None
         assert received is not None, "its bytes must be stored first"
