@@ -180,15 +180,15 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="what was appended during a merge counts as merged",
-        path="state/raftlog_state/tables/cluster_cache.py",
-        old="        del tail[:count]\n",
-        new="        tail.clear()\n",
+        path="state/raftlog_state/tables/unmerged.py",
+        old="            del self._parts[:count]\n",
+        new="            self._parts.clear()\n",
         tests=(f"{UPKEEP}::test_appends_do_not_wait_for_upkeep_beside_them",),
     ),
     Plant(
         bug="a merge of a tail that was read again since removes changes from the new one",
-        path="state/raftlog_state/tables/cluster_cache.py",
-        old="        if len(tail) < count or any(map(operator.is_not, tail, self.changes)):\n",
+        path="state/raftlog_state/tables/unmerged.py",
+        old="        if len(begun) < count or any(map(operator.is_not, begun, tail.parts)):\n",
         new="        if False:\n",
         tests=("tests/state/tables/test_concurrent_commands.py",),
     ),
@@ -215,9 +215,9 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="the changes of a merge that runs are put together with later ones",
-        path="state/raftlog_state/tables/cluster_cache.py",
-        old="        later = reversed(self.tail[self.merging_count :])\n",
-        new="        later = reversed(self.tail)\n",
+        path="state/raftlog_state/tables/unmerged.py",
+        old="        later = reversed(self._parts[self._merging_count :])\n",
+        new="        later = reversed(self._parts)\n",
         tests=(
             "tests/state/tables/test_writer.py::test_many_small_appends_are_few_tables_in_memory",
         ),

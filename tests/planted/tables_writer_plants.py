@@ -22,6 +22,29 @@ CLUSTERS: Final = "tests/state/tables/test_clusters.py"
 
 TABLES_WRITER_PLANTS: Final = (
     Plant(
+        bug="unmerged changes of a cluster stay in memory while merges fail",
+        path=WRITER,
+        old="        bound_memory([cache.unmerged], self._unmerged_rows_max)\n",
+        new="",
+        tests=(f"{WRITES}::test_changes_in_memory_are_bounded_while_merges_fail",),
+    ),
+    Plant(
+        bug="unmerged changes of a group stay in memory while merges fail",
+        path=GROUP,
+        old="        bound_memory(self._unmerged.values(), self._unmerged_rows_max)\n",
+        new="",
+        tests=(
+            f"{GROUPS}::test_changes_in_memory_of_all_clusters_are_bounded_while_merges_fail[1000]",
+        ),
+    ),
+    Plant(
+        bug="a merge reads all unmerged changes at a time",
+        path=ROWS,
+        old="ends[max(0, count - 1)]",
+        new="ends[-1]",
+        tests=(f"{WRITES}::test_changes_in_memory_are_bounded_while_merges_fail",),
+    ),
+    Plant(
         bug="changes before a large batch are not merged",
         path=ROWS,
         old="                yield from _state_of_tables(tables)\n",
@@ -66,7 +89,7 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="a truncation forgets the changes that state does not include",
         path=INCARNATIONS,
-        old="min(cache.base_offset, target)",
+        old="min(cache.unmerged.base_offset, target)",
         new="target",
         tests=(f"{WRITES}::test_a_truncation_gives_the_tables_of_that_offset[11-None]",),
     ),
@@ -330,7 +353,7 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="changes of a cluster whose state was dropped are not merged",
         path=GROUP,
-        old="        elif cluster_id in self._tails:\n",
+        old="        elif cluster_id in self._unmerged:\n",
         new="        elif False:\n",
         tests=(f"{GROUPS}::test_states_that_are_dropped_are_read_again[0]",),
     ),

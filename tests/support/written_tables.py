@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.progress import NOTHING, Progress, cluster_in, progress_of
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
 from raftlog_state.tables.stores.protocol import Condition, rows_where
+from raftlog_state.tables.unmerged import UNMERGED_ROWS_MAX, StoredChanges, Tail
 from raftlog_state.tables.writer import Writer
 from tests.support.memory_store import Hook, MemoryStore, MemoryTables, no_hook
 from tests.support.metadata_logs import MetadataLog
@@ -146,9 +148,22 @@ def writer_of(
     before_commit: Hook = no_hook,
     after_commit: Hook = no_hook,
     slice_rows: int = SLICE_ROWS,
+    unmerged_rows_max: int = UNMERGED_ROWS_MAX,
 ) -> Writer:
     store = MemoryStore(tables, before_commit=before_commit, after_commit=after_commit)
-    return Writer(store, cluster_id=cluster_id, clock_us=lambda: 1, slice_rows=slice_rows)
+    return Writer(
+        store,
+        cluster_id=cluster_id,
+        clock_us=lambda: 1,
+        slice_rows=slice_rows,
+        unmerged_rows_max=unmerged_rows_max,
+    )
+
+
+def rows_in_memory(tails: Iterable[Tail]) -> int:
+    """Return the number of unmerged rows that are not in the table ``changes`` only."""
+    parts = (part for tail in tails for part in tail.parts)
+    return sum(part.num_rows for part in parts if not isinstance(part, StoredChanges))
 
 
 def follow_settings(*, writes_log: bool = True) -> FollowSettings:

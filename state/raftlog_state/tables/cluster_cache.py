@@ -10,11 +10,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, takewhile
-from typing import Any, Final, NamedTuple, TypeAlias
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -46,37 +45,15 @@ from .progress import (
 from .schema import CHANGES_TABLE
 from .stored_rows import StoredGroups, StoredRows, split_state, stored_rows
 from .stores.protocol import Rows, RowSlices, rows_where
+from .unmerged import ClusterChanges, Tail, Unmerged
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
-SMALL_PARTS_MAX: Final = 32
-"""Parts of a tail with fewer than ``SMALL_ROWS`` rows. Each takes half a megabyte: its columns."""
-SMALL_ROWS: Final = 1_000
 _OF_CLUSTER: Final = ("cluster_id", "topic", "partition", "incarnation")
 EpochRange = tuple[int, int, int]
 """Leader epoch, first and last offset."""
 Versions = dict[str, int]
 """The version of the last transaction of each group."""
-ClusterChanges: TypeAlias = pa.Table | ChangeSlices
-"""Rows of ``changes`` of one or more appends of a cluster, with their progress rows."""
-
-
-class Tail(NamedTuple):
-    """End of a cluster's tables, and the changes up to it that ``state`` did not include."""
-
-    end: Progress
-    changes: tuple[ClusterChanges, ...]
-
-    def remove_from(self, tail: list[ClusterChanges]) -> bool:
-        """Remove the changes from the list that they were copied from, as ``state`` has them now.
-
-        Return False if the list is another one: the tables were read again meanwhile.
-        """
-        count = len(self.changes)
-        if len(tail) < count or any(map(operator.is_not, tail, self.changes)):
-            return False
-        del tail[:count]
-        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +146,6 @@ def _changes(news: Sequence[NewRows], committed_at: int) -> pa.Table:
 class ClusterCache:
     """The cache: the end of the tables, the cluster's state there, and what ``state`` lacks.
 
-    ``tail`` are the rows of ``changes`` after ``base_offset``, which ``state`` includes, and its
-    first ``merging_count`` parts are those of a merge that has begun;
     ``log_ahead`` are the identities of the records that ``log`` has after ``progress``;
     ``versions`` are those of groups, read before all others.
     """
@@ -178,31 +153,18 @@ class ClusterCache:
     progress: Progress
     loader: MetadataLoader
     origins: RowOrigins
-    base_offset: int
-    tail: list[ClusterChanges]
+    unmerged: Unmerged
     log_ahead: pa.Table
     versions: Versions
-    merging_count: int = 0
 
     def published(self, rows: ClusterChanges, after: Progress) -> None:
         """Record an append to ``changes``."""
-        self.tail.append(rows)
+        self.unmerged.append(rows, after.offset)
         self.progress = after
-        later = reversed(self.tail[self.merging_count :])
-        small = [*takewhile(_is_small, later)][::-1]
-        if len(small) == SMALL_PARTS_MAX:
-            self.tail[-len(small) :] = [pa.concat_tables(small).combine_chunks()]
 
-    def unmerged(self) -> Tail:
-        """Return what ``state`` does not include, for a merge that begins."""
-        self.merging_count = len(self.tail)
-        return Tail(self.progress, tuple(self.tail))
-
-    def merged(self, merged: Tail) -> None:
-        """Record that ``state`` includes what it did not when ``merged`` was returned."""
-        if merged.remove_from(self.tail):
-            self.base_offset = merged.end.offset
-            self.merging_count = 0
+    def begin_merge(self) -> Tail:
+        """Return what ``state`` does not include, for a merge."""
+        return self.unmerged.begin_merge(self.progress)
 
     def new_rows(self, table: pa.Table, columns: Sequence[str], place: str) -> NewRows | None:
         """Check and replay rows of the source; return None if the tables have them all.
@@ -274,10 +236,6 @@ class ClusterCache:
                 found = first - 1
         self.progress.check_readable(place, found)
         return found
-
-
-def _is_small(part: ClusterChanges) -> bool:
-    return isinstance(part, pa.Table) and part.num_rows < SMALL_ROWS
 
 
 def check_log(progress: Progress, table: pa.Table, cluster_id: str | None, place: str) -> None:

@@ -20,11 +20,12 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
@@ -33,7 +34,7 @@ from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.payload import Decode
 
 from .change_slices import ChangeSlices
-from .cluster_cache import ClusterCache, ClusterChanges, Tail, Versions, image_of
+from .cluster_cache import ClusterCache, Versions, image_of
 from .latest import overlay, state_rows, without_reverted
 from .origins import RowOrigins
 from .progress import (
@@ -74,9 +75,12 @@ from .stores.protocol import (
     Where,
     rows_where,
 )
+from .unmerged import StoredChanges, Tail, Unmerged
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
+OFFSETS_READ: Final = 50_000
+"""Offsets whose changes a merge reads at a time, if no append has more."""
 RECORD_IDENTITY: Final = ("offset", "snapshot_position", "leader_epoch")
 _OFFSET_BITS: Final = 44
 """A version of a transaction has 63 bits: the incarnation, then an offset."""
@@ -227,8 +231,7 @@ class ClusterRows:
                 decode=self._decode,
             ),
             origins=RowOrigins(rows),
-            base_offset=base.offset,
-            tail=[tail],
+            unmerged=Unmerged(tail, base_offset=base.offset, end_offset=progress.offset),
             log_ahead=LOG_TABLE.no_rows.select(RECORD_IDENTITY),
             versions={} if versions is None else versions,
         )
@@ -348,14 +351,58 @@ class ClusterRows:
     def merge(self, tails: Mapping[str, Tail]) -> None:
         """Merge the unmerged changes of clusters, with their progress, into ``state``.
 
-        That is one commit, and others for the clusters that have changes in slices.
+        That is one commit, and others for the clusters that have changes in slices, or such that
+        are read.
         """
-        if not any(part.num_rows for _, tail in tails.values() for part in tail):
+        if all(tail.is_empty for tail in tails.values()):
             return
-        self._check_incarnations([progress for progress, _ in tails.values()])
-        for rows in _state_of([tail for _, tail in tails.values()]):
+        self._check_incarnations([tail.end for tail in tails.values()])
+        for rows in self._state_of(tails.values()):
             self.store.merge(rows)
             self.step(STATE_TABLE.name)
+
+    def _state_of(self, tails: Iterable[Tail]) -> Iterator[Rows]:
+        """Yield the rows of ``state`` for the unmerged changes of clusters, of one merge each.
+
+        A merge has each key once, so the changes before and after slices are merges of their own.
+        """
+        small: list[pa.Table] = []
+        for tail in tails:
+            tables: list[pa.Table] = []
+            for part in tail.parts:
+                if isinstance(part, pa.Table):
+                    tables.append(part)
+                    continue
+                yield from _state_of_tables(tables)
+                tables = []
+                if isinstance(part, ChangeSlices):
+                    yield part.state()
+                else:
+                    for changes in self._stored_changes(part, tail.end):
+                        yield from _state_of_tables([changes])
+            small += tables
+        yield from _state_of_tables(small)
+
+    def _stored_changes(self, part: StoredChanges, end: Progress) -> Iterator[pa.Table]:
+        """Yield changes of a cluster that are in ``changes`` only, of whole appends.
+
+        In memory are those of ``OFFSETS_READ`` offsets, or of one append.
+        """
+        version = self.store.version(CHANGES_TABLE)
+        within = _between(end, part.after_offset, part.last_offset)
+        columns = ("visible_offset",)
+        appends = self.store.read(
+            CHANGES_TABLE, (IS_PROGRESS,), columns, any_of=within, version=version
+        )
+        after_offset = part.after_offset
+        ends = np.unique(appends["visible_offset"].to_numpy())
+        while len(ends := ends[ends > after_offset]):
+            count = int(np.searchsorted(ends, after_offset + OFFSETS_READ, side="right"))
+            last_offset = int(ends[max(0, count - 1)])
+            within = _between(end, after_offset, last_offset)
+            rows = self.store.read(CHANGES_TABLE, any_of=within, version=version)
+            yield without_reverted(rows, end)
+            after_offset = last_offset
 
     def merge_rows(self, end: Progress, rows: Rows) -> None:
         """Merge rows of a cluster, with their progress, into ``state``."""
@@ -531,25 +578,6 @@ def group_transaction_of(table: StoredTable, group: str, version: int) -> Transa
     return Transaction(app_id=f"raftlog-group-{table.name}-{group}", version=version)
 
 
-def _state_of(tails: Iterable[Sequence[ClusterChanges]]) -> Iterator[Rows]:
-    """Yield the rows of ``state`` for the unmerged changes of clusters, of one merge each.
-
-    A merge has each key once, so the changes before and after slices are merges of their own.
-    """
-    small: list[pa.Table] = []
-    for tail in tails:
-        tables: list[pa.Table] = []
-        for part in tail:
-            if isinstance(part, ChangeSlices):
-                yield from _state_of_tables(tables)
-                yield part.state()
-                tables = []
-            else:
-                tables.append(part)
-        small += tables
-    yield from _state_of_tables(small)
-
-
 def _state_of_tables(tables: Sequence[pa.Table]) -> Iterator[pa.Table]:
     parts = [table for table in tables if table.num_rows]
     if parts:
@@ -592,6 +620,13 @@ def _tail(base: Progress) -> AnyOf:
         (of_cluster, ("visible_offset", ">", base.offset)),
         (of_cluster, ("visible_offset", "=", base.offset), IS_PROGRESS),
     )
+
+
+def _between(progress: Progress, after_offset: int, last_offset: int) -> AnyOf:
+    """Return the conditions of the changes of a cluster in a part of its tail."""
+    is_within: Condition = ("visible_offset", "<=", last_offset)
+    start = replace(progress, offset=after_offset)
+    return tuple((*where, is_within) for where in _tail(start))
 
 
 def _ahead(end: Progress) -> Where:

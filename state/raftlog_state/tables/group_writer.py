@@ -26,7 +26,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from raftlog.errors import DivergedLogError, RaftlogError
-from raftlog_state.errors import ConcurrentWriterError, OffsetGapError
+from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
 from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.loader.payload import Decode
 from raftlog_state.records import decode
@@ -34,10 +34,8 @@ from raftlog_state.records import decode
 from .change_slices import SLICE_ROWS
 from .cluster_cache import (
     ClusterCache,
-    ClusterChanges,
     EpochRange,
     NewRows,
-    Tail,
     Versions,
     changes_rows,
     check_log,
@@ -47,6 +45,7 @@ from .incarnations import next_incarnation, owned
 from .progress import NOTHING, Progress
 from .schema import CHANGES_TABLE, LOG_TABLE
 from .stores.protocol import TableStore
+from .unmerged import GROUP_UNMERGED_ROWS_MAX, ClusterChanges, Tail, Unmerged, bound_memory
 from .writer import ATTEMPTS_MAX, source_columns
 
 CACHED_ROWS_MAX: Final = 2_000_000
@@ -84,11 +83,13 @@ class GroupWriter:
         clock_us: Callable[[], int] = now_us,
         decode_value: Decode = decode,
         slice_rows: int = SLICE_ROWS,
+        unmerged_rows_max: int = GROUP_UNMERGED_ROWS_MAX,
     ) -> None:
         """``take_over``: write clusters even if others have written them until now.
 
         ``decode_value`` decodes the values of metadata records; more than ``slice_rows`` changes of
-        a cluster are written in slices.
+        a cluster are written in slices. Of more than ``unmerged_rows_max`` rows that ``state``
+        lacks, some are read from ``changes`` by the next merge.
         """
         self._group = group
         self._take_over = take_over
@@ -101,11 +102,12 @@ class GroupWriter:
         )
         self._cached_rows_max = cached_rows_max
         self._slice_rows = slice_rows
+        self._unmerged_rows_max = unmerged_rows_max
         self._is_read = False
         self._versions: Versions = {}
         self._ends: dict[str, Progress] = {}
         self._caches: OrderedDict[str, ClusterCache] = OrderedDict()
-        self._tails: dict[str, list[ClusterChanges]] = {}
+        self._unmerged: dict[str, Unmerged] = {}
         self._lock = RLock()
 
     # --- public -----------------------------------------------------------------------------------
@@ -141,7 +143,7 @@ class GroupWriter:
     def unmerged_row_count(self) -> int:
         """Return the number of known rows of ``changes`` that ``state`` does not include."""
         with self._lock:
-            return sum(part.num_rows for tail in self._tails.values() for part in tail)
+            return sum(one.row_count for one in self._unmerged.values())
 
     def refresh(self) -> None:
         """Read the ends again at the next call; what is cached of unchanged clusters is kept."""
@@ -153,7 +155,7 @@ class GroupWriter:
         with self._lock:
             self._is_read = False
             self._caches.clear()
-            self._tails.clear()
+            self._unmerged.clear()
 
     def apply(self, batches: Mapping[str, pa.Table]) -> Applied:
         """Append the new rows of clusters to ``log`` and ``changes``, by cluster id.
@@ -175,16 +177,23 @@ class GroupWriter:
         Raises:
             TablesError: Delta failed.
         """
-        self._again_if_late(self._merge_state)
+        failed = self._again_if_late(self._try_merge)
+        if failed is not None:
+            raise failed
 
     def begin_merge(self) -> dict[str, Tail]:
         """Return what ``state`` lacks, for a merge by ``rows_on`` another store; see ``upkeep``."""
-        return self._again_if_late(self._unmerged)
+        return self._again_if_late(self._begin_merge)
 
-    def end_merge(self, merged: Mapping[str, Tail]) -> None:
-        """Record that a merge is done: what it had, ``state`` includes."""
+    def end_merge(self, tails: Mapping[str, Tail], *, is_merged: bool = True) -> None:
+        """Record the end of a merge; ``is_merged``: what it had, ``state`` includes."""
         with self._lock:
-            self._merged(merged)
+            for name, tail in tails.items():
+                kept = self._unmerged.get(name)
+                if kept is not None:
+                    kept.end_merge(tail, is_merged=is_merged)
+                    if not kept.row_count and name not in self._caches:
+                        del self._unmerged[name]
 
     def rows_on(self, store: TableStore) -> ClusterRows:
         """Return the rows of the tables in another store of the same place."""
@@ -215,10 +224,10 @@ class GroupWriter:
         self._versions.clear()  # the caches share it
         self._versions.update(found.versions)
         for name in [
-            name for name in self._tails if self._ends.get(name) != found.progress.get(name)
+            name for name in self._unmerged if self._ends.get(name) != found.progress.get(name)
         ]:
             self._caches.pop(name, None)
-            self._tails.pop(name)
+            self._unmerged.pop(name)
         self._ends = found.progress
         if not self._ends:
             self._rows.store.prepare()
@@ -247,7 +256,7 @@ class GroupWriter:
                 failures[name] = found
             else:
                 self._caches[name] = found
-                self._tails[name] = found.tail
+                self._unmerged[name] = found.unmerged
                 self._ends[name] = found.progress
         return failures
 
@@ -257,8 +266,8 @@ class GroupWriter:
         cache = self._caches.get(cluster_id)
         if cache is not None:
             cache.published(rows, after)
-        elif cluster_id in self._tails:
-            self._tails[cluster_id].append(rows)
+        elif cluster_id in self._unmerged:
+            self._unmerged[cluster_id].append(rows, after.offset)
 
     def _drop_unused(self) -> None:
         """Drop the least recently used states until one is left or the others are small enough."""
@@ -397,26 +406,27 @@ class GroupWriter:
         rows, changes = changes_rows(ended, self._rows.clock_us(), self._slice_rows)
         self._rows.append_changes(rows, transaction)
         self._versions[self._group] = transaction.version
+        bound_memory(self._unmerged.values(), self._unmerged_rows_max)
         for name, new, part in zip(news, ended, changes, strict=True):
             self._published(name, part, new.after)
 
-    def _merge_state(self) -> None:
-        unmerged = self._unmerged()
-        self._rows.merge(unmerged)
-        self._merged(unmerged)
+    def _try_merge(self) -> TablesError | None:
+        """Merge; return the error after which what is cached is valid: ``changes`` is the same."""
+        tails, is_merged = self._begin_merge(), False
+        try:
+            self._rows.merge(tails)
+            is_merged = True
+        except ConcurrentWriterError:
+            raise
+        except TablesError as error:
+            return error
+        finally:
+            self.end_merge(tails, is_merged=is_merged)
+        return None
 
-    def _unmerged(self) -> dict[str, Tail]:
+    def _begin_merge(self) -> dict[str, Tail]:
         self._ready()
-        found = {name: Tail(self._ends[name], tuple(tail)) for name, tail in self._tails.items()}
-        return found | {name: cache.unmerged() for name, cache in self._caches.items()}
-
-    def _merged(self, merged: Mapping[str, Tail]) -> None:
-        for name, tail in merged.items():
-            cache, kept = self._caches.get(name), self._tails.get(name)
-            if cache is not None:
-                cache.merged(tail)
-            elif kept is not None and tail.remove_from(kept) and not kept:
-                del self._tails[name]
+        return {name: one.begin_merge(self._ends[name]) for name, one in self._unmerged.items()}
 
     # --- owners -----------------------------------------------------------------------------------
 

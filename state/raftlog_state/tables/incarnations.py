@@ -59,9 +59,12 @@ def owned(place: str, progress: Progress) -> ClusterOwnedError:
 
 def merge(rows: ClusterRows, cache: ClusterCache) -> None:
     """Merge the tail of a cluster into ``state``."""
-    unmerged = cache.unmerged()
-    rows.merge({str(cache.progress.cluster_id): unmerged})
-    cache.merged(unmerged)
+    tail, is_merged = cache.begin_merge(), False
+    try:
+        rows.merge({str(cache.progress.cluster_id): tail})
+        is_merged = True
+    finally:
+        cache.unmerged.end_merge(tail, is_merged=is_merged)
 
 
 def fence(rows: ClusterRows, cache: ClusterCache, after: Progress) -> Progress:
@@ -104,7 +107,7 @@ def truncate_to(rows: ClusterRows, cache: ClusterCache, offset: int) -> int:
         return target
     progress = fence(rows, cache, next_incarnation(cache.progress))
     base_rows = without_reverted(rows.read(STATE_TABLE, progress.cluster_id), progress)
-    is_after: Condition = ("visible_offset", ">", min(cache.base_offset, target))
+    is_after: Condition = ("visible_offset", ">", min(cache.unmerged.base_offset, target))
     changes = rows.read(CHANGES_TABLE, progress.cluster_id, is_after)
     changes = without_reverted(changes, progress)
     is_later = mask_of(changes, ("visible_offset", ">", target))

@@ -23,9 +23,9 @@ from raftlog.client.log_handle import Clock
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 
 from .backoff import Backoff
-from .cluster_cache import Tail
 from .cluster_rows import ClusterRows
 from .stores.protocol import TableStore
+from .unmerged import Tail
 
 MERGE_INTERVAL_S: Final = 60.0
 MERGE_ROWS_MAX: Final = 50_000
@@ -114,18 +114,18 @@ class Maintained(Protocol):
     def compact(self) -> None: ...
     def vacuum(self) -> None: ...
     def begin_merge(self) -> Mapping[str, Tail]: ...
-    def end_merge(self, merged: Mapping[str, Tail]) -> None: ...
+    def end_merge(self, tails: Mapping[str, Tail], *, is_merged: bool) -> None: ...
     def forget(self) -> None: ...
     def rows_on(self, store: TableStore) -> ClusterRows: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Upkeep that is due. ``completed`` and ``conflicted`` are called in the writer's thread."""
+    """Upkeep that is due. ``completed`` and ``failed`` are called in the writer's thread."""
 
     work: Callable[[], None]
     completed: Callable[[], None]
-    conflicted: Callable[[], None] = lambda: None
+    failed: Callable[[TablesError], None] = lambda _: None
 
     def error(self) -> TablesError | None:
         """Do the work; return its error."""
@@ -210,8 +210,7 @@ class UpkeepRunner:
             if error is None:
                 task.completed()
                 continue
-            if isinstance(error, ConcurrentWriterError):
-                task.conflicted()
+            task.failed(error)
             self._failed(error)
 
     def _failed(self, error: TablesError) -> None:
@@ -242,11 +241,16 @@ class UpkeepRunner:
         tails = self._writer.begin_merge()
 
         def completed() -> None:
-            self._writer.end_merge(tails)
+            self._writer.end_merge(tails, is_merged=True)
             self._merged()
 
-        # The tables were truncated, for example: the writer must read them again.
-        return _Task(partial(self._beside.merge, tails), completed, self._writer.forget)
+        def failed(error: TablesError) -> None:
+            if isinstance(error, ConcurrentWriterError):
+                self._writer.forget()  # the tables may have been truncated: they are read again
+            else:
+                self._writer.end_merge(tails, is_merged=False)
+
+        return _Task(partial(self._beside.merge, tails), completed, failed)
 
     def _merged(self) -> None:
         self._upkeep.merged(self._now_s())

@@ -22,14 +22,14 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog.errors import DivergedLogError
-from raftlog_state.errors import ConcurrentWriterError, OffsetGapError
+from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
 from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.loader.payload import Decode
 from raftlog_state.records import decode
 
 from .batch import RECORD_JSON, SOURCE_COLUMNS
 from .change_slices import SLICE_ROWS
-from .cluster_cache import ClusterCache, EpochRange, Tail, changes_rows, check_log
+from .cluster_cache import ClusterCache, EpochRange, changes_rows, check_log
 from .cluster_rows import RECORD_IDENTITY, ClusterRows, Step, no_step, now_us, own_transaction
 from .incarnations import expire, fence, merge, next_incarnation, owned, truncate_to
 from .latest import living, without_reverted
@@ -38,6 +38,7 @@ from .progress import NOTHING, Progress
 from .schema import CHANGES_TABLE, LOG_TABLE, UNKNOWN_CLUSTER
 from .stored_rows import StateParts, read_state
 from .stores.protocol import TableStore, rows_where
+from .unmerged import UNMERGED_ROWS_MAX, Tail, bound_memory
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -69,11 +70,13 @@ class Writer:
         clock_us: Callable[[], int] = now_us,
         decode_value: Decode = decode,
         slice_rows: int = SLICE_ROWS,
+        unmerged_rows_max: int = UNMERGED_ROWS_MAX,
     ) -> None:
         """``take_over``: write the cluster even if a group has written it until now.
 
         ``decode_value`` decodes the values of metadata records; a batch with more than
-        ``slice_rows`` changes is written in slices.
+        ``slice_rows`` changes is written in slices. More than ``unmerged_rows_max`` rows that
+        ``state`` lacks are read from ``changes`` by the next merge.
         """
         self._store = store
         self._cluster_id = cluster_id
@@ -86,6 +89,7 @@ class Writer:
             decode_value=decode_value,
         )
         self._slice_rows = slice_rows
+        self._unmerged_rows_max = unmerged_rows_max
         self._cache: ClusterCache | None = None
         self._lock = RLock()
 
@@ -114,7 +118,7 @@ class Writer:
     def unmerged_row_count(self) -> int:
         """Return the number of rows of ``changes`` that ``state`` does not include."""
         with self._lock:
-            return sum(part.num_rows for part in self._ready().tail)
+            return self._ready().unmerged.row_count
 
     def forget(self) -> None:
         """Drop the cache: the tables are read again."""
@@ -175,20 +179,22 @@ class Writer:
 
     def merge_state(self) -> None:
         """Merge the later changes into ``state``. Raises ``TablesError``; readers see no change."""
-        self._again_if_late(self._merge_state)
+        failed = self._again_if_late(self._try_merge)
+        if failed is not None:
+            raise failed
 
     def begin_merge(self) -> dict[str, Tail]:
         """Return what ``state`` lacks, for a merge by ``rows_on`` another store; see ``upkeep``."""
         with self._lock:
             cache = self._ready()
-            return {str(cache.progress.cluster_id): cache.unmerged()}
+            return {str(cache.progress.cluster_id): cache.begin_merge()}
 
-    def end_merge(self, merged: Mapping[str, Tail]) -> None:
-        """Record that a merge is done: what it had, ``state`` includes."""
+    def end_merge(self, tails: Mapping[str, Tail], *, is_merged: bool = True) -> None:
+        """Record the end of a merge; ``is_merged``: what it had, ``state`` includes."""
         with self._lock:
-            for tail in merged.values():
+            for tail in tails.values():
                 if self._cache is not None:
-                    self._cache.merged(tail)
+                    self._cache.unmerged.end_merge(tail, is_merged=is_merged)
 
     def rows_on(self, store: TableStore) -> ClusterRows:
         """Return the rows of the tables in another store of the same place."""
@@ -301,6 +307,7 @@ class Writer:
         rows, [changes] = changes_rows([new], self._rows.clock_us(), self._slice_rows)
         transaction = own_transaction(CHANGES_TABLE, progress, progress.next_offset)
         self._rows.append_changes(rows, transaction)
+        bound_memory([cache.unmerged], self._unmerged_rows_max)
         cache.published(changes, new.after)
         return True
 
@@ -374,8 +381,18 @@ class Writer:
 
     def _merge_state(self) -> None:
         cache = self._ready()
-        if any(part.num_rows for part in cache.tail):
+        if cache.unmerged.row_count:
             merge(self._rows, cache)
+
+    def _try_merge(self) -> TablesError | None:
+        """Merge; return the error after which the cache is valid: ``changes`` is the same."""
+        try:
+            self._merge_state()
+        except ConcurrentWriterError:
+            raise
+        except TablesError as error:
+            return error
+        return None
 
     def _expire(self, offset: int) -> int:
         self._cache = None

@@ -19,16 +19,23 @@ from tests.support.written_tables import (
     History,
     contents,
     read_view,
+    rows_in_memory,
     writer_of,
 )
 
 from raftlog.errors import DivergedLogError, OffsetOutOfRangeError
-from raftlog_state.errors import ClusterOwnedError, ConcurrentWriterError, OffsetGapError
+from raftlog_state.errors import (
+    ClusterOwnedError,
+    ConcurrentWriterError,
+    OffsetGapError,
+    TablesError,
+)
 from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.group_writer import GroupWriter
 from raftlog_state.tables.progress import Progress
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
 from raftlog_state.tables.stores.protocol import AnyOf, Where
+from raftlog_state.tables.unmerged import GROUP_UNMERGED_ROWS_MAX
 from raftlog_state.tables.writer import Writer
 
 SEEDS = int(os.environ.get("RAFTLOG_WRITER_SEEDS", "30"))
@@ -51,6 +58,7 @@ def group_of(
     writes_log: bool = True,
     take_over: bool = False,
     cached_rows_max: int = 1_000,
+    unmerged_rows_max: int = GROUP_UNMERGED_ROWS_MAX,
     before_commit: Hook = no_hook,
     after_commit: Hook = no_hook,
     slice_rows: int = SLICE_ROWS,
@@ -68,6 +76,7 @@ def group_of(
         take_over=take_over,
         writes_log=writes_log,
         cached_rows_max=cached_rows_max,
+        unmerged_rows_max=unmerged_rows_max,
         clock_us=lambda: 1,
         slice_rows=slice_rows,
     )
@@ -482,6 +491,38 @@ def test_states_that_are_dropped_are_read_again(history: History, cached_rows_ma
     group.merge_state()
     assert group_of(tables).progress("cluster-a") == group.progress("cluster-a")
     assert second_tail(tables) == 0
+
+
+@pytest.mark.parametrize("cached_rows_max", [0, 1_000])
+def test_changes_in_memory_of_all_clusters_are_bounded_while_merges_fail(
+    history: History, cached_rows_max: int
+) -> None:
+    tables, are_failing = MemoryTables(), True
+
+    def fail(operation: str, table: str) -> None:
+        if are_failing and operation == "merge":
+            raise TablesError(place="memory", reason="the disk is full", remedy="free space")
+
+    group = group_of(
+        tables, cached_rows_max=cached_rows_max, unmerged_rows_max=40, before_commit=fail
+    )
+    unmerged_count = 0
+    for end in range(10, END, 10):
+        for names in (CLUSTERS[:1], CLUSTERS[1:]):
+            starts = {name: group.progress(name).next_offset for name in names}
+            group.apply({name: history.range(start, end) for name, start in starts.items()})
+            with pytest.raises(TablesError, match="the disk is full"):
+                group.merge_state()
+            tails = group.begin_merge()
+            appended_count = group.unmerged_row_count() - unmerged_count
+            assert rows_in_memory(tails.values()) <= 40 + appended_count
+            group.end_merge(tails, is_merged=False)
+            unmerged_count += appended_count
+    assert unmerged_count > 150
+    are_failing = False
+    group.merge_state()
+    check(tables, history, {name: group.progress(name).next_offset for name in CLUSTERS})
+    assert group.unmerged_row_count() == second_tail(tables) == 0
 
 
 class CountingStore(MemoryStore):

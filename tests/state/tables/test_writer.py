@@ -24,6 +24,7 @@ from tests.support.written_tables import (
     History,
     contents,
     read_view,
+    rows_in_memory,
     writer_of,
 )
 
@@ -33,10 +34,11 @@ from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesEr
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.loader.payload import Payload
+from raftlog_state.tables import cluster_rows
 from raftlog_state.tables.change_slices import SLICE_ROWS
-from raftlog_state.tables.cluster_cache import SMALL_PARTS_MAX, Tail
 from raftlog_state.tables.cluster_rows import ClusterRows
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from raftlog_state.tables.unmerged import SMALL_PARTS_MAX, UNMERGED_ROWS_MAX, Tail
 from raftlog_state.tables.writer import Writer
 
 SEEDS = int(os.environ.get("RAFTLOG_WRITER_SEEDS", "16"))
@@ -94,16 +96,75 @@ def test_many_small_appends_are_few_tables_in_memory(history: History) -> None:
 
     append_to(30 + SMALL_PARTS_MAX + 5)
     [begun] = writer.begin_merge().values()
-    assert len(begun.changes) < 10
+    assert len(begun.parts) < 10
     append_to(30 + 2 * SMALL_PARTS_MAX + 10)
     writer.rows_on(MemoryStore(tables)).merge({CLUSTER: begun})
     writer.end_merge({CLUSTER: begun})
     assert writer.unmerged_row_count() == second_count(tables)
     [later] = writer.begin_merge().values()
-    assert len(later.changes) < 10
+    assert len(later.parts) < 10
     writer.merge_state()
     assert writer.unmerged_row_count() == second_count(tables) == 0
     assert contents(tables) == history.contents(30 + 2 * SMALL_PARTS_MAX + 10)
+
+
+def test_changes_in_memory_are_bounded_while_merges_fail(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next merge reads the others from ``changes``, some appends at a time."""
+    monkeypatch.setattr(cluster_rows, "OFFSETS_READ", 20)
+    tables, are_failing = MemoryTables(), True
+
+    def fail(operation: str, table: str) -> None:
+        if are_failing and operation == "merge":
+            raise TablesError(place="memory", reason="the disk is full", remedy="free space")
+
+    def check(operation: str, table: str) -> None:
+        history.check(read_view(tables))
+
+    writer = writer_of(tables, before_commit=fail, unmerged_rows_max=10)
+    read_count, unmerged_count = 0, 0
+    for end in range(10, END, 2):
+        if not writer.apply(history.range(writer.progress().next_offset, end), CLUSTER):
+            continue
+        with pytest.raises(TablesError, match="the disk is full"):
+            writer.merge_state()
+        tails = writer.begin_merge()
+        appended_count = writer.unmerged_row_count() - unmerged_count
+        assert rows_in_memory(tails.values()) <= 10 + appended_count
+        unmerged_count += appended_count
+        writer.end_merge(tails, is_merged=False)
+        read_count += 1
+    assert read_count > 40
+    assert unmerged_count == second_count(tables) > 100
+    are_failing = False
+    writer.rows_on(MemoryStore(tables, after_commit=check)).merge(tails)
+    merges = [commit for commit in tables.commits if commit.operation == "merge"]
+    assert len(merges) > 4
+    writer.end_merge(tails)
+    assert writer.unmerged_row_count() == second_count(tables) == 0
+    writer.apply(history.range(writer.progress().next_offset, END), CLUSTER)
+    writer.merge_state()
+    assert contents(tables) == history.contents(END)
+    assert second_count(tables) == 0
+
+
+def test_appends_during_a_merge_are_bounded_in_memory_and_not_part_of_it(
+    history: History,
+) -> None:
+    tables = history.written(30)
+    writer = writer_of(tables, unmerged_rows_max=5)
+    begun = writer.begin_merge()
+    for end in range(40, END, 10):
+        writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
+    writer.rows_on(MemoryStore(tables)).merge(begun)
+    writer.end_merge(begun)
+    assert writer.unmerged_row_count() == second_count(tables) > 5
+    later = writer.begin_merge()
+    assert rows_in_memory(later.values()) < writer.unmerged_row_count()
+    writer.merge_state()
+    assert writer.unmerged_row_count() == second_count(tables) == 0
+    history.check(read_view(tables))
 
 
 def test_a_merge_changes_nothing_that_a_reader_sees(history: History) -> None:
@@ -630,8 +691,15 @@ def test_tables_without_log_have_the_same_changes(history: History) -> None:
 class Interruptions:
     """A process that may end before or after each commit, and a reader after each commit."""
 
-    def __init__(self, tables: MemoryTables, history: History, chance: random.Random) -> None:
+    def __init__(
+        self,
+        tables: MemoryTables,
+        history: History,
+        chance: random.Random,
+        unmerged_rows_max: int,
+    ) -> None:
         self._tables, self._history, self._chance = tables, history, chance
+        self._unmerged_rows_max = unmerged_rows_max
         self.crash_count = 0
 
     def before_commit(self, operation: str, table: str) -> None:
@@ -654,6 +722,7 @@ class Interruptions:
             before_commit=self.before_commit,
             after_commit=self.after_commit,
             slice_rows=self._chance.choice((2, 9, SLICE_ROWS)),
+            unmerged_rows_max=self._unmerged_rows_max,
         )
 
     def beside(self, writer: Writer) -> MergeBeside:
@@ -683,24 +752,31 @@ class MergeBeside:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seeds", "end_offset"),
+    ("seeds", "end_offset", "unmerged_rows_max"),
     [
-        (range(1, 3), END // 2),
-        (range(6), END),
-        pytest.param(range(6, SEEDS), END, marks=pytest.mark.nightly),
+        (range(1, 3), END // 2, UNMERGED_ROWS_MAX),
+        (range(6), END, UNMERGED_ROWS_MAX),
+        (range(2), END, 3),
+        pytest.param(range(6, SEEDS), END, UNMERGED_ROWS_MAX, marks=pytest.mark.nightly),
+        pytest.param(range(6, SEEDS), END, 3, marks=pytest.mark.nightly),
     ],
-    ids=["some", "more", "many"],
+    ids=["some", "more", "unmerged rows in the table", "many", "many in the table"],
 )
 def test_crashes_between_any_commits_lose_and_repeat_nothing(
-    history: History, seeds: range, end_offset: int
+    history: History,
+    seeds: range,
+    end_offset: int,
+    unmerged_rows_max: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two processes take turns, each with its own cache of the tables, and merges beside it."""
+    monkeypatch.setattr(cluster_rows, "OFFSETS_READ", 15)
     expected = history.contents(end_offset)
     crash_count = 0
     for seed in seeds:
         chance = random.Random(seed)
         tables = MemoryTables()
-        interruptions = Interruptions(tables, history, chance)
+        interruptions = Interruptions(tables, history, chance, unmerged_rows_max)
         writers = [interruptions.writer() for _ in range(2)]
         merges: list[MergeBeside | None] = [None, None]
         end = 0

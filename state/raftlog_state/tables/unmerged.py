@@ -1,0 +1,132 @@
+"""``Unmerged``: the changes of a cluster that ``state`` does not include, and merges of them.
+
+Rules of this file:
+
+1. Parts of it are in memory, or ``StoredChanges``, which a merge reads from ``changes``: memory is
+   bounded while merges fail.
+2. One merge runs at a time. Its parts stay the same until it ends; later ones are put together.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from .change_slices import ChangeSlices
+from .progress import Progress
+
+UNMERGED_ROWS_MAX: Final = 100_000
+"""Rows of a cluster in memory, but for those of a merge and of the last append: 2.2 KB each."""
+GROUP_UNMERGED_ROWS_MAX: Final = 600_000
+"""The same of all clusters of a group."""
+SMALL_PARTS_MAX: Final = 32
+"""Parts in a row with fewer than ``SMALL_ROWS`` rows. Each takes half a megabyte: its columns."""
+SMALL_ROWS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChanges:
+    """Changes from after an offset to another (inclusive), which are in ``changes`` only."""
+
+    after_offset: int
+    last_offset: int
+    num_rows: int
+
+
+ClusterChanges: TypeAlias = pa.Table | ChangeSlices
+"""Rows of ``changes`` of one or more appends of a cluster, with their progress rows."""
+UnmergedPart: TypeAlias = ClusterChanges | StoredChanges
+
+
+class Tail(NamedTuple):
+    """End of a cluster's tables, and the changes up to it that ``state`` did not include."""
+
+    end: Progress
+    parts: tuple[UnmergedPart, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no changes."""
+        return not any(part.num_rows for part in self.parts)
+
+
+class Unmerged:
+    """Changes of a cluster after ``base_offset``, up to which ``state`` includes all."""
+
+    def __init__(self, rows: pa.Table, *, base_offset: int, end_offset: int) -> None:
+        self.base_offset = base_offset
+        self._end_offset = end_offset
+        self._parts: list[UnmergedPart] = [rows]
+        self._merging_count = 0
+        self._merging_offset = base_offset
+
+    @property
+    def row_count(self) -> int:
+        """Number of the rows."""
+        return sum(part.num_rows for part in self._parts)
+
+    @property
+    def memory_row_count(self) -> int:
+        """Number of the rows in memory that are not those of a merge."""
+        later = self._parts[self._merging_count :]
+        return sum(part.num_rows for part in later if not isinstance(part, StoredChanges))
+
+    def append(self, rows: ClusterChanges, end_offset: int) -> None:
+        """Add the rows of an append that ends at an offset (inclusive)."""
+        self._parts.append(rows)
+        self._end_offset = end_offset
+        later = reversed(self._parts[self._merging_count :])
+        small = [*takewhile(_is_small, later)][::-1]
+        if len(small) == SMALL_PARTS_MAX:
+            self._parts[-len(small) :] = [pa.concat_tables(small).combine_chunks()]
+
+    def leave_in_table(self) -> None:
+        """Remove the rows from memory, but for those of a merge."""
+        if self.memory_row_count:
+            count = self._merging_count
+            later = self._parts[count:]
+            after_offset = self._merging_offset if count else self.base_offset
+            row_count = sum(part.num_rows for part in later)
+            stored = StoredChanges(after_offset, self._end_offset, row_count)
+            self._parts[count:] = [stored]
+
+    def begin_merge(self, end: Progress) -> Tail:
+        """Return the changes for a merge up to the end of the tables. An earlier one has ended."""
+        self._merging_count, self._merging_offset = len(self._parts), end.offset
+        return Tail(end, tuple(self._parts))
+
+    def end_merge(self, tail: Tail, *, is_merged: bool) -> None:
+        """Record the end of a merge; ``is_merged``: ``state`` includes its changes.
+
+        No effect if the tables were read again meanwhile: its parts are others then.
+        """
+        count = len(tail.parts)
+        begun = self._parts[:count]
+        if len(begun) < count or any(map(operator.is_not, begun, tail.parts)):
+            return
+        self._merging_count = 0
+        if is_merged:
+            del self._parts[:count]
+            self.base_offset = tail.end.offset
+
+
+def bound_memory(unmerged: Iterable[Unmerged], row_count_max: int) -> None:
+    """Leave rows of clusters in the table if there are more; half as many are in memory then."""
+    largest_first = sorted(unmerged, key=lambda one: one.memory_row_count, reverse=True)
+    row_count = sum(one.memory_row_count for one in largest_first)
+    if row_count <= row_count_max:
+        return
+    for one in largest_first:
+        if row_count <= row_count_max // 2:
+            return
+        row_count -= one.memory_row_count
+        one.leave_in_table()
+
+
+def _is_small(part: UnmergedPart) -> bool:
+    return isinstance(part, pa.Table) and part.num_rows < SMALL_ROWS
