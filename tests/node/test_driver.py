@@ -9,10 +9,11 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from raftlog.append import AppendRequest, AppendResult, Done, Failed
+from raftlog.append import AppendRequest, AppendResult, Done, Failed, RequestResult
 from raftlog.errors import AppendUnknownError, DiskFailedError, UnexpectedEndOffsetError
 from raftlog.node.driver import SHORT_SYNC_S_MAX, Driver, SyncDurations
 from raftlog.node.replica import Outgoing
@@ -180,7 +181,7 @@ def test_a_bug_in_a_step_of_a_listener_stops_the_replica(tmp_path: Path) -> None
 
     async def check(driver: Driver) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        driver.register(Failing())
+        driver.raft_node.register(Failing())
         with pytest.raises(AssertionError, match="a bug"):
             await asyncio.shield(driver.ended)
         assert driver.raft_node.is_over, "a part of its call is done"
@@ -200,6 +201,30 @@ def test_a_failed_step_stops_the_replica(tmp_path: Path) -> None:
         assert isinstance(await waiting, Failed)
         with pytest.raises(AssertionError, match="a bug"):
             driver.ended.result()
+
+    with_driver(tmp_path, check)
+
+
+def test_a_driver_sets_one_timer_for_all_deadlines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(driver: Driver) -> None:
+        loop, set_count = asyncio.get_running_loop(), 0
+        call_later = loop.call_later
+
+        def counted(delay_s: float, call: Any, *arguments: Any, **context: Any) -> Any:
+            nonlocal set_count
+            set_count += call == driver._on_time
+            return call_later(delay_s, call, *arguments, **context)
+
+        monkeypatch.setattr(loop, "call_later", counted)
+        for timeout_ms in range(60_000, 60_050):
+            results = asyncio.Queue[RequestResult]()
+            driver.raft_node.append(append_of(b"a"), results.put_nowait, timeout_ms=timeout_ms)
+            assert isinstance(await results.get(), Done)
+        assert set_count <= 1
+        assert not await driver.raft_node.wait_until(lambda: False, timeout_ms=5)
+        assert set_count >= 1, "an earlier deadline"
 
     with_driver(tmp_path, check)
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pytest
 
 from raftlog.append import AppendRequest, Failed
-from raftlog.errors import AppendUnknownError, DiskFailedError, LogClosedError
-from raftlog.node.raft_client import Steps
-from raftlog.node.raft_node import Notification
+from raftlog.errors import AppendUnknownError, DiskFailedError, LogClosedError, LogLockedError
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.raft_client import LeaderNotification, Steps
+from raftlog.node.raft_node import CleaningRefused, LogCleaned, Notification
 from raftlog.quorum.effects import RoleChanged
 from raftlog.quorum.messages import Response, VersionsRequest
 from raftlog.quorum.roles import Leader
 from raftlog.records.batch import RecordBatch
 from tests.node.listeners.test_listener_contract import Recorder
-from tests.support.one_replica import OneReplica
+from tests.support.one_replica import TIME_MS, OneReplica
 
 FAILURE: Final = DiskFailedError(path="/data", reason="a failed write")
 
@@ -68,7 +70,7 @@ def test_a_node_that_has_ended_accepts_no_input() -> None:
     one.submit(request)
     assert isinstance(one.results[request], Failed)
     assert not replies
-    assert not one.raft_node.deliver()
+    assert one.raft_node.next_deadline_ms is None
     assert (len(one.notifications), one.replica.log.end_offset) == (notified_count, end_offset)
 
 
@@ -114,3 +116,172 @@ def test_no_listener_is_called_after_the_node_has_failed_in_the_call_of_one(rais
         assert not listener.shutdown_count
     assert not other.next_offset
     assert one.errors == [FAILURE], "the first error is the reason"
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+class Fetch:
+    """Delayed fetch that is never due."""
+
+    principal_name = "client"
+    awaited_offset = 2**62
+
+    def __init__(self, complete: Callable[[], None]) -> None:
+        self.complete: Final = complete
+
+    def is_due(self) -> bool:
+        return False
+
+
+def pending_append(value: bytes = b"a") -> AppendRequest:
+    return AppendRequest(records=(value,), deadline_ms=1e12)
+
+
+def test_all_that_waits_for_time_ends_at_the_one_deadline_of_the_node() -> None:
+    async def check() -> None:
+        one = OneReplica(log_config=LogConfig(linger_ms=40))
+        one.elect()
+        one.is_held = True
+        node, begin_ms = one.raft_node, one.raft_node.now_ms()
+        assert node.next_deadline_ms is None
+        ended: list[str] = []
+        node.append(pending_append(), lambda _: ended.append("append"), timeout_ms=300)
+        node.delay(Fetch(lambda: ended.append("fetch")), 200)
+        waiting = asyncio.ensure_future(node.wait_until(lambda: False, timeout_ms=100))
+        await asyncio.sleep(0)
+        found: list[tuple[int, int, str, tuple[str, ...]]] = []
+        while (deadline_ms := node.next_deadline_ms) is not None:
+            before = len(ended), waiting.done(), node.unsubmitted_count
+            one.pass_time(deadline_ms - 1)
+            await asyncio.sleep(0)
+            assert before == (len(ended), waiting.done(), node.unsubmitted_count)
+            one.pass_time(deadline_ms)
+            await asyncio.sleep(0)
+            state = "waits" if not waiting.done() else "ended"
+            found.append((deadline_ms - begin_ms, node.unsubmitted_count, state, tuple(ended)))
+        assert found == [
+            (40, 0, "waits", ()),
+            (100, 0, "ended", ()),
+            (200, 0, "ended", ("fetch",)),
+            (300, 0, "ended", ("fetch", "append")),
+        ]
+        assert not await waiting
+
+    asyncio.run(check())
+
+
+class Timed(OneReplica):
+    """Node that counts its calls of ``set_timer``."""
+
+    set_count = 0
+
+    def set_timer(self) -> None:
+        self.set_count += 1
+
+
+def test_each_new_deadline_is_passed_to_the_runner() -> None:
+    async def check() -> None:
+        one = Timed(log_config=LogConfig(linger_ms=40))
+        one.elect()
+        before = one.set_count
+        one.raft_node.append(pending_append(), lambda _: None)
+        assert one.set_count > before, "the end of the linger time"
+        before = one.set_count
+        one.raft_node.delay(Fetch(lambda: None), 200)
+        assert one.set_count > before
+        before = one.set_count
+        waiting = asyncio.ensure_future(one.raft_node.wait_until(lambda: False, timeout_ms=100))
+        await asyncio.sleep(0)
+        assert one.set_count > before
+        before = one.set_count
+        one.raft_node.end()
+        assert one.set_count == before, "a node that has ended waits for nothing"
+        assert not await waiting
+
+    asyncio.run(check())
+
+
+def test_an_append_whose_end_raises_delays_no_other() -> None:
+    def fail(_: object) -> None:
+        raise ValueError("a bug")
+
+    one = Timed()
+    one.elect()
+    one.is_held = True
+    ended: list[int] = []
+    due_ms = one.raft_node.now_ms() + 10
+    one.raft_node.append(pending_append(), fail, timeout_ms=10)
+    one.raft_node.append(pending_append(), lambda _: ended.append(2), timeout_ms=10)
+    before = one.set_count
+    with pytest.raises(ValueError, match="a bug"):
+        one.pass_time(due_ms)
+    assert (one.set_count, one.is_turn_due, ended) == (before + 1, True, [])
+    one.pass_time(due_ms)
+    assert ended == [2]
+
+
+class ResignsOnce(Recorder):
+    """Listener that resigns its node's first leadership."""
+
+    def __init__(self, one: OneReplica) -> None:
+        super().__init__()
+        self._one = one
+
+    def handle_leader_change(self, leader: LeaderNotification) -> None:
+        super().handle_leader_change(leader)
+        if leader.epoch == 1:
+            self._one.log.resign(leader.epoch)
+
+
+def test_a_change_in_the_call_of_a_listener_is_delivered_to_those_called_before_it() -> None:
+    one = OneReplica()
+    one.elect()
+    first, second = Recorder(), ResignsOnce(one)
+    for listener in (first, second):
+        one.listeners.register(listener)
+    one.is_held = True
+    one.raft_node.deliver()
+    assert len(first.leaders) == 1, "not within the call of another"
+    while one.is_turn_due:
+        one.raft_node.pass_time()
+    assert [leader.epoch for leader in first.leaders] == [1, 2, 3]
+    assert first.leaders == second.leaders
+
+
+def test_the_log_is_cleaned_at_intervals_and_the_runner_notified() -> None:
+    config = LogConfig(segment_bytes=300, index_interval_bytes=200, retention_bytes=300)
+    one = OneReplica(log_config=config, clean_interval_ms=1_000)
+    one.elect()
+    node, log = one.raft_node, one.replica.log
+    for _ in range(15):
+        one.log.append(one.replica.core.epoch, [bytes(100)])
+    deadline_ms = node.next_deadline_ms
+    assert deadline_ms is not None
+    one.pass_time(deadline_ms - 1)
+    assert log.log_start_offset == 0
+    writer = one.replica.begin_snapshot(log.end_offset, time_ms=TIME_MS)
+    assert writer is not None
+    with writer:
+        one.pass_time(deadline_ms)
+    refused = one.notifications[-1]
+    assert isinstance(refused, CleaningRefused)
+    assert isinstance(refused.error, LogLockedError)
+    assert node.next_deadline_ms == deadline_ms + 1_000
+    one.pass_time(deadline_ms + 1_000)
+    assert one.notifications[-1] == LogCleaned(log.log_start_offset)
+    assert log.log_start_offset > 0
+
+
+def test_chunks_are_delivered_in_turns_of_their_own() -> None:
+    one = OneReplica(chunk_bytes_max=1)
+    one.elect()
+    for number in range(3):
+        one.log.append(one.replica.core.epoch, [b"%d" % number])
+    listener = Recorder()
+    one.raft_node.register(listener)
+    delivered = [listener.next_offset]
+    while one.is_turn_due:
+        one.raft_node.pass_time()
+        delivered.append(listener.next_offset)
+    assert delivered == [1, 2, 3, 4], "the first record is the leader change"

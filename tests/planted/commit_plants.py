@@ -125,7 +125,7 @@ COMMIT_PLANTS: Final = (
         tests=(PURGATORY,),
     ),
     Plant(
-        bug="all delayed fetches are checked in one iteration of the event loop",
+        bug="all delayed fetches are checked in one turn of the event loop",
         path=f"{NODE}/purgatory.py",
         old="        for _ in range(min(len(self._due), FETCHES_PER_TURN_MAX)):\n",
         new="        for _ in range(len(self._due)):\n",
@@ -134,7 +134,7 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="a request whose end raises an exception delays the others of its deadline forever",
         path=f"{NODE}/purgatory.py",
-        old="                self._queue.add(now_ms, item)\n",
+        old="                self.add(now_ms, item)\n",
         new="                pass\n",
         tests=(PURGATORY,),
     ),

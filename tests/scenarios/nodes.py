@@ -15,7 +15,6 @@ from typing import Final
 from raftlog.append import AppendRequest, RequestResult
 from raftlog.errors import LogError
 from raftlog.log.writing.active_segment import PendingSync
-from raftlog.node.purgatory import Timer
 from raftlog.node.raft_node import Notification
 from raftlog.node.replica import Outgoing, Replica
 from raftlog.quorum.effects import (
@@ -110,8 +109,6 @@ class ScriptedNode(DrivenNode):
         self.is_sync_held = False
         self.held: list[PendingSync] = []
         self._context = context
-        self._soon: list[Callable[[], None]] = []
-        """Calls after the running command."""
 
     @property
     def replica(self) -> Replica:
@@ -236,18 +233,11 @@ class ScriptedNode(DrivenNode):
         if self.raft_node is not None:
             self.raft_node.complete_sync(ticket)
 
-    def stepped(self, *, may_deliver: bool) -> None:
-        """Do nothing: there are no listeners, and the script advances the clock."""
-
-    def call_soon(self, call: Callable[[], None]) -> object:
-        self._soon.append(call)
-        return call
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        raise AssertionError("a scenario has no requests with a deadline")
+    def set_timer(self) -> None:
+        """Do nothing: the script advances the clock."""
 
     def pass_time(self, span_ms: int) -> None:
-        """Advance the clock, and step the replica at each of its deadlines."""
+        """Advance the clock, and pass the time at each deadline."""
         target_ms = self.now_ms + span_ms
         while self.raft_node is not None:
             deadline_ms = self.raft_node.next_deadline_ms
@@ -255,7 +245,7 @@ class ScriptedNode(DrivenNode):
                 break
             before_ms = self.now_ms
             self.now_ms = max(deadline_ms, self.now_ms)
-            self.step(TimePassed())
+            self.raft_node.pass_time()
             if self.raft_node is not None:
                 after_ms = self.raft_node.next_deadline_ms or math.inf
                 assert after_ms > self.now_ms or self.now_ms > before_ms, "a timer without effect"
@@ -284,10 +274,8 @@ class ScriptedNode(DrivenNode):
             self._context.write_line(format_append_result(text, result))
 
         self.raft_node.append(request, complete)
-        soon, self._soon = self._soon, []
-        for call in soon:
-            call()
+        self.pass_time(0)
 
-    def submit_in(self, delay_ms: int) -> None:
+    def submit_soon(self) -> None:
         assert self.raft_node is not None, "it has received an append"
         self.raft_node.submit()

@@ -18,7 +18,6 @@ from raftlog.client.log_handle import Clock
 from raftlog.errors import LogError
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.purgatory import Timer
 from raftlog.node.raft_client import CHUNK_BYTES_MAX
 from raftlog.node.raft_node import Notification, RaftNode
 from raftlog.node.replica import Replica
@@ -102,20 +101,12 @@ class DrivenNode(abc.ABC):
         """Begin to make earlier writes durable."""
 
     @abc.abstractmethod
-    def submit_in(self, delay_ms: int) -> None:
+    def submit_soon(self) -> None:
         """Submit the appends that are received until then."""
 
     @abc.abstractmethod
-    def call_soon(self, call: Callable[[], None]) -> object:
-        """Call a function between later steps."""
-
-    @abc.abstractmethod
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        """Call a function after a delay."""
-
-    @abc.abstractmethod
-    def stepped(self, *, may_deliver: bool) -> None:
-        """Set timers, and deliver to listeners."""
+    def set_timer(self) -> None:
+        """Set a timer for the deadline of the node."""
 
     @abc.abstractmethod
     def _notify(self, news: Notification) -> None:

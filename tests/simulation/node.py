@@ -9,11 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from raftlog.append import AppendRequest, failed
-from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
+from raftlog.errors import AppendUnknownError, LogError
 from raftlog.log.writing.active_segment import PendingSync
-from raftlog.node.purgatory import Timer
 from raftlog.node.raft_client import RaftClient
-from raftlog.node.raft_node import Notification
+from raftlog.node.raft_node import CleaningRefused, LogCleaned, Notification, RaftNode
 from raftlog.node.replica import Replica
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
@@ -56,7 +55,9 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES_MAX: Final = 2_000
 """Maximum of bytes in one notification of a listener."""
-LISTENER_US: Final = 500
+TURN_US: Final = 500
+"""Time until a node continues with work that it left for a later turn: state machines and the
+checks of delayed fetches take time."""
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class Node(DrivenNode):
         self.offer: Final = offer(chance if cluster.has_old_versions else None)
         """Versions of requests that it supports."""
         self._timer_ms: int | None = None
+        self._is_turn_due = False
         self._port: ClientPort | None = None
         self._loop = SimulatedLoop(cluster.peers, node_id, self.later)
 
@@ -132,7 +134,7 @@ class Node(DrivenNode):
 
     def start(self) -> None:
         """Open the replica from the disk, and join the cluster."""
-        self._timer_ms = None
+        self._timer_ms, self._is_turn_due = None, False
         self._loop = SimulatedLoop(self._cluster.peers, self.node_id, self.later)
         try:
             node = self._open()
@@ -159,11 +161,6 @@ class Node(DrivenNode):
         if self._cluster.has_controllers:
             self.controller = WatchedController(log, self, self._cluster)
             register(self.controller)
-
-    def _deliver(self) -> None:
-        """Deliver one chunk, and the next one a little later: a state machine takes time."""
-        if self.raft_node is not None and self.raft_node.deliver():
-            self.later(LISTENER_US, self._deliver)
 
     def kill(self) -> None:
         """Kill the process; the machine continues."""
@@ -249,9 +246,14 @@ class Node(DrivenNode):
         life = self.life
         self._held.append(lambda: self._when_awake(act) if self.life == life else None)
 
-    def _set_timer(self, replica: Replica) -> None:
-        world, deadline_ms = self._cluster.world, replica.next_deadline_ms
+    def _set_timer(self, node: RaftNode) -> None:
+        world, deadline_ms = self._cluster.world, node.next_deadline_ms
         if deadline_ms is None or deadline_ms == self._timer_ms:
+            return
+        if deadline_ms <= world.now_ms:
+            if not self._is_turn_due:
+                self._is_turn_due = True
+                self.later(TURN_US, self._take_turn)
             return
         if self._timer_ms is not None and world.now_ms < self._timer_ms <= deadline_ms:
             return
@@ -261,9 +263,17 @@ class Node(DrivenNode):
         def fire() -> None:
             if self.life == life and self._timer_ms == deadline_ms:
                 self._timer_ms = None
-                self.handle(TimePassed())
+                self._when_awake(self._pass_time)
 
         world.after(deadline_ms * US_PER_MS - world.now_us, fire)
+
+    def _take_turn(self) -> None:
+        self._is_turn_due = False
+        self._pass_time()
+
+    def _pass_time(self) -> None:
+        if self.raft_node is not None:
+            self.raft_node.pass_time()
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -271,18 +281,12 @@ class Node(DrivenNode):
         """Step the replica with an event, now or when the node resumes."""
         self._when_awake(lambda: self.step(event))
 
-    def stepped(self, *, may_deliver: bool) -> None:
+    def set_timer(self) -> None:
         node = self.raft_node
-        self._deliver()
+        assert node is not None, "a node that has ended sets no timer"
         self._cluster.after_step(self)
-        if node is not None and self.raft_node is node and not self.is_paused:
-            self._set_timer(node.replica)
-
-    def call_soon(self, call: Callable[[], None]) -> object:
-        return self._loop.call_soon(call)
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        return self._loop.call_later(delay_s, call)
+        if self.raft_node is node and not self.is_paused:
+            self._set_timer(node)
 
     def _notify(self, news: Notification) -> None:
         cluster = self._cluster
@@ -296,6 +300,10 @@ class Node(DrivenNode):
                 if leader_id == self.node_id:
                     cluster.count("election")
                     cluster.hook("elected", self)
+            case LogCleaned(start_offset):
+                self._note(f"begins at {start_offset}")
+            case CleaningRefused(error):
+                self._note(f"forgets nothing: {error.code}")
             case RoleChanged(new=new, epoch=epoch):
                 self._note(f"{new.__name__.lower()} in epoch {epoch}")
             case LogMessage(text):
@@ -394,9 +402,8 @@ class Node(DrivenNode):
         assert self.raft_node is not None, "the node is running"
         self.raft_node.append(request, lambda result: self._cluster.answered(request, result))
 
-    def submit_in(self, delay_ms: int) -> None:
+    def submit_soon(self) -> None:
         """Submit later: appends received in one turn of a real node's loop are written together."""
-        assert delay_ms == 0, "the log has no linger"
         turn_us = self._cluster.world.chance("turn").choice((0, 0, 300, 3_000))
         self.later(turn_us, self._submit)
 
@@ -454,17 +461,7 @@ class Node(DrivenNode):
 
     def clean(self) -> bool:
         """Run retention; return whether it deleted anything."""
-        replica, cluster = self.replica, self._cluster
-        if replica is None or self.is_paused:
-            return False
-        try:
-            if not replica.clean(time_ms=self._times_ms()[1]):
-                return False
-        except (DiskFullError, LogLockedError) as error:
-            cluster.world.note(f"{self.node_id} forgets nothing: {error.code}")
-            return False
-        cluster.world.note(f"{self.node_id} begins at {replica.log.log_start_offset}")
-        return True
+        return self.raft_node is not None and not self.is_paused and self.raft_node.clean()
 
     def change_voters(self, request: Request) -> None:
         """Submit an operator's change of voters, without waiting for its result."""

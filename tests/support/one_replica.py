@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -10,7 +9,6 @@ from raftlog.append import AppendRequest, RequestResult
 from raftlog.client.log_handle import Clock
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.purgatory import Timer
 from raftlog.node.raft_client import CHUNK_BYTES_MAX, RaftClient, RaftListener, RaftListeners
 from raftlog.node.raft_node import Notification, RaftNode
 from raftlog.node.replica import Replica
@@ -45,6 +43,7 @@ class OneReplica:
         directory_id: str = ZERO_UUID,
         endpoints: tuple[Endpoint, ...] = (),
         room_bytes: int | None = None,
+        clean_interval_ms: int | None = None,
     ) -> None:
         """``endpoints``: of the only voter of a dynamic quorum; without any the voter is static.
         ``room_bytes``: free space of the disk after the log is opened."""
@@ -57,8 +56,6 @@ class OneReplica:
         self.notifications: Final[list[Notification]] = []
         self.results: Final[dict[AppendRequest, RequestResult]] = {}
         """Of the appends of ``submit``."""
-        self.called_soon: Final[list[Callable[[], None]]] = []
-        """Calls for later, which do not run."""
         self._held: list[PendingSync] = []
         self._now_ms = 0
         me = Voter(key=ReplicaKey(1, directory_id), endpoints=endpoints)
@@ -80,7 +77,12 @@ class OneReplica:
         clock = Clock(wall_ms=lambda: TIME_MS, now_ms=lambda: self._now_ms)
         identity = LogIdentity(topic="orders", topic_id=TOPIC_ID, cluster_id="one replica")
         self.raft_node: Final = RaftNode(
-            replica, identity, self, clock, chunk_bytes_max=chunk_bytes_max
+            replica,
+            identity,
+            self,
+            clock,
+            chunk_bytes_max=chunk_bytes_max,
+            clean_interval_ms=clean_interval_ms,
         )
         self.raft_node.step(TimePassed())
 
@@ -97,7 +99,7 @@ class OneReplica:
         return self.raft_node.listeners
 
     def register(self, listener: RaftListener) -> None:
-        self.listeners.register(listener)
+        self.raft_node.register(listener)
         self.poll()
 
     def submit(self, *requests: AppendRequest) -> None:
@@ -107,14 +109,20 @@ class OneReplica:
         self.raft_node.submit()
 
     def pass_time(self, now_ms: int) -> None:
-        """Advance the time."""
+        """Advance the time, and pass it."""
         self._now_ms = now_ms
-        self.raft_node.step(TimePassed())
+        self.raft_node.pass_time()
+
+    @property
+    def is_turn_due(self) -> bool:
+        """Return whether a part of the work was left for a later turn, or a deadline has passed."""
+        deadline_ms = self.raft_node.next_deadline_ms
+        return deadline_ms is not None and deadline_ms <= self._now_ms
 
     def elect(self) -> None:
         """Advance time until it is the leader."""
         while not self.replica.core.is_leader:
-            deadline_ms = self.replica.next_deadline_ms
+            deadline_ms = self.raft_node.next_deadline_ms
             assert deadline_ms is not None, "it campaigns"
             self.pass_time(max(deadline_ms, self._now_ms))
         self.poll()
@@ -128,9 +136,10 @@ class OneReplica:
         self.poll()
 
     def poll(self) -> None:
-        """Deliver everything that is pending to the listeners."""
-        while self.raft_node.deliver():
-            pass
+        """Deliver everything that is pending to the listeners, and do what was left for later."""
+        self.raft_node.deliver()
+        while self.is_turn_due:
+            self.raft_node.pass_time()
 
     def shut_down(self) -> None:
         self.raft_node.begin_shutdown()
@@ -167,18 +176,11 @@ class OneReplica:
     def notify(self, notification: Notification) -> None:
         self.notifications.append(notification)
 
-    def stepped(self, *, may_deliver: bool) -> None:
-        self.raft_node.deliver()
+    def set_timer(self) -> None:
+        """Do nothing: ``pass_time`` and ``poll`` follow."""
 
-    def submit_in(self, delay_ms: int) -> None:
+    def submit_soon(self) -> None:
         """Do nothing: ``submit`` follows."""
-
-    def call_soon(self, call: Callable[[], None]) -> object:
-        self.called_soon.append(call)
-        return call
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        raise AssertionError("no request has a deadline")
 
     def failed(self, error: Exception) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""Driver: runs a ``RaftNode`` on an asyncio loop, with timers, threads for syncs and a clock.
+"""Driver: runs a ``RaftNode`` on an asyncio loop, with one timer, threads for syncs and a clock.
 
 Everything except long syncs happens on the event loop, so the node needs no locks. One sync of the
 log at a time covers all records appended before it started:
@@ -26,7 +26,6 @@ from raftlog.quorum.effects import Send
 from raftlog.quorum.events import TimePassed
 from raftlog.wire import LogIdentity
 
-from .raft_client import RaftListener
 from .raft_node import Notification, RaftNode
 from .replica import Replica
 
@@ -64,22 +63,24 @@ class Driver:
         *,
         send: Callable[[Send], None],
         notify: Callable[[Notification], None],
+        clean_interval_ms: int,
         clock: Clock | None = None,
     ) -> None:
         """``send`` sends a request to another node, ``notify`` logs and counts."""
         self._loop = asyncio.get_running_loop()
-        self.call_soon: Final = self._loop.call_soon
-        self.call_later: Final = self._loop.call_later
         self.send: Final = send
         self.notify: Final = notify
         self.raft_node: Final = RaftNode(
-            replica, identity, self, Clock() if clock is None else clock
+            replica,
+            identity,
+            self,
+            Clock() if clock is None else clock,
+            clean_interval_ms=clean_interval_ms,
         )
         self.ended: Final[asyncio.Future[RaftlogError]] = self._loop.create_future()
         """Done when the node has failed: its result is the error, its exception a bug."""
-        self._submitting: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms: int | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_ms = 0
         self._sync_threads = ThreadPoolExecutor(2, thread_name_prefix="raftlog-sync")
         self.sync_durations: Final = SyncDurations()
         self._syncing: asyncio.Future[float] | None = None
@@ -87,61 +88,42 @@ class Driver:
         """Sync that runs on the event loop, queued at the end of its step."""
         self._is_loop_sync_queued = False
         self._snapshot_syncs: set[asyncio.Future[None]] = set()
-        self._is_delivering_later = False
 
     def start(self) -> None:
         """Start the node."""
         self.raft_node.step(TimePassed())
 
-    def register(self, listener: RaftListener) -> None:
-        """Add a listener, which receives the newest snapshot and all committed records after it."""
-        self.raft_node.listeners.register(listener)
-        self._deliver()
-
     # --- outputs of the node ----------------------------------------------------------------------
 
-    def stepped(self, *, may_deliver: bool) -> None:
-        if may_deliver:
-            self._deliver()
-        self._set_timer()
+    def set_timer(self) -> None:
+        """Set the timer, unless the present one ends earlier: it is set again at its end. So a
+        deadline that each response postpones does not cost a timer for each."""
         if self._loop_sync is not None and not self._is_loop_sync_queued:
             self._is_loop_sync_queued = True
-            # after the flush of connections, which is queued already
+            # after the flush of connections, which is queued already: this is the end of a step
             self._loop.call_soon(self._sync_on_loop, self._loop_sync)
-
-    def _deliver(self) -> None:
-        """Deliver one chunk to each listener; continue in later iterations of the event loop."""
-        if self.raft_node.deliver() and not self._is_delivering_later:
-            self._is_delivering_later = True
-            self._loop.call_soon(self._continue_delivering)
-
-    def _continue_delivering(self) -> None:
-        self._is_delivering_later = False
-        self._deliver()
-
-    def _set_timer(self) -> None:
         deadline_ms = self.raft_node.next_deadline_ms
-        if deadline_ms == self._timer_ms and self._timer is not None:
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
+        self._cancel_timer()
+        self._timer_ms = deadline_ms
+        delay_ms = deadline_ms - self.raft_node.now_ms()
+        if delay_ms > 0:
+            self._timer = self._loop.call_later(delay_ms / 1000, self._on_time)
+        else:
+            self._timer = self._loop.call_soon(self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self.raft_node.pass_time()
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._timer_ms = deadline_ms
-        if deadline_ms is not None:
-            delay_ms = max(deadline_ms - self.raft_node.now_ms(), 0)
-            self._timer = self._loop.call_later(delay_ms / 1000, self._on_time)
 
-    def _on_time(self) -> None:
-        self._timer, self._timer_ms = None, None
-        self.raft_node.step(TimePassed())
-
-    def submit_in(self, delay_ms: int) -> None:
-        if self._submitting is not None:
-            self._submitting.cancel()
-        if delay_ms:
-            self._submitting = self._loop.call_later(delay_ms / 1000, self.raft_node.submit)
-        else:
-            self._submitting = self._loop.call_soon(self.raft_node.submit)
+    def submit_soon(self) -> None:
+        self._loop.call_soon(self.raft_node.submit)
 
     def run_sync(self, ticket: PendingSync) -> None:
         assert self._syncing is None, "one sync at a time"
@@ -221,9 +203,6 @@ class Driver:
 
     async def close(self) -> None:
         """Close the log, unless it failed. Pending appends fail with an unknown outcome."""
-        for handle in (self._timer, self._submitting):
-            if handle is not None:
-                handle.cancel()
         while self._loop_sync is not None and not self.raft_node.is_over:
             await asyncio.sleep(0)
         while syncs := {*self._snapshot_syncs, *([self._syncing] if self._syncing else ())}:
@@ -231,6 +210,7 @@ class Driver:
             await asyncio.sleep(0)  # let their callbacks run first
         has_failed = self.raft_node.is_over
         self.raft_node.end()
+        self._cancel_timer()
         if not has_failed:
             log = self.raft_node.replica.log
             await self._loop.run_in_executor(self._sync_threads, log.close)

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from raftlog import __version__
 from raftlog.client.log_handle import Clock
-from raftlog.errors import DiskFullError, LogLockedError, NodeRunningError
+from raftlog.errors import NodeRunningError
 from raftlog.log.format.directory import NODE_LOCK_NAME, MetaProperties
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.quorum.effects import (
@@ -56,7 +56,7 @@ from .metrics import (
     readiness_problems,
 )
 from .network_channel import NetworkChannel
-from .raft_node import Notification
+from .raft_node import CleaningRefused, LogCleaned, Notification
 from .replica import Replica
 from .sasl import SaslAuthenticator, Users
 from .server import ListenerSocket, Server
@@ -233,6 +233,7 @@ class Node:
             self.log_identity,
             send=lambda outgoing: self._channel.send(outgoing),
             notify=self._log_notification,
+            clean_interval_ms=config.retention_check_interval_ms,
             clock=clock,
         )
         self.raft_node: Final = self.driver.raft_node
@@ -260,7 +261,6 @@ class Node:
             audit=self.audit,
             has_descriptors=storage.refill,
         )
-        self._cleaning: asyncio.TimerHandle | None = None
         self._metrics: MetricsServer | None = None
 
     def _open_audit_file(self) -> AuditFile | None:
@@ -336,8 +336,7 @@ class Node:
         self._warn_of_retention()
         self.driver.start()
         for service in self.services:
-            self.driver.register(service.listener)
-        self._clean_later()
+            self.raft_node.register(service.listener)
 
     def _warn_of_retention(self) -> None:
         """Log a warning if retention is configured for a kraft log without snapshots."""
@@ -374,8 +373,6 @@ class Node:
 
     async def close(self) -> None:
         """Complete the requests in progress, then close connections and log."""
-        if self._cleaning is not None:
-            self._cleaning.cancel()
         await self.server.close(timeout_ms=DRAIN_TIMEOUT_MS)
         self._apis.close()
         await self._channel.close()
@@ -386,21 +383,6 @@ class Node:
         self.audit.log("stopped")
         if self._audit_file is not None:
             self._audit_file.close()
-
-    def _clean_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._cleaning = loop.call_later(
-            self._config.retention_check_interval_ms / 1000, self._clean
-        )
-
-    def _clean(self) -> None:
-        try:
-            if self.raft_node.clean():
-                start = self.raft_node.replica.log.log_start_offset
-                self._lines.log("cleaned", log_start_offset=start)
-        except (DiskFullError, LogLockedError) as error:
-            self._lines.log("cleaned", level="warning", reason=str(error))
-        self._clean_later()
 
     # --- callbacks --------------------------------------------------------------------------------
 
@@ -458,6 +440,10 @@ class Node:
                 self._lines.log("leader", epoch=notification.epoch, leader=notification.leader_id)
             case LogMessage(text):
                 self._lines.log_throttled("replica", text.partition(":")[0], text)
+            case LogCleaned(start_offset):
+                self._lines.log("cleaned", log_start_offset=start_offset)
+            case CleaningRefused(error):
+                self._lines.log("cleaned", level="warning", reason=str(error))
             case AdvanceHighWatermark():
                 pass  # a metric, not a log line
 

@@ -2,15 +2,14 @@
 
 Invariants:
 
-1. A delayed request has no task, future or timer of its own. It is in a queue by its deadline, and
-   a fetch also in one by the offset that the high watermark must pass. One timer is set, for the
-   earliest deadline.
+1. A delayed request has no task, future or timer. It is in a queue by its deadline, and a fetch
+   also in one by the offset that the high watermark must pass.
 2. Adding, completing and removing a request takes the same time however many are delayed: requests
    with the same deadline, to the millisecond, or offset share an entry of the queue.
-3. Fetches are completed in later iterations of the event loop: after the step that advanced the
-   high watermark, and after the responses to voters.
-4. One iteration checks at most ``FETCHES_PER_TURN_MAX`` fetches, and ends at most
-   ``EXPIRED_PER_TURN_MAX`` requests whose deadline has passed.
+3. Fetches are completed after the step that advanced the high watermark, and after the responses
+   to voters: in later turns, which are calls of ``RaftNode.pass_time``.
+4. One turn checks at most ``FETCHES_PER_TURN_MAX`` fetches, and ends at most
+   ``EXPIRED_PER_TURN_MAX`` appends, and as many fetches, whose deadline has passed.
 
 Kafka: ``DelayedOperationPurgatory``, ``DelayedProduce``, ``DelayedFetch`` and ``TimingWheel``.
 """
@@ -34,14 +33,6 @@ T = TypeVar("T")
 Complete: TypeAlias = Callable[[RequestResult], None]
 
 
-class Timer(Protocol):
-    """Pending call, as ``asyncio.TimerHandle``."""
-
-    def cancel(self) -> None: ...
-
-
-CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
-"""Calls a function after some seconds, as ``asyncio.loop.call_later``."""
 FETCHES_PER_TURN_MAX: Final = 64
 EXPIRED_PER_TURN_MAX: Final = 64
 _OFFSET_MAX: Final = 2**63
@@ -96,57 +87,20 @@ class BucketQueue(Generic[T]):
         return found
 
 
-class Deadlines(Generic[T]):
-    """Items by their deadline, with one timer for the earliest."""
+class Deadlines(BucketQueue[T]):
+    """Items by their deadline."""
 
-    def __init__(
-        self, now_ms: Callable[[], int], call_later: CallLater, expire: Callable[[T], None]
-    ) -> None:
-        """``expire`` is called with each item that is not removed before its deadline."""
-        self._now_ms = now_ms
-        self._call_later = call_later
-        self._expire = expire
-        self._queue: Final[BucketQueue[T]] = BucketQueue()
-        self._timer: Timer | None = None
-        self._timer_ms = 0
+    __slots__ = ()
 
-    def add(self, item: T, timeout_ms: int) -> int:
-        """Add an item; return its deadline."""
-        deadline_ms = self._now_ms() + timeout_ms
-        self._queue.add(deadline_ms, item)
-        if self._timer is None or deadline_ms < self._timer_ms:
-            self._set_timer(deadline_ms, timeout_ms)
-        return deadline_ms
-
-    def remove(self, deadline_ms: int, item: T) -> None:
-        """Remove an item. The timer remains, at most until the deadline: it would be set again for
-        the next item."""
-        self._queue.remove(deadline_ms, item)
-
-    def close(self) -> None:
-        """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _set_timer(self, deadline_ms: int, timeout_ms: int) -> None:
-        self.close()
-        self._timer_ms = deadline_ms
-        self._timer = self._call_later(timeout_ms / 1000, self._on_time)
-
-    def _on_time(self) -> None:
-        self._timer = None
-        now_ms = self._now_ms()
-        due = deque(self._queue.pop_below(now_ms + 1, EXPIRED_PER_TURN_MAX))
+    def expire(self, now_ms: int, end: Callable[[T], None]) -> None:
+        """Remove the first items whose deadline has passed, and call ``end`` with each."""
+        due = deque(self.pop_below(now_ms + 1, EXPIRED_PER_TURN_MAX))
         try:
             while due:
-                self._expire(due.popleft())
+                end(due.popleft())
         finally:  # also of the others, if one raises
             for item in due:
-                self._queue.add(now_ms, item)
-            lowest = self._queue.lowest()
-            if lowest is not None and (self._timer is None or lowest < self._timer_ms):
-                self._set_timer(lowest, max(lowest - now_ms, 0))
+                self.add(now_ms, item)
 
 
 # --- Appends --------------------------------------------------------------------------------------
@@ -156,14 +110,23 @@ class AppendPurgatory:
     """Callbacks of appends without a result. Each is called once: with the result, or at its
     deadline."""
 
-    def __init__(self, path: str, now_ms: Callable[[], int], call_later: CallLater) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
         self._appends: Final[dict[AppendRequest, tuple[Complete, int]]] = {}
         """Callback and deadline, -1 without one."""
-        self._deadlines: Final = Deadlines[AppendRequest](now_ms, call_later, self._expire)
+        self._deadlines: Final = Deadlines[AppendRequest]()
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines.lowest()
 
     def add(
-        self, request: AppendRequest, complete: Complete, timeout_ms: int | None = None
+        self,
+        request: AppendRequest,
+        complete: Complete,
+        *,
+        now_ms: int,
+        timeout_ms: int | None = None,
     ) -> None:
         """Register an append. Without time ``complete`` is called before this returns: an append
         that is not awaited may be committed, too."""
@@ -172,7 +135,8 @@ class AppendPurgatory:
         elif timeout_ms <= 0:
             complete(self._timed_out())
         else:
-            self._appends[request] = complete, self._deadlines.add(request, timeout_ms)
+            self._appends[request] = complete, now_ms + timeout_ms
+            self._deadlines.add(now_ms + timeout_ms, request)
 
     def complete(self, request: AppendRequest, result: RequestResult) -> None:
         """Handle the result of an append, unless its deadline has passed."""
@@ -184,9 +148,12 @@ class AppendPurgatory:
             self._deadlines.remove(deadline_ms, request)
         complete(result)
 
+    def expire(self, now_ms: int) -> None:
+        """Complete the first appends whose deadline has passed."""
+        self._deadlines.expire(now_ms, self._expire)
+
     def close(self, result: Callable[[], RequestResult]) -> None:
         """Complete all appends."""
-        self._deadlines.close()
         for request in list(self._appends):
             self.complete(request, result())
 
@@ -227,32 +194,33 @@ class FetchPurgatory:
     after such a change, and completes at its deadline.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        now_ms: Callable[[], int],
-        call_later: CallLater,
-        call_soon: Callable[[Callable[[], None]], object],
-    ) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._call_soon = call_soon
         self._waiting: Final[dict[WaitingFetch, tuple[int, int]]] = {}
         """Deadline and offset."""
         self._counts: Final[Counter[str]] = Counter()
         """Number of fetches by principal."""
         self._offsets: Final[BucketQueue[WaitingFetch]] = BucketQueue()
-        self._deadlines: Final = Deadlines[WaitingFetch](now_ms, call_later, self._complete)
+        self._deadlines: Final = Deadlines[WaitingFetch]()
         self._seen = self._look()
         self._due: Final[deque[WaitingFetch]] = deque()
         """To be checked, and those of them that were removed."""
-        self._is_check_due = False
         self._is_closed = False
 
     @property
     def waiting_count(self) -> int:
         return len(self._waiting)
 
-    def add(self, fetch: WaitingFetch, timeout_ms: int) -> None:
+    @property
+    def has_checks_left(self) -> bool:
+        """Return whether fetches may be due, so that ``pass_time`` is to be called soon."""
+        return bool(self._due)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines.lowest()
+
+    def add(self, fetch: WaitingFetch, deadline_ms: int) -> None:
         """Delay a fetch that is not due; after ``close`` it is completed."""
         if self._is_closed:
             fetch.complete()
@@ -263,7 +231,8 @@ class FetchPurgatory:
         is_one_too_many = self._counts[name] >= WAITING_FETCHES_MAX
         self._counts[name] += 1
         offset = _OFFSET_MAX if is_one_too_many else fetch.awaited_offset
-        self._waiting[fetch] = self._deadlines.add(fetch, timeout_ms), offset
+        self._waiting[fetch] = deadline_ms, offset
+        self._deadlines.add(deadline_ms, fetch)
         self._offsets.add(offset, fetch)
 
     def remove(self, fetch: WaitingFetch) -> None:
@@ -280,19 +249,23 @@ class FetchPurgatory:
             del self._counts[name]
 
     def poll(self) -> None:
-        """Check the fetches that may be due, in later iterations; after a step of the replica."""
+        """Find the fetches that may be due, after a step of the replica."""
         lowest = self._offsets.lowest()
         if lowest is not None and lowest < (bound := self._bound()):
             self._seen = self._look()
             self._due.extend(self._offsets.pop_below(bound))
-            if not self._is_check_due:
-                self._is_check_due = True
-                self._call_soon(self._check)
+
+    def pass_time(self, now_ms: int) -> None:
+        """Complete the first fetches that are due, and those whose deadline has passed."""
+        for _ in range(min(len(self._due), FETCHES_PER_TURN_MAX)):
+            fetch = self._due.popleft()
+            if fetch in self._waiting:
+                self._check(fetch)
+        self._deadlines.expire(now_ms, self._complete)
 
     def close(self) -> None:
         """Complete all fetches, at the end of the replica."""
         self._is_closed = True
-        self._deadlines.close()
         for fetch in list(self._waiting):
             self._complete(fetch)
 
@@ -306,16 +279,7 @@ class FetchPurgatory:
         is_changed = self._look() != self._seen
         return _OFFSET_MAX + 1 if is_changed else self._replica.core.high_watermark or 0
 
-    def _check(self) -> None:
-        for _ in range(min(len(self._due), FETCHES_PER_TURN_MAX)):
-            fetch = self._due.popleft()
-            if fetch in self._waiting:
-                self._check_one(fetch)
-        self._is_check_due = bool(self._due)
-        if self._is_check_due:
-            self._call_soon(self._check)
-
-    def _check_one(self, fetch: WaitingFetch) -> None:
+    def _check(self, fetch: WaitingFetch) -> None:
         if fetch.is_due():
             self._complete(fetch)
             return

@@ -4,7 +4,8 @@ Invariants:
 
 1. A ``RaftNode`` has no thread, socket or timer. Its inputs are calls, its outputs are calls of its
    ``Runner``, in order: the driver of a process, a simulated node and the nodes of tests are
-   runners of the same object. It is not thread-safe.
+   runners of the same object. It is not thread-safe. All that waits for time, or for a later turn
+   of the runner, is in one deadline, ``next_deadline_ms``.
 2. The first ``LogError``, or a listener that raises ``RaftlogError``, ends the node: pending
    appends complete with an unknown outcome, nothing is sent and no listener is called any more.
    Nothing is retried on a failed log, and a replica is not used after an incomplete step.
@@ -41,17 +42,41 @@ from raftlog.quorum.effects import (
     RoleChanged,
     Send,
 )
-from raftlog.quorum.events import Event, RequestDropped, RequestReceived, Resign, ShutDown
+from raftlog.quorum.events import (
+    Event,
+    RequestDropped,
+    RequestReceived,
+    Resign,
+    ShutDown,
+    TimePassed,
+)
 from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
 
 from .pending_appends import PendingAppends
-from .purgatory import AppendPurgatory, Complete, FetchPurgatory, Timer
-from .raft_client import CHUNK_BYTES_MAX, RaftListeners, ReplicaRaftClient
+from .purgatory import AppendPurgatory, Complete, FetchPurgatory, WaitingFetch
+from .raft_client import CHUNK_BYTES_MAX, RaftListener, RaftListeners, ReplicaRaftClient
 from .replica import Outgoing, Replica, RunSync
 
-Notification: TypeAlias = AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
+
+@dataclass(frozen=True, slots=True)
+class LogCleaned:
+    """Segments or snapshots beyond the retention limits were deleted."""
+
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningRefused:
+    """Nothing was deleted, and the next attempt is after the interval."""
+
+    error: DiskFullError | LogLockedError
+
+
+Notification: TypeAlias = (
+    AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage | LogCleaned | CleaningRefused
+)
 """Outputs for logging and metrics."""
 DISK_FULL_RESIGN_INTERVAL_MS: Final = 30_000
 """Minimum time between two resignations of a leader whose disk is full."""
@@ -70,19 +95,12 @@ class Runner(Protocol):
     def notify(self, notification: Notification, /) -> None:
         """Log or count a change."""
 
-    def stepped(self, *, may_deliver: bool) -> None:
-        """Handle the end of a step: set a timer for ``next_deadline_ms``, and call ``deliver``
-        until it returns False. ``may_deliver``: there may be records or leaders for listeners."""
+    def set_timer(self) -> None:
+        """Call ``pass_time`` at ``next_deadline_ms``: in a later turn, if that is now. The last
+        output of each step, and that of a new deadline between steps."""
 
-    def submit_in(self, delay_ms: int, /) -> None:
-        """Call ``submit`` after a delay, instead of after a longer one that was asked for before;
-        without delay after the other appends that are received now."""
-
-    def call_soon(self, call: Callable[[], None], /) -> object:
-        """Call a function between later steps."""
-
-    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Timer:
-        """Call a function after some seconds, as ``asyncio.loop.call_later``."""
+    def submit_soon(self) -> None:
+        """Call ``submit`` after the other appends that are received now."""
 
     def failed(self, error: Exception, /) -> None:
         """Handle the end of the node: the first error of the log or a listener, or a bug."""
@@ -93,6 +111,7 @@ class _Waiter:
     """Pending ``wait_until`` call."""
 
     is_due: Callable[[], bool]
+    deadline_ms: int
     future: asyncio.Future[bool]
 
 
@@ -107,13 +126,13 @@ class RaftNode:
         clock: Clock,
         *,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
+        clean_interval_ms: int | None = None,
     ) -> None:
-        """``chunk_bytes_max``: bytes of one delivery to a listener."""
+        """``chunk_bytes_max``: bytes of one delivery to a listener. ``clean_interval_ms``: time
+        between two checks of the retention limits, None without any."""
         self.replica: Final = replica
         self.identity: Final = identity
-        self.fetches: Final = FetchPurgatory(
-            replica, self.now_ms, runner.call_later, runner.call_soon
-        )
+        self.fetches: Final = FetchPurgatory(replica)
         """Delayed fetches of consumers."""
         self.listeners: Final = RaftListeners(replica, chunk_bytes_max=chunk_bytes_max)
         self.raft_client: Final = ReplicaRaftClient(
@@ -124,11 +143,18 @@ class RaftNode:
         """Number of syncs that were started."""
         self._clock = clock
         self._runner = runner
+        self._clean_interval_ms = clean_interval_ms
+        self._clean_at_ms: int | None = None
+        self._clean_later()
         self._appends = PendingAppends(replica, self._complete_append)
-        self._purgatory = AppendPurgatory(replica.log.path, self.now_ms, runner.call_later)
+        self._purgatory = AppendPurgatory(replica.log.path)
         self._unsubmitted: list[AppendRequest] = []
         self._unsubmitted_bytes = 0
-        self._submit_delay_ms: int | None = None
+        self._submit_at_ms: int | None = None
+        """End of the linger time of the appends received since the last ``submit``."""
+        self._is_submitting_soon = False
+        self._is_delivery_left = False
+        self._is_resigning_soon = False
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: list[_Waiter] = []
@@ -152,8 +178,21 @@ class RaftNode:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Return the time by which ``step`` must handle ``TimePassed``, or None."""
-        return self.replica.next_deadline_ms
+        """Return the time of the next ``pass_time``: now, if a part of the work was left for a
+        later turn; None if nothing waits for time."""
+        if self._is_over:
+            return None
+        if self._is_delivery_left or self._is_resigning_soon or self.fetches.has_checks_left:
+            return self.now_ms()
+        deadlines = (
+            self.replica.next_deadline_ms,
+            self._purgatory.next_deadline_ms,
+            self.fetches.next_deadline_ms,
+            self._submit_at_ms,
+            self._clean_at_ms,
+            *(waiter.deadline_ms for waiter in self._waiters),
+        )
+        return min((one for one in deadlines if one is not None), default=None)
 
     @property
     def waiting_append_count(self) -> int:
@@ -169,6 +208,33 @@ class RaftNode:
     def step(self, event: Event) -> None:
         """Pass an event to the replica, unless the node has ended."""
         self.act(lambda now_ms, time_ms: self.replica.step(event, now_ms=now_ms, time_ms=time_ms))
+
+    def pass_time(self) -> None:
+        """Do what is due at this time. A call before ``next_deadline_ms`` does nothing."""
+        if self._is_over:
+            return
+        now_ms = self.now_ms()
+        try:
+            if self._is_resigning_soon:
+                self._resign_on_disk_full()
+            if self._is_delivery_left:
+                self.deliver()
+            self.fetches.pass_time(now_ms)
+            self._purgatory.expire(now_ms)
+            self._expire_waiters(now_ms)
+            if _is_due(self._submit_at_ms, now_ms):
+                self.submit()
+            if _is_due(self._clean_at_ms, now_ms):
+                self._clean_later()
+                self.clean()
+            if _is_due(self.replica.next_deadline_ms, now_ms):
+                self.step(TimePassed())
+        finally:  # also after a bug in the end of a request
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if not self._is_over:
+            self._runner.set_timer()
 
     def act(self, act: Callable[[int, int], list[Outgoing]]) -> None:
         """Call ``act`` with the quorum's time and the wall-clock time; execute its outputs."""
@@ -191,9 +257,11 @@ class RaftNode:
         if self._is_over:
             return
         self._appends.poll()
-        self._runner.stepped(may_deliver=may_deliver)
+        if may_deliver:
+            self.deliver()
         if not self._is_over:
             self._wake()
+            self._set_timer()
 
     def _dispatch(self, outgoing: Outgoing) -> bool:
         """Execute one output of the replica; return whether it concerns listeners."""
@@ -267,12 +335,16 @@ class RaftNode:
         if self._is_over:
             complete(self._unknown("the node is shutting down"))
             return
-        self._purgatory.add(request, complete, timeout_ms)
+        now_ms = self.now_ms()
+        self._purgatory.add(request, complete, now_ms=now_ms, timeout_ms=timeout_ms)
         self._unsubmitted.append(request)
-        delay_ms = self._linger_ms(request)
-        if self._submit_delay_ms is None or delay_ms < self._submit_delay_ms:
-            self._submit_delay_ms = delay_ms
-            self._runner.submit_in(delay_ms)
+        linger_ms = self._linger_ms(request)
+        if not linger_ms and not self._is_submitting_soon:
+            self._is_submitting_soon = True
+            self._runner.submit_soon()
+        elif linger_ms and self._submit_at_ms is None:
+            self._submit_at_ms = now_ms + linger_ms
+            self._set_timer()
 
     def _linger_ms(self, request: AppendRequest) -> int:
         """Return ``linger.ms``; 0 if a batch is full, or the request has no records."""
@@ -285,7 +357,8 @@ class RaftNode:
 
     def submit(self) -> None:
         """Write the appends that were received since the last call."""
-        self._submit_delay_ms, self._unsubmitted_bytes = None, 0
+        self._submit_at_ms, self._unsubmitted_bytes = None, 0
+        self._is_submitting_soon = False
         requests, self._unsubmitted = self._unsubmitted, []
         self.act(
             lambda now_ms, time_ms: self._appends.submit(requests, now_ms=now_ms, time_ms=time_ms)
@@ -297,10 +370,12 @@ class RaftNode:
         self._purgatory.complete(request, result)
 
     def _resign_soon_on_disk_full(self) -> None:
-        self._runner.call_soon(self._resign_on_disk_full)
+        self._is_resigning_soon = True
+        self._set_timer()
 
     def _resign_on_disk_full(self) -> None:
         """Resign, so that a voter with disk space may lead."""
+        self._is_resigning_soon = False
         core, now_ms = self.replica.core, self.now_ms()
         last_ms = self._resigned_ms
         is_too_soon = last_ms is not None and now_ms - last_ms < DISK_FULL_RESIGN_INTERVAL_MS
@@ -317,35 +392,53 @@ class RaftNode:
 
     # --- listeners --------------------------------------------------------------------------------
 
-    def deliver(self) -> bool:
-        """Deliver one chunk to each listener; return whether there is more."""
+    def register(self, listener: RaftListener) -> None:
+        """Add a listener, which receives the newest snapshot and all committed records after it."""
+        self.listeners.register(listener)
+        self.deliver()
+        self._set_timer()
+
+    def deliver(self) -> None:
+        """Deliver one chunk to each listener. What is left is delivered by ``pass_time``."""
         if self._is_over:
-            return False
+            return
+        self._is_delivery_left = False
         try:
-            return self.listeners.poll()
+            is_left = self.listeners.poll()
         except RaftlogError as error:
             self.fail(error)
-            return False
         except Exception as bug:
             self.fail(bug)  # the listener has a part of a call
             raise
+        else:
+            # a call within a call of a listener may have found more for one that was called before
+            self._is_delivery_left |= is_left
 
     def clean(self) -> bool:
         """Delete segments and snapshots beyond the retention limits; return whether there were any.
+        A full disk, or a lock of another process, changes nothing."""
+        is_changed = False
+        if not self._is_over:
+            try:
+                is_changed = self.replica.clean(time_ms=self.time_ms())
+            except (DiskFullError, LogLockedError) as error:
+                self._runner.notify(CleaningRefused(error))
+            except LogError as error:
+                self.fail(error)
+        if is_changed:
+            self._runner.notify(LogCleaned(self.replica.log.log_start_offset))
+        return is_changed
 
-        Raises ``DiskFullError`` and ``LogLockedError``: then nothing has changed.
-        """
-        if self._is_over:
-            return False
-        try:
-            return self.replica.clean(time_ms=self.time_ms())
-        except (DiskFullError, LogLockedError):
-            raise
-        except LogError as error:
-            self.fail(error)
-            return False
+    def _clean_later(self) -> None:
+        if self._clean_interval_ms is not None:
+            self._clean_at_ms = self.now_ms() + self._clean_interval_ms
 
     # --- waiting ----------------------------------------------------------------------------------
+
+    def delay(self, fetch: WaitingFetch, timeout_ms: int) -> None:
+        """Delay a fetch of a consumer until it is due, or for ``timeout_ms``."""
+        self.fetches.add(fetch, self.now_ms() + timeout_ms)
+        self._set_timer()
 
     async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
         """Wait until ``is_due`` returns True; return False after the timeout, or if the node has
@@ -358,15 +451,20 @@ class RaftNode:
             return True
         if timeout_ms <= 0 or self._is_over:
             return False
-        waiter = _Waiter(is_due, asyncio.get_running_loop().create_future())
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(is_due, self.now_ms() + timeout_ms, future)
         self._waiters.append(waiter)
-        timer = self._runner.call_later(timeout_ms / 1000, lambda: _complete(waiter, False))
+        self._set_timer()
         try:
-            return await waiter.future
+            return await future
         finally:
-            timer.cancel()
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
+
+    def _expire_waiters(self, now_ms: int) -> None:
+        for waiter in [one for one in self._waiters if one.deadline_ms <= now_ms]:
+            self._waiters.remove(waiter)
+            _complete(waiter, False)
 
     def _wake(self) -> None:
         for waiter in self._waiters:
@@ -407,6 +505,10 @@ class RaftNode:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             _complete(waiter, False)
+
+
+def _is_due(deadline_ms: int | None, now_ms: int) -> bool:
+    return deadline_ms is not None and deadline_ms <= now_ms
 
 
 def _complete(waiter: _Waiter, value: bool) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from raftlog.client.log_handle import Clock
@@ -21,7 +20,6 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis
 from raftlog.node.memory_pool import MemoryPool
-from raftlog.node.purgatory import Timer
 from raftlog.node.raft_node import Notification, RaftNode
 from raftlog.node.replica import Replica
 from raftlog.node.request import Request, Session
@@ -102,18 +100,6 @@ class LastResponse(bytes):
     """Body of a response after which the connection is closed."""
 
 
-@dataclass(slots=True, eq=False)
-class _Timer:
-    """Call at a time of a cluster."""
-
-    due_ms: float
-    call: Callable[[], None]
-    is_cancelled: bool = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
 class Node:
     """Node of a cluster: ``Runner`` of its ``RaftNode``."""
 
@@ -126,7 +112,7 @@ class Node:
         self.is_cut_off = False
         self._cluster = cluster
         self._held: list[PendingSync] = []
-        self._timers: list[_Timer] = []
+        self._is_turn_due = False
         replica = Replica.open(
             self.disk,
             f"/data/{TOPIC}-0",
@@ -183,24 +169,23 @@ class Node:
     def notify(self, notification: Notification) -> None:
         pass
 
-    def stepped(self, *, may_deliver: bool) -> None:
-        due = [one for one in self._timers if one.due_ms <= self._cluster.now_ms]
-        self._timers = [one for one in self._timers if one.due_ms > self._cluster.now_ms]
-        for timer in due:
-            if not timer.is_cancelled:
-                timer.call()
+    def set_timer(self) -> None:
+        deadline_ms = self.raft_node.next_deadline_ms
+        if deadline_ms is not None and deadline_ms <= self._cluster.now_ms:
+            self._take_turn_later()
         self._cluster.deliver()
 
-    def submit_in(self, delay_ms: int) -> None:
+    def _take_turn_later(self) -> None:
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self._cluster.later(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_turn_due = False
+        self.raft_node.pass_time()
+
+    def submit_soon(self) -> None:
         self.raft_node.submit()
-
-    def call_soon(self, call: Callable[[], None]) -> object:
-        return asyncio.get_running_loop().call_soon(call)
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        timer = _Timer(self._cluster.now_ms + 1000 * delay_s, call)
-        self._timers.append(timer)
-        return timer
 
     def failed(self, error: Exception) -> None:
         raise error
@@ -283,7 +268,7 @@ class Cluster:
         while self.now_ms < until_ms:
             self.now_ms = min(self.now_ms + 50, until_ms)
             for node in self.nodes:
-                node.step(TimePassed())
+                node.raft_node.pass_time()
 
     def change_leader(self) -> Node:
         """Elect another leader."""

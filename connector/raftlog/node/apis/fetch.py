@@ -116,7 +116,7 @@ class ConsumerFetch:
             self.complete()
             return
         self._request.session.fetches[self] = None
-        self._cache.raft_node.fetches.add(self, timeout_ms)
+        self._cache.raft_node.delay(self, timeout_ms)
 
     def cancel(self) -> None:
         """Drop the request, whose connection is lost or ends."""
