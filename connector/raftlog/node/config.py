@@ -98,9 +98,11 @@ file = "audit.log"                      # by principal, changes. Mode 0600; SIGH
 bytes_max = 104857600                   # a larger file is renamed to audit.log.1
 files_max = 10                          # and the oldest of these is deleted
 
-[metrics]                               # over HTTP, on loopback only: /metrics in Prometheus' text
-                                        # format, /health, and /ready (503 while it cannot serve)
+[metrics]                               # over HTTP: /metrics in Prometheus' text format, /health,
+                                        # and /ready (503 while it cannot serve)
 address = "127.0.0.1:9194"
+allow_plaintext_beyond_loopback = false # true: also an address that other hosts can reach, for
+                                        # probes and scrapes; without TLS and authentication
 ```
 
 Every mistake raises ``ConfigError`` with the file, the key and the expected value. Unknown keys are
@@ -252,10 +254,11 @@ class AuditConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """Address of the metrics endpoint."""
+    """Address of the metrics endpoint, and whether it may be one that other hosts can reach."""
 
     host: str
     port: int
+    allow_plaintext_beyond_loopback: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -665,8 +668,9 @@ def _metrics(table: ConfigTable | None) -> MetricsConfig | None:
     if table is None:
         return None
     host, port = table.parsed("address", parse_address)
+    is_allowed = table.flag("allow_plaintext_beyond_loopback")
     table.finish()
-    return MetricsConfig(host=host, port=port)
+    return MetricsConfig(host=host, port=port, allow_plaintext_beyond_loopback=is_allowed)
 
 
 def _audit(table: ConfigTable | None) -> AuditConfig | None:
@@ -747,12 +751,14 @@ def _check_plaintext(config: NodeConfig, root: ConfigTable) -> None:
                 f"{listener.host} is not a loopback address, so TLS is required: add [{name}.tls], "
                 "or use 127.0.0.1",
             )
-    if config.metrics is not None and not is_loopback(config.metrics.host):
-        raise root.wrong(
-            "metrics.address",
-            f"{config.metrics.host} is not a loopback address, and metrics have no TLS: use "
-            "127.0.0.1",
-        )
+    metrics = config.metrics
+    if metrics is None or metrics.allow_plaintext_beyond_loopback or is_loopback(metrics.host):
+        return
+    raise root.wrong(
+        "metrics.address",
+        f"{metrics.host} is not a loopback address, and metrics have no TLS: use 127.0.0.1, or set "
+        "metrics.allow_plaintext_beyond_loopback",
+    )
 
 
 def _check_identities(config: NodeConfig, root: ConfigTable) -> None:

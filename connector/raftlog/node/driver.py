@@ -15,6 +15,7 @@ The sync of a snapshot that a state machine writes runs in a second thread, besi
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -31,21 +32,29 @@ from .replica import Replica
 
 SHORT_SYNC_S_MAX: Final = 0.002
 """Maximum duration of a short sync, in seconds."""
+SYNC_BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+"""Upper bounds of the buckets in which durations of syncs are counted, in seconds."""
 _SHARE_WEIGHT: Final = 1 / 8
 
 
 class SyncDurations:
-    """Share of short syncs among the last ones: determines where the next one runs.
+    """Durations of syncs: the share of short ones, which determines where the next one runs, and for
+    metrics their sum and the count of each bucket.
 
     A share and not a mean, which a few syncs of a process without a processor would raise.
     """
 
     def __init__(self) -> None:
         self._share = 1.0
+        self.sum_s = 0.0
+        self.counts: Final = [0] * (len(SYNC_BOUNDS_S) + 1)
+        """One for each bound, and one for longer syncs."""
 
     def add(self, elapsed_s: float) -> None:
         """Add the duration of a sync."""
         self._share += _SHARE_WEIGHT * ((elapsed_s <= SHORT_SYNC_S_MAX) - self._share)
+        self.sum_s += elapsed_s
+        self.counts[bisect_left(SYNC_BOUNDS_S, elapsed_s)] += 1
 
     @property
     def are_short(self) -> bool:

@@ -13,16 +13,23 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from raftlog.limits import KIB
 from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 
+from .driver import SYNC_BOUNDS_S, SyncDurations
 from .errors import NodeAddressError
 from .raft_node import RaftNode
 from .server import Server
@@ -41,12 +48,14 @@ class NodeCollector(Collector):
         elections: Callable[[], int],
         services: Sequence[Service] = (),
         *,
+        sync_durations: SyncDurations,
         lost_audit_lines: Callable[[], int],
     ) -> None:
         self._raft_node = raft_node
         self._server = server
         self._elections = elections
         self._services = services
+        self._sync_durations = sync_durations
         self._lost_audit_lines = lost_audit_lines
 
     def collect(self) -> Iterator[Metric]:
@@ -71,6 +80,17 @@ class NodeCollector(Collector):
             "synced_end_offset", "End of the records synced to disk.", log.synced_end_offset
         )
         yield _counter("syncs", "Syncs of the log started.", self._raft_node.sync_count)
+        yield _sync_seconds(self._sync_durations)
+        yield _gauge(
+            "stalled_on_disk_full",
+            "1 while this node waits for space on its disk.",
+            self._raft_node.replica.is_stalled_on_disk_full,
+        )
+        yield _gauge(
+            "ready",
+            "1 if this node can serve, as /ready.",
+            not readiness_problems(self._raft_node),
+        )
 
     def _quorum(self) -> Iterator[Metric]:
         core = self._raft_node.replica.core
@@ -168,6 +188,14 @@ def _replicas(role: object) -> Iterator[Metric]:
         if replica.end_offset is not None:
             ends.add_metric([str(replica.key.node_id)], replica.end_offset)
     yield ends
+
+
+def _sync_seconds(durations: SyncDurations) -> Metric:
+    bounds = [*map(repr, SYNC_BOUNDS_S), "+Inf"]
+    found = HistogramMetricFamily("raftlog_sync_seconds", "Duration of a sync of the log.")
+    counts = list(zip(bounds, accumulate(durations.counts), strict=True))
+    found.add_metric([], counts, durations.sum_s)
+    return found
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

@@ -308,6 +308,7 @@ class Node:
                 self.server,
                 lambda: self._election_count,
                 self.services,
+                sync_durations=self.driver.sync_durations,
                 lost_audit_lines=lambda: self.lost_audit_lines,
             )
             problems = partial(readiness_problems, self.raft_node)

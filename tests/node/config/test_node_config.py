@@ -274,8 +274,11 @@ def test_loopback_needs_no_tls(host: str) -> None:
     assert parse_config(NODE + BOTH.replace("127.0.0.1", host), PATH).clients is not None
 
 
-def test_metrics_have_no_tls_and_are_only_on_loopback() -> None:
+def test_metrics_have_no_tls_and_are_on_loopback_unless_allowed() -> None:
     text = SMALLEST + "[metrics]\naddress = '0.0.0.0:9194'\n"
+    metrics = parse_config(text + "allow_plaintext_beyond_loopback = true\n", PATH).metrics
+    assert metrics is not None
+    assert metrics.host == "0.0.0.0"
     with pytest.raises(ConfigError, match=r"metrics\.address: 0\.0\.0\.0 is not a loopback"):
         parse_config(text, PATH)
 
