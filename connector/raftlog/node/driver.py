@@ -38,8 +38,8 @@ _SHARE_WEIGHT: Final = 1 / 8
 
 
 class SyncDurations:
-    """Durations of syncs: the share of short ones, which determines where the next one runs, and for
-    metrics their sum and the count of each bucket.
+    """Durations of syncs: the share of short ones, which determines where the next one runs, and
+    for metrics their sum and the count of each bucket.
 
     A share and not a mean, which a few syncs of a process without a processor would raise.
     """
