@@ -783,6 +783,24 @@ class QuorumUnavailableError(
         )
 
 
+class BrokersUnavailableError(RaftlogError, code="RAFTLOG_BROKERS_UNAVAILABLE", retriable=True):
+    """Brokers of a Kafka cluster did not return everything in time.
+
+    ``reason`` is the last failure.
+    """
+
+    path: str
+    waited_ms: int
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"{self.path}: no complete response of the brokers within {self.waited_ms} ms: "
+            f"{self.reason}; check that the brokers are running and that the addresses are "
+            "correct, then retry"
+        )
+
+
 class AccessDeniedError(AppendError, code="RAFTLOG_ACCESS_DENIED", kafka_code=31):
     """Authentication failed, or the principal is not authorized for the operation.
 
@@ -816,16 +834,20 @@ class SecurityProtocolError(AccessDeniedError, code="RAFTLOG_SECURITY_PROTOCOL",
 
 
 class NodeRefusedError(AppendError, code="RAFTLOG_NODE_REFUSED"):
-    """A response with an ``error`` of Kafka's ``Errors`` that has no class of its own here."""
+    """A response with an ``error`` of Kafka's ``Errors`` that has no class of its own here.
+
+    ``remedy`` replaces the default advice.
+    """
 
     path: str
     api: str
     error: int
     reason: str
+    remedy: str | None = None
 
     def message(self) -> str:
         answered = f"answered {self.api} with Kafka error code {self.error}"
-        remedy = "check that the address belongs to a node of the quorum"
+        remedy = self.remedy or "check that the address belongs to a node of the quorum"
         return f"{self.path} {answered if self.error else 'is wrong'}: {self.reason}; {remedy}"
 
 

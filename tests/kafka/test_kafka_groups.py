@@ -139,6 +139,7 @@ def test_offsets_and_transactions_are_those_that_kafkas_tools_print(cluster: Clu
     names = (*names, "log_end_offset", "lag")
     assert described == sorted([str(row[name]) for name in names] for row in lags)
     assert {row["topic_state"] for row in lags} == {"Current"}
+    assert rows("state", "--bootstrap-server", node.bootstrap, "lag") == lags
     text = run_java(node.jars, TRANSACTIONS, "--bootstrap-server", node.bootstrap, "list")
     listed = sorted(
         (words[0], words[2], words[3])

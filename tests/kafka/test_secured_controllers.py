@@ -155,11 +155,11 @@ def test_a_session_is_renewed_on_its_connection_before_it_ends(kafka: SecuredKaf
     config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     log = raftlog.follow(kafka.addresses["SHORT"], config=config, oauth_token=new_token)
     connections = log._quorum.metadata._connections
-    before = list(connections.values())
+    before = connections.opened()
     while len(tokens) < 4:
         log.refresh()
         assert log.log_end_offset > 0
-    assert list(connections.values()) == before
+    assert connections.opened() == before
     assert all(one.is_open for one in before)
 
 

@@ -8,6 +8,7 @@ from tests.planted.plant import Plant
 
 SENT: Final = "tests/client/remote/test_sent_batches.py"
 PRODUCER: Final = "tests/client/remote/test_producer.py"
+BROKERS: Final = "tests/client/remote/test_broker_client.py"
 BATCHES: Final = "tests/client/remote/test_producer_batches.py"
 TABLE: Final = "tests/client/embedded/test_table.py"
 GROUPS: Final = "tests/client/embedded/test_group_commit.py"
@@ -49,6 +50,27 @@ CLIENT_PLANTS: Final = (
         old="            while self._apply(end):\n",
         new="            while self._apply(self._end.look()):\n",
         tests=(f"{TABLE}::test_a_refresh_and_a_wait_end_although_the_log_grows_at_each_look",),
+    ),
+    Plant(
+        bug="groups of a coordinator that is loading them are left out",
+        path=f"{REMOTE}/broker_client.py",
+        old="            raise self._unavailable(last.problem)\n",
+        new="            pass\n",
+        tests=(f"{BROKERS}::test_groups_of_a_broker_that_does_not_respond_are_not_left_out",),
+    ),
+    Plant(
+        bug="the offsets of deleted topics are left out, as OffsetFetch with topic ids does",
+        path=f"{REMOTE}/broker_client.py",
+        old="            version_max=_OFFSET_FETCH_VERSION_MAX,\n",
+        new="",
+        tests=(f"{BROKERS}::test_each_coordinator_returns_the_offsets_of_its_groups",),
+    ),
+    Plant(
+        bug="a partition without a leader has no lag and no warning",
+        path=f"{REMOTE}/broker_client.py",
+        old='                    this.fail("it has no leader", [one])\n',
+        new="                    continue\n",
+        tests=(f"{BROKERS}::test_a_partition_without_leader_is_missing_after_the_timeout",),
     ),
     Plant(
         bug="a producer id is used again after its last epoch",

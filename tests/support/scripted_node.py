@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
 from raftlog.wire import (
     APIS,
+    CLIENT_APIS,
     SASL_APIS,
     Api,
     ApiKey,
@@ -29,8 +30,10 @@ from raftlog.wire import (
 
 BOTH: Final = Listener.CLIENTS | Listener.VOTERS
 RECEIVED: Final = dict(APIS) | {
-    key: Api(key=ApiKey(key), clients=versions) for key, versions in SASL_APIS.items()
+    key: Api(key=ApiKey(key), clients=versions)
+    for key, versions in (*SASL_APIS.items(), *CLIENT_APIS.items())
 }
+BROKER_APIS: Final = {key: api for key, api in RECEIVED.items() if key not in SASL_APIS}
 Answer = Callable[[int, bytes], Any]
 """Version and body of a request -> response: a message, whole frames as bytes, None to hang up."""
 
@@ -38,8 +41,15 @@ Answer = Callable[[int, bytes], Any]
 class ScriptedNode:
     """Node on a loopback port. Use it in a ``with`` statement."""
 
-    def __init__(self, answers: dict[ApiKey, Answer], *, listener: Listener = BOTH) -> None:
+    def __init__(
+        self,
+        answers: dict[ApiKey, Answer],
+        *,
+        listener: Listener = BOTH,
+        apis: Mapping[int, Api] = APIS,
+    ) -> None:
         self._answers = answers
+        self._apis = apis
         self._listener = listener
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
@@ -114,7 +124,7 @@ class ScriptedNode:
                 return (response,)
             body = encode(response, version)
         elif key is ApiKey.API_VERSIONS:
-            body = encode_versions_response(version, self._listener)
+            body = encode_versions_response(version, self._listener, apis=self._apis)
         else:
             return None
         return (frame(encode_response_header(header.correlation_id, key, version), body),)

@@ -7,6 +7,7 @@ from kio import index as kio_index
 
 from raftlog.wire.apis import (
     APIS,
+    CLIENT_APIS,
     CONTROLLER_APIS,
     SASL_APIS,
     Api,
@@ -31,8 +32,8 @@ def test_the_table_agrees_with_kio(api: Api) -> None:
 
 
 def test_every_request_is_in_the_table_and_served_on_a_listener() -> None:
-    assert set(ALL) | set(SASL_APIS) == set(ApiKey)
-    assert set(ALL).isdisjoint(SASL_APIS)
+    assert set(ALL) | set(SASL_APIS) | set(CLIENT_APIS) == set(ApiKey)
+    assert set(ALL).isdisjoint(set(SASL_APIS) | set(CLIENT_APIS))
     assert not set(APIS) & set(CONTROLLER_APIS)
     for api in ALL.values():
         assert api.clients is not None or api.voters is not None
@@ -57,6 +58,18 @@ def test_a_listener_for_both_serves_the_requests_of_each() -> None:
 )
 def test_the_highest_common_version_is_used(theirs: VersionRange, version: int) -> None:
     assert common_version(ApiKey.VOTE, {ApiKey.VOTE: theirs}) == version
+
+
+@pytest.mark.parametrize(("version_max", "version"), [(None, 10), (10, 10), (9, 9), (99, 10)])
+def test_a_request_may_limit_the_version(version_max: int | None, version: int) -> None:
+    theirs: dict[int, VersionRange] = {ApiKey.OFFSET_FETCH: VersionRange(1, 12)}
+    assert common_version(ApiKey.OFFSET_FETCH, theirs, version_max) == version
+
+
+def test_a_limit_below_the_versions_of_a_node_is_no_common_version() -> None:
+    with pytest.raises(NoCommonVersionError) as caught:
+        common_version(ApiKey.OFFSET_FETCH, {ApiKey.OFFSET_FETCH: VersionRange(10, 12)}, 9)
+    assert (caught.value.supported, caught.value.peer_supported) == ((1, 9), (10, 12))
 
 
 @pytest.mark.parametrize("theirs", [None, VersionRange(3, 9), VersionRange(-5, -1)])

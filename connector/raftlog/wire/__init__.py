@@ -19,6 +19,7 @@ from .api_versions import (
 )
 from .apis import (
     APIS,
+    CLIENT_APIS,
     CONTROLLER_APIS,
     SASL_APIS,
     Api,
@@ -76,6 +77,7 @@ from .topic_codec import LeaderEndpoint
 
 __all__ = [
     "APIS",
+    "CLIENT_APIS",
     "SASL_APIS",
     "CONTROLLER_APIS",
     "NO_FEATURES",

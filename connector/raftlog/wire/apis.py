@@ -32,6 +32,7 @@ class ApiKey(enum.IntEnum):
     METADATA = 3
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
@@ -219,6 +220,10 @@ SASL_APIS: Final[Mapping[int, VersionRange]] = {
 """APIs of listeners with SASL. Handshakes of version 0 are followed by messages without headers."""
 
 
+CLIENT_APIS: Final[Mapping[int, VersionRange]] = {ApiKey.LIST_GROUPS: VersionRange(0, 5)}
+"""APIs of Kafka's brokers that only raftlog's client uses."""
+
+
 def served_api(
     api_key: int, version: int, listener: Listener, apis: Mapping[int, Api] = APIS
 ) -> Api:
@@ -233,13 +238,17 @@ def served_api(
     return api
 
 
-def common_version(key: ApiKey, node_versions: Mapping[int, VersionRange]) -> int:
+def common_version(
+    key: ApiKey, node_versions: Mapping[int, VersionRange], version_max: int | None = None
+) -> int:
     """Return the highest version that both raftlog and a node with these versions support.
 
-    Raises ``NoCommonVersionError``.
+    It is at most ``version_max``. Raises ``NoCommonVersionError``.
     """
     served = CONTROLLER_APIS.get(key) or APIS.get(key)
-    own = SASL_APIS[key] if served is None else served.versions
+    own = (SASL_APIS.get(key) or CLIENT_APIS[key]) if served is None else served.versions
+    if version_max is not None:
+        own = VersionRange(own.first, min(own.last, version_max))
     peer = node_versions.get(key)
     if peer is not None:
         highest = min(own.last, peer.last)

@@ -2,7 +2,8 @@
 
 PATH is a partition's directory or segment, a pattern of partitions, or a node's directory with
 partitions of the topic. Each partition has the groups or transactional ids of its own. Lag, hanging
-transactions and remote segments are joined with the other partitions in the node's directory.
+transactions and remote segments are joined with the other partitions in the node's directory. With
+``--bootstrap-server`` the running brokers return the lag.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import argparse
 import os
 import re
 from collections.abc import Collection, Iterator
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .output import Console, Output
 from .parser import redactor
-from .source import offset_in
+from .source import broker_client, check_no_node_options, offset_in
 
 if TYPE_CHECKING:
     from raftlog.client import LatestByKey, LogReader
@@ -26,11 +29,12 @@ if TYPE_CHECKING:
     from raftlog_state.internal.rows import Row
     from raftlog_state.records import Redactor
 
+LAG: Final = "lag"
 HANGING_TRANSACTIONS: Final = "hanging_transactions"
 INTERNAL_KINDS: Final = (
     "consumer_offsets",
     "groups",
-    "lag",
+    LAG,
     HANGING_TRANSACTIONS,
     "remote_segments",
 )
@@ -38,6 +42,7 @@ INTERNAL_KINDS: Final = (
 TRANSACTION_TIMEOUT_MINUTES: Final = 15
 """Default of ``--max-transaction-timeout`` (Kafka: of ``transaction.max.timeout.ms``)."""
 _TRANSACTIONS: Final = "__transaction_state"
+_WARNINGS_MAX: Final = 5
 
 
 def is_internal(arguments: argparse.Namespace) -> bool:
@@ -65,8 +70,11 @@ def _is_partition(name: str, topic: str) -> bool:
 def run_internal_state(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print the rows; return the exit code."""
     error = arguments.parser.error
-    if arguments.bootstrap_server is not None:
-        error(f"{arguments.kind} requires PATH: controllers do not have this log")
+    is_live = arguments.bootstrap_server is not None
+    if is_live and arguments.kind != LAG:
+        error(f"{arguments.kind} requires PATH: only {LAG} is read from running brokers")
+    if not is_live:
+        check_no_node_options(arguments)
     if arguments.format == "records":
         error("--format records prints the whole state: it cannot be used with KIND")
 
@@ -82,11 +90,14 @@ def run_internal_state(arguments: argparse.Namespace, output: Output, console: C
         error(f"--at is not for {arguments.kind}, which has the present ends of other partitions")
     hide = redactor(arguments)
     layout = arguments.format or ("table" if output.is_terminal() else "json")
-    paths = _partitions(arguments.path, kind.topic)
-    if arguments.at is not None and len(paths) > 1:
-        error(f"--at requires one partition: {arguments.path} has {len(paths)} of {kind.topic}")
-    read = _joined_rows if is_joined else _rows
-    rows = read(arguments.kind, paths, hide, arguments, console)
+    if is_live:
+        rows = _live_lag(arguments, console)
+    else:
+        paths = _partitions(arguments.path, kind.topic)
+        if arguments.at is not None and len(paths) > 1:
+            error(f"--at requires one partition: {arguments.path} has {len(paths)} of {kind.topic}")
+        read = _joined_rows if is_joined else _rows
+        rows = read(arguments.kind, paths, hide, arguments, console)
     if layout == "table":
         print_row_table(lambda: rows, output, arguments.columns)
     else:
@@ -207,7 +218,7 @@ def _joined_rows(
     cluster = node.cluster()
     if cluster is None:
         console.log(f"{node.path} has no metadata log: the topics of the cluster are unknown")
-    if name == "lag":
+    if name == LAG:
         commits = _rows("consumer_offsets", paths, hide, arguments, console)
         offsets = node.offsets({row["topic"] for row in commits})
         return joined_rows.lag(commits, offsets, None if cluster is None else _topic_ids(cluster))
@@ -225,6 +236,28 @@ def _joined_rows(
             "of the other ones may still end some of these transactions"
         )
     return found
+
+
+def _live_lag(arguments: argparse.Namespace, console: Console) -> list[Row]:
+    """Return the lag of all groups at the running brokers.
+
+    Their coordinators do not return the topic of a commit by its id, so that a topic which was
+    deleted and created again is ``Current``.
+    """
+    from raftlog_state.internal import joined_rows
+
+    with closing(broker_client(arguments)) as brokers:
+        commits = [asdict(one) | {"topic_id": None} for one in brokers.group_offsets()]
+        listed = brokers.list_offsets({(row["topic"], row["partition"]) for row in commits})
+    for (topic, partition), reason in sorted(listed.missing.items())[:_WARNINGS_MAX]:
+        console.warn(f"{topic}-{partition}: the lag is unknown: {reason}")
+    if len(listed.missing) > _WARNINGS_MAX:
+        console.warn(f"the lag of {len(listed.missing)} partitions is unknown")
+    logs = {
+        partition: joined_rows.LogOffsets(log_start_offset=found.start, log_end_offset=found.end)
+        for partition, found in listed.offsets.items()
+    }
+    return joined_rows.lag(commits, logs, listed.topic_ids)
 
 
 class _NodeDirectory:

@@ -19,6 +19,7 @@ from .parser import Parser
 if TYPE_CHECKING:
     from raftlog.client import LogKind, LogReader
     from raftlog.client.offset_spec import OffsetSpec, Resolved
+    from raftlog.client.remote.broker_client import BrokerClient
     from raftlog.client.remote.leader_client import LeaderClient
     from raftlog.client.remote.security import ClientSecurity
     from raftlog_state.image import MetadataImage
@@ -308,18 +309,36 @@ def leader_client(arguments: argparse.Namespace) -> LeaderClient:
 
     Raises ``OptionError``.
     """
-    from raftlog.client.log_handle import milliseconds
     from raftlog.client.remote.leader_client import LeaderClient
     from raftlog.client.remote.nodes import parse_addresses
 
-    asked_ms = NODES_TIMEOUT_MS if arguments.timeout_ms is None else arguments.timeout_ms
-    timeout_ms = milliseconds(asked_ms, "--timeout-ms")
     return LeaderClient(
         parse_addresses(arguments.bootstrap_server),
         client_security(arguments),
-        timeout_ms=timeout_ms,
+        timeout_ms=_timeout_ms(arguments),
         cluster_id=arguments.cluster_id,
     )
+
+
+def broker_client(arguments: argparse.Namespace) -> BrokerClient:
+    """Return a client of the brokers in ``--bootstrap-server``. Raises ``OptionError``."""
+    from raftlog.client.remote.broker_client import BrokerClient
+    from raftlog.client.remote.nodes import parse_addresses
+
+    return BrokerClient(
+        parse_addresses(arguments.bootstrap_server),
+        client_security(arguments),
+        timeout_ms=_timeout_ms(arguments),
+        cluster_id=arguments.cluster_id,
+    )
+
+
+def _timeout_ms(arguments: argparse.Namespace) -> float:
+    """Return ``--timeout-ms`` or its default. Raises ``OptionError``."""
+    from raftlog.client.log_handle import milliseconds
+
+    asked_ms = NODES_TIMEOUT_MS if arguments.timeout_ms is None else arguments.timeout_ms
+    return milliseconds(asked_ms, "--timeout-ms")
 
 
 def client_security(arguments: argparse.Namespace) -> ClientSecurity:

@@ -69,8 +69,11 @@ stderr. PATH is a partition's directory, a pattern such as 'logs/__consumer_offs
 node's directory that has partitions of the topic.
 
 KIND lag joins the committed offsets with the ends of the node's partitions, and has for each topic
-whether it is Current, Deleted, or was Recreated after the commit; hanging_transactions are the open
-transactions that no coordinator will end, as kafka-transactions find-hanging prints them;
+whether it is Current, Deleted, or was Recreated after the commit. With --bootstrap-server, which
+then names brokers, it is that of all groups of the running cluster, as kafka-consumer-groups
+describes them; partitions without a leader are waited for, up to --timeout-ms.
+hanging_transactions are the open transactions that no coordinator will end, as kafka-transactions
+find-hanging prints them;
 remote_segments are those in __remote_log_metadata, with whether only the remote storage has them.
 
 --at OFFSET is an end offset (exclusive), as in the name of a .checkpoint file and like --to of
@@ -91,6 +94,7 @@ raftlog state __cluster_metadata-0 --at 1022 --format records
 raftlog state /var/lib/kafka consumer_offsets | jq -c 'select(.group == "orders")'
 raftlog state '/var/lib/kafka/__transaction_state-*' transactions
 raftlog state /var/lib/kafka lag --format table
+raftlog state --bootstrap-server broker-1:9092 lag | jq -c 'select(.lag > 1000)'
 raftlog state /var/lib/kafka hanging_transactions --max-transaction-timeout 60
 raftlog state __cluster_metadata-0 --as commands > create.sh
 """

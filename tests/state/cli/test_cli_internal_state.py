@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.cli import rows, run
 from tests.support.internal_records import DATA, GROUPS_NODE, InternalLogFile
+from tests.support.scripted_brokers import Script, scripted_brokers
 from tests.support.small_logs import copy_log
 
 from raftlog_state.cli.internal_state import INTERNAL_KINDS
@@ -158,7 +160,7 @@ def test_full_redaction_hides_clients() -> None:
         (["{node}/..", "groups"], "is or has no partition of __consumer_offsets"),
         (["{node}/__transaction_state-1", "groups"], "is or has no partition"),
         (["{node}/__nothing-*", "groups"], "is or has no partition"),
-        (["groups", "--bootstrap-server", "127.0.0.1:1"], "controllers do not have this log"),
+        (["groups", "--bootstrap-server", "127.0.0.1:1"], "only lag is read from running brokers"),
     ],
 )
 def test_calls_that_name_no_such_log_are_refused(arguments: list[str], text: str) -> None:
@@ -255,12 +257,36 @@ def test_open_transactions_hang_unless_a_coordinator_knows_them(tmp_path: Path) 
     assert (status, "no partition of __transaction_state" in err) == (2, True)
 
 
+def test_lag_is_that_of_running_brokers() -> None:
+    """In ``tests/kafka`` it is compared with kafka-consumer-groups."""
+    script = Script(
+        groups={"orders": (0, "Classic")},
+        commits={"orders": {("t", 0): 3, ("t", 1): 5, ("gone", 0): 1}},
+        leaders={("t", 0): 0, ("t", 1): -1},
+        ends={("t", 0): (1, 9)},
+    )
+    with scripted_brokers(script, broker_count=1) as address:
+        given = ("--bootstrap-server", address, "--timeout-ms", "0")
+        status, out, err = run("state", *given, "lag")
+        assert run("state", *given, "lag", "--cluster-id", "other")[0] == 1
+    assert (status, [tuple(json.loads(line).values()) for line in out.splitlines()]) == (
+        0,
+        [
+            ("orders", "gone", 0, 1, None, None, None, "Deleted"),
+            ("orders", "t", 0, 3, 1, 9, 6, "Current"),
+            ("orders", "t", 1, 5, None, None, None, "Current"),
+        ],
+    )
+    assert "t-1: the lag is unknown: it has no leader" in err
+
+
 def test_the_options_of_joined_kinds_are_checked() -> None:
     for words, problem in (
         (("lag", "--at", "3"), "present ends"),
         (("lag", "--max-transaction-timeout", "3"), "requires KIND hanging_transactions"),
         (("hanging_transactions", "--max-transaction-timeout", "-3"), "number of minutes"),
         (("lag", "--columns", "lags"), "lag"),
+        (("lag", "--timeout-ms", "5"), "requires --bootstrap-server"),
     ):
         status, _, err = run("state", GROUPS_NODE, *words)
         assert (status, problem in err) == (2, True), err

@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         self._response_count = 0
         self._has_timed_out = False
         self.versions: Mapping[int, VersionRange] = {}
-        self._version_of: dict[ApiKey, int] = {}
+        self._version_of: dict[tuple[ApiKey, int | None], int] = {}
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(WIRE_FRAME_BYTES_MAX, str(address))
         self._in_flight: Final[InFlightRequests[_InFlightRequest]] = InFlightRequests(CLIENT_ID)
@@ -409,28 +409,46 @@ class Connection(asyncio.Protocol):
             return False
         return True
 
-    def send(self, api_key: ApiKey, message: Any, target: type[T]) -> asyncio.Future[T]:
+    def send(
+        self, api_key: ApiKey, message: Any, target: type[T], *, version_max: int | None = None
+    ) -> asyncio.Future[T]:
         """Send a request, and return a future with the decoded response.
+
+        ``version_max`` is the newest version to use; None: any that both sides support.
 
         Raises ``ConnectionLostError``, ``NoCommonVersionError``, ``UnsupportedFieldError``; the
         future raises ``ConnectionLostError``, ``AccessDeniedError`` and ``MalformedMessageError``.
         """
-        return self.send_encoded(api_key, partial(encode, message), partial(decode, target))
+        return self.send_encoded(
+            api_key, partial(encode, message), partial(decode, target), version_max=version_max
+        )
 
     def send_encoded(
-        self, api_key: ApiKey, encode_body: Callable[[int], bytes], decode_body: Callable[..., T]
+        self,
+        api_key: ApiKey,
+        encode_body: Callable[[int], bytes],
+        decode_body: Callable[..., T],
+        *,
+        version_max: int | None = None,
     ) -> asyncio.Future[T]:
         """Send a request whose body ``encode_body`` returns for a version. As ``send``."""
-        version = self._version_of.get(api_key)
+        version = self._version_of.get((api_key, version_max))
         if version is None:
-            version = self._version_of[api_key] = common_version(api_key, self.versions)
+            version = common_version(api_key, self.versions, version_max)
+            self._version_of[api_key, version_max] = version
         return self._send(api_key, version, encode_body(version), decode_body)
 
     async def request(
-        self, api_key: ApiKey, message: Any, target: type[T], *, timeout_s: float
+        self,
+        api_key: ApiKey,
+        message: Any,
+        target: type[T],
+        *,
+        timeout_s: float,
+        version_max: int | None = None,
     ) -> T:
         """Send a request and wait for the response. Raises as ``send``, and ``WireError``."""
-        response = self.send(api_key, message, target)
+        response = self.send(api_key, message, target, version_max=version_max)
         try:
             return await self.wait(response, timeout_s)
         except WireError:
@@ -520,6 +538,65 @@ class Connection(asyncio.Protocol):
         for request in (*self._in_flight.clear(), *(one[-1] for one in held)):
             if not request.response.done():
                 _fail_response(request.response, error)
+
+
+class Connections:
+    """Open connections of a client by address, on one event loop."""
+
+    def __init__(
+        self, context: ssl.SSLContext | None, login: SaslLogin | None, *, timeout_s: float
+    ) -> None:
+        """``timeout_s`` is the bound on opening one."""
+        self._context = context
+        self._login = login
+        self._timeout_s = timeout_s
+        self._opened: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+
+    async def get(self, address: Address) -> Connection:
+        """Return an open connection to an address. Opening continues if this is cancelled.
+
+        Raises as ``Connection.open``.
+        """
+        known = self._opened.get(address)
+        if known is not None and known.is_open:
+            return known
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open(address))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(opening)
+
+    def opened(self) -> list[Connection]:
+        """Return the connection that was last opened to each address."""
+        return list(self._opened.values())
+
+    async def check_protocol(
+        self, address: Address, connection: Connection | None, error: ConnectionLostError
+    ) -> None:
+        """Raise ``SecurityProtocolError`` if a connection, None if it was not opened, was lost
+        because the listener has another security protocol."""
+        if isinstance(error, UnansweredError):
+            await check_tls(address, self._context, timeout_s=self._timeout_s)
+        if connection is not None and connection.is_refused_without_sasl:
+            await check_sasl(address, self._context, timeout_s=self._timeout_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._opened.values():
+            connection.close("close() was called")
+        self._opened.clear()
+
+    async def _open(self, address: Address) -> Connection:
+        try:
+            connection = await Connection.open(
+                address, self._context, self._login, timeout_s=self._timeout_s
+            )
+            self._opened[address] = connection
+            return connection
+        finally:
+            del self._opening[address]
 
 
 def _fail_response(response: asyncio.Future[Any], error: Exception) -> None:

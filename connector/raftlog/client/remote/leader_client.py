@@ -8,7 +8,6 @@ opens connections of its own when it first uses the client.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import ssl
 import threading
@@ -29,19 +28,18 @@ from raftlog.limits import BATCH_BYTES_MAX, MIB
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.records.compression import Compression
 from raftlog.types import OffsetAndEpoch, SnapshotId
-from raftlog.wire import ApiKey, latest_schemas, sasl
+from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.errors import WireError
 
 from . import messages
 from .connection import ConnectionLostError, NetworkThread, tls_context
-from .login import SaslLogin
+from .login import SaslLogin, warn_of_plain_secrets
 from .messages import Committed, TopicIdentity
 from .metadata import LeaderConnection, Metadata
 from .nodes import Address
 from .producer_batches import LogSettings
 from .security import PLAINTEXT, ClientSecurity
 
-_LOGGER: Final = logging.getLogger("raftlog")
 RESPONSE_TIMEOUT_S: Final = 6.0
 FETCH_BYTES: Final = 1 * MIB
 PAUSE_FIRST_S: Final = 0.02
@@ -95,7 +93,7 @@ class LeaderClient:
         self._cluster_id = cluster_id
         self._context: ssl.SSLContext | None = tls_context(security.tls)
         self._sasl = security.sasl
-        _warn_of_plain_secrets(security)
+        warn_of_plain_secrets(security)
         self._lock = threading.Lock()
         self._begin()
 
@@ -426,18 +424,6 @@ def _fetch_result(partition: Any, leader_epoch: int, *, is_out_of_range: bool) -
         diverging=None
         if diverging.end_offset < 0
         else OffsetAndEpoch(epoch=int(diverging.epoch), offset=int(diverging.end_offset)),
-    )
-
-
-def _warn_of_plain_secrets(security: ClientSecurity) -> None:
-    """Log a warning if a password or a token would be readable on the network."""
-    if security.sasl is None or security.tls is not None:
-        return
-    if security.sasl.mechanism in sasl.SCRAM_HASHES:
-        return
-    _LOGGER.warning(
-        "%s sends its secret over the network in clear text: use security.protocol=SASL_SSL",
-        security.sasl.mechanism,
     )
 
 

@@ -11,6 +11,7 @@ import base64
 import datetime
 import http.client
 import json
+import logging
 import secrets
 import ssl
 import threading
@@ -26,8 +27,9 @@ from raftlog.limits import CREDENTIALS_BYTES_MAX
 from raftlog.printable import printable
 from raftlog.wire import sasl
 
-from .security import ENDPOINT, ENDPOINT_CA, SaslOptions, read_secret
+from .security import ENDPOINT, ENDPOINT_CA, ClientSecurity, SaslOptions, read_secret
 
+_LOGGER: Final = logging.getLogger("raftlog")
 _NONCE_BYTES: Final = 24
 _ENDPOINT_TIMEOUT_S: Final = 10
 _USED_LIFETIME: Final = 0.8
@@ -225,3 +227,15 @@ def _utc(seconds: float) -> str:
     except (OverflowError, OSError, ValueError):
         return f"{seconds:.0f} s since 1970"
     return moment.isoformat(timespec="seconds")
+
+
+def warn_of_plain_secrets(security: ClientSecurity) -> None:
+    """Log a warning if a password or a token would be readable on the network."""
+    if security.sasl is None or security.tls is not None:
+        return
+    if security.sasl.mechanism in sasl.SCRAM_HASHES:
+        return
+    _LOGGER.warning(
+        "%s sends its secret over the network in clear text: use security.protocol=SASL_SSL",
+        security.sasl.mechanism,
+    )

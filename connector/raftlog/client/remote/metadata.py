@@ -41,13 +41,7 @@ from raftlog.wire.errors import WireError
 from raftlog.wire.log_identity import uuid_or_none
 
 from . import messages
-from .connection import (
-    Connection,
-    ConnectionLostError,
-    UnansweredError,
-    check_sasl,
-    check_tls,
-)
+from .connection import Connection, ConnectionLostError, Connections
 from .login import SaslLogin
 from .messages import TopicIdentity
 from .nodes import Address
@@ -102,12 +96,9 @@ class Metadata:
         """``draw`` returns random numbers from 0 to 1, for the jitter of retries."""
         self.path: Final = ",".join(map(str, bootstrap))
         self._bootstrap = bootstrap
-        self._context = context
-        self._login = login
         self._draw = draw
         self._nodes: dict[int, Address] = {}
-        self._connections: dict[Address, Connection] = {}
-        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._connections: Final = Connections(context, login, timeout_s=ASK_TIMEOUT_S)
         self._leader: LeaderConnection | None = None
         self._invalidated_epoch = -1
         self._searching = asyncio.Lock()
@@ -199,9 +190,7 @@ class Metadata:
 
     def close(self) -> None:
         """Close all connections."""
-        for connection in self._connections.values():
-            connection.close("close() was called")
-        self._connections.clear()
+        self._connections.close()
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -215,7 +204,7 @@ class Metadata:
             self._last_problem = f"no node reports an address of the leader, node {info.leader_id}"
             return None
         try:
-            connection = await self._connection(address)
+            connection = await self._connections.get(address)
         except ConnectionLostError as error:
             self._last_problem = f"node {info.leader_id} is the leader: {error}"
             return None
@@ -288,16 +277,13 @@ class Metadata:
         """Return what one node reports; None if it knows no leader, or does not respond."""
         connection = None
         try:
-            connection = await self._connection(address)
+            connection = await self._connections.get(address)
             if connection.serves(ApiKey.METADATA):
                 return await self._ask_broker(connection)
             return await self._ask_controller(connection)
         except ConnectionLostError as error:
             self._last_problem = str(error)
-            if isinstance(error, UnansweredError):
-                await check_tls(address, self._context, timeout_s=ASK_TIMEOUT_S)
-            if connection is not None and connection.is_refused_without_sasl:
-                await check_sasl(address, self._context, timeout_s=ASK_TIMEOUT_S)
+            await self._connections.check_protocol(address, connection, error)
         except WireError as error:
             self._last_problem = error.message()
         return None
@@ -392,28 +378,6 @@ class Metadata:
             CLUSTER_METADATA_TOPIC, uuid_or_none(_METADATA_TOPIC_ID), cluster.cluster_id, True
         )
         return _LeaderInfo(log, int(quorum.leader_id), int(quorum.leader_epoch), nodes)
-
-    async def _connection(self, address: Address) -> Connection:
-        """Return an open connection to an address. Opening continues if this is cancelled."""
-        known = self._connections.get(address)
-        if known is not None and known.is_open:
-            return known
-        opening = self._opening.get(address)
-        if opening is None:
-            opening = asyncio.ensure_future(self._open(address))
-            self._opening[address] = opening
-            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(opening)
-
-    async def _open(self, address: Address) -> Connection:
-        try:
-            connection = await Connection.open(
-                address, self._context, self._login, timeout_s=ASK_TIMEOUT_S
-            )
-            self._connections[address] = connection
-            return connection
-        finally:
-            del self._opening[address]
 
 
 def _check_access(connection: Connection, api: str, error: int) -> None:
