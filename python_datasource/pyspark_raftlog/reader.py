@@ -62,8 +62,8 @@ class RaftlogReader(DataSourceReader):
         """Plan the partitions; on the driver, once."""
 
         def plan() -> list[InputPartition]:
-            log = open_source(self._options)
-            return plan_batch(log, self._options, now_ms=self._clock.wall_ms())
+            with open_source(self._options) as log:
+                return plan_batch(log, self._options, now_ms=self._clock.wall_ms())
 
         return retry(plan, self._clock, is_new_read=True)
 
@@ -87,10 +87,17 @@ def read_partition(
         case PackedParts():
             rows = chain.from_iterable(_part_rows(part, columns) for part in partition.parts)
         case LogRange() | SnapshotRows():
-            rows = _rows(_open_on_executor(options), partition, options, columns)
+            rows = _rows_of_task(partition, options, columns)
         case _:
             raise AssertionError("a partition of another source")
     yield from rebatch(rows, options.record_batch_rows)
+
+
+def _rows_of_task(
+    partition: LogRange | SnapshotRows, options: RaftlogOptions, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    with _open_on_executor(options) as log:
+        yield from _rows(log, partition, options, columns)
 
 
 def _open_on_executor(options: RaftlogOptions) -> LogReader:
@@ -118,11 +125,12 @@ def _part_rows(part: LogPart, columns: tuple[str, ...]) -> Iterator[pa.RecordBat
             raise loss from None
         _LOGGER.warning("%s; continuing without these records", loss)
         return
-    cluster_id = None
-    if part.options.partition is None:
-        cluster_id = part.log_id
-        check_cluster(log, cluster_id)
-    yield from _rows(log, part.rows, part.options, columns, cluster_id)
+    with log:
+        cluster_id = None
+        if part.options.partition is None:
+            cluster_id = part.log_id
+            check_cluster(log, cluster_id)
+        yield from _rows(log, part.rows, part.options, columns, cluster_id)
 
 
 def check_cluster(log: LogReader, cluster_id: str) -> None:

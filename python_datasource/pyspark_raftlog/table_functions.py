@@ -175,10 +175,10 @@ class RaftlogState:
         call = self._call
         assert call.options is not None
         assert call.table is not None
-        log = call.open()
         is_history = call.table in ("epochs", "transactions")
         redactor = redactor_of(call.options)
-        state = read_state(log, at=call.last, from_oldest=is_history, redactor=redactor)
+        with call.open() as log:
+            state = read_state(log, at=call.last, from_oldest=is_history, redactor=redactor)
         batches = state.table(call.table).to_batches(max_chunksize=ROWS_AT_ONCE)
         yield from _limited(_tuples(batches), self.NAME, log.path)
 
@@ -231,12 +231,13 @@ class RaftlogChanges:
         """Yield the rows in the order in which the changes took effect."""
         call = self._call
         assert call.options is not None
-        log = call.open()
         typed = None if call.table is None else BY_NAME[call.table]
-        changes = changes_between(
-            log, call.filters, call.first, call.last, ("from", "to"), redactor_of(call.options)
-        )
-        yield from _limited(_tuples(_change_batches(changes, typed)), self.NAME, log.path)
+        redactor = redactor_of(call.options)
+        with call.open() as log:
+            changes = changes_between(
+                log, call.filters, call.first, call.last, ("from", "to"), redactor
+            )
+            yield from _limited(_tuples(_change_batches(changes, typed)), self.NAME, log.path)
 
 
 # --- arguments ------------------------------------------------------------------------------------

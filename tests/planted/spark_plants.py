@@ -25,6 +25,16 @@ FUNCTIONS: Final = "tests/spark/test_table_functions.py"
 
 SPARK_PLANTS: Final = (
     Plant(
+        bug="a reader is not closed after its block",
+        path="connector/raftlog/log/reading/log_reader.py",
+        old="        self.close()\n",
+        new="        pass\n",
+        tests=(
+            f"{FUNCTIONS}::"
+            "test_the_log_is_closed_after_a_call_also_if_it_fails_or_is_abandoned[1-RaftlogState]",
+        ),
+    ),
+    Plant(
         bug="table functions show secrets",
         path=f"{SPARK}/reader.py",
         old="reveal=options.redaction is Redaction.OFF,",

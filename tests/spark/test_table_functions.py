@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from tests.support.dumps import read_dump
 from tests.support.table_functions import argument, called
 
 import pyspark_raftlog.table_functions as functions
+from pyspark_raftlog import reader
 from pyspark_raftlog.errors import ResultTooLargeError
+from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.table_functions import RaftlogChanges, RaftlogState
+from raftlog.client import LogReader
 from raftlog.errors import LogNotFoundError, OptionError
+from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog_state import read_state
 from raftlog_state.errors import TablesError
 from raftlog_state.image.rows import Entity
@@ -124,6 +129,34 @@ def test_rows_beyond_the_limit_are_refused(data: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(functions, "TABLE_FUNCTION_ROWS_MAX", count - 1)
     with pytest.raises(ResultTooLargeError, match=rf"more than {count - 1} rows of .*node-100"):
         called(RaftlogChanges, str(data / NODE), "topics")
+
+
+@pytest.mark.parametrize("function", [RaftlogState, RaftlogChanges])
+@pytest.mark.parametrize("row_count", [None, 1, 0])
+def test_the_log_is_closed_after_a_call_also_if_it_fails_or_is_abandoned(
+    function: Any, row_count: int | None, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections to nodes would stay open; ``opened`` keeps the logs from garbage collection."""
+    opened: list[LogReader] = []
+    closed: list[LogReader] = []
+
+    def open_source(options: RaftlogOptions) -> LogReader:
+        opened.append(reader.open_source(options))
+        return opened[-1]
+
+    monkeypatch.setattr(functions, "open_source", open_source)
+    monkeypatch.setattr(DirectoryLog, "close", lambda log: closed.append(log))
+    if row_count == 0:
+        monkeypatch.setattr(functions, "TABLE_FUNCTION_ROWS_MAX", 0)
+        with pytest.raises(ResultTooLargeError):
+            called(function, str(data / NODE), "topics")
+    else:
+        call = function.analyze(argument(str(data / NODE)), argument("topics"))
+        rows = function(call).eval()
+        assert len([*islice(rows, row_count)]) >= 1
+        rows.close()
+    assert len(opened) == 1
+    assert closed == opened
 
 
 def refusal(function: type[Any], *values: object, **named: Any) -> str:

@@ -10,7 +10,7 @@ from tests.support.quorum_processes import NodeProcess, free_ports
 from tests.support.scripted_controller import Controller
 
 import raftlog
-from raftlog.errors import OptionError, WrongClusterError
+from raftlog.errors import LogClosedError, OptionError, WrongClusterError
 from raftlog.node.config import read_config
 from raftlog.node.formatting import format_directory, random_id
 
@@ -51,6 +51,16 @@ def test_a_client_stays_at_its_cluster_when_its_node_is_replaced() -> None:
         log.refresh()
         with pytest.raises(WrongClusterError):
             _ = log.log_end_offset
+
+
+def test_a_reader_is_closed_with_its_connections() -> None:
+    with Controller(cluster_id="one").node as node:
+        with raftlog.follow(node.address, timeout_ms=TIMEOUT_MS) as log:
+            log.refresh()
+            assert log.log_start_offset == 0
+        log.refresh()
+        with pytest.raises(LogClosedError):
+            _ = log.log_start_offset
 
 
 @pytest.mark.slow

@@ -115,8 +115,8 @@ def follow(
 ) -> RemoteLog:
     """Open the log of a quorum for reading, as a ``LogReader``.
 
-    The nodes are Kafka's controllers or a raftlog quorum. The reader is for one thread; its
-    connections are closed when it is garbage collected.
+    The nodes are Kafka's controllers or a raftlog quorum. The reader is for one thread. Its
+    connections are closed by ``close``, or when it is garbage collected.
 
     Args:
         bootstrap: ``host:port`` of one or more nodes, separated by commas; of controllers those in

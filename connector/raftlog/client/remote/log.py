@@ -446,6 +446,10 @@ class RemoteLog(LogReader):
         self._history: TransactionHistory | None = None
         self._backlog: TransactionHistory | None = None
 
+    def close(self) -> None:
+        """Close the connections; later reads raise ``LogClosedError``."""
+        self._quorum.close()
+
     # --- properties -------------------------------------------------------------------------------
 
     @property

@@ -10,6 +10,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
 
 from raftlog.errors import DataLossError, DivergedLogError, OffsetOutOfRangeError
 from raftlog.limits import READ_CHUNK_BYTES
@@ -228,6 +230,20 @@ class LogReader(abc.ABC):
     def newest_snapshot(self) -> SnapshotId | None:
         """Return the id of the newest finished snapshot; None without one."""
         return self.snapshots[-1] if self.snapshots else None
+
+    def close(self) -> None:  # noqa: B027 - most logs have no connections
+        """Close connections to nodes. Files need nothing: they are open during reads only."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     @abc.abstractmethod
     def refresh(self) -> None:
