@@ -54,6 +54,9 @@ DELTA_APPENDS: Final = "state/raftlog_state/tables/stores/delta_appends.py"
 APPENDS: Final = "tests/state/table_stores/test_delta_appends.py"
 DURABILITY: Final = "tests/state/table_stores/test_delta_durability.py"
 POWER_LOSS: Final = "test_a_loss_of_power_in_an_append_leaves_all_of_it_or_nothing"
+DELETE_BESIDE: Final = (
+    "test_a_delete_beside_an_append_is_tried_again_if_it_may_have_to_delete_its_rows"
+)
 DELTA_RS_DURABLE: Final = "test_commits_of_delta_rs_and_checkpoints_are_durable_when_they_return"
 CONTRACT: Final = "tests/state/table_stores/test_store_contract.py"
 CLUSTERS: Final = "tests/state/tables/test_clusters.py"
@@ -532,11 +535,25 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="commits of delta-rs are never synced",
+        bug="a delete does not conflict with rows that it has to delete",
+        path=STAGED_REWRITES,
+        old='_may_hold(where, any_of, one.get("stats")) for one in _with_other_rows(theirs)',
+        new="False for one in theirs",
+        tests=(f"{REWRITES}::{DELETE_BESIDE}[>=-left1-2]",),
+    ),
+    Plant(
+        bug="deletes conflict with all appends",
+        path=STAGED_REWRITES,
+        old='_may_hold(where, any_of, one.get("stats")) for one in _with_other_rows(theirs)',
+        new="True for one in _with_other_rows(theirs)",
+        tests=(f"{REWRITES}::{DELETE_BESIDE}[<=-left0-1]",),
+    ),
+    Plant(
+        bug="a commit to an altered table ignores other commits",
         path=DELTA_RS,
-        old="        sync_entries(log, range(before + 1, opened.version() + 1))\n",
-        new="",
-        tests=(f"{DURABILITY}::{DELTA_RS_DURABLE}",),
+        old="            conflicts = conflicts if handle.is_plain else any_conflicts\n",
+        new="            conflicts = rewrite_conflicts\n",
+        tests=(f"{REWRITES}::test_appends_to_an_altered_table_beside_other_commits",),
     ),
     Plant(
         bug="an append is durable before a delete of delta-rs that it follows",

@@ -1,12 +1,13 @@
-"""Merges and compactions of local Delta tables, beside other commits and after a loss of power."""
+"""Commits of delta-rs to local Delta tables, beside other commits and after a loss of power."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from deltalake import DeltaTable
@@ -15,7 +16,10 @@ from tests.state.table_stores.test_delta_durability import append, losing_power,
 
 from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE
-from raftlog_state.tables.stores.delta_rs import DeltaRsStore
+from raftlog_state.tables.stores import delta_rs
+from raftlog_state.tables.stores.delta_rs import TRIES, DeltaRsStore
+from raftlog_state.tables.stores.protocol import Where
+from raftlog_state.tables.stores.staged_rewrites import copy_log, delete_conflicts
 
 
 def merge(place: Path, offset: int, *, key: str = "k", cluster_id: str = "cluster-a") -> None:
@@ -40,6 +44,32 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None
         link(*names, **directories)
 
     monkeypatch.setattr(os, "link", link_later)
+
+
+def filled(place: Path, end: int) -> DeltaRsStore:
+    """Return a store that has appended a topic at each offset below an end."""
+    store = DeltaRsStore(str(place))
+    for offset in range(end):
+        append(store, offset)
+    return store
+
+
+def alter(place: Path) -> None:
+    """Add a check that raftlog's appends do not know."""
+    table = DeltaTable(str(place / CHANGES_TABLE.name))
+    table.alter.add_constraint({"is_early": "offset < 99"})
+
+
+def counted_copies(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the copies of tables that are made from now on."""
+    copies: list[Path] = []
+
+    def copied(directory: Path, copy: Path, checkpoint_version: int) -> None:
+        copies.append(copy)
+        copy_log(directory, copy, checkpoint_version)
+
+    monkeypatch.setattr(delta_rs, "copy_log", copied)
+    return copies
 
 
 @pytest.mark.slow
@@ -87,6 +117,143 @@ def test_a_loss_of_power_in_a_compaction_loses_no_row(
         assert DeltaRsStore(str(restored)).size(CHANGES_TABLE).file_count == 1
         append(store, 3)
         assert {*map(tuple, found)} == {(0, 1, 2), (0, 1, 2, 3)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_rewritten", [False, True])
+@pytest.mark.parametrize("is_altered", [False, True])
+def test_a_loss_of_power_in_a_delete_leaves_all_of_it_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_rewritten: bool, is_altered: bool
+) -> None:
+    place, restored = tmp_path / "tables", tmp_path / "restored"
+    store = filled(place, 3)
+    if is_altered:
+        alter(place)
+    if is_rewritten:  # all rows are in one file
+        store.compact(CHANGES_TABLE)
+    found: list[list[int]] = []
+    with losing_power(
+        place, restored, monkeypatch, lambda state: found.append(offsets(state))
+    ) as disk:
+        store.delete(CHANGES_TABLE, (("offset", "=", 1),))
+        assert {*map(tuple, found)} == {(0, 1, 2), (0, 2)}
+        found.clear()
+        disk.restore(lambda state: found.append(offsets(state)))
+        assert found == [[0, 2]], "it is durable when it returns"
+    assert [path.name for path in place.iterdir()] == [CHANGES_TABLE.name]
+
+
+@pytest.mark.slow
+def test_a_loss_of_power_in_an_append_to_an_altered_table_leaves_all_of_it_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, restored = tmp_path / "tables", tmp_path / "restored"
+    store = filled(place, 1)
+    alter(place)
+    found: list[list[int]] = []
+    with losing_power(
+        place, restored, monkeypatch, lambda state: found.append(offsets(state))
+    ) as disk:
+        append(store, 1)
+        assert {*map(tuple, found)} == {(0,), (0, 1)}
+        found.clear()
+        disk.restore(lambda state: found.append(offsets(state)))
+        assert found == [[0, 1]]
+
+
+@pytest.mark.parametrize(("sign", "left", "tries"), [("<=", [2, 3], 1), (">=", [0], 2)])
+def test_a_delete_beside_an_append_is_tried_again_if_it_may_have_to_delete_its_rows(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sign: Literal["<=", ">="],
+    left: list[int],
+    tries: int,
+) -> None:
+    store, other = filled(tmp_path, 3), DeltaRsStore(str(tmp_path))
+    copies = counted_copies(monkeypatch)
+    before_the_commit(monkeypatch, lambda: append(other, 3))
+    store.delete(CHANGES_TABLE, (("offset", sign, 1),))
+    assert offsets(tmp_path) == left
+    assert len(copies) == tries
+
+
+def test_a_delete_that_conflicts_each_time_is_an_error_and_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = filled(tmp_path, 1), DeltaRsStore(str(tmp_path))
+    copies = counted_copies(monkeypatch)
+
+    link = os.link
+
+    def link_late(*names: Any, **directories: Any) -> None:
+        if str(names[0]).startswith("_commit_"):
+            monkeypatch.setattr(os, "link", link)
+            append(other, len(copies))
+            monkeypatch.setattr(os, "link", link_late)
+        link(*names, **directories)
+
+    monkeypatch.setattr(os, "link", link_late)
+    with pytest.raises(ConcurrentWriterError):
+        store.delete(CHANGES_TABLE, (("offset", ">=", 0),))
+    monkeypatch.setattr(os, "link", link)
+    assert len(copies) == TRIES
+    assert offsets(tmp_path) == [*range(TRIES + 1)]
+
+
+def test_appends_to_an_altered_table_beside_other_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are repeated after a compaction, and not after one of the same transaction."""
+    store, other = filled(tmp_path, 2), DeltaRsStore(str(tmp_path))
+    alter(tmp_path)
+    copies = counted_copies(monkeypatch)
+    before_the_commit(monkeypatch, lambda: other.compact(CHANGES_TABLE))
+    append(store, 2)
+    assert len(copies) == 3, "that of the compaction is one"
+    before_the_commit(monkeypatch, lambda: append(other, 3))
+    with pytest.raises(ConcurrentWriterError):
+        append(store, 3)
+    assert offsets(tmp_path) == [0, 1, 2, 3]
+    assert len(copies) == 5
+
+
+@pytest.mark.parametrize(
+    ("where", "is_conflict"),
+    [
+        ((("offset", "=", 5),), True),
+        ((("offset", "=", 9),), True),
+        ((("offset", "=", 4),), False),
+        ((("offset", "=", 10),), False),
+        ((("offset", "<", 5),), False),
+        ((("offset", "<=", 5),), True),
+        ((("offset", ">", 9),), False),
+        ((("offset", ">=", 9),), True),
+        ((("offset", "!=", 5),), True),
+        ((("incarnation", "!=", 2),), False),
+        ((("incarnation", "=", 2), ("offset", "<", 5)), False),
+        ((("incarnation", "=", 2), ("offset", "<", 6)), True),
+        ((("key", "=", "without statistics"), ("offset", "<", 6)), True),
+        ((("cluster_id", "=", "c"),), False),
+        ((("cluster_id", "=", "b"),), True),
+        ((), True),
+    ],
+)
+def test_a_delete_conflicts_with_rows_that_it_may_have_to_delete(
+    where: Where, is_conflict: bool
+) -> None:
+    """By the statistics of their file; also as one of several alternatives."""
+    statistics = {
+        "minValues": {"offset": 5, "incarnation": 2, "cluster_id": "a"},
+        "maxValues": {"offset": 9, "incarnation": 2, "cluster_id": "b"},
+    }
+    added = {"path": "p", "partitionValues": {}, "dataChange": True}
+    with_statistics = {**added, "stats": json.dumps(statistics)}
+    is_other: Where = (("offset", ">", 99),)
+    for conflicts in (delete_conflicts(where, ()), delete_conflicts((), (is_other, where))):
+        assert conflicts([], [{"add": with_statistics}]) is is_conflict
+        assert conflicts([], [{"add": added}])
+        assert not conflicts([], [{"add": {**added, "dataChange": False}}]), "a compaction"
+    assert delete_conflicts(where, ())([], [{"metaData": {}}])
 
 
 @pytest.mark.slow

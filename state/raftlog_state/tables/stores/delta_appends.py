@@ -14,9 +14,8 @@ as the rest of an append. Rules of this file:
 5. A file that no commit has, as after a crash, is deleted by ``vacuum``.
 6. An entry is durable before it has its name; the files that it adds, and earlier commits, are
    before it is written. A loss of power leaves no entry that is empty or adds a file that is. A
-   commit is durable when it returns. delta-rs syncs nothing: its merges and compactions are
-   committed by ``staged_rewrites``; its deletes, and its commits to tables that another engine has
-   altered, are synced after they have their names.
+   commit is durable when it returns. delta-rs syncs nothing: what it writes is committed by
+   ``staged_rewrites``.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ Rules of this file:
 1. Only this module imports ``deltalake``, and it is imported only to open such a store.
 2. A table appears with its checks and its first rows: it is written to a hidden directory next to
    its place, which is then renamed. A directory that a crash left is deleted by ``vacuum``.
-3. Appends are committed by ``delta_appends``, merges and compactions by ``staged_rewrites``, and
-   deletes, like all commits to a table that another engine has altered, by delta-rs. It does not
-   skip a transaction that the table has (Spark does): compare before a commit. Between that and the
-   commit, it rejects the second of two commits of one ``app_id``.
+3. Appends are committed by ``delta_appends``; merges, compactions and deletes, and appends to a
+   table that another engine has altered, are written by delta-rs to a copy and committed by
+   ``staged_rewrites``. A transaction that the table has is not skipped (Spark does): compare before
+   a commit, and again after a conflict.
 4. A commit of delta-rs takes time in proportion to the files of its handle and to the entries of
    Delta's log. The handle is kept, and reopened from time to time. It is brought up to date before
    a read. An append needs that only after a change of the table's metadata: of the commits of other
@@ -34,7 +34,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog_state.errors import TablesError
+from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import CHECK_PREFIX, CLUSTER_ID, STATE_TABLE, StoredTable
 from raftlog_state.tables.staging import sync
 
@@ -64,7 +64,16 @@ from .protocol import (
     concurrent_write,
     condition_sql,
 )
-from .staged_rewrites import copy_log, delete_old_copies, link_files, publish
+from .staged_rewrites import (
+    Conflict,
+    any_conflicts,
+    copy_log,
+    delete_conflicts,
+    delete_old_copies,
+    link_files,
+    publish,
+    rewrite_conflicts,
+)
 
 try:
     from arro3.core import Array, DataType
@@ -92,8 +101,8 @@ CHECKPOINT_COMMITS: Final = 100
 READ_SETTINGS: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96 by default. Read in nanoseconds, those before 1677 or after 2262 wrap
 around."""
-DELETE_TRIES: Final = 5
-"""Tries of a delete: one fails if a concurrent append may hold rows to delete."""
+TRIES: Final = 5
+"""Tries of a delete, and of an append to a table that another engine has altered."""
 
 _NO_CLEANUP: Final = PostCommitHookProperties(cleanup_expired_logs=False)
 """A cleanup of Delta's log after a commit lists all of its entries: three times the rest of an
@@ -324,8 +333,8 @@ class DeltaRsStore:
                 clusters = ", ".join(map(_literal, clusters_of(rows)))
                 same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"
                 source = rows.reader() if isinstance(rows, RowSlices) else rows
-                with self._rewritten(STATE_TABLE) as opened:
-                    opened.merge(
+                with self._copied(STATE_TABLE, rewrite_conflicts) as copy:
+                    copy.merge(
                         source, same_key, source_alias="s", target_alias="t"
                     ).when_matched_update_all(_NEWER).when_not_matched_insert_all().execute()
 
@@ -336,15 +345,14 @@ class DeltaRsStore:
             ConcurrentWriterError: another writer changed the table during each of several tries.
         """
         with self._errors(table):
-            for tries_left in reversed(range(DELETE_TRIES)):
+            for tries_left in reversed(range(TRIES)):
                 try:
-                    with self._synced(table) as opened:
-                        opened.delete(_sql(where, any_of) or None)
+                    with self._copied(table, delete_conflicts(where, any_of)) as copy:
+                        copy.delete(_sql(where, any_of) or None)
                     return
-                except CommitFailedError as error:
-                    if not tries_left or not _is_conflict(error):
+                except ConcurrentWriterError:
+                    if not tries_left:
                         raise
-                    self._handles.pop(table.name)
 
     def size(self, table: StoredTable) -> TableSize:
         """Return the size of an existing table, from its commits."""
@@ -356,8 +364,8 @@ class DeltaRsStore:
     def compact(self, table: StoredTable) -> None:
         """Rewrite small files of an existing table as larger ones; its rows stay the same."""
         with self._errors(table):
-            with self._rewritten(table) as opened:
-                opened.optimize.compact(target_size=COMPACT_BYTES)
+            with self._copied(table, rewrite_conflicts) as copy:
+                copy.optimize.compact(target_size=COMPACT_BYTES)
             self._open(table).cleanup_metadata()
 
     def checkpoint(self, table: StoredTable) -> None:
@@ -425,37 +433,27 @@ class DeltaRsStore:
         return found
 
     @contextmanager
-    def _synced(self, table: StoredTable) -> Iterator[DeltaTable]:
-        """Yield an up-to-date handle; make its commits in the block durable, and checkpoints."""
-        opened, log = self._open(table), self._log_of(table)
-        before, checkpoint = opened.version(), _checkpoint_time(log)
-        yield opened
-        sync_entries(log, range(before + 1, opened.version() + 1))
-        if _checkpoint_time(log) != checkpoint:
-            sync_checkpoint(log, _checkpoint_version(log))
-
-    @contextmanager
-    def _rewritten(self, table: StoredTable) -> Iterator[DeltaTable]:
-        """Yield a handle; commit to the table what is committed to the handle in the block.
+    def _copied(
+        self, table: StoredTable, conflicts: Conflict, *, reads_files: bool = True
+    ) -> Iterator[DeltaTable]:
+        """Yield a handle of a copy; commit to the table what is committed to it in the block.
 
         Raises:
             ConcurrentWriterError: another commit conflicts, nothing was committed.
         """
         handle, directory = self._newest(table), self._path_of(table)
-        if not handle.is_plain:
-            with self._synced(table) as opened:
-                yield opened
-            return
         handle.make_durable(self._log_of(table))
         copy = self._path / f"{_copy_prefix(table)}{uuid.uuid4().hex}"
         try:
             copy_log(directory, copy, _checkpoint_version(self._log_of(table)))
             opened = DeltaTable(str(copy))
             version = opened.version()
-            paths = pa.table(opened.get_add_actions().select(["path"]))["path"]
-            link_files(directory, copy, paths.to_pylist())
+            if reads_files:
+                paths = pa.table(opened.get_add_actions().select(["path"]))["path"]
+                link_files(directory, copy, paths.to_pylist())
             yield opened
-            committed = publish(directory, copy, version, handle.inode)
+            conflicts = conflicts if handle.is_plain else any_conflicts
+            committed = publish(directory, copy, version, handle.inode, conflicts)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
         if committed is None:
@@ -483,11 +481,10 @@ class DeltaRsStore:
         handle, log = self._newest(table), self._log_of(table)
         if any(map(handle.is_committed, transactions)):
             raise concurrent_write(self._place, table.name)
-        if not handle.is_plain or table.partitioned_by:
-            with self._synced(table) as opened:
-                _write(opened, table, rows, transactions)
-            return
         known = handle.committed(transactions)
+        if not handle.is_plain or table.partitioned_by:
+            self._append_on_copy(table, rows, transactions, known)
+            return
         actions = append_actions(log.parent, table, rows, transactions)
         handle.make_durable(log)
         inode, end_version = handle.inode, handle.end_version - 1
@@ -504,6 +501,23 @@ class DeltaRsStore:
             self._check_is_part(table, handle.end_version + 1)
         handle.appended(transactions)
         self._write_checkpoint_if_due(table, handle)
+
+    def _append_on_copy(
+        self,
+        table: StoredTable,
+        rows: Rows | None,
+        transactions: Sequence[Transaction],
+        known: list[int | None],
+    ) -> None:
+        """Append to a table for which ``delta_appends`` is not made."""
+        for tries_left in reversed(range(TRIES)):
+            try:
+                with self._copied(table, any_conflicts, reads_files=False) as copy:
+                    _write(copy, table, rows, transactions)
+                return
+            except ConcurrentWriterError:
+                if not tries_left or self._newest(table).committed(transactions) != known:
+                    raise
 
     def _check_is_part(self, table: StoredTable, version: int) -> None:
         """Raise ``ConcurrentWriterError`` if a committed version may be another one's.

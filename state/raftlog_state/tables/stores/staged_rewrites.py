@@ -1,4 +1,4 @@
-"""Merges and compactions by delta-rs, committed by raftlog.
+"""Commits that delta-rs writes and raftlog commits: merges, compactions, deletes and others.
 
 delta-rs commits files that are not on disk yet: a loss of power could leave an entry that removes
 files and adds empty ones. Rules of this file:
@@ -7,20 +7,23 @@ files and adds empty ones. Rules of this file:
    newest checkpoint on. What it commits to the copy is then committed to the table.
 2. New files are durable, and so are their names and all earlier commits, before the entry that adds
    them has its name.
-3. Of the commits since the copy, one conflicts that changes metadata, removes a file that this
-   commit removes, or adds other rows to a partition to which this commit adds other rows.
+3. Of the commits since the copy, one conflicts that changes metadata or removes a file that this
+   commit removes; with a merge, one that adds rows to a partition to which the merge adds some;
+   with a delete, one that adds rows which it may have to delete, by the statistics of their files.
+   Each conflicts in a table that another engine has altered: what its features need is not known.
 4. A copy that a crash leaves is deleted by ``vacuum`` a day later.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from raftlog_state.tables.staging import sync
@@ -34,8 +37,14 @@ from .delta_appends import (
     read_actions,
     sync_entries,
 )
+from .protocol import AnyOf, Condition, Where
+
+Conflict: TypeAlias = Callable[[Sequence[Action], Sequence[Action]], bool]
+"""Function that returns whether a commit, the first, conflicts with one since its copy."""
 
 _LOG: Final = "_delta_log"
+_SIDECARS: Final = "_sidecars"
+_DELETION_VECTORS: Final = "deletion_vector_*.bin"
 
 
 def copy_log(directory: Path, copy: Path, checkpoint_version: int) -> None:
@@ -45,6 +54,10 @@ def copy_log(directory: Path, copy: Path, checkpoint_version: int) -> None:
     with linked_names(directory):
         for path in source.glob(f"{checkpoint_version:020}.checkpoint*"):
             os.link(path, target / path.name)
+        if (source / _SIDECARS).is_dir():  # of a checkpoint of version 2
+            (target / _SIDECARS).mkdir()
+            for path in (source / _SIDECARS).iterdir():
+                os.link(path, target / _SIDECARS / path.name)
         version = max(0, checkpoint_version)
         if not entry(source, version).exists():  # that of the checkpoint may be deleted
             version += 1
@@ -55,13 +68,16 @@ def copy_log(directory: Path, copy: Path, checkpoint_version: int) -> None:
 
 def link_files(directory: Path, copy: Path, paths: Iterable[str]) -> None:
     """Link files of a table into a copy, by their paths in Delta's log."""
+    vectors = (str(path.relative_to(directory)) for path in directory.rglob(_DELETION_VECTORS))
     with linked_names(directory):
-        for path in map(unquote, paths):
+        for path in (*map(unquote, paths), *vectors):
             (copy / path).parent.mkdir(exist_ok=True)
             os.link(directory / path, copy / path)
 
 
-def publish(directory: Path, copy: Path, version: int, inode: int) -> int | None:
+def publish(
+    directory: Path, copy: Path, version: int, inode: int, conflicts: Conflict
+) -> int | None:
     """Commit to a table what was committed to its copy after ``version``; return the version.
 
     Without such a commit it is ``version``. None: there is another commit that conflicts.
@@ -79,7 +95,7 @@ def publish(directory: Path, copy: Path, version: int, inode: int) -> int | None
             theirs = read_actions(log, version)
         except (OSError, ValueError):  # another table has replaced it, or its entry is deleted
             return None
-        if _is_conflict(actions, theirs):
+        if conflicts(actions, theirs):
             return None
         sync_entries(log, range(version, version + 1))
         version += 1
@@ -108,14 +124,62 @@ def _link_added(directory: Path, copy: Path, actions: Sequence[Action]) -> None:
         sync(parent)
 
 
-def _is_conflict(ours: Sequence[Action], theirs: Sequence[Action]) -> bool:
+def any_conflicts(ours: Sequence[Action], theirs: Sequence[Action]) -> bool:
+    """Return True: any other commit conflicts."""
+    return True
+
+
+def rewrite_conflicts(ours: Sequence[Action], theirs: Sequence[Action]) -> bool:
+    """Return whether a merge or a compaction conflicts with another commit."""
+    partitions = [one["partitionValues"] for one in _with_other_rows(ours)]
+    return _are_of_same_files(ours, theirs) or any(
+        one["partitionValues"] in partitions for one in _with_other_rows(theirs)
+    )
+
+
+def delete_conflicts(where: Where, any_of: AnyOf) -> Conflict:
+    """Return the function for a delete of the rows for which conditions hold."""
+
+    def conflicts(ours: Sequence[Action], theirs: Sequence[Action]) -> bool:
+        return _are_of_same_files(ours, theirs) or any(
+            _may_hold(where, any_of, one.get("stats")) for one in _with_other_rows(theirs)
+        )
+
+    return conflicts
+
+
+def _are_of_same_files(ours: Sequence[Action], theirs: Sequence[Action]) -> bool:
+    """Return whether both commits remove a file, or the other one changes all of them."""
     if any(True for name in ("metaData", "protocol") for _ in _all(name, theirs)):
         return True
     removed = {one["path"] for one in _all("remove", ours)}
-    if any(one["path"] in removed for one in _all("remove", theirs)):
+    return any(one["path"] in removed for one in _all("remove", theirs))
+
+
+def _may_hold(where: Where, any_of: AnyOf, statistics: str | None) -> bool:
+    """Return whether conditions may hold for a row of a file with these statistics."""
+    known = json.loads(statistics or "{}")
+    least, greatest = known.get("minValues", {}), known.get("maxValues", {})
+
+    def may_hold(condition: Condition) -> bool:
+        name, sign, value = condition
+        return _may_compare(least.get(name), greatest.get(name), sign, value)
+
+    return any(all(map(may_hold, (*where, *each))) for each in any_of or ((),))
+
+
+def _may_compare(low: Any, high: Any, sign: str, value: Any) -> bool:
+    """Return whether a comparison may hold for a value between two others; None: not known."""
+    if not type(low) is type(high) is type(value):
         return True
-    partitions = [one["partitionValues"] for one in _with_other_rows(ours)]
-    return any(one["partitionValues"] in partitions for one in _with_other_rows(theirs))
+    match sign:
+        case "=":
+            return bool(low <= value <= high)
+        case "<" | "<=":
+            return bool(low < value or (low == value and sign == "<="))
+        case ">" | ">=":
+            return bool(high > value or (high == value and sign == ">="))
+    return not low == value == high
 
 
 def _with_other_rows(actions: Sequence[Action]) -> Iterator[dict[str, Any]]:
