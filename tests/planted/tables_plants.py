@@ -549,9 +549,19 @@ TABLES_PLANTS: Final = (
         tests=(f"{REWRITES}::{DELETE_BESIDE}[<=-left0-1]",),
     ),
     Plant(
+        bug="an append to an altered table repeats that of another process",
+        path=DELTA_RS,
+        old="if [copy.transaction_version(one.app_id) for one in transactions] != known:",
+        new="if False:",
+        tests=(
+            f"{REWRITES}::"
+            "test_an_append_to_an_altered_table_is_not_repeated_after_that_of_another_process",
+        ),
+    ),
+    Plant(
         bug="a commit to an altered table ignores other commits",
         path=DELTA_RS,
-        old="            conflicts = conflicts if handle.is_plain else any_conflicts\n",
+        old="            conflicts = conflicts if is_plain else any_conflicts\n",
         new="            conflicts = rewrite_conflicts\n",
         tests=(f"{REWRITES}::test_appends_to_an_altered_table_beside_other_commits",),
     ),
@@ -579,15 +589,15 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a compaction adds rows again that another one has moved",
         path=STAGED_REWRITES,
-        old='    if any(one["path"] in removed for one in _all("remove", theirs)):\n',
-        new="    if False:\n",
+        old='any(one["path"] in removed for one in _all("remove", theirs))',
+        new="False",
         tests=(f"{REWRITES}::test_of_two_compactions_at_the_same_time_one_conflicts",),
     ),
     Plant(
         bug="two merges insert one row each for the same key",
         path=STAGED_REWRITES,
-        old='any(one["partitionValues"] in partitions for one in _with_other_rows(theirs))',
-        new="False",
+        old='one["partitionValues"] in partitions for one in _with_other_rows(theirs)',
+        new="False for one in theirs",
         tests=(f"{REWRITES}::test_of_two_merges_of_a_cluster_at_the_same_time_one_conflicts",),
     ),
     Plant(

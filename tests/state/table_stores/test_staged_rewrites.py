@@ -61,7 +61,7 @@ def alter(place: Path) -> None:
 
 
 def counted_copies(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return the copies of tables that are made from now on."""
+    """Return the copies of tables from now on, a growing list."""
     copies: list[Path] = []
 
     def copied(directory: Path, copy: Path, checkpoint_version: int) -> None:
@@ -215,6 +215,24 @@ def test_appends_to_an_altered_table_beside_other_commits(
         append(store, 3)
     assert offsets(tmp_path) == [0, 1, 2, 3]
     assert len(copies) == 5
+
+
+def test_an_append_to_an_altered_table_is_not_repeated_after_that_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which committed the same transaction before the table was copied."""
+    store, other = filled(tmp_path, 2), DeltaRsStore(str(tmp_path))
+    alter(tmp_path)
+
+    def copy_later(directory: Path, copy: Path, checkpoint_version: int) -> None:
+        monkeypatch.setattr(delta_rs, "copy_log", copy_log)
+        append(other, 2)
+        copy_log(directory, copy, checkpoint_version)
+
+    monkeypatch.setattr(delta_rs, "copy_log", copy_later)
+    with pytest.raises(ConcurrentWriterError):
+        append(store, 2)
+    assert offsets(tmp_path) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

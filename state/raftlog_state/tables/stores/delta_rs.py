@@ -448,11 +448,12 @@ class DeltaRsStore:
             copy_log(directory, copy, _checkpoint_version(self._log_of(table)))
             opened = DeltaTable(str(copy))
             version = opened.version()
+            is_plain = handle.is_plain and version == handle.end_version
             if reads_files:
                 paths = pa.table(opened.get_add_actions().select(["path"]))["path"]
-                link_files(directory, copy, paths.to_pylist())
+                link_files(directory, copy, paths.to_pylist(), with_vectors=not is_plain)
             yield opened
-            conflicts = conflicts if handle.is_plain else any_conflicts
+            conflicts = conflicts if is_plain else any_conflicts
             committed = publish(directory, copy, version, handle.inode, conflicts)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
@@ -509,10 +510,12 @@ class DeltaRsStore:
         transactions: Sequence[Transaction],
         known: list[int | None],
     ) -> None:
-        """Append to a table for which ``delta_appends`` is not made."""
+        """Append to a table with features that ``delta_appends`` does not have."""
         for tries_left in reversed(range(TRIES)):
             try:
                 with self._copied(table, any_conflicts, reads_files=False) as copy:
+                    if [copy.transaction_version(one.app_id) for one in transactions] != known:
+                        raise concurrent_write(self._place, table.name)
                     _write(copy, table, rows, transactions)
                 return
             except ConcurrentWriterError:

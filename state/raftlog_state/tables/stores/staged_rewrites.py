@@ -66,12 +66,16 @@ def copy_log(directory: Path, copy: Path, checkpoint_version: int) -> None:
             version += 1
 
 
-def link_files(directory: Path, copy: Path, paths: Iterable[str]) -> None:
-    """Link files of a table into a copy, by their paths in Delta's log."""
-    vectors = (str(path.relative_to(directory)) for path in directory.rglob(_DELETION_VECTORS))
+def link_files(directory: Path, copy: Path, paths: Iterable[str], *, with_vectors: bool) -> None:
+    """Link files of a table into a copy, by their paths in Delta's log.
+
+    ``with_vectors``: and all deletion vectors, which the table may have.
+    """
+    found = directory.rglob(_DELETION_VECTORS) if with_vectors else ()
+    vectors = (str(path.relative_to(directory)) for path in found)
     with linked_names(directory):
         for path in (*map(unquote, paths), *vectors):
-            (copy / path).parent.mkdir(exist_ok=True)
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
             os.link(directory / path, copy / path)
 
 
