@@ -256,6 +256,13 @@ ANSWER_PLANTS: Final = (
         tests=(ASKING,),
     ),
     Plant(
+        bug="a leader that could not confirm a commit in time is taken for a replaced one",
+        path=f"{APIS}/groups.py",
+        old="    is_unknown = isinstance(result.error, AppendUnknownError)\n",
+        new="    is_unknown = False\n",
+        tests=(ASKING,),
+    ),
+    Plant(
         bug="a commit is returned before it is committed",
         path=f"{APIS}/groups.py",
         old="    error = await _confirmed(cache, request)\n",

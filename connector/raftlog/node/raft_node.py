@@ -19,6 +19,7 @@ etcd: ``RawNode``. Kafka: ``KafkaRaftClient``, which ``KafkaRaftClientDriver`` r
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
@@ -106,15 +107,6 @@ class Runner(Protocol):
         """Handle the end of the node: the first error of the log or a listener, or a bug."""
 
 
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    """Pending ``wait_until`` call."""
-
-    is_due: Callable[[], bool]
-    deadline_ms: int
-    future: asyncio.Future[bool]
-
-
 class RaftNode:
     """Replica with its pending appends, delayed requests, waiters and listeners."""
 
@@ -157,7 +149,8 @@ class RaftNode:
         self._is_resigning_soon = False
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
-        self._waiters: list[_Waiter] = []
+        self._waiters: dict[asyncio.Future[None], int] = {}
+        """Futures of ``wait_until`` calls, with their deadlines."""
         self._resigned_ms: int | None = None
         self._is_over = False
 
@@ -190,7 +183,7 @@ class RaftNode:
             self.fetches.next_deadline_ms,
             self._submit_at_ms,
             self._clean_at_ms,
-            *(waiter.deadline_ms for waiter in self._waiters),
+            *self._waiters.values(),
         )
         return min((one for one in deadlines if one is not None), default=None)
 
@@ -221,7 +214,7 @@ class RaftNode:
                 self.deliver()
             self.fetches.pass_time(now_ms)
             self._purgatory.expire(now_ms)
-            self._expire_waiters(now_ms)
+            self._wake(now_ms)
             if _is_due(self._submit_at_ms, now_ms):
                 self.submit()
             if _is_due(self._clean_at_ms, now_ms):
@@ -261,6 +254,7 @@ class RaftNode:
             self.deliver()
         if not self._is_over:
             self._wake()
+            self.fetches.poll()
             self._set_timer()
 
     def _dispatch(self, outgoing: Outgoing) -> bool:
@@ -444,32 +438,28 @@ class RaftNode:
         """Wait until ``is_due`` returns True; return False after the timeout, or if the node has
         ended.
 
-        ``is_due`` is checked now, and after every append, advance of the high watermark and leader
-        change.
+        ``is_due`` is called now and after steps, in the caller's task: a state that has changed
+        again is not seen.
         """
-        if is_due():
-            return True
-        if timeout_ms <= 0 or self._is_over:
-            return False
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(is_due, self.now_ms() + timeout_ms, future)
-        self._waiters.append(waiter)
-        self._set_timer()
-        try:
-            return await future
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        deadline_ms = self.now_ms() + timeout_ms
+        while not is_due():
+            if self._is_over or self.now_ms() >= deadline_ms:
+                return False
+            stepped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters[stepped] = deadline_ms
+            self._set_timer()
+            try:
+                await stepped
+            finally:
+                self._waiters.pop(stepped, None)
+        return True
 
-    def _expire_waiters(self, now_ms: int) -> None:
-        for waiter in [one for one in self._waiters if one.deadline_ms <= now_ms]:
-            self._waiters.remove(waiter)
-            _complete(waiter, False)
-
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            _complete_if_due(waiter)
-        self.fetches.poll()
+    def _wake(self, deadline_ms_max: float = math.inf) -> None:
+        """Continue the waits, or only those whose deadline has passed."""
+        for stepped in [one for one, at_ms in self._waiters.items() if at_ms <= deadline_ms_max]:
+            del self._waiters[stepped]
+            if not stepped.done():
+                stepped.set_result(None)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -502,28 +492,8 @@ class RaftNode:
         self._appends.abandon(reason)
         self._purgatory.close(lambda: self._unknown(reason))
         self.fetches.close()
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            _complete(waiter, False)
+        self._wake()
 
 
 def _is_due(deadline_ms: int | None, now_ms: int) -> bool:
     return deadline_ms is not None and deadline_ms <= now_ms
-
-
-def _complete(waiter: _Waiter, value: bool) -> None:
-    if not waiter.future.done():
-        waiter.future.set_result(value)
-
-
-def _complete_if_due(waiter: _Waiter) -> None:
-    """Complete a waiter if its condition holds."""
-    if waiter.future.done():
-        return
-    try:
-        is_due = waiter.is_due()
-    except Exception as bug:  # noqa: BLE001 - the waiter's own, and no other's
-        waiter.future.set_exception(bug)
-        return
-    if is_due:
-        waiter.future.set_result(True)

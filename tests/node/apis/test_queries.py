@@ -20,6 +20,7 @@ from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.node.apis import ClientApis
+from raftlog.node.apis.groups import CONFIRM_MS
 from raftlog.records.batch import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import ApiKey, Listener, decode, encode, latest_schemas
@@ -376,6 +377,27 @@ def test_a_commit_is_returned_once_it_is_committed() -> None:
         await settle()
         answer = answer_of(task, latest_schemas.OffsetFetchResponse, 9)
         assert answer.groups[0].topics[0].partitions[0].committed_offset == 7
+
+    run(work())
+
+
+def test_a_commit_that_is_not_committed_in_time_is_to_be_read_again() -> None:
+    async def work() -> None:
+        cluster = Cluster(3)
+        leader = cluster.elect()
+        leader.is_sync_held = cluster.follower.is_sync_held = True
+        leader.start(ApiKey.PRODUCE, 9, named(7), caller())
+        task = leader.start(ApiKey.OFFSET_FETCH, 9, offset_fetch(9, "app"), caller())
+        await settle()
+        cluster.pass_time(CONFIRM_MS - 1)
+        await settle()
+        assert not task.done()
+        cluster.pass_time(1)
+        await settle()
+        assert leader.is_leader
+        group = answer_of(task, latest_schemas.OffsetFetchResponse, 9).groups[0]
+        assert group.error_code is ErrorCode.coordinator_load_in_progress
+        assert group.topics == ()
 
     run(work())
 

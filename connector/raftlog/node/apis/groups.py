@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +22,8 @@ from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6 import response as found_coordinator
 from kio.schema.offset_fetch.v10 import response as responses
 
-from raftlog.append import AppendRequest, Failed, RequestResult
+from raftlog.append import NOT_AWAITED, AppendRequest, Failed, RequestResult
+from raftlog.errors import AppendUnknownError
 from raftlog.node.request import Request
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node
@@ -150,14 +152,22 @@ async def _confirmed(cache: MetadataCache, request: _Request) -> ErrorCode:
         return ErrorCode.group_authorization_failed
     if not cache.is_leader:
         return ErrorCode.not_coordinator
+    confirmed: asyncio.Future[RequestResult] = asyncio.get_running_loop().create_future()
+
+    def complete(result: RequestResult) -> None:
+        if not confirmed.done():
+            confirmed.set_result(result)
+
     deadline_ms = cache.raft_node.now_ms() + CONFIRM_MS
-    check = AppendRequest(records=(), epoch=cache.core.epoch, deadline_ms=deadline_ms)
-    results: list[RequestResult] = []
-    cache.raft_node.append(check, results.append)
-    await cache.raft_node.wait_until(lambda: bool(results), timeout_ms=CONFIRM_MS)
-    if not results:
-        return ErrorCode.coordinator_load_in_progress
-    return ErrorCode.not_coordinator if isinstance(results[0], Failed) else ErrorCode.none
+    check = AppendRequest(
+        records=(), epoch=cache.core.epoch, deadline_ms=deadline_ms, future=NOT_AWAITED
+    )
+    cache.raft_node.append(check, complete, timeout_ms=CONFIRM_MS)
+    result = await confirmed
+    if not isinstance(result, Failed):
+        return ErrorCode.none
+    is_unknown = isinstance(result.error, AppendUnknownError)
+    return ErrorCode.coordinator_load_in_progress if is_unknown else ErrorCode.not_coordinator
 
 
 def _access_error(request: _Request, group: latest_schemas.OffsetFetchGroup) -> ErrorCode | None:
