@@ -21,6 +21,13 @@ TOPIC_ROWS: Final = "tests/state/loader/test_topic_rows.py"
 
 STATE_PLANTS: Final = (
     Plant(
+        bug="check replays a log with its secrets redacted, and snapshots without",
+        path=f"{STATE}/check/replay_check.py",
+        old="Redactor(reveal=True)",
+        new="Redactor()",
+        tests=("tests/state/cli/test_cli_check.py::test_every_snapshot_is_compared_with_the_log",),
+    ),
+    Plant(
         bug="by columns: a topic that is created again under another name has the first one, too",
         path=f"{STATE}/loader/topic_rows.py",
         old="np.logical_or.reduceat(versions.is_deleted, first)",

@@ -2,14 +2,16 @@
 
 Replay begins at offset 0, or at the oldest valid snapshot that the log continues from. Where the
 log cannot be read or replayed, it begins again at the next snapshot. Damage of segments is not
-reported here: ``SegmentCheck`` has reported it. States are compared by rows; a finding names the
-key and the columns of a row that differs, never a value, which may be secret.
+reported here: ``SegmentCheck`` has reported it. Topics are replayed by columns where their records
+are plain (``advance``). States are compared by rows; a finding names the key and the columns of a
+row that differs, never a value, which may be secret.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from raftlog.client.inspection import DirectoryLog
 from raftlog.errors import (
@@ -24,15 +26,20 @@ from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.differences import diff
 from raftlog_state.loader.metadata_loader import MetadataLoader
-from raftlog_state.loader.scans import LOADER_COLUMNS, append_scan, load_snapshot
+from raftlog_state.loader.scans import LOADER_COLUMNS, advance, load_snapshot
+from raftlog_state.records import Redactor
 
 from .findings import Finding, Kind, damage, note, of_error
+
+_REVEALING: Final = Redactor(reveal=True)
+"""States are compared with all that their rows have; no value is part of a finding."""
 
 
 @dataclass(slots=True)
 class ReplayCheck:
-    """Replay of one replica of a metadata log. Counts increase while ``run`` is consumed.
+    """Replay of one replica of a metadata log.
 
+    ``compared_count``, of snapshots, increases while ``run`` is consumed.
     ``on_progress`` is called with the replayed and the total number of offsets. ``image`` is the
     state at the end of the log; None before, and of a log that cannot be replayed to its end.
     """
@@ -41,7 +48,6 @@ class ReplayCheck:
     log_start_offset: int
     log_end_offset: int
     on_progress: Callable[[int, int], None]
-    record_count: int = 0
     compared_count: int = 0
     image: MetadataImage | None = None
 
@@ -79,10 +85,9 @@ class ReplayCheck:
     ) -> Generator[Finding, None, MetadataLoader | None]:
         """Replay up to ``end_offset``; return the loader, None if the log cannot be replayed."""
         try:
-            for scan in self.log.scan(loader.next_offset, end_offset, columns=LOADER_COLUMNS):
-                append_scan(loader, scan.records)
-                self.record_count += len(scan.records)
-                done = loader.next_offset - self.log_start_offset
+            scans = self.log.scan(loader.next_offset, end_offset, columns=LOADER_COLUMNS)
+            for next_offset in advance(loader, scans, _REVEALING):
+                done = next_offset - self.log_start_offset
                 self.on_progress(done, self.log_end_offset - self.log_start_offset)
         except (CorruptBatchError, LogGapError, DataLossError, SegmentDeletedError):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import struct
 import tarfile
@@ -17,10 +18,12 @@ from hypothesis import strategies as st
 from tests.support.batch_encoding import NewRecordBatch
 from tests.support.cli import run
 from tests.support.dumps import dumped_logs, read_dump
+from tests.support.random_topics import Topics
 from tests.support.small_logs import NO_OP, LogWriter, write_epochs
 
 import raftlog
 from raftlog.records import NewRecord
+from raftlog_state.loader import scans
 from raftlog_state.records import BeginTransactionRecord, RemoveTopicRecord, encode
 
 LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
@@ -481,6 +484,48 @@ def test_replay_restarts_after_damage(whole_log: Path) -> None:
     status, findings = check(whole_log)
     assert status == 1
     assert [found["kind"] for found in findings] == ["batch", "replay"]
+
+
+def as_it_is(log: Path) -> None:
+    pass
+
+
+def with_a_snapshot_of_another_offset(log: Path) -> None:
+    path = log / "00000000000000001762-0000000002.checkpoint"
+    path.rename(log / "00000000000000001700-0000000002.checkpoint")
+
+
+def with_a_damaged_batch(log: Path) -> None:
+    flip(log / FIRST, 10_000)
+
+
+@pytest.mark.parametrize(
+    "change", [as_it_is, with_a_snapshot_of_another_offset, with_a_damaged_batch]
+)
+def test_replay_by_columns_finds_what_replay_record_by_record_does(
+    whole_log: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    """Topics are replayed by columns, also where a range ends at a snapshot or at damage."""
+    change(whole_log)
+    outputs = []
+    for records_min in (2, 10**9):
+        monkeypatch.setattr(scans, "RECORDS_MIN", records_min)
+        outputs.append(run("check", whole_log, "--json"))
+    assert outputs[0] == outputs[1]
+
+
+def test_records_that_contradict_a_long_log_are_found_at_their_offset(tmp_path: Path) -> None:
+    """The range before them is replayed by columns; theirs is replayed record by record."""
+    topics = Topics(random.Random(5))
+    values = [NO_OP, *topics.values(2 * scans.RECORDS_MIN)]
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    for start in range(0, len(values), 100):
+        writer.append(*values[start : start + 100])
+    assert check(tmp_path) == (0, [])
+    writer.append(NO_OP, encode(RemoveTopicRecord(topic_id="A" * 21 + "Q")), NO_OP)
+    found = damage_of(tmp_path)
+    assert (found["kind"], found["offset"]) == ("replay", len(values) + 1)
+    assert "RemoveTopicRecord cannot be replayed" in found["reason"]
 
 
 def test_contradicting_records_are_found(tmp_path: Path) -> None:
