@@ -86,6 +86,10 @@ def writes(tmp_path: Path) -> Iterator[Mistake]:
     changes = tmp_path / "changes.json"
     changes.write_text('{"change": "delete_topic", "topic": "orders2-1"}\n')
     yield command("apply", NODE, changes)
+    yield command("append", NODE / "__cluster_metadata-0", "--required-end-offset", "end")
+    yield command("append", tmp_path / "none-0", "--name", "nightly")
+    yield command("bench", NODE / "__cluster_metadata-0", "--records", "1")
+    yield command("bench", tmp_path / "none-0", "--clients", "0")
     log = raftlog.open(tmp_path / "decisions-0")
     log.append([b"a"], commit=("job", "run-1", 5))
     yield command("configure", tmp_path / "decisions-0", "retention.hours=1")

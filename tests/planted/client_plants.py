@@ -273,4 +273,11 @@ CLIENT_PLANTS: Final = (
 """,
         tests=(f"{BATCHES}::test_an_append_whose_sender_cannot_be_started_takes_no_room",),
     ),
+    Plant(
+        bug="raftlog append writes a long stdin with a required offset in several appends",
+        path="state/raftlog_state/cli/append.py",
+        old="_whole(sys.stdin.buffer) if is_one_batch else _pieces(sys.stdin.buffer)",
+        new="_pieces(sys.stdin.buffer)",
+        tests=("tests/state/cli/test_cli_append.py::test_a_long_stdin_is_one_batch_or_none",),
+    ),
 )

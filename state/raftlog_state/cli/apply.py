@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from .output import Console, Output, json_text
@@ -14,13 +12,11 @@ from .parser import Commands, Parser, add_redaction, redactor
 from .source import (
     add_decompression_limit,
     add_source,
-    check_no_node_options,
-    client_security,
     open_source,
+    open_target,
 )
 
 if TYPE_CHECKING:
-    from raftlog_state.changes import MetadataLog
     from raftlog_state.image import MetadataImage
 
 ABOUT: Final = """
@@ -86,7 +82,7 @@ def run_apply(arguments: argparse.Namespace, output: Output, console: Console) -
 
     from raftlog_state.changes import apply_changes
 
-    with _open_log(arguments) as log:
+    with open_target(arguments) as log:
         done = apply_changes(
             log,
             rows,
@@ -122,31 +118,6 @@ def _print_records(
     for offset, record in enumerate(planned.records, start=planned.base_offset):
         text = to_json_text(hide.redact(record))
         output.line(f'{{"offset":{offset},{text[1:]}')
-
-
-@contextmanager
-def _open_log(arguments: argparse.Namespace) -> Iterator[MetadataLog]:
-    """Open the log to append to. Raises the errors of ``raftlog.open`` and ``raftlog.connect``."""
-    import raftlog
-    from raftlog.client.remote.handle import open_remote_log
-
-    if arguments.bootstrap_server is None:
-        if arguments.path is None:
-            arguments.parser.error("PATH or --bootstrap-server is required")
-        check_no_node_options(arguments)
-        with raftlog.open(arguments.path, create=False) as log:
-            yield log
-        return
-    if arguments.path is not None:
-        arguments.parser.error("PATH and --bootstrap-server are mutually exclusive")
-    options = {} if arguments.timeout_ms is None else {"timeout_ms": arguments.timeout_ms}
-    with open_remote_log(
-        arguments.bootstrap_server,
-        client_security(arguments),
-        cluster_id=arguments.cluster_id,
-        **options,
-    ) as connected:
-        yield connected
 
 
 def _read_rows(file_name: str) -> list[dict[str, Any]]:

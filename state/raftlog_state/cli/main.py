@@ -53,6 +53,8 @@ commands:
   rescue     write the directories of a new quorum from a controller that survived
 
 commands for logs created by raftlog (raftlog.open), not for Kafka's:
+  append     append the lines of stdin
+  bench      measure throughput and latency of appends
   apply      apply changes of the cluster metadata, or print the records that they would write
   configure  print or change the settings of a log
   repair     recover a log after a crash, or truncate it where it is damaged
@@ -145,7 +147,9 @@ def _run(argv: Sequence[str] | None, stdout: BinaryIO | None, stderr: TextIO | N
 def parser() -> Parser:
     """Return the parser of ``raftlog`` with all commands, in the order of the help text."""
     from . import (
+        append,
         apply,
+        bench,
         cat,
         dev,
         doctor,
@@ -175,6 +179,8 @@ def parser() -> Parser:
         state.add_snapshot,
         tables.add_tables,
         rescue.add_rescue,
+        append.add_append,
+        bench.add_bench,
         apply.add_apply,
         maintenance.add_configure,
         maintenance.add_repair,

@@ -18,6 +18,7 @@ from .parser import Parser
 
 if TYPE_CHECKING:
     from raftlog.client import LogKind, LogReader
+    from raftlog.client.location import AnyLog
     from raftlog.client.offset_spec import OffsetSpec, Resolved
     from raftlog.client.remote.broker_client import BrokerClient
     from raftlog.client.remote.leader_client import LeaderClient
@@ -60,11 +61,28 @@ def add_source(parser: Parser, *, has_cluster_id: bool = False) -> None:
 
 def add_nodes(parser: Parser) -> None:
     """Add ``--bootstrap-server`` to a command that reads no files; see ``leader_client``."""
-    nodes = parser.add_argument_group("nodes")
+    _add_quorum(parser.add_argument_group("nodes"), is_required=True)
+
+
+def add_target(parser: Parser) -> None:
+    """Add PATH and ``--bootstrap-server`` to a command that appends to a log; see ``open_target``.
+
+    The command adds its own options first.
+    """
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="directory of a log created by raftlog.open, such as decisions-0",
+    )
+    _add_quorum(parser.add_argument_group("nodes, instead of PATH"), is_required=False)
+
+
+def _add_quorum(nodes: Options, *, is_required: bool) -> None:
     nodes.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT,...",
-        required=True,
+        required=is_required,
         help="one or more nodes of a raftlog quorum",
     )
     _add_connection(nodes)
@@ -188,6 +206,34 @@ def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
 
     with closing(leader_client(arguments)) as leader:
         yield RemoteLog(leader, decompressed_bytes_max=arguments.max_decompressed_bytes)
+
+
+@contextmanager
+def open_target(arguments: argparse.Namespace, *, create: bool = False) -> Iterator[AnyLog]:
+    """Open the log that PATH or ``--bootstrap-server`` names, to append to it.
+
+    Raises ``WrongCallError`` and the errors of ``raftlog.open`` and ``raftlog.connect``.
+    """
+    import raftlog
+    from raftlog.client.remote.handle import open_remote_log
+
+    if arguments.bootstrap_server is None:
+        if arguments.path is None:
+            arguments.parser.error("PATH or --bootstrap-server is required")
+        check_no_node_options(arguments)
+        with raftlog.open(arguments.path, create=create) as log:
+            yield log
+        return
+    if arguments.path is not None:
+        arguments.parser.error("PATH and --bootstrap-server are mutually exclusive")
+    options = {} if arguments.timeout_ms is None else {"timeout_ms": arguments.timeout_ms}
+    with open_remote_log(
+        arguments.bootstrap_server,
+        client_security(arguments),
+        cluster_id=arguments.cluster_id,
+        **options,
+    ) as connected:
+        yield connected
 
 
 def offset_in(
