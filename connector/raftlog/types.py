@@ -6,8 +6,9 @@ named ``first`` and ``last``.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
-from typing import Final, NewType, TypeAlias
+from typing import Final, NamedTuple, NewType, TypeAlias
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
@@ -21,6 +22,47 @@ NodeId = NewType("NodeId", int)
 """Id of a node beside an epoch: mypy rejects another number in its place."""
 Position = NewType("Position", int)
 """Position in a file in bytes, beside an offset."""
+
+
+class Operation(enum.IntEnum):
+    """Operation that an ACL allows or denies (Kafka: ``AclOperation``)."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(enum.IntEnum):
+    """Type of a resource of ACLs (Kafka: ``ResourceType``)."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class Resource(NamedTuple):
+    """Resource that a request uses."""
+
+    kind: ResourceType
+    name: str
+
+
+CLUSTER: Final = Resource(ResourceType.CLUSTER, "kafka-cluster")
+"""The only resource of its type (Kafka: ``Resource.CLUSTER``)."""
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from raftlog.types import Operation, ResourceType
+
 CONFIG_RESOURCE_TYPES: Final[Mapping[int, str]] = {
     2: "TOPIC",
     4: "BROKER",
@@ -17,31 +19,9 @@ CONFIG_RESOURCE_TYPES: Final[Mapping[int, str]] = {
     16: "CLIENT_METRICS",
     32: "GROUP",
 }
-ACL_RESOURCE_TYPES: Final[Mapping[int, str]] = {
-    2: "TOPIC",
-    3: "GROUP",
-    4: "CLUSTER",
-    5: "TRANSACTIONAL_ID",
-    6: "DELEGATION_TOKEN",
-    7: "USER",
-}
+ACL_RESOURCE_TYPES: Final[Mapping[int, str]] = {one.value: one.name for one in ResourceType}
 PATTERN_TYPES: Final[Mapping[int, str]] = {3: "LITERAL", 4: "PREFIXED"}
-ACL_OPERATIONS: Final[Mapping[int, str]] = {
-    2: "ALL",
-    3: "READ",
-    4: "WRITE",
-    5: "CREATE",
-    6: "DELETE",
-    7: "ALTER",
-    8: "DESCRIBE",
-    9: "CLUSTER_ACTION",
-    10: "DESCRIBE_CONFIGS",
-    11: "ALTER_CONFIGS",
-    12: "IDEMPOTENT_WRITE",
-    13: "CREATE_TOKENS",
-    14: "DESCRIBE_TOKENS",
-    15: "TWO_PHASE_COMMIT",
-}
+ACL_OPERATIONS: Final[Mapping[int, str]] = {one.value: one.name for one in Operation}
 ACL_PERMISSIONS: Final[Mapping[int, str]] = {2: "DENY", 3: "ALLOW"}
 SCRAM_MECHANISMS: Final[Mapping[int, str]] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 SECURITY_PROTOCOLS: Final[Mapping[int, str]] = {

@@ -15,6 +15,9 @@ CONFIG: Final = "tests/node/config/test_node_config.py"
 FORMATTING: Final = "tests/node/config/test_formatting.py"
 MATRIX: Final = "tests/node/test_access_matrix.py"
 FORWARDED: Final = "tests/state/controller_apis/test_broker_requests.py"
+RIGHTS: Final = "tests/state/controller_apis/test_rights.py"
+PUBLISHER: Final = "state/raftlog_state/publishing/access_publisher.py"
+PUBLISHED: Final = "tests/state/publishing/test_access_publisher.py"
 
 ACCESS_PLANTS: Final = (
     Plant(
@@ -121,7 +124,7 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="any authenticated client may change voters",
         path=f"{NODE}/raft_request_handler.py",
-        old="return Rights.ADMIN in principal.rights",
+        old="return principal.may(Operation.ALTER)",
         new="return True",
         tests=(MATRIX,),
     ),
@@ -231,5 +234,61 @@ ACCESS_PLANTS: Final = (
         old="    if wanted not in logs:\n",
         new="    if wanted not in logs and logs:\n",
         tests=(FORMATTING,),
+    ),
+    Plant(
+        bug="an ACL that allows has precedence over one that denies",
+        path=PUBLISHER,
+        old="                return False\n        return found\n",
+        new="                found = found or False\n        return found\n",
+        tests=(PUBLISHED,),
+    ),
+    Plant(
+        bug="ACLs of prefixes are those of whole names",
+        path=PUBLISHER,
+        old="            if length <= len(name):\n",
+        new="            if length == len(name):\n",
+        tests=(PUBLISHED,),
+    ),
+    Plant(
+        bug="ACLs are applied before all that are committed are known",
+        path=PUBLISHER,
+        old="committed is not None and image.offset + 1 >= committed",
+        new="True",
+        tests=(PUBLISHED,),
+    ),
+    Plant(
+        bug="revoked rights stay if the metadata cannot be replayed",
+        path=PUBLISHER,
+        old="and self._is_complete and not self._has_failed()",
+        new="and self._is_complete",
+        tests=(PUBLISHED,),
+    ),
+    Plant(
+        bug="a removed ACL stays in the index",
+        path=PUBLISHER,
+        old="        del rows[row.acl_id]\n",
+        new="        rows.get(row.acl_id)\n",
+        tests=(PUBLISHED,),
+    ),
+    Plant(
+        bug="an ACL denies a super user",
+        path=f"{NODE}/access.py",
+        old="        if by_table and self._is_super_user:\n",
+        new="        if False:\n",
+        tests=(RIGHTS,),
+    ),
+    Plant(
+        bug="a request that a standby forwards has the rights of an unknown client",
+        path=f"{NODE}/access.py",
+        old="is_known = are_clients_known or sender.name != ANONYMOUS",
+        new="is_known = sender.name != ANONYMOUS",
+        tests=(FORWARDED,),
+    ),
+    Plant(
+        bug="connections outlive the password of their user in the log",
+        path=PUBLISHER,
+        old="        if has_credentials:\n",
+        new="        if False:\n",
+        tests=(PUBLISHED,),
     ),
 )

@@ -93,7 +93,7 @@ COMMIT_PLANTS: Final = (
         bug="every caller is shown the commits of others",
         path=f"{NODE}/apis/groups.py",
         old="    if request.principal.may_read_commit(group.group_id):\n",
-        new="    if request.principal.may_describe:\n",
+        new="    if request.principal.possible_rights:\n",
         tests=(OWNERS,),
     ),
     Plant(

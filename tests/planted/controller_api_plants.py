@@ -132,7 +132,7 @@ CONTROLLER_API_PLANTS: Final = (
     Plant(
         bug="controller node: topics are created without the right",
         path=f"{APIS}/topics.py",
-        old="elif not request.principal.may_administer:",
+        old="elif not (may_create_all or may(Operation.CREATE, _topic_resource(topic_name))):",
         new="elif False:",
         tests=(RIGHTS,),
     ),

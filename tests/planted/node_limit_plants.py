@@ -82,7 +82,7 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="a connection without rights counts as a client's",
         path=f"{NODE}/connection_quotas.py",
-        old="        if principal.rights is Rights.NONE:\n",
+        old="        if principal.possible_rights is Rights.NONE:\n",
         new="        if False:\n",
         tests=(QUOTAS, TLS_PORT),
     ),

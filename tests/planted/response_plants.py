@@ -81,7 +81,7 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a client without the right to read reads",
         path=f"{APIS}/fetch.py",
-        old="if Rights.READ not in self._request.principal.rights:",
+        old="if not self._request.principal.may(Operation.READ, cache.topic):",
         new="if False:",
         tests=(FETCHING,),
     ),

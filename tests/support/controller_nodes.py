@@ -133,11 +133,13 @@ async def controller_nodes(
     ports: Sequence[int] = (),
     advertised: Sequence[int] = (),
     is_static: bool = False,
+    users: str | None = None,
 ) -> AsyncIterator[ControllerNodes]:
     """Run the nodes of a quorum; shut them down at the end. The first service is a controller.
 
     ``ports`` of their listeners, by default free ones; ``advertised``: those that they advertise,
     of proxies for instance. ``is_static``: the voters are in the configuration, not in the log.
+    ``users``: a file of users, of a listener for clients with SASL beside that for voters.
     """
     ids = [random_id() for _ in range(count)]
     ports = ports or free_ports(count)
@@ -154,9 +156,15 @@ async def controller_nodes(
         for node_id, (port, advertised_port) in enumerate(
             zip(ports, advertised, strict=True), start=1
         ):
+            name = "both" if users is None else "voters"
+            clients = ""
+            if users is not None:
+                (client_port,) = free_ports(1)
+                clients = f'[listeners.clients]\naddress = "127.0.0.1:{client_port}"\n'
+                clients += f'sasl.users = "{users}"\n'
             config = parse_config(
                 f'[node]\nid = {node_id}\ndirectory = "{home / f"node-{node_id}"}"\n{static_voters}'
-                f'[listeners.both]\naddress = "127.0.0.1:{port}"\n'
+                f'{clients}[listeners.{name}]\naddress = "127.0.0.1:{port}"\n'
                 f'advertised = "127.0.0.1:{advertised_port}"\n{CONTROLLER}{extra}',
                 "node.toml",
             )

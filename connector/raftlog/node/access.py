@@ -9,6 +9,11 @@ A listener also bounds the rights of its clients: no replica requests on the lis
 no reads and appends on the one for voters. A certificate that names several nodes identifies none
 of them (CVE-2018-1288: a fetch with a replica's id moves the high watermark).
 
+Where the node has a controller, ``Principal.may`` asks the ACLs in the log, too (``Authorizer``).
+The table is their bootstrap: its administrators and nodes are what Kafka calls super users, whose
+rights no ACL denies; its other rights are defaults, which an ACL can deny. An ACL grants no request
+of a replica: that requires a certificate that identifies the node.
+
 The application ids of named commits belong to the principals whose patterns match them. As with
 Kafka's ACLs of transactional ids this is configuration: the log holds no owners, so there is
 nothing to replicate, snapshot or migrate.
@@ -18,12 +23,14 @@ from __future__ import annotations
 
 import enum
 import functools
+import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from raftlog.limits import COMMITS_PER_PRINCIPAL_MAX
+from raftlog.types import CLUSTER, Operation, Resource, ResourceType
 from raftlog.wire import Listener
 
 from .addresses import NODE_ID_MAX
@@ -62,6 +69,35 @@ class Rights(enum.Flag):
     """Act as a replica: fetch with a replica id, request votes, lead."""
 
 
+_NEEDED: Final[Mapping[Operation, Rights]] = {
+    **dict.fromkeys(Operation, Rights.ADMIN),
+    Operation.READ: Rights.READ,
+    Operation.WRITE: Rights.APPEND,
+    Operation.IDEMPOTENT_WRITE: Rights.APPEND,
+    Operation.TWO_PHASE_COMMIT: Rights.APPEND,
+    Operation.DESCRIBE: Rights.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS: Rights.DESCRIBE,
+    Operation.CLUSTER_ACTION: Rights.VOTE,
+}
+"""Right of the table that allows an operation on every resource."""
+
+
+class Authorizer(Protocol):
+    """ACLs of a cluster, as a node has them."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has all ACLs that were committed when the node started."""
+
+    def authorize(
+        self, principal: str, host: str, operation: Operation, resource: Resource
+    ) -> bool | None:
+        """Return whether an operation is allowed (True) or denied; None: no ACL is about it."""
+
+    def allowed_operations(self, principal: str, host: str) -> Iterable[Operation]:
+        """Return the operations that ACLs allow on at least one resource."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitAccess:
     """Application ids of named commits that belong to a principal.
@@ -86,7 +122,9 @@ class Principal:
     ``name`` is the name in the certificate, or ``anonymous``; ``node_id`` the node that the
     certificate identifies, or None. ``commits``: application ids that it may commit under; None if
     all. ``certificate_serial``: in hex, None without a certificate; ``not_after``: the end of its
-    validity, as in ``PeerCertificate``.
+    validity, as in ``PeerCertificate``. ``rights`` are those of the table. ``host``: address of the
+    client as Kafka's ACLs have it; 0.0.0.0 if unknown. ``authorizer``: None if the table alone
+    decides.
     """
 
     name: str
@@ -96,22 +134,58 @@ class Principal:
     commits: CommitAccess | None = None
     certificate_serial: str | None = None
     not_after: str | None = None
+    host: str = "0.0.0.0"
+    authorizer: Authorizer | None = field(default=None, compare=False, repr=False)
+
+    def may(
+        self, operation: Operation, resource: Resource = CLUSTER, *, is_sensitive: bool = False
+    ) -> bool:
+        """Return whether an operation on a resource is allowed.
+
+        In the table every right implies DESCRIBE, except of what ``is_sensitive``: that requires
+        ADMIN there. An ACL denies nothing to a super user.
+        """
+        needed = _NEEDED[operation]
+        if is_sensitive:
+            by_table = Rights.ADMIN in self.rights
+        else:
+            by_table = bool(self.rights) if needed is Rights.DESCRIBE else needed in self.rights
+        if self.authorizer is None or not self.name or needed is Rights.VOTE:
+            return by_table
+        if by_table and self._is_super_user:
+            return True
+        if needed not in _rights_on(self.listener):
+            return False
+        allowed = self.authorizer.authorize(self._acl_name, self.host, operation, resource)
+        return by_table if allowed is None else allowed
 
     @property
-    def may_describe(self) -> bool:
-        """Return whether it may describe topics and cluster: every right implies it (Kafka: an ACL
-        that allows read or write implies describe)."""
-        return bool(self.rights)
+    def possible_rights(self) -> Rights:
+        """Return the rights that it has on at least one resource."""
+        if self.authorizer is None or not self.name:
+            return self.rights
+        found = Rights.NONE
+        for operation in self.authorizer.allowed_operations(self._acl_name, self.host):
+            found |= _NEEDED[operation] | Rights.DESCRIBE
+        return self.rights | (found & _rights_on(self.listener) & ~Rights.VOTE)
 
     @property
-    def may_administer(self) -> bool:
-        """Return whether it may change the cluster."""
-        return Rights.ADMIN in self.rights
+    def is_decided(self) -> bool:
+        """Return whether its requests can be decided: the ACLs are loaded, or it needs none."""
+        return self.authorizer is None or self._is_super_user or self.authorizer.is_ready
 
     @property
     def may_have_tokens(self) -> bool:
         """Return whether it may create, renew and expire delegation tokens of its own."""
-        return self.may_describe and self.name not in ("", ANONYMOUS)
+        return bool(self.possible_rights) and self.name not in ("", ANONYMOUS)
+
+    @property
+    def _is_super_user(self) -> bool:
+        return bool(self.rights & (Rights.ADMIN | Rights.VOTE))
+
+    @property
+    def _acl_name(self) -> str:
+        return f"User:{KAFKA_ANONYMOUS if self.name == ANONYMOUS else self.name}"
 
     @property
     def is_node(self) -> bool:
@@ -130,6 +204,8 @@ class Principal:
 
     def may_read_commit(self, application_id: str) -> bool:
         """Return whether it may read the last commit of an application id."""
+        if self.authorizer is not None:
+            return self.may(Operation.DESCRIBE, Resource(ResourceType.GROUP, application_id))
         return bool(self.rights & (Rights.READ | Rights.ADMIN)) or self.may_commit(application_id)
 
 
@@ -216,8 +292,12 @@ def principal_of(
     listener: ListenerConfig,
     access: AccessTable,
     user: str | None = None,
+    *,
+    host: str = "0.0.0.0",
+    authorizer: Authorizer | None = None,
 ) -> Principal:
-    """Return the principal of a connection to ``listener``.
+    """Return the principal of a connection to ``listener``, which has authenticated by certificate
+    or SASL if there is an ``authorizer``: clients of other listeners cannot be distinguished.
 
     ``certificate`` is the verified one of ``getpeercert()``, None if the client presented none.
     ``user`` has authenticated by SASL; None before that. On a listener with SASL a certificate
@@ -230,6 +310,7 @@ def principal_of(
             node_id=None,
             listener=listener.listener,
             rights=allowed,
+            host=host,
         )
     name, node_id = ANONYMOUS, None
     if listener.sasl is not None:
@@ -250,19 +331,31 @@ def principal_of(
         commits=access.commits_of(name),
         certificate_serial=(certificate or {}).get("serialNumber"),
         not_after=(certificate or {}).get("notAfter"),
+        host=host,
+        authorizer=authorizer,
     )
 
 
-def forwarded_principal(sender: Principal, name: str, access: AccessTable) -> Principal:
-    """Return the principal of a request that node ``sender`` has authenticated and forwarded.
+def forwarded_principal(
+    sender: Principal,
+    name: str,
+    access: AccessTable,
+    *,
+    host: str = "0.0.0.0",
+    authorizer: Authorizer | None = None,
+    are_clients_known: bool = False,
+) -> Principal:
+    """Return the principal of a request that node ``sender`` has authenticated and forwarded for a
+    client at ``host``. ``are_clients_known``: the nodes authenticate their clients.
 
     It has the rights that the table gives ``name``, without those of a replica. On a listener
-    without TLS, where clients cannot be distinguished, it has all others of the listener. A client
-    that has not authenticated to the broker is ``anonymous``, which no pattern matches.
+    without TLS, where clients cannot be distinguished, it has all others of the listener, unless
+    the nodes know their clients: a standby forwards for users without a right, too. A client that
+    has not authenticated to the broker is ``anonymous``, which no pattern matches.
     """
     if name == KAFKA_ANONYMOUS:
         name = ANONYMOUS
-    is_known = sender.name != ANONYMOUS
+    is_known = are_clients_known or sender.name != ANONYMOUS
     rights = (access.rights_of(name) if is_known else sender.rights) & ~Rights.VOTE
     return replace(
         sender,
@@ -270,7 +363,22 @@ def forwarded_principal(sender: Principal, name: str, access: AccessTable) -> Pr
         node_id=None,
         rights=rights,
         commits=access.commits_of(name) if is_known else sender.commits,
+        host=host,
+        authorizer=authorizer if is_known else None,
     )
+
+
+def host_text(host: str) -> str:
+    """Return an address as Kafka's ACLs have it: of IPv6 all eight groups, an IPv4 address if it is
+    a mapped one (Java: ``InetAddress.getHostAddress``)."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = getattr(address, "ipv4_mapped", None)
+    if isinstance(address, ipaddress.IPv4Address) or mapped is not None:
+        return str(mapped or address)
+    return ":".join(f"{int(group, 16):x}" for group in address.exploded.split(":"))
 
 
 def certificate_names(certificate: PeerCertificate) -> tuple[str, ...]:
@@ -297,6 +405,7 @@ def _common_names(certificate: PeerCertificate) -> list[str]:
     return [value for part in subject for kind, value in part if kind == "commonName" and value]
 
 
+@functools.cache
 def _rights_on(listener: Listener) -> Rights:
     """Return the rights that a principal can have on a listener."""
     rights = Rights.DESCRIBE | Rights.ADMIN

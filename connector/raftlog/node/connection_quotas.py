@@ -148,7 +148,7 @@ class ConnectionQuotas:
 
         A connection whose principal has no right stays in the pool of connections without right.
         """
-        if principal.rights is Rights.NONE:
+        if principal.possible_rights is Rights.NONE:
             return None
         is_voter = connection.listener == Listener.VOTERS or principal.node_id is not None
         pool = self.voters if is_voter else self.clients

@@ -18,7 +18,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ from raftlog.storage.local import ReservedDescriptorStorage
 from raftlog.types import TopicPartition
 from raftlog.wire import ApiKey, LogIdentity
 
-from .access import AccessTable, Principal, forwarded_principal, principal_of
+from .access import AccessTable, Principal, forwarded_principal, host_text, principal_of
 from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .audit import AuditFile, AuditLog
@@ -60,7 +60,7 @@ from .raft_node import CleaningRefused, LogCleaned, Notification
 from .replica import Replica
 from .sasl import SaslAuthenticator, Users
 from .server import ListenerSocket, Server
-from .service import CreateService, NodeContext
+from .service import CreateService, LogAccess, NodeContext
 from .tls import TlsContexts, check_key_file
 
 EXIT_FAILED: Final = 1
@@ -289,6 +289,8 @@ class Node:
             log_config=lambda: self.raft_node.replica.log.config,
             cluster_id=cluster_id,
             log=self.raft_node.raft_client,
+            high_watermark=lambda: self.raft_node.replica.core.high_watermark,
+            reauthenticate=lambda: self.server.reauthenticate(),
             sync_snapshot=self.driver.sync_snapshot,
             ask_leader=self._ask_leader,
             forwarded_principal=self._forwarded_principal,
@@ -388,11 +390,20 @@ class Node:
     # --- callbacks --------------------------------------------------------------------------------
 
     def _listener_socket(self, listener: ListenerConfig) -> ListenerSocket:
-        def authenticate(tls: ssl.SSLObject | None, user: str | None) -> Principal | None:
+        def authenticate(
+            tls: ssl.SSLObject | None, user: str | None, host: str
+        ) -> Principal | None:
             certificate = None if tls is None else tls.getpeercert()
             if tls is not None and certificate and not self._tls.trusts(listener, tls.context):
                 return None
-            return principal_of(certificate, listener, self._tls.access, user)
+            return principal_of(
+                certificate,
+                listener,
+                self._tls.access,
+                user,
+                host=host_text(host),
+                authorizer=self._log_access,
+            )
 
         sasl = listener.sasl
         return ListenerSocket(
@@ -403,7 +414,7 @@ class Node:
             tls=lambda: self._tls.for_listener(listener),
             sasl=None
             if sasl is None
-            else lambda: SaslAuthenticator(self._tls.users, sasl.max_reauth_ms / 1000),
+            else lambda: SaslAuthenticator(self._users, sasl.max_reauth_ms / 1000),
         )
 
     async def _ask_leader(self, key: ApiKey, request: object, response_class: type[Any]) -> Any:
@@ -414,8 +425,23 @@ class Node:
         endpoints = core.endpoints_of(leader_id)
         return await self._channel.ask(leader_id, endpoints, key, request, response_class)
 
-    def _forwarded_principal(self, sender: Principal, name: str) -> Principal:
-        return forwarded_principal(sender, name, self._tls.access)
+    @property
+    def _log_access(self) -> LogAccess | None:
+        return next((one.access for one in self.services if one.access is not None), None)
+
+    def _users(self) -> Users:
+        return replace(self._tls.users(), log=self._log_access)
+
+    def _forwarded_principal(self, sender: Principal, name: str, host: str) -> Principal:
+        clients = self._config.clients
+        return forwarded_principal(
+            sender,
+            name,
+            self._tls.access,
+            host=host_text(host),
+            authorizer=self._log_access,
+            are_clients_known=clients is not None and bool(clients.tls or clients.sasl),
+        )
 
     def _forwarded_audit(
         self, sender: Principal, principal: Principal, request: str, arguments: object | None

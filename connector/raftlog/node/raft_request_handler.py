@@ -27,6 +27,7 @@ from raftlog.quorum.messages import (
     VoterChangeResponse,
     VoteRequest,
 )
+from raftlog.types import Operation, Resource, ResourceType
 from raftlog.wire import (
     ApiKey,
     LogIdentity,
@@ -36,7 +37,7 @@ from raftlog.wire import (
     encode_response,
 )
 
-from .access import Principal, Rights
+from .access import Principal
 from .audit import AuditLog
 from .connection import Connection
 from .raft_node import RaftNode
@@ -78,7 +79,9 @@ class RaftRequestHandler:
             start=request.body_start,
             decoded=request.body,
         )
-        if not isinstance(message, RequestError) and not is_allowed(message, request.principal):
+        if not isinstance(message, RequestError) and not is_allowed(
+            message, request.principal, self._identity.topic
+        ):
             message = RequestError(
                 api_key=key,
                 error=WireCode.cluster_authorization_failed,
@@ -138,13 +141,14 @@ class RaftRequestHandler:
         )
 
 
-def is_allowed(message: messages.Request, principal: Principal) -> bool:
-    """Return whether a principal may send a message, under the node id in the message."""
+def is_allowed(message: messages.Request, principal: Principal, topic: str) -> bool:
+    """Return whether a principal may send a message, under the node id in the message. ``topic`` is
+    that of the log."""
     match message:
         case AddVoterRequest() | RemoveVoterRequest():
-            return Rights.ADMIN in principal.rights
+            return principal.may(Operation.ALTER)
         case FetchSnapshotRequest() if message.replica.node_id == CONSUMER_REPLICA_ID:
-            return Rights.READ in principal.rights
+            return principal.may(Operation.READ, Resource(ResourceType.TOPIC, topic))
         case VersionsRequest():
             return True
         case _:

@@ -8,8 +8,9 @@ is derived from its name. No password is hashed here, since a credential has the
 A session has a lifetime if ``max_reauth_ms`` is set: after it, the connection must authenticate
 again, as the same user by the same mechanism, or is closed at its next request (KIP-368).
 
-The file is per node, as ``[access]`` is, and SIGHUP reloads it. The log is no place for it: its
-readers have READ, and a verifier in a record could be attacked offline by each of them.
+The file is per node, as ``[access]`` is, and SIGHUP reloads it. Where the node has a controller,
+the users of its log (AlterUserScramCredentials) authenticate, too, except those that the file has.
+A reader of that log has their verifiers, which can be attacked offline.
 
 Source: Kafka ``SaslServerAuthenticator``, ``ScramSaslServer``.
 """
@@ -27,7 +28,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
@@ -77,16 +78,37 @@ class SaslStateError(WireError, code="RAFTLOG_SASL_STATE"):
 # --- users ----------------------------------------------------------------------------------------
 
 
+class LogCredentials(Protocol):
+    """Credentials in a log."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has those that are committed."""
+
+    def find_credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        """Return the credential of a user, None if it has none of this mechanism."""
+
+
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Credentials by user and mechanism. ``challenge_key`` derives the salts of unknown users."""
+    """Credentials by user and mechanism. ``challenge_key`` derives the salts of unknown users;
+    ``log`` has the users that are not in the file."""
 
     credentials: Mapping[str, Mapping[str, ScramCredential]]
     challenge_key: bytes = field(repr=False)
+    log: LogCredentials | None = field(default=None, compare=False, repr=False)
 
     def find(self, mechanism: str, name: str) -> ScramCredential | None:
-        """Return the credential of a user, None if it has none of this mechanism."""
-        return self.credentials.get(name, {}).get(mechanism)
+        """Return the credential of a user, None if it has none of this mechanism. The file decides
+        about a user that it has."""
+        if name in self.credentials or self.log is None or not is_user_name(name):
+            return self.credentials.get(name, {}).get(mechanism)
+        return self.log.find_credential(mechanism, name)
+
+    @property
+    def are_complete(self) -> bool:
+        """Return whether those of the log are loaded."""
+        return self.log is None or self.log.is_ready
 
     def challenge_of(self, mechanism: str, name: str) -> ScramCredential:
         """Return a credential without a password, for the challenge of an unknown user."""
@@ -283,7 +305,8 @@ class SaslAuthenticator:
     def handle(self, request: Request[Any], now_s: float) -> tuple[bytes, str | None]:
         """Return the response to a SASL request, and why it failed, for the log; None: it did not.
 
-        Raises ``MalformedMessageError``.
+        Raises ``MalformedMessageError``, and ``SaslStateError`` while the user may be one of the
+        log whose records are not loaded.
         """
         is_handshake = request.header.api_key == ApiKey.SASL_HANDSHAKE
         kind: type[Any] = SaslHandshakeRequest if is_handshake else SaslAuthenticateRequest
@@ -321,6 +344,8 @@ class SaslAuthenticator:
                 next(self._exchange)
             answer = self._exchange.send(data)
         except (SaslExchangeError, StopIteration):
+            if not self._users().are_complete:  # a client does not repeat a refused authentication
+                raise SaslStateError(reason="the users in the log are not loaded yet") from None
             return _refusal(ErrorCode.sasl_authentication_failed, _REFUSED)
         if is_first:
             return SaslAuthenticateResponse(

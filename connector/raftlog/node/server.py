@@ -65,12 +65,12 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 class ListenerSocket:
     """Address to bind. ``tls`` is called for each connection, so that certificates can be reloaded;
     ``authenticate`` returns the principal of a certificate, or of a user that has authenticated by
-    SASL, None to refuse the connection. ``sasl`` begins the SASL of a connection."""
+    SASL, at an address, None to refuse the connection. ``sasl`` begins the SASL of a connection."""
 
     host: str
     port: int
     listener: Listener
-    authenticate: Callable[[ssl.SSLObject | None, str | None], Principal | None]
+    authenticate: Callable[[ssl.SSLObject | None, str | None, str], Principal | None]
     sasl: Callable[[], SaslAuthenticator] | None = None
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
 
@@ -244,11 +244,11 @@ class Server:
         def authenticate(transport: asyncio.Transport) -> Principal | None:
             nonlocal is_known
             user = None if sasl is None else sasl.user
-            principal = listener_socket.authenticate(transport.get_extra_info("ssl_object"), user)
-            if is_known or (sasl is not None and principal is not None):
-                is_known = True
+            ssl_object = transport.get_extra_info("ssl_object")
+            principal = listener_socket.authenticate(ssl_object, user, host)
+            was_known, is_known = is_known, True
+            if was_known or (sasl is not None and principal is not None):
                 return principal  # for needs_reauthentication, or until SASL
-            is_known = True
             return self._admit(entered, principal, where)
 
         sasl = None if listener_socket.sasl is None else listener_socket.sasl()
@@ -301,6 +301,9 @@ class Server:
         if principal is None:
             self._log_refused(where, "the peer is not authenticated")
             return None
+        if not principal.is_decided:
+            self._log_refused(where, "the ACLs of the log are not loaded yet")
+            return None
         refusal = self.quotas.admit(entered, principal)
         if refusal is not None:
             self._refuse(refusal, where)
@@ -319,7 +322,7 @@ class Server:
         """Return the limit of a request: small, unless the principal may append, replicate or
         administer."""
         limits = self._limits
-        sends_much = principal.rights & (Rights.APPEND | Rights.VOTE | Rights.ADMIN)
+        sends_much = principal.possible_rights & (Rights.APPEND | Rights.VOTE | Rights.ADMIN)
         return limits.frame_bytes_max if sends_much else limits.stranger_frame_bytes_max
 
     def _memory_of(self, principal: Principal) -> MemoryPool:

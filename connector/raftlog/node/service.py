@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from raftlog.limits import WIRE_ELEMENTS_MAX
 from raftlog.log.writing.properties import LogConfig
 from raftlog.wire import NO_FEATURES, Api, ApiKey, Features
 
-from .access import Principal
+from .access import Authorizer, Principal
 from .config import NodeConfig
 from .raft_client import RaftClient, RaftListener
 from .request import Request
+from .sasl import LogCredentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,10 @@ class RequestHandler:
     others."""
 
 
+class LogAccess(Authorizer, LogCredentials, Protocol):
+    """ACLs and credentials in the log."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """State machine of a node's log, and its request handlers by API key."""
@@ -73,31 +78,36 @@ class Service:
     warnings: Callable[[], Sequence[str]] = lambda: ()
     """What an operator should know, for responses to DescribeQuorum requests."""
     owns_log: bool = False
+    access: LogAccess | None = None
+    """ACLs and credentials in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
     """What a node offers to a service, for use on its event loop.
 
-    ``log_config``: the current settings of the log. ``sync_snapshot``: runs the sync of a snapshot
-    in another thread, then calls its second argument, with the error, on the event loop.
-    ``ask_leader``: sends a request to the leader's listener for voters, and returns its response,
-    of the class of the third argument; raises ``OSError``, ``EOFError`` and ``WireError``.
-    ``forwarded_principal``: the principal of a request that another node has authenticated and
-    forwarded, by that node's principal and the name. ``forwarded_audit``: logs a forwarded request
-    in the audit log, by both principals, the name of its API and its arguments (as
-    ``AuditLog.answered``); the function that it returns logs the response. ``token_secret``: secret
-    key of delegation tokens, None without one. ``log_line``: logs an event with its level and a
-    text.
+    ``log_config``: the current settings of the log. ``high_watermark``: of the log, None if it is
+    unknown. ``reauthenticate``: closes connections whose credentials have changed.
+    ``sync_snapshot``: runs the sync of a snapshot in another thread, then calls its second
+    argument, with the error, on the event loop. ``ask_leader``: sends a request to the leader's
+    listener for voters, and returns its response, of the class of the third argument; raises
+    ``OSError``, ``EOFError`` and ``WireError``. ``forwarded_principal``: the principal of a request
+    that another node has authenticated and forwarded, by that node's principal, the name, and the
+    client's address. ``forwarded_audit``: logs a forwarded request in the audit log, by both
+    principals, the name of its API and its arguments (as ``AuditLog.answered``); the function that
+    it returns logs the response. ``token_secret``: secret key of delegation tokens, None without
+    one. ``log_line``: logs an event with its level and a text.
     """
 
     config: NodeConfig
     log_config: Callable[[], LogConfig]
     cluster_id: str
     log: RaftClient
+    high_watermark: Callable[[], int | None]
+    reauthenticate: Callable[[], int]
     sync_snapshot: Callable[[Callable[[], None], Callable[[Exception | None], None]], None]
     ask_leader: Callable[[ApiKey, object, type[Any]], Awaitable[Any]]
-    forwarded_principal: Callable[[Principal, str], Principal]
+    forwarded_principal: Callable[[Principal, str, str], Principal]
     forwarded_audit: Callable[[Principal, Principal, str, object | None], Callable[[object], None]]
     token_secret: str | None = field(repr=False)
     log_line: Callable[[str, str, str], None]

@@ -25,8 +25,10 @@ from raftlog.node.config import NodeConfig
 from raftlog.node.formatting import random_id
 from raftlog.node.request import Request
 from raftlog.node.service import Figure, NodeContext, RequestHandler, Service
+from raftlog.types import Operation, Resource
 from raftlog.wire import APIS, CONTROLLER_APIS, Api, ApiKey, Listener
 from raftlog.wire.log_identity import int16, port
+from raftlog.wire.sasl import ScramCredential
 from raftlog_state.controller_apis import (
     ELEMENTS_MAX,
     HANDLERS,
@@ -40,8 +42,10 @@ from raftlog_state.controller_apis.registration import (
     ControllerRegistrationManager,
     registration_request,
 )
-from raftlog_state.publishing import PublishingLoader, SnapshotGenerator
+from raftlog_state.enums import SCRAM_MECHANISMS
+from raftlog_state.publishing import AccessPublisher, PublishingLoader, SnapshotGenerator
 
+_SCRAM_NUMBERS: Final = {name: number for number, name in SCRAM_MECHANISMS.items()}
 _PLAINTEXT: Final = 0
 _SSL: Final = 1
 """Kafka's ``SecurityProtocol``."""
@@ -109,13 +113,38 @@ def create_controller(node: NodeContext) -> Service:
     )
 
 
+class _LogAccess:
+    """ACLs and credentials of a node's log, as the node uses them."""
+
+    def __init__(self, publisher: AccessPublisher) -> None:
+        self._publisher: Final = publisher
+
+    @property
+    def is_ready(self) -> bool:
+        return self._publisher.is_ready
+
+    def authorize(
+        self, principal: str, host: str, operation: Operation, resource: Resource
+    ) -> bool | None:
+        return self._publisher.authorize(principal, host, operation, resource)
+
+    def allowed_operations(self, principal: str, host: str) -> set[Operation]:
+        return self._publisher.allowed_operations(principal, host)
+
+    def find_credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        row = self._publisher.find_credential(_SCRAM_NUMBERS.get(mechanism, 0), user)
+        if row is None:
+            return None
+        return ScramCredential(row.salt, row.iterations, row.stored_key, row.server_key)
+
+
 def create_publishers(node: NodeContext) -> Service:
     """Return the publishers of a node whose log has metadata."""
-    lines = ControllerLines(node.log_line, "metadata")
+    lines, loop = ControllerLines(node.log_line, "metadata"), asyncio.get_running_loop()
     generator = SnapshotGenerator(
         node.log,
         time_ms=lambda: time.monotonic_ns() // 1_000_000,
-        schedule=asyncio.get_running_loop().call_soon,
+        schedule=loop.call_soon,
         sync=node.sync_snapshot,
         listener=lines,
         bytes_max=node.config.snapshots.bytes_max,
@@ -123,8 +152,18 @@ def create_publishers(node: NodeContext) -> Service:
         skips_rejected=node.config.snapshots.skip_rejected,
     )
     loader = PublishingLoader(lines, [generator])
+    access = None
+    if node.config.controller is not None:
+        publisher = AccessPublisher(
+            high_watermark=node.high_watermark,
+            has_failed=lambda: loader.failure is not None,
+            credentials_changed=partial(loop.call_soon, node.reauthenticate),
+        )
+        loader.install(publisher)
+        access = _LogAccess(publisher)
     service = Service(
         listener=loader,
+        access=access,
         figures=partial(_metadata_figures, loader, generator),
         warnings=partial(_metadata_warnings, node.config.node_id, loader, generator),
     )

@@ -19,6 +19,7 @@ from kio.schema.describe_acls.v3 import request as describe_requests
 from kio.schema.describe_acls.v3 import response as describe_responses
 from kio.schema.errors import ErrorCode
 
+from raftlog.types import Operation
 from raftlog.wire.log_identity import duration, int8
 from raftlog_state.controller import ApiException
 from raftlog_state.controller.acls import (
@@ -44,7 +45,7 @@ _UNAUTHORIZED = ErrorCode.cluster_authorization_failed
 async def handle_create_acls(
     controller: HostedController, request: _Create
 ) -> create_responses.CreateAclsResponse:
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.ALTER):
         return refuse_create_acls(request, _UNAUTHORIZED, None)
     bindings = [
         AclBinding(
@@ -85,7 +86,7 @@ def _created(
 async def handle_delete_acls(
     controller: HostedController, request: _Delete
 ) -> delete_responses.DeleteAclsResponse:
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.ALTER):
         return refuse_delete_acls(request, _UNAUTHORIZED, None)
     filters = await map_in_steps(_filter, request.body.filters)
     await controller.check_active("deleteAcls")
@@ -139,7 +140,7 @@ def _filter_result(
 async def handle_describe_acls(
     controller: HostedController, request: _Describe
 ) -> describe_responses.DescribeAclsResponse:
-    if not request.principal.may_describe:
+    if not request.principal.may(Operation.DESCRIBE):
         return refuse_describe_acls(request, _UNAUTHORIZED, None)
     (rows,) = await _search(controller, "describeAcls", [_filter(request.body)])
     if isinstance(rows, ApiException):

@@ -25,6 +25,7 @@ from kio.schema.types import ProducerId
 from kio.schema.unregister_broker.v0 import request as unregister_requests
 from kio.schema.unregister_broker.v0 import response as unregister_responses
 
+from raftlog.types import Operation
 from raftlog.wire.log_identity import duration, int32, int64, uuid_text
 from raftlog_state.controller import PendingState
 from raftlog_state.controller.broker_control import BrokerHeartbeatReply
@@ -150,7 +151,7 @@ def refuse_broker_heartbeat(
 async def handle_unregister_broker(
     controller: HostedController, request: _Unregister
 ) -> unregister_responses.UnregisterBrokerResponse:
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.ALTER):
         return refuse_unregister_broker(request, _UNAUTHORIZED, None)
     broker_id = int(request.body.broker_id)
 

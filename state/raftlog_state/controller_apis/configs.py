@@ -32,7 +32,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as alter_requests
 from kio.schema.incremental_alter_configs.v1 import response as alter_responses
 
-from raftlog.types import CLUSTER_METADATA_TOPIC
+from raftlog.types import CLUSTER, CLUSTER_METADATA_TOPIC, Operation, Resource, ResourceType
 from raftlog.wire.log_identity import duration, int8
 from raftlog_state.controller import ApiException, ControllerState, PendingState
 from raftlog_state.controller.configs import (
@@ -178,10 +178,17 @@ def _resource(one: Any) -> ConfigResource:
 def _refused_before(resources: Iterable[Any], principal: Principal) -> _Refusals:
     """Return the refusals that do not depend on the state."""
     refused: _Refusals = {}
-    if not principal.may_administer:
-        for one in resources:
-            refused[_resource(one)] = unauthorized(_UNAUTHORIZED.get(int(one.resource_type)))
+    for one in map(_resource, resources):
+        if not principal.may(Operation.ALTER_CONFIGS, _acl_resource(one)):
+            refused[one] = unauthorized(_UNAUTHORIZED.get(one.resource_type))
     return refused | _repeated(resources)
+
+
+def _acl_resource(one: ConfigResource) -> Resource:
+    """Return the resource whose ACLs decide about configs (Kafka: ``ControllerApis``)."""
+    if one.resource_type == TOPIC:
+        return Resource(ResourceType.TOPIC, one.name)
+    return Resource(ResourceType.GROUP, one.name) if one.resource_type == GROUP else CLUSTER
 
 
 def _repeated(resources: Iterable[Any]) -> _Refusals:
@@ -309,7 +316,7 @@ def _described_log(
     settings: Mapping[str, str],
 ) -> describe_responses.DescribeConfigsResult:
     """Describe the log itself, whose topic is not in the metadata."""
-    if not principal.may_describe:
+    if not principal.may(Operation.DESCRIBE_CONFIGS, _acl_resource(_LOG)):
         return _result(one, *code_and_message(unauthorized(_UNAUTHORIZED[TOPIC])), ())
     names = one.configuration_keys
     return _result(
@@ -339,9 +346,10 @@ def _described(
     state: ControllerState,
 ) -> describe_responses.DescribeConfigsResult:
     try:
-        if not principal.may_describe:
-            raise unauthorized(_UNAUTHORIZED.get(int(one.resource_type)))
-        entries = list(effective_configs(_resource(one), state))
+        resource = _resource(one)
+        if not principal.may(Operation.DESCRIBE_CONFIGS, _acl_resource(resource)):
+            raise unauthorized(_UNAUTHORIZED.get(resource.resource_type))
+        entries = list(effective_configs(resource, state))
     except ApiException as error:
         return _result(one, *code_and_message(error), ())
     names = None if one.configuration_keys is None else set(one.configuration_keys)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
@@ -60,9 +61,6 @@ _APIS: Final[Mapping[int, Api]] = {
 
 PAUSE_MS: Final = 100
 """Kafka: of ``NodeToControllerRequestThread`` while no controller is known."""
-
-_NO_ADDRESS: Final = bytes(4)
-"""The address of the client is not sent: rights do not depend on it."""
 
 _TOKEN_APIS: Final = (
     ApiKey.CREATE_DELEGATION_TOKEN,
@@ -120,7 +118,7 @@ async def forward_request(
     envelope = requests.EnvelopeRequest(
         request_data=request.frame,
         request_principal=encode_principal(request.principal.name),
-        client_host_address=_NO_ADDRESS,
+        client_host_address=ipaddress.ip_address(request.principal.host).packed,
     )
     try:
         async with asyncio.timeout(timeout_ms / 1_000):
@@ -166,6 +164,7 @@ async def handle_envelope(
         if body.request_principal is None:
             return refuse_envelope(request, ErrorCode.principal_deserialization_failure, None)
         name, is_token = parse_principal(body.request_principal)
+        host = str(ipaddress.ip_address(body.client_host_address))
         header = received.header
         handler = handlers[ApiKey(header.api_key)]
         if is_token and header.api_key in _TOKEN_APIS:
@@ -179,9 +178,9 @@ async def handle_envelope(
                 elements_max=ELEMENTS_MAX,
             ),
             version=header.api_version,
-            principal=controller.forwarded_principal(request.principal, name),
+            principal=controller.forwarded_principal(request.principal, name, host),
         )
-    except WireError:
+    except (WireError, ValueError):  # of the address
         return refuse_envelope(request, ErrorCode.invalid_request, None)
     ended = controller.forwarded_audit(
         request.principal,

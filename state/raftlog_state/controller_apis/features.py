@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v1 import response as responses_v1
 
+from raftlog.types import Operation
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import duration
 from raftlog_state.controller import ApiException
@@ -30,7 +31,7 @@ async def handle_update_features(
     controller: HostedController, request: _Update
 ) -> latest_schemas.UpdateFeaturesResponse:
     body = request.body
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.ALTER):
         return refuse_update_features(request, ErrorCode.cluster_authorization_failed, None)
 
     updates = [_update(one, request.version) for one in body.feature_updates]

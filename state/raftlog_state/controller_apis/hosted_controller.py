@@ -84,7 +84,7 @@ class HostedController:
         bootstrap_features: levels of a new cluster, written to an empty log.
         log_configs: names and values of the settings of the log itself.
         forwarded_principal: the principal of a request that a broker has authenticated and
-            forwarded, by the broker's principal and the name.
+            forwarded, by the broker's principal, the name, and the client's address.
         forwarded_audit: logs such a request in the node's audit log, by both principals, the name
             of its API and its arguments; the function that it returns logs the response.
         token_secret: key of the HMACs of delegation tokens; None: they are disabled.
@@ -100,7 +100,7 @@ class HostedController:
         listener: ControllerListener,
         bootstrap_features: Mapping[str, int],
         log_configs: Callable[[], Mapping[str, str]],
-        forwarded_principal: Callable[[Any, str], Principal],
+        forwarded_principal: Callable[[Any, str, str], Principal],
         forwarded_audit: ForwardedAudit = _no_audit,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         token_secret: str | None = None,

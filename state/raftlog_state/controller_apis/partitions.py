@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_partition_reassignments.v0 import request as list_requests
 from kio.schema.list_partition_reassignments.v0 import response as list_responses
 
+from raftlog.types import Operation
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import duration, int8, int32, name, node, uuid_text
 from raftlog_state.controller import ApiException, ControllerState
@@ -131,7 +132,7 @@ async def handle_alter_partition_reassignments(
     controller: HostedController, request: _Reassign
 ) -> reassign_responses.AlterPartitionReassignmentsResponse:
     body = request.body
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.ALTER):
         return refuse_alter_partition_reassignments(request, _UNAUTHORIZED, None)
     wanted = [
         Reassignment(
@@ -187,7 +188,7 @@ def _reassigned(
 async def handle_list_partition_reassignments(
     controller: HostedController, request: _List
 ) -> list_responses.ListPartitionReassignmentsResponse:
-    if not request.principal.may_describe:
+    if not request.principal.may(Operation.DESCRIBE):
         return refuse_list_partition_reassignments(request, _UNAUTHORIZED, None)
     topics, event = request.body.topics, "listPartitionReassignments"
     if topics is None:
@@ -241,7 +242,7 @@ async def handle_elect_leaders(
     controller: HostedController, request: _Elect
 ) -> election_responses.ElectLeadersResponse:
     body = request.body
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.ALTER):
         return refuse_elect_leaders(request, _UNAUTHORIZED, None)
     election = _ELECTIONS.get(int(body.election_type))
     if election is None:

@@ -15,6 +15,7 @@ from kio.schema.describe_client_quotas.v1 import response as describe_responses
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import f64
 
+from raftlog.types import Operation
 from raftlog.wire.log_identity import duration
 from raftlog_state.controller.quotas import (
     QuotaAlteration,
@@ -37,7 +38,7 @@ _UNAUTHORIZED = ErrorCode.cluster_authorization_failed
 async def handle_alter_client_quotas(
     controller: HostedController, request: _Alter
 ) -> alter_responses.AlterClientQuotasResponse:
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.ALTER_CONFIGS):
         return refuse_alter_client_quotas(request, _UNAUTHORIZED, None)
     alterations = [
         QuotaAlteration(
@@ -87,7 +88,7 @@ def _altered(
 async def handle_describe_client_quotas(
     controller: HostedController, request: _Describe
 ) -> describe_responses.DescribeClientQuotasResponse:
-    if not request.principal.may_describe:
+    if not request.principal.may(Operation.DESCRIBE_CONFIGS):
         return refuse_describe_client_quotas(request, _UNAUTHORIZED, None)
     components = [
         QuotaComponent(one.entity_type, int(one.match_type), one.match)

@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeVar
 from kio.schema.errors import ErrorCode
 
 from raftlog.errors import RaftlogError
+from raftlog.types import CLUSTER, Operation, Resource
 from raftlog.wire.log_identity import milliseconds
 from raftlog_state.controller import ApiException
 
@@ -41,10 +42,16 @@ class Principal(Protocol):
     def name(self) -> str: ...
 
     @property
-    def may_describe(self) -> bool: ...
+    def host(self) -> str:
+        """Address of the client, as Kafka's ACLs have it."""
+        ...
 
-    @property
-    def may_administer(self) -> bool: ...
+    def may(
+        self, operation: Operation, resource: Resource = CLUSTER, *, is_sensitive: bool = False
+    ) -> bool:
+        """Return whether an operation on a resource is allowed. Without an ACL about it, what
+        ``is_sensitive`` is described to administrators only."""
+        ...
 
     @property
     def may_have_tokens(self) -> bool:
@@ -113,5 +120,5 @@ _UNAUTHORIZED: Final = {
 def unauthorized(code: ErrorCode | None = None) -> ApiException:
     """Return the refusal of a principal without the right; None: for the cluster."""
     code = ErrorCode.cluster_authorization_failed if code is None else code
-    remedy = "grant the right in [access] of the node's configuration"
+    remedy = "grant the right by an ACL, or in [access] of the node's configuration"
     return ApiException("the request", _UNAUTHORIZED[code], remedy, code)

@@ -14,6 +14,7 @@ from kio.schema.describe_user_scram_credentials.v0 import request as describe_re
 from kio.schema.describe_user_scram_credentials.v0 import response as describe_responses
 from kio.schema.errors import ErrorCode
 
+from raftlog.types import Operation
 from raftlog.wire.log_identity import duration, int8, int32
 from raftlog_state.controller import ApiException
 from raftlog_state.controller.scram import (
@@ -36,7 +37,7 @@ _UNAUTHORIZED = ErrorCode.cluster_authorization_failed
 async def handle_alter_user_scram_credentials(
     controller: HostedController, request: _Alter
 ) -> alter_responses.AlterUserScramCredentialsResponse:
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.ALTER):
         return refuse_alter_user_scram_credentials(request, _UNAUTHORIZED, None)
     deletions = [ScramDeletion(one.name, int(one.mechanism)) for one in request.body.deletions]
     upsertions = [
@@ -81,7 +82,7 @@ def _altered(
 async def handle_describe_user_scram_credentials(
     controller: HostedController, request: _Describe
 ) -> describe_responses.DescribeUserScramCredentialsResponse:
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.DESCRIBE, is_sensitive=True):
         return refuse_describe_user_scram_credentials(request, _UNAUTHORIZED, None)
     name, users = "describeUserScramCredentials", [one.name for one in request.body.users or ()]
     found: dict[str, dict[int, int] | ApiException] = {}

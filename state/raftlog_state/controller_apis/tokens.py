@@ -22,6 +22,7 @@ from kio.schema.renew_delegation_token.v2 import request as renew_requests
 from kio.schema.renew_delegation_token.v2 import response as renew_responses
 from kio.static.primitive import TZAware
 
+from raftlog.types import Operation, Resource, ResourceType
 from raftlog.wire.log_identity import duration, int64, milliseconds
 from raftlog_state.controller.tokens import DelegationToken
 from raftlog_state.image import TokenRow
@@ -57,7 +58,9 @@ async def handle_create_delegation_token(
     requester, owner = principal_text(principal.name), None
     if body.owner_principal_name:
         owner = f"{body.owner_principal_type or USER}:{body.owner_principal_name}"
-        if owner != requester and not principal.may_administer:
+        if owner != requester and not principal.may(
+            Operation.CREATE_TOKENS, Resource(ResourceType.USER, owner)
+        ):
             code = ErrorCode.delegation_token_authorization_failed
             return refuse_create_delegation_token(request, code, None)
     token = await controller.write(

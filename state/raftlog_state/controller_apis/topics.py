@@ -20,7 +20,7 @@ from kio.schema.delete_topics.v6 import response as delete_responses
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
-from raftlog.types import CLUSTER_METADATA_TOPIC
+from raftlog.types import CLUSTER_METADATA_TOPIC, Operation, Resource, ResourceType
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import duration, int8, int16, int32, name, uuid_or_none, uuid_text
 from raftlog_state.controller import (
@@ -44,7 +44,7 @@ from raftlog_state.records import is_secret_config
 
 from .configs import effective_configs
 from .hosted_controller import HostedController
-from .requests import ControllerRequest, code_and_message, timeout_ms
+from .requests import ControllerRequest, Principal, code_and_message, timeout_ms, unauthorized
 
 IDS_FROM: Final = 6
 """First version of DeleteTopics with topic ids."""
@@ -60,7 +60,8 @@ async def handle_create_topics(
     controller: HostedController,
     request: ControllerRequest[create_requests.CreateTopicsRequest],
 ) -> create_responses.CreateTopicsResponse:
-    body = request.body
+    body, may = request.body, request.principal.may
+    may_create_all = may(Operation.CREATE)
     counts = Counter(topic.name for topic in body.topics)
     topics = {topic.name: topic for topic in body.topics}
     refused: list[_CreateResult] = []
@@ -70,7 +71,7 @@ async def handle_create_topics(
         elif topic_name == CLUSTER_METADATA_TOPIC:
             code = ErrorCode.invalid_topic_exception
             reason = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
-        elif not request.principal.may_administer:
+        elif not (may_create_all or may(Operation.CREATE, _topic_resource(topic_name))):
             code, reason = ErrorCode.topic_authorization_failed, ""
         else:
             continue
@@ -83,7 +84,8 @@ async def handle_create_topics(
         )
         results = []
         for topic in topics.values():
-            results.append((yield from _create(topic, state)))
+            shows_configs = may(Operation.DESCRIBE_CONFIGS, _topic_resource(topic.name))
+            results.append((yield from _create(topic, state, shows_configs=shows_configs)))
             yield from state.pause()
         return results
 
@@ -101,7 +103,7 @@ async def handle_create_topics(
 
 
 def _create(
-    topic: create_requests.CreatableTopic, state: PendingState
+    topic: create_requests.CreatableTopic, state: PendingState, *, shows_configs: bool
 ) -> Generator[None, None, _CreateResult]:
     try:
         yield from write_change_in_steps(_create_change(topic), state)
@@ -110,6 +112,15 @@ def _create(
     row = state.current.topic(topic.name)
     assert row is not None, "it was created"
     partitions = state.current.partitions(row.topic_id)
+    if not shows_configs:
+        return _CreateResult(
+            name=topic.name,
+            topic_id=uuid_or_none(row.topic_id),
+            error_code=ErrorCode.none,
+            error_message=None,
+            topic_config_error_code=int16(ErrorCode.topic_authorization_failed),
+            configs=(),
+        )
     return _CreateResult(
         name=topic.name,
         topic_id=uuid_or_none(row.topic_id),
@@ -195,12 +206,17 @@ async def handle_delete_topics(
     controller: HostedController,
     request: ControllerRequest[latest_schemas.DeleteTopicsRequest],
 ) -> delete_responses.DeleteTopicsResponse:
-    if not request.principal.may_administer:
-        return refuse_delete_topics(request, ErrorCode.topic_authorization_failed, None)
     wanted = _topics_to_delete(request)
+    may = request.principal.may
+    if all(
+        one is not None
+        and not (may(Operation.DELETE) or may(Operation.DELETE, _topic_resource(one)))
+        for one, _ in wanted
+    ):
+        return refuse_delete_topics(request, ErrorCode.topic_authorization_failed, None)
     responses = await controller.write_in_steps(
         "deleteTopics",
-        lambda state: _delete_all(wanted, state),
+        lambda state: _delete_all(wanted, state, request.principal),
         timeout_ms=timeout_ms(request.body.timeout),
     )
     return delete_responses.DeleteTopicsResponse(
@@ -232,10 +248,14 @@ def _topics_to_delete(
 
 
 def _delete_all(
-    wanted: Sequence[tuple[TopicName | None, uuid.UUID | None]], state: PendingState
+    wanted: Sequence[tuple[TopicName | None, uuid.UUID | None]],
+    state: PendingState,
+    principal: Principal,
 ) -> Generator[None, None, list[_DeleteResult]]:
-    """Delete topics by name or id; a topic that is named twice is not deleted."""
-    counts = Counter(wanted)
+    """Delete topics by name or id; a topic that is named twice is not deleted. A topic that the
+    principal may not describe is not named, and whether there is one of a name is not shown."""
+    counts, may = Counter(wanted), principal.may
+    may_delete_all = may(Operation.DELETE)
     found: list[tuple[TopicName | None, uuid.UUID | None, TopicRow | ApiException]] = []
     for topic, topic_id in counts:
         at: TopicRow | ApiException | None
@@ -248,13 +268,19 @@ def _delete_all(
             at = _refusal(INVALID_REQUEST, f"Duplicate topic {what}.")
         elif topic is not None:
             at = state.current.topic(topic)
-            if at is None:
+            if not (may_delete_all or may(Operation.DELETE, _topic_resource(topic))):
+                at = unauthorized(ErrorCode.topic_authorization_failed)
+            elif at is None:
                 reason = "This server does not host this topic-partition."
                 at = _refusal(UNKNOWN_TOPIC_OR_PARTITION, reason)
         else:
             at = state.current.find(TopicRow, uuid_text(topic_id))
             if at is None:
                 at = _refusal(UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            elif not (may_delete_all or may(Operation.DELETE, _topic_resource(at.name))):
+                if may(Operation.DESCRIBE, _topic_resource(at.name)):
+                    topic = name(at.name)
+                at = unauthorized(ErrorCode.topic_authorization_failed)
         found.append((topic, topic_id, at))
     by_id = Counter(at.topic_id for _, _, at in found if isinstance(at, TopicRow))
     results = []
@@ -279,6 +305,10 @@ def _delete_result(
     return _DeleteResult(name=topic, topic_id=topic_id, error_code=code, error_message=message)
 
 
+def _topic_resource(topic: str) -> Resource:
+    return Resource(ResourceType.TOPIC, topic)
+
+
 def _refusal(code: int, reason: str) -> ApiException:
     return ApiException("the topic", reason, "correct the request", code)
 
@@ -290,10 +320,11 @@ async def handle_create_partitions(
     controller: HostedController,
     request: ControllerRequest[partition_requests.CreatePartitionsRequest],
 ) -> partition_responses.CreatePartitionsResponse:
-    body = request.body
-    if not request.principal.may_administer:
-        return refuse_create_partitions(request, ErrorCode.topic_authorization_failed, None)
+    body, may = request.body, request.principal.may
     counts = Counter(topic.name for topic in body.topics)
+    denied = {one for one in counts if not may(Operation.ALTER, _topic_resource(one))}
+    if len(denied) == len(counts):
+        return refuse_create_partitions(request, ErrorCode.topic_authorization_failed, None)
 
     def operation(
         state: PendingState,
@@ -302,6 +333,9 @@ async def handle_create_partitions(
         for topic in body.topics:
             if counts[topic.name] > 1:
                 found[topic.name] = _refusal(INVALID_REQUEST, "Duplicate topic name.")
+                continue
+            if topic.name in denied:
+                found[topic.name] = unauthorized(ErrorCode.topic_authorization_failed)
                 continue
             try:
                 yield from write_change_in_steps(_partitions_change(topic), state)

@@ -20,6 +20,7 @@ Nothing here depends on the node. Source: Kafka ``image.loader``, ``image.publis
 
 from __future__ import annotations
 
+from .access_publisher import AccessPublisher, AclIndex
 from .loader import MetadataLoaderMetrics, PublishingLoader
 from .metrics import ControllerMetadataMetrics, ControllerMetadataMetricsPublisher
 from .publisher import (
@@ -36,6 +37,8 @@ from .snapshot_generator import SnapshotEmitterMetrics, SnapshotGenerator
 from .watchdog import MetadataVersionWatchdog
 
 __all__ = [
+    "AccessPublisher",
+    "AclIndex",
     "ControllerMetadataMetrics",
     "ControllerMetadataMetricsPublisher",
     "LoaderListener",

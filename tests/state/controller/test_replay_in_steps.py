@@ -201,7 +201,7 @@ def in_the_middle_of_a_batch(
         listener=Listener(),
         bootstrap_features=new_cluster_features(),
         log_configs=dict,
-        forwarded_principal=lambda sender, _: sender,
+        forwarded_principal=lambda sender, _, _host: sender,
         rng=random.Random(0),
         time_us=time_us,
     )

@@ -70,7 +70,7 @@ class Hosted:
             listener=Listener(),
             bootstrap_features=new_cluster_features(),
             log_configs=dict,
-            forwarded_principal=lambda sender, _: sender,
+            forwarded_principal=lambda sender, _, _host: sender,
             session_timeout_ms=10**9,  # no writes of the maintenance during a test
             token_secret=self.token_secret,
         )

@@ -20,6 +20,7 @@ from tests.support.controller_nodes import (
 from tests.support.request_builder import newest, request, response_class
 
 from raftlog.node.access import ANONYMOUS, AccessTable, Principal, Rights, forwarded_principal
+from raftlog.types import Operation
 from raftlog.wire import (
     ApiKey,
     Listener,
@@ -340,20 +341,22 @@ def test_a_forwarded_request_has_the_rights_of_its_own_principal() -> None:
         name="broker", node_id=1, listener=Listener.VOTERS, rights=Rights.VOTE | Rights.DESCRIBE
     )
     admin = forwarded_principal(broker, "operator", access)
-    assert admin.may_administer
+    assert admin.may(Operation.ALTER)
     assert not admin.is_node
-    assert not forwarded_principal(broker, "viewer", access).may_administer
-    assert not forwarded_principal(broker, "stranger", access).may_describe
+    assert not forwarded_principal(broker, "viewer", access).may(Operation.ALTER)
+    assert not forwarded_principal(broker, "stranger", access).may(Operation.DESCRIBE)
     everyone = AccessTable(admin=("*",))
-    assert forwarded_principal(broker, "stranger", everyone).may_administer
+    assert forwarded_principal(broker, "stranger", everyone).may(Operation.ALTER)
     unauthenticated = forwarded_principal(broker, "ANONYMOUS", everyone)
-    assert not unauthenticated.may_describe, "a pattern matches authenticated names only"
+    assert not unauthenticated.may(Operation.DESCRIBE), "a pattern matches authenticated names only"
     named = AccessTable(describe=(ANONYMOUS,))
-    assert forwarded_principal(broker, "ANONYMOUS", named).may_describe
+    assert forwarded_principal(broker, "ANONYMOUS", named).may(Operation.DESCRIBE)
     all_rights = Rights.VOTE | Rights.ADMIN | Rights.DESCRIBE
     plain = Principal(name=ANONYMOUS, node_id=None, listener=Listener.VOTERS, rights=all_rights)
     found = forwarded_principal(plain, "stranger", AccessTable())
-    assert found.may_administer, "without TLS every client has the rights of the listener"
+    assert found.may(Operation.ALTER), "without TLS every client has the rights of the listener"
+    found = forwarded_principal(plain, "stranger", AccessTable(), are_clients_known=True)
+    assert not found.may(Operation.DESCRIBE), "a standby has authenticated it"
     assert not found.is_node
 
 

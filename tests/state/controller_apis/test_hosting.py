@@ -101,7 +101,7 @@ def test_a_request_is_answered_when_its_records_are_committed() -> None:
             listener=Listener(),
             bootstrap_features=new_cluster_features(),
             log_configs=dict,
-            forwarded_principal=lambda sender, _: sender,
+            forwarded_principal=lambda sender, _, _host: sender,
         )
         node.register(controller)
         shared.elect(1)
@@ -196,7 +196,7 @@ def hosted_on(shared: SharedLog, listener: Listener) -> HostedController:
         listener=listener,
         bootstrap_features=new_cluster_features(),
         log_configs=dict,
-        forwarded_principal=lambda sender, _: sender,
+        forwarded_principal=lambda sender, _, _host: sender,
     )
     node.register(controller)
     return controller
@@ -479,7 +479,7 @@ def test_a_broker_may_have_more_partitions_than_one_request_has_records() -> Non
             listener=Listener(),
             bootstrap_features=new_cluster_features(),
             log_configs=dict,
-            forwarded_principal=lambda sender, _: sender,
+            forwarded_principal=lambda sender, _, _host: sender,
             session_timeout_ms=80,
             time_us=lambda: now_us,
         )

@@ -24,7 +24,7 @@ from kio.schema.list_offsets.v11.request import ListOffsetsRequest
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
 from raftlog.limits import WIRE_ELEMENTS_MAX
-from raftlog.node.access import Principal
+from raftlog.node.access import Principal, Rights
 from raftlog.node.audit import NO_AUDIT, AuditLog
 from raftlog.node.raft_node import RaftNode
 from raftlog.node.request import INTERNAL_ERROR, Request
@@ -213,5 +213,5 @@ class ClientApis:
 
 def _elements_max(handler: RequestHandler, principal: Principal) -> int:
     """Return the limit of a request's array elements: small without a right, like its frame."""
-    is_known = principal.may_administer or principal.is_node
+    is_known = principal.possible_rights & (Rights.ADMIN | Rights.VOTE)
     return handler.elements_max if is_known else min(handler.elements_max, WIRE_ELEMENTS_MAX)

@@ -23,7 +23,7 @@ from kio.schema.types import TopicName
 from raftlog.node.request import Request
 from raftlog.quorum.progress import ReplicaProgress
 from raftlog.quorum.roles import Leader
-from raftlog.types import CLUSTER_METADATA_TOPIC, ReplicaKey
+from raftlog.types import CLUSTER_METADATA_TOPIC, Operation, ReplicaKey
 from raftlog.wire import Listener
 from raftlog.wire.log_identity import (
     PARTITION,
@@ -59,7 +59,7 @@ async def handle_describe_cluster(
     if request.version < _TYPES_FROM and Listener.CLIENTS not in principal.listener:
         kind = _CONTROLLERS
     error, text = ErrorCode.none, None
-    if not principal.may_describe:
+    if not principal.possible_rights:  # as of Kafka's brokers: for all that it serves
         error = ErrorCode.cluster_authorization_failed
     elif kind not in _LISTENERS:
         error, text = ErrorCode.unsupported_endpoint_type, f"unsupported endpoint type {kind}"
@@ -119,7 +119,7 @@ async def handle_describe_quorum(
     cache: MetadataCache, request: _Request
 ) -> responses.DescribeQuorumResponse:
     role = cache.core.role
-    if not request.principal.may_describe:
+    if not request.principal.may(Operation.DESCRIBE):
         return _quorum_error(ErrorCode.cluster_authorization_failed)
     if not _is_own_log(cache, request):
         return responses.DescribeQuorumResponse(

@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal
 from raftlog.node.request import Request
+from raftlog.types import Operation
 from raftlog.wire.log_identity import duration, int8
 
 from .metadata_cache import MetadataCache
@@ -95,11 +96,11 @@ def _error(
     cache: MetadataCache, principal: Principal, resource: requests.DescribeConfigsResource
 ) -> tuple[ErrorCode, str | None]:
     match resource.resource_type:
-        case _Resource.TOPIC if not principal.may_describe:
+        case _Resource.TOPIC if not principal.may(Operation.DESCRIBE_CONFIGS, cache.topic):
             return ErrorCode.topic_authorization_failed, None
         case _Resource.TOPIC:
             return cache.name_error(resource.resource_name), None
-        case _Resource.BROKER if not principal.may_describe:
+        case _Resource.BROKER if not principal.may(Operation.DESCRIBE_CONFIGS):
             return ErrorCode.cluster_authorization_failed, None
         case _Resource.BROKER if resource.resource_name in ("", str(cache.core.node_id)):
             return ErrorCode.none, None

@@ -30,10 +30,9 @@ from raftlog.limits import (
     BATCH_HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
 )
-from raftlog.node.access import Rights
 from raftlog.node.audit import AUTHORIZATION_ERRORS
 from raftlog.node.request import Request
-from raftlog.types import OffsetAndEpoch
+from raftlog.types import OffsetAndEpoch, Operation
 from raftlog.wire import (
     FetchedPartition,
     FetchedTopic,
@@ -170,7 +169,7 @@ class ConsumerFetch:
 
     def _error(self, part: _Part) -> ErrorCode:
         cache, partition = self._cache, part.partition
-        if Rights.READ not in self._request.principal.rights:
+        if not self._request.principal.may(Operation.READ, cache.topic):
             return ErrorCode.topic_authorization_failed
         error = cache.topic_error(part.topic.topic_id, part.topic.name, partition.partition)
         if error is ErrorCode.none:

@@ -25,6 +25,7 @@ from kio.schema.offset_fetch.v10 import response as responses
 from raftlog.append import NOT_AWAITED, AppendRequest, Failed, RequestResult
 from raftlog.errors import AppendUnknownError
 from raftlog.node.request import Request
+from raftlog.types import Operation, Resource, ResourceType
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node
 
@@ -78,7 +79,9 @@ def _coordinator(
     leader = cache.leader()
     error, text = ErrorCode.none, None
     match request.body.key_type:
-        case _Kind.GROUP if not request.principal.may_describe:
+        case _Kind.GROUP if not request.principal.may(
+            Operation.DESCRIBE, Resource(ResourceType.GROUP, key)
+        ):
             error = ErrorCode.group_authorization_failed
         case _Kind.GROUP if leader is None:
             error, text = ErrorCode.coordinator_not_available, "no leader is known"
@@ -148,7 +151,7 @@ async def handle_offset_fetch(
 
 async def _confirmed(cache: MetadataCache, request: _Request) -> ErrorCode:
     """Wait until the present log is committed, and this node is confirmed as leader."""
-    if not request.principal.may_describe:
+    if not request.principal.possible_rights:
         return ErrorCode.group_authorization_failed
     if not cache.is_leader:
         return ErrorCode.not_coordinator

@@ -25,6 +25,7 @@ from kio.schema.metadata.v13 import response as responses
 from kio.schema.types import BrokerId, TopicName
 
 from raftlog.node.request import Request
+from raftlog.types import Operation, Resource, ResourceType
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, node
 
@@ -63,18 +64,20 @@ async def handle_metadata(
 def _topics(
     cache: MetadataCache, request: _MetadataRequest
 ) -> tuple[responses.MetadataResponseTopic, ...]:
-    body, is_allowed = request.body, request.principal.may_describe
+    body = request.body
     if body.topics is None or (request.version == 0 and not body.topics):
+        is_allowed = request.principal.may(Operation.DESCRIBE, cache.topic)
         return (_found(cache, request),) if is_allowed else ()
-    return tuple(_topic(cache, request, topic, is_allowed) for topic in body.topics)
+    return tuple(_topic(cache, request, topic) for topic in body.topics)
 
 
 def _topic(
     cache: MetadataCache,
     request: _MetadataRequest,
     topic: requests.MetadataRequestTopic,
-    is_allowed: bool,
 ) -> responses.MetadataResponseTopic:
+    resource = cache.topic if topic.name is None else Resource(ResourceType.TOPIC, topic.name)
+    is_allowed = request.principal.may(Operation.DESCRIBE, resource)
     if topic.name is not None and topic.topic_id is None:
         error = cache.name_error(topic.name)
         if not _NAME.fullmatch(topic.name) or topic.name in (".", ".."):
@@ -143,9 +146,9 @@ async def handle_describe_topic_partitions(
     cache: MetadataCache, request: Request[topic_requests.DescribeTopicPartitionsRequest]
 ) -> topic_responses.DescribeTopicPartitionsResponse:
     body, own = request.body, cache.identity.topic
-    is_allowed = request.principal.may_describe
+    may = request.principal.may
     names = sorted({topic.name for topic in body.topics})
-    if not names and is_allowed:
+    if not names and may(Operation.DESCRIBE, cache.topic):
         names = [TopicName(own)]
     cursor = body.cursor
     if cursor is not None:
@@ -153,7 +156,13 @@ async def handle_describe_topic_partitions(
     return topic_responses.DescribeTopicPartitionsResponse(
         throttle_time=duration(0),
         topics=tuple(
-            _described_topic(cache, request, name, is_allowed=is_allowed) for name in names
+            _described_topic(
+                cache,
+                request,
+                name,
+                is_allowed=may(Operation.DESCRIBE, Resource(ResourceType.TOPIC, name)),
+            )
+            for name in names
         ),
     )
 

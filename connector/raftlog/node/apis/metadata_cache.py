@@ -7,7 +7,7 @@ is one topic with one partition; other topics and partitions get Kafka's error c
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,6 +21,7 @@ from raftlog.node.raft_node import RaftNode
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.quorum.voters import Endpoint
+from raftlog.types import CLUSTER, Operation, Resource, ResourceType
 from raftlog.wire import LeaderEndpoint, LogIdentity
 from raftlog.wire.log_identity import PARTITION, uuid_bytes, uuid_or_none
 
@@ -73,11 +74,16 @@ class MetadataCache:
     def core(self) -> QuorumCore:
         return self.raft_node.replica.core
 
+    @property
+    def topic(self) -> Resource:
+        """Return the log as a resource of ACLs."""
+        return Resource(ResourceType.TOPIC, self.identity.topic)
+
     def topic_operations(self, principal: Principal, *, is_requested: bool) -> int:
         """Return the authorized operations on the topic, as ``operations``."""
         if self.is_read_only:
             principal = replace(principal, rights=principal.rights & ~Rights.APPEND)
-        return operations(principal, is_requested=is_requested)
+        return operations(principal, is_requested=is_requested, resource=self.topic)
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -203,9 +209,26 @@ _OPERATIONS: Final = {
 cluster action 9, describe configs 10."""
 
 
-def operations(principal: Principal, *, is_requested: bool) -> int:
+_SUPPORTED: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
+    ResourceType.TOPIC: (
+        *(Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE, Operation.DELETE),
+        *(Operation.ALTER, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS),
+    ),
+    ResourceType.CLUSTER: (
+        *(Operation.CREATE, Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS),
+        *(Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE, Operation.ALTER),
+        Operation.DESCRIBE,
+    ),
+}
+"""Kafka: ``AclEntry.supportedOperations``."""
+
+
+def operations(principal: Principal, *, is_requested: bool, resource: Resource = CLUSTER) -> int:
     """Return the authorized operations as a bit set, or Kafka's constant if not requested."""
     if not is_requested:
         return NOT_REQUESTED
+    if principal.authorizer is not None:
+        may = (one for one in _SUPPORTED[resource.kind] if principal.may(one, resource))
+        return sum(1 << operation for operation in may)
     bits = {bit for right in principal.rights for bit in _OPERATIONS[right]}
     return sum(1 << bit for bit in bits)

@@ -29,6 +29,7 @@ from kio.schema.offset_for_leader_epoch.v4 import response as epoch_responses
 
 from raftlog.errors import LogError
 from raftlog.node.request import Request
+from raftlog.types import Operation, Resource, ResourceType
 from raftlog.wire.log_identity import duration, int32, int64
 
 from .metadata_cache import MetadataCache
@@ -99,7 +100,7 @@ def _find(
 ) -> _Found:
     timestamp = partition.timestamp
     error = cache.name_error(topic.name, partition.partition_index)
-    if not request.principal.may_describe:
+    if not request.principal.may(Operation.DESCRIBE, Resource(ResourceType.TOPIC, topic.name)):
         error = ErrorCode.topic_authorization_failed
     elif error is ErrorCode.none and timestamp < 0:
         is_known = request.version >= _NAMED_FROM.get(timestamp, request.version + 1)
@@ -178,7 +179,7 @@ def _epoch_end(
     partition: epoch_requests.OffsetForLeaderPartition,
 ) -> epoch_responses.EpochEndOffset:
     error = cache.name_error(topic.topic, partition.partition)
-    if not request.principal.may_describe:
+    if not request.principal.may(Operation.DESCRIBE, Resource(ResourceType.TOPIC, topic.topic)):
         error = ErrorCode.topic_authorization_failed
     if error is ErrorCode.none:
         error = cache.leader_error(partition.current_leader_epoch)

@@ -1,0 +1,222 @@
+"""ACLs and credentials of the committed image, and decisions about requests by ACLs.
+
+The rules are those of Kafka's ``StandardAuthorizer``:
+
+1. An ACL is about a request if its principal is that of the request or ``User:*``, its host the
+   client's or ``*``, and its pattern matches the resource: the same name or ``*`` (literal), or a
+   prefix of the name. (Kafka 4.3 does not find the ACLs of ``*`` for another name that begins with
+   an asterisk, DENY entries included. Here they are about every name.)
+2. A DENY is about its own operation, or about ALL of them. An ALLOW of READ, WRITE, DELETE or ALTER
+   allows DESCRIBE, too, and one of ALTER_CONFIGS allows DESCRIBE_CONFIGS.
+3. A DENY has precedence over every ALLOW. Without either there is no decision.
+
+Super users are not known here: they are in the node's configuration.
+
+Source: Kafka ``StandardAuthorizerData``, ``AclPublisher``, ``ScramPublisher``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from raftlog.types import Operation, Resource
+from raftlog_state.image import AclRow, Entity, MetadataImage, ScramRow
+
+from .publisher import LogDeltaManifest, Manifest, MetadataUpdate
+
+T = TypeVar("T")
+
+ALLOW: Final = 3
+LITERAL: Final = 3
+PREFIXED: Final = 4
+WILDCARD: Final = "*"
+WILDCARD_PRINCIPAL: Final = "User:*"
+
+_ALLOWED_BY: Final[Mapping[int, frozenset[int]]] = {
+    operation: frozenset((Operation.ALL, operation, *implying))
+    for operation, implying in (
+        *((one, ()) for one in Operation),
+        (
+            Operation.DESCRIBE,
+            (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+        ),
+        (Operation.DESCRIBE_CONFIGS, (Operation.ALTER_CONFIGS,)),
+    )
+}
+"""Operations of the ALLOW entries that allow an operation."""
+
+_Pattern = tuple[int, int, str, str]
+"""Type of the resource, type of the pattern, name, principal."""
+
+
+class AclIndex:
+    """ACLs by pattern and principal. A decision takes time for the lengths of prefixes in use, not
+    for the number of ACLs."""
+
+    def __init__(self, rows: Iterable[AclRow] = ()) -> None:
+        self._rows: dict[_Pattern, dict[str, AclRow]] = {}
+        self._prefix_lengths: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        """Number of prefixed ACLs by type of the resource and length of the prefix."""
+        self._allowed: defaultdict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
+        """Number of ALLOW entries by principal, host and operation."""
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: AclRow) -> None:
+        """Add an ACL that is not in the index."""
+        self._rows.setdefault(_pattern(row), {})[row.acl_id] = row
+        if row.pattern_type == PREFIXED:
+            self._prefix_lengths[row.resource_type][len(row.resource_name)] += 1
+        if row.permission == ALLOW:
+            self._allowed[row.principal][row.host, row.operation] += 1
+
+    def remove(self, row: AclRow) -> None:
+        """Remove an ACL that is in the index."""
+        rows = self._rows[_pattern(row)]
+        del rows[row.acl_id]
+        if not rows:
+            del self._rows[_pattern(row)]
+        if row.pattern_type == PREFIXED:
+            _decrement(self._prefix_lengths[row.resource_type], len(row.resource_name))
+        if row.permission == ALLOW:
+            _decrement(self._allowed[row.principal], (row.host, row.operation))
+            if not self._allowed[row.principal]:
+                del self._allowed[row.principal]
+
+    def authorize(
+        self, principal: str, host: str, operation: Operation, resource: Resource
+    ) -> bool | None:
+        """Return whether an operation is allowed (True) or denied; None: no ACL is about it."""
+        found: bool | None = None
+        for row in self._matching(principal, resource):
+            if row.host not in (WILDCARD, host):
+                continue
+            if row.permission == ALLOW:
+                if row.operation in _ALLOWED_BY[operation]:
+                    found = True
+            elif row.operation in (Operation.ALL, operation):
+                return False
+        return found
+
+    def allowed_operations(self, principal: str, host: str) -> set[Operation]:
+        """Return the operations that ACLs allow on at least one resource."""
+        found: set[Operation] = set()
+        for name in {principal, WILDCARD_PRINCIPAL}:
+            for at, number in self._allowed.get(name, ()):
+                if at not in (WILDCARD, host):
+                    continue
+                if number == Operation.ALL:
+                    return set(Operation)
+                if number in _ALLOWED_BY:
+                    found.add(Operation(number))
+        return found
+
+    def _matching(self, principal: str, resource: Resource) -> Iterator[AclRow]:
+        patterns = list(self._patterns(resource))
+        for one in {principal, WILDCARD_PRINCIPAL}:
+            for pattern_type, name in patterns:
+                yield from self._rows.get((resource.kind, pattern_type, name, one), {}).values()
+
+    def _patterns(self, resource: Resource) -> Iterator[tuple[int, str]]:
+        kind, name = resource
+        yield LITERAL, name
+        if name != WILDCARD:
+            yield LITERAL, WILDCARD
+        for length in self._prefix_lengths.get(kind, ()):
+            if length <= len(name):
+                yield PREFIXED, name[:length]
+
+
+class AccessPublisher:
+    """Metadata publisher with the ACLs and SCRAM credentials of the committed image.
+
+    Args:
+        high_watermark: of the log, None if it is unknown. The image is ready once it is that of the
+            high watermark: an earlier one may allow what has been revoked.
+        has_failed: returns whether the image has stopped to follow the log. Then everything is
+            denied, since a revoked right would stay.
+        credentials_changed: is called after an update with changes of credentials.
+    """
+
+    def __init__(
+        self,
+        *,
+        high_watermark: Callable[[], int | None],
+        has_failed: Callable[[], bool],
+        credentials_changed: Callable[[], object],
+    ) -> None:
+        self._index = AclIndex()
+        self._image = MetadataImage.empty()
+        self._high_watermark: Final = high_watermark
+        self._has_failed: Final = has_failed
+        self._credentials_changed: Final = credentials_changed
+        self._has_caught_up = False
+        self._is_complete = True
+        """False after an update that has failed: the next one builds the index again."""
+
+    @property
+    def name(self) -> str:
+        return "AccessPublisher"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether ACLs and credentials are those of the committed log."""
+        return self._has_caught_up and self._is_complete and not self._has_failed()
+
+    def authorize(
+        self, principal: str, host: str, operation: Operation, resource: Resource
+    ) -> bool | None:
+        """Return the decision of ``AclIndex.authorize``; deny everything until it is ready."""
+        if not self.is_ready:
+            return False
+        return self._index.authorize(principal, host, operation, resource)
+
+    def allowed_operations(self, principal: str, host: str) -> set[Operation]:
+        """Return the operations that ACLs allow on at least one resource."""
+        return self._index.allowed_operations(principal, host)
+
+    def find_credential(self, mechanism: int, user: str) -> ScramRow | None:
+        """Return the credential of a user; None without one, and until it is ready."""
+        return self._image.find(ScramRow, user, mechanism) if self.is_ready else None
+
+    def on_metadata_update(
+        self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
+    ) -> None:
+        """Apply the changes of an update, or replace all ACLs by those of a snapshot."""
+        is_delta = self._is_complete and isinstance(manifest, LogDeltaManifest)
+        self._is_complete, self._image = False, image
+        has_credentials = False
+        if not is_delta:
+            acls = image.map(Entity.ACL).values()
+            self._index = AclIndex(row for row in acls if isinstance(row, AclRow))
+        for changes in update.changes:
+            for change in changes.changes:
+                has_credentials |= change.entity is Entity.SCRAM
+                if is_delta and isinstance(change.before, AclRow):
+                    self._index.remove(change.before)
+                if is_delta and isinstance(change.after, AclRow):
+                    self._index.add(change.after)
+        self._is_complete = True
+        if not self._has_caught_up:
+            committed = self._high_watermark()
+            self._has_caught_up = committed is not None and image.offset + 1 >= committed
+        if has_credentials:
+            self._credentials_changed()
+
+    def on_controller_change(self, leader: object) -> None:
+        """Do nothing: what is committed does not depend on the leader."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _pattern(row: AclRow) -> _Pattern:
+    return row.resource_type, row.pattern_type, row.resource_name, row.principal
+
+
+def _decrement(counts: Counter[T], key: T) -> None:
+    counts[key] -= 1
+    if counts[key] <= 0:
+        del counts[key]

@@ -1,0 +1,302 @@
+"""ACLs and users in the log decide at the listeners of every node, also after a failover."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.support.controller_nodes import ControllerNodes, ask, controller_nodes, eventually
+from tests.support.request_builder import request
+from tests.support.sasl_client import authenticate, refused
+from tests.support.served_node import RawConnection, ServedNode
+
+from raftlog.node.sasl import no_users, with_password, write_users
+from raftlog.types import CLUSTER_METADATA_TOPIC, Operation, ResourceType
+from raftlog.wire import ApiKey
+from raftlog_state.cli.controller_node import create_controller, create_publishers
+
+pytestmark = pytest.mark.slow
+
+SERVICES = (create_controller, create_publishers)
+MECHANISM = "SCRAM-SHA-256"
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+DENIED = {
+    ErrorCode.topic_authorization_failed,
+    ErrorCode.cluster_authorization_failed,
+    ErrorCode.group_authorization_failed,
+}
+
+
+def acl(
+    kind: ResourceType,
+    name: str,
+    operation: Operation,
+    principal: str = "User:alice",
+    *,
+    is_denied: bool = False,
+    is_prefix: bool = False,
+) -> dict[str, Any]:
+    """Return an ACL as CreateAcls has it."""
+    return {
+        "resource_type": kind,
+        "resource_name": name,
+        "resource_pattern_type": 4 if is_prefix else 3,
+        "principal": principal,
+        "host": "127.0.0.1",
+        "operation": operation,
+        "permission_type": 2 if is_denied else 3,
+    }
+
+
+def codes(message: Any) -> Iterator[ErrorCode]:
+    for name in getattr(message, "__dataclass_fields__", ()):
+        value = getattr(message, name)
+        if isinstance(value, ErrorCode):
+            yield value
+        for one in value if isinstance(value, tuple) else ():
+            yield from codes(one)
+
+
+@dataclass
+class Cluster:
+    """Nodes with users, of which ``operator`` is a super user."""
+
+    nodes: ControllerNodes
+    audit: Path
+
+    async def connect(self, user: str, node: ServedNode, password: str = "") -> RawConnection:
+        connection = await node.connect()
+        await authenticate(connection, MECHANISM, user, password or f"password of {user}")
+        return connection
+
+    async def ask(
+        self, user: str, key: ApiKey, node: ServedNode | None = None, **fields: Any
+    ) -> Any:
+        at = await self.nodes.until_active() if node is None else node
+        return await ask(at, key, request(key, **fields), connect=lambda: self.connect(user, at))
+
+    async def allow(self, *acls: dict[str, Any]) -> None:
+        response = await self.ask("operator", ApiKey.CREATE_ACLS, creations=list(acls))
+        assert set(codes(response)) == {ErrorCode.none}
+
+    async def delete_all(self) -> None:
+        """Delete all ACLs."""
+        numbers = ("resource_type_filter", "pattern_type_filter", "operation", "permission_type")
+        texts = ("resource_name_filter", "principal_filter", "host_filter")
+        everything = {**dict.fromkeys(numbers, 1), **dict.fromkeys(texts)}
+        await self.ask("operator", ApiKey.DELETE_ACLS, filters=[everything])
+
+    async def is_allowed(
+        self, user: str, key: ApiKey, node: ServedNode | None = None, **fields: Any
+    ) -> bool:
+        return not DENIED & set(codes(await self.ask(user, key, node, **fields)))
+
+    async def until(self, user: str, key: ApiKey, node: ServedNode, *, allowed: bool) -> None:
+        """Wait until a node has replayed a change that has another effect on a request."""
+        async with asyncio.timeout(20):
+            while await self.is_allowed(user, key, node, **FIELDS.get(key, {})) is not allowed:
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def cluster(home: Path, count: int = 1) -> AsyncIterator[Cluster]:
+    users = no_users()
+    for name in ("operator", "alice", "reader"):
+        users = with_password(users, name, f"password of {name}")
+    path = str(home / "users.json")
+    write_users(users, path)
+    audit = home / "audit.log"
+    extra = f'[access]\nadmin = ["operator"]\nread = ["reader"]\n[audit]\nfile = "{audit}"\n'
+    async with controller_nodes(home, count, extra=extra, services=SERVICES, users=path) as nodes:
+        await nodes.until_active()
+        found = Cluster(nodes, audit)
+        for node in nodes.nodes:
+            await eventually(partial(is_ready, node))
+        yield found
+
+
+def access_of(node: ServedNode) -> Any:
+    return node.node.services[1].access
+
+
+def is_ready(node: ServedNode) -> bool:
+    return bool(access_of(node).is_ready)
+
+
+def has_user(node: ServedNode, user: str) -> bool:
+    return access_of(node).find_credential(MECHANISM, user) is not None
+
+
+def lacks_user(node: ServedNode, user: str) -> bool:
+    return not has_user(node, user)
+
+
+FIELDS: dict[ApiKey, dict[str, Any]] = {
+    ApiKey.METADATA: {"topics": [{"name": CLUSTER_METADATA_TOPIC}]},
+    ApiKey.LIST_OFFSETS: {
+        "topics": [{"name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
+    },
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: {
+        "topics": [{"topic": CLUSTER_METADATA_TOPIC, "partitions": [{"partition": 0}]}]
+    },
+    ApiKey.FIND_COORDINATOR: {"key_type": 0, "coordinator_keys": ["g"]},
+    ApiKey.OFFSET_FETCH: {"groups": [{"group_id": "g", "topics": []}]},
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": CLUSTER_METADATA_TOPIC}]},
+    ApiKey.DESCRIBE_QUORUM: {
+        "topics": [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
+    },
+    ApiKey.REMOVE_RAFT_VOTER: {
+        "cluster_id": None,
+        "voter_id": 77,
+        "voter_directory_id": uuid.UUID(int=77),
+    },
+    ApiKey.DESCRIBE_ACLS: {"operation": 1, "permission_type": 1, "pattern_type_filter": 1},
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {},
+}
+NEEDED: dict[ApiKey, tuple[ResourceType, str, Operation]] = {
+    **dict.fromkeys(
+        (
+            ApiKey.METADATA,
+            ApiKey.LIST_OFFSETS,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ),
+        (TOPIC, CLUSTER_METADATA_TOPIC, Operation.DESCRIBE),
+    ),
+    ApiKey.FIND_COORDINATOR: (GROUP, "g", Operation.DESCRIBE),
+    ApiKey.OFFSET_FETCH: (GROUP, "g", Operation.DESCRIBE),
+    ApiKey.DESCRIBE_QUORUM: (CLUSTER, "kafka-cluster", Operation.DESCRIBE),
+    ApiKey.REMOVE_RAFT_VOTER: (CLUSTER, "kafka-cluster", Operation.ALTER),
+    ApiKey.DESCRIBE_ACLS: (CLUSTER, "kafka-cluster", Operation.DESCRIBE),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (CLUSTER, "kafka-cluster", Operation.DESCRIBE),
+}
+
+
+def test_every_request_of_a_client_needs_its_operation_and_is_denied_by_a_deny(
+    tmp_path: Path,
+) -> None:
+    async def check() -> None:
+        async with cluster(tmp_path) as found:
+            for key in NEEDED:
+                assert not await found.is_allowed("alice", key, **FIELDS[key]), key.name
+            for key, (kind, name, operation) in NEEDED.items():
+                allowed = acl(kind, name, operation)
+                await found.allow(allowed)
+                assert await found.is_allowed("alice", key, **FIELDS[key]), key.name
+                await found.allow({**allowed, "principal": "User:*", "permission_type": 2})
+                assert not await found.is_allowed("alice", key, **FIELDS[key]), key.name
+                assert await found.is_allowed("operator", key, **FIELDS[key]) or kind is GROUP
+                await found.delete_all()
+                assert not await found.is_allowed("alice", key, **FIELDS[key]), key.name
+            assert await found.is_allowed("reader", ApiKey.METADATA, **FIELDS[ApiKey.METADATA])
+            await found.allow(
+                acl(TOPIC, "__", Operation.ALL, "User:reader", is_denied=True, is_prefix=True)
+            )
+            refused = await found.is_allowed("reader", ApiKey.METADATA, **FIELDS[ApiKey.METADATA])
+            assert not refused, "an ACL denies what the table allows to other than super users"
+
+    asyncio.run(check())
+    lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    denied = {(line["principal"], line["request"]) for line in lines if line["event"] == "refused"}
+    assert denied >= {("alice", key.name) for key in NEEDED} | {("reader", "METADATA")}
+
+
+def test_acls_decide_at_every_node_and_after_a_failover(tmp_path: Path) -> None:
+    topic = {"name": "alice-1", "num_partitions": 1, "replication_factor": 1, "assignments": []}
+    key = ApiKey.DESCRIBE_ACLS
+
+    async def check() -> None:
+        async with cluster(tmp_path, 3) as found:
+            active = await found.nodes.until_active()
+            for node in found.nodes.nodes:
+                assert not await found.is_allowed("alice", key, node, **FIELDS[key])
+            await found.allow(
+                acl(CLUSTER, "kafka-cluster", Operation.DESCRIBE),
+                acl(TOPIC, "alice-", Operation.CREATE, is_prefix=True),
+            )
+            for node in found.nodes.nodes:
+                await found.until("alice", key, node, allowed=True)
+                created = await found.ask(
+                    "alice",
+                    ApiKey.CREATE_TOPICS,
+                    node,
+                    topics=[topic, {**topic, "name": "bob-1"}],
+                )
+                results = {one.name: one.error_code for one in created.topics}
+                assert results["bob-1"] is ErrorCode.topic_authorization_failed
+                assert results["alice-1"] is ErrorCode.invalid_replication_factor, "no broker"
+            await active.node.close()
+            found.nodes.nodes.remove(active)
+            await found.nodes.until_active()
+            for node in found.nodes.nodes:
+                assert await found.is_allowed("alice", key, node, **FIELDS[key])
+            await found.delete_all()
+            for node in found.nodes.nodes:
+                await found.until("alice", key, node, allowed=False)
+
+    asyncio.run(check())
+
+
+def credential(user: str, password: str) -> dict[str, Any]:
+    salt = f"salt of {user}".encode()
+    return {
+        "name": user,
+        "mechanism": 1,
+        "iterations": 4096,
+        "salt": salt,
+        "salted_password": hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 4096),
+    }
+
+
+def test_users_of_the_log_authenticate_at_every_node_until_their_password_changes(
+    tmp_path: Path,
+) -> None:
+    key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
+
+    async def check() -> None:
+        async with cluster(tmp_path, 3) as found:
+
+            async def alter(*upsertions: dict[str, Any], **deleted: Any) -> None:
+                response = await found.ask(
+                    "operator",
+                    key,
+                    deletions=list(deleted.get("deletions", ())),
+                    upsertions=list(upsertions),
+                )
+                assert set(codes(response)) == {ErrorCode.none}
+
+            await alter(credential("carol", "first"), credential("alice", "another"))
+            open_ones = []
+            for node in found.nodes.nodes:
+                await eventually(partial(has_user, node, "carol"))
+                open_ones.append(await found.connect("carol", node, "first"))
+                async with await node.connect() as connection:
+                    await refused(connection, MECHANISM, "alice", "another")
+                async with await found.connect("alice", node):
+                    pass  # the file decides about a user that it has
+            await alter(credential("carol", "second"))
+            for node, connection in zip(found.nodes.nodes, open_ones, strict=True):
+                assert await connection.next_frame() is None, "it is closed"
+                await connection.__aexit__()
+                async with await found.connect("carol", node, "second"):
+                    pass
+                async with await node.connect() as connection:
+                    await refused(connection, MECHANISM, "carol", "first")
+            await alter(deletions=[{"name": "carol", "mechanism": 1}])
+            for node in found.nodes.nodes:
+                await eventually(partial(lacks_user, node, "carol"))
+                async with await node.connect() as connection:
+                    await refused(connection, MECHANISM, "carol", "second")
+
+    asyncio.run(check())
+    assert b"salt of carol" not in (tmp_path / "audit.log").read_bytes()
