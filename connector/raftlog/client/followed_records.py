@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from raftlog.errors import LogClosedError, RaftlogError
 from raftlog.log.reading.reads import Isolation, ReadEnd
@@ -19,9 +20,16 @@ from raftlog.records.record import Record
 from .log_handle import Clock
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from raftlog.log.reading.log_reader import LogReader
 
+    from .log_records import LogRecords
+
 POLL_S: Final = 0.05
+
+C = TypeVar("C")
+"""Part of the records of a log: those of one record batch, or an Arrow batch."""
 
 
 class FollowedEnd:
@@ -90,26 +98,44 @@ class FollowedRecords:
         return f"FollowedRecords(start_offset={self.start_offset}, end_offset={self.end_offset})"
 
     def __iter__(self) -> Iterator[Record]:
-        for chunk in self._chunks():
-            if chunk is None:
-                self._clock.pause(POLL_S)
-            else:
-                yield from chunk
+        for chunk in self._waiting(self._record_chunks()):
+            yield from chunk
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        chunks = self._chunks()
-        while True:
-            chunk = await asyncio.to_thread(next, chunks, _ENDED)
-            if chunk is _ENDED:
-                return
-            if chunk is None:
-                await asyncio.sleep(POLL_S)
-                continue
+        async for chunk in _awaited(self._record_chunks()):
             for record in chunk:
                 yield record
 
-    def _chunks(self) -> Iterator[list[Record] | None]:
-        """Yield the records of one batch at a time, and None where the log has no more of them."""
+    def to_batches(self) -> FollowedBatches:
+        """Return the records as Arrow batches of bounded size, as ``LogRecords.to_batches``.
+
+        A batch has what is there to read, and is not held back until it is full.
+        """
+        return FollowedBatches(self)
+
+    def _record_chunks(self) -> Iterator[list[Record] | None]:
+        """Yield the records of one record batch at a time, and None at the end of the log."""
+        return self._chunks(lambda found: found.chunks(), lambda chunk: chunk[-1].offset)
+
+    def _batches(self) -> Iterator[pa.RecordBatch | None]:
+        """Yield Arrow batches, and None at the end of the log."""
+        return self._chunks(
+            lambda found: found.to_batches(), lambda batch: batch.column("offset")[-1].as_py()
+        )
+
+    def _waiting(self, chunks: Iterator[C | None]) -> Iterator[C]:
+        """Yield chunks, and wait where there are no more of them."""
+        for chunk in chunks:
+            if chunk is None:
+                self._clock.pause(POLL_S)
+            else:
+                yield chunk
+
+    def _chunks(
+        self, read: Callable[[LogRecords], Iterator[C]], last_offset: Callable[[C], int]
+    ) -> Iterator[C | None]:
+        """Yield the chunks that ``read`` returns of a range, which are not empty, and None where
+        the log has no more of them. ``last_offset`` returns that of a chunk."""
         from .log_records import LogRecords
 
         try:
@@ -124,9 +150,9 @@ class FollowedRecords:
             try:
                 found = end.look()
                 up_to = min(found.offset, self.end_offset or found.offset)
-                for chunk in LogRecords(lambda: log, next_offset, up_to, self._isolation).chunks():
+                for chunk in read(LogRecords(lambda: log, next_offset, up_to, self._isolation)):
                     yield chunk
-                    next_offset = chunk[-1].offset + 1
+                    next_offset = last_offset(chunk) + 1
                 next_offset = max(next_offset, up_to)
                 end.read_up_to = found
             except LogClosedError:
@@ -138,5 +164,33 @@ class FollowedRecords:
                 yield None
 
 
-_ENDED: Final[list[Record]] = []
-"""What ``next`` returns after the last chunk, which is not empty."""
+@dataclass(frozen=True, slots=True)
+class FollowedBatches:
+    """Records of a log as Arrow batches, also those that are appended later.
+
+    The schema is that of ``LogRecords.to_arrow``; everything else as ``FollowedRecords``.
+    """
+
+    _records: FollowedRecords
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._records._waiting(self._records._batches())
+
+    def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        return _awaited(self._records._batches())
+
+
+_ENDED: Final[Any] = object()
+"""What ``next`` returns after the last chunk."""
+
+
+async def _awaited(chunks: Iterator[C | None]) -> AsyncIterator[C]:
+    """Yield chunks, which are read in a thread of the event loop's executor."""
+    while True:
+        chunk = await asyncio.to_thread(next, chunks, _ENDED)
+        if chunk is _ENDED:
+            return
+        if chunk is None:
+            await asyncio.sleep(POLL_S)
+        else:
+            yield chunk

@@ -157,8 +157,8 @@ class LogHandle(Closeable):
             isolation: ``read_committed`` returns the records of committed transactions, up to the
                 last stable offset; ``high_watermark`` (Kafka: ``read_uncommitted``) returns all.
             follow: whether to continue with what is appended later, until the log is closed or up
-                to ``end_offset``; see ``FollowedRecords``. Iterate with ``for``, or with
-                ``async for``.
+                to ``end_offset``; see ``FollowedRecords``. Iterate over it, or over its
+                ``to_batches()``, with ``for`` or with ``async for``.
 
         Raises:
             OffsetOutOfRangeError: ``from_offset`` is beyond the end of the log.

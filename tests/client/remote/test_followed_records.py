@@ -7,9 +7,11 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.client.remote.conftest import LogOpener
 from tests.support.clock import StoppedClock
@@ -36,6 +38,13 @@ def followed(
     log: LogReader, steps: Iterator[object], *, start: int = 0, end: int | None = None
 ) -> Iterator[Record]:
     """Follow a log; each wait takes a step, and after the last one the log is closed."""
+    return iter(records_of(log, steps, start=start, end=end))
+
+
+def records_of(
+    log: LogReader, steps: Iterator[object], *, start: int = 0, end: int | None = None
+) -> FollowedRecords:
+    """Return the records of a log that is followed as by ``followed``."""
     closed = threading.Event()
 
     def step() -> None:
@@ -44,7 +53,7 @@ def followed(
 
     clock = StoppedClock(while_asleep=step).as_clock()
     isolation = Isolation.READ_COMMITTED
-    return iter(FollowedRecords(lambda: log, start, end, isolation, clock, closed.is_set))
+    return FollowedRecords(lambda: log, start, end, isolation, clock, closed.is_set)
 
 
 def grow(target: Path, seed: int, end_offset: int = 3131) -> Iterator[None]:
@@ -77,6 +86,18 @@ def test_a_range_ends_at_its_end(tmp_path: Path, start: int, end: int | None) ->
     expected = [one for one in all_records(NODE, start) if end is None or one.offset < end]
     assert found == expected
     assert (next(steps, steps) is steps) == (end is None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_arrow_batches_have_the_same_records(tmp_path: Path, seed: int) -> None:
+    copy_log(NODE / LOG, tmp_path / LOG, end_offset=1)
+    log: Any = FailingLog(open_path(str(tmp_path)))
+    steps = chain(grow(tmp_path / LOG, seed), repeat(None, 3_000))  # to read again after failures
+    found = list(records_of(log, steps, start=100, end=3000).to_batches())
+    assert all(batch.num_rows for batch in found)
+    assert len(found) > 5, "a batch is not held back"
+    whole = LogRecords(lambda: open_path(str(tmp_path)), 100, 3000, Isolation.READ_COMMITTED)
+    assert pa.Table.from_batches(found) == whole.to_arrow()
 
 
 def test_records_that_were_returned_may_be_deleted(tmp_path: Path) -> None:
@@ -192,6 +213,24 @@ def test_a_log_is_followed_by_an_event_loop(opener: LogOpener) -> None:
             pass
 
     assert asyncio.run(read(opener)) == [b"0", b"x", b"1", b"x", b"2", b"x"]
+
+
+@pytest.mark.slow
+def test_both_kinds_of_logs_are_followed_as_arrow_batches(opener: LogOpener) -> None:
+    async def collect(log: Any, start: int) -> list[bytes]:
+        followed = log.read(start, start + 4, follow=True).to_batches()
+        return [value async for batch in followed for value in batch.column("value").to_pylist()]
+
+    with opener.open() as log:
+        start = log.end_offset
+        log.append([b"0", b"1"])
+        found = iter(log.read(start, start + 4, follow=True).to_batches())
+        first = next(found)
+        log.append([b"2", b"3"], commit=("app", "query", 1))
+        values = pa.Table.from_batches([first, *found]).column("value").to_pylist()
+        assert values == [b"0", b"1", b"2", b"3"]
+        assert asyncio.run(collect(log, start)) == values
+        assert first.schema == log.read(start).to_arrow().schema
 
 
 @pytest.mark.slow
