@@ -1,6 +1,7 @@
 """Appends to three nodes on this machine: raftlog, etcd and NATS JetStream.
 
     python -m benchmarks.quorum [--rounds N] [--clients 1,8,64,256] [--kills N] [--json]
+        [--only idle,rates,records,five,failovers]
 
 All three have three processes, sync before they acknowledge (JetStream: `sync_interval: always`),
 and get records of 100 bytes from one program in Go, `peers/load`: each client has a connection
@@ -15,6 +16,10 @@ these if the machine is busy.
 - named: each client has an application id, and a version with each append.
 - conditional: with the end offset that the batch requires, so on one connection with as many
   requests in flight as there are clients; etcd: a transaction that requires a new key.
+
+`records`: values of 2,000 and 3,000 bytes, and of 3,000 bytes of text that the producer compresses
+(lz4, which is not the codec of the log). `five`: five nodes. `idle`: memory and processor time of
+a node without requests.
 
 Failover: the leader is killed (SIGKILL) while a client appends; the time is from the kill to the
 next acknowledged append. Both use their defaults: raftlog a fetch timeout and election timeout of
@@ -32,6 +37,7 @@ import base64
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import statistics
@@ -40,10 +46,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from benchmarks.append import measure_disk
 from benchmarks.run import HOME, Row, print_row, row
@@ -58,6 +64,7 @@ import raftlog
 from raftlog.client.remote.messages import TopicIdentity, produce_request
 from raftlog.log.reading.transactions import CommitName, commit_header
 from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp
+from raftlog.records.compression import Compression
 from raftlog.records.record import NewRecord
 from raftlog.wire import (
     ApiKey,
@@ -78,16 +85,24 @@ LIMITS: Final = "[limits]\nstranger_connections_max = 500\n"
 ATTEMPTS_MAX: Final = 5
 BUILD_TIMEOUT_S: Final = 1800
 PRODUCE_VERSION: Final = 11
-VALUE: Final = bytes(range(100))
+VALUE_BYTES: Final = 100
 LOG: Final = TopicIdentity("raftlog", topic_id=None, cluster_id=None, is_controller=False)
 APPENDS: Final = {1: 200, 8: 1_600, 64: 6_400, 256: 10_240}
 CPU_CLIENTS: Final = 64
+LARGE_VALUES: Final = (("plain", 2_000), ("plain", 3_000), ("compressed", 3_000))
+"""Kind of appends, and bytes of a value, of 64 clients."""
+FIVE_CLIENTS: Final = (1, 64)
+IDLE_S: Final = 10
+PARTS: Final = ("idle", "rates", "records", "five", "failovers")
 KINDS: Final = ("plain", "idempotent", "named", "conditional")
 PUTS: Final = ("etcd", "txn", "gateway")
 """Puts of new keys in etcd: over gRPC, under the condition that the key is new, over HTTP."""
 ETCD: Final = "etcd, gRPC"
 GATEWAY: Final = "etcd, HTTP gateway"
 NATS: Final = "JetStream, sync always"
+
+
+K = TypeVar("K")
 
 
 def build() -> str | None:
@@ -117,11 +132,11 @@ def build() -> str | None:
 
 
 class RaftlogQuorum:
-    """Three nodes of raftlog."""
+    """Nodes of raftlog."""
 
-    def __init__(self, home: Path, extra: str = "") -> None:
+    def __init__(self, home: Path, extra: str = "", *, node_count: int = 3) -> None:
         """``extra`` is added to the configuration of the nodes."""
-        self._nodes = QuorumProcesses(home, extra=extra)
+        self._nodes = QuorumProcesses(home, node_count, extra=extra)
 
     def __enter__(self) -> RaftlogQuorum:
         self._nodes.__enter__()
@@ -198,17 +213,17 @@ def produced(value: bytes) -> bytes:
 
 
 class Etcd:
-    """Three members of etcd."""
+    """Members of etcd."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, member_count: int = 3) -> None:
         self._home = home
-        ports = free_ports(6)
-        self._clients, self._peers = ports[:3], ports[3:]
-        self._processes: list[subprocess.Popen[bytes] | None] = [None] * 3
+        ports = free_ports(2 * member_count)
+        self._clients, self._peers = ports[:member_count], ports[member_count:]
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * member_count
         self._next_key = 0
 
     def __enter__(self) -> Etcd:
-        for at in range(3):
+        for at in range(len(self._processes)):
             self._start(at)
         eventually(lambda: asyncio.run(self._leader()) is not None, "etcd has a leader")
         return self
@@ -376,9 +391,12 @@ def repeated(
     raise AssertionError("the last attempt returns or raises")
 
 
-def load(system: str, address: str, clients: int, count: int, last: str) -> dict[str, float]:
+def load(
+    system: str, address: str, clients: int, count: int, last: str, value_bytes: int = VALUE_BYTES
+) -> dict[str, float]:
     """Let clients append, ``count`` each; return appends per second and median milliseconds."""
-    command = [str(PROGRAMS / "load"), system, address, str(clients), str(count), last]
+    numbers = (str(clients), str(count))
+    command = [str(PROGRAMS / "load"), system, address, *numbers, last, str(value_bytes)]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
     found: dict[str, float] = json.loads(ended.stdout)
     return found
@@ -390,7 +408,11 @@ def load(system: str, address: str, clients: int, count: int, last: str) -> dict
 class Frames:
     """Frames of Produce requests. ``round_id`` makes producers and names unique."""
 
-    def __init__(self, kind: str, round_id: int, base_offset: int, epoch: int) -> None:
+    def __init__(
+        self, kind: str, round_id: int, base_offset: int, epoch: int, value_bytes: int = VALUE_BYTES
+    ) -> None:
+        self._value = value_of(value_bytes, is_text=kind == "compressed")
+        self._codec = Compression.LZ4 if kind == "compressed" else Compression.NONE
         self._kind = kind
         self._round_id = round_id
         self._base_offset = base_offset
@@ -405,13 +427,15 @@ class Frames:
         )
 
     def _frame(self, client: int, number: int, ordinal: int) -> bytes:
-        stamp, record = NO_PRODUCER, NewRecord(None, VALUE)
+        stamp, record = NO_PRODUCER, NewRecord(None, self._value)
         if self._kind == "idempotent":
             stamp = ProducerStamp((self._round_id << 16) + client, 0, number)
         elif self._kind == "named":
             name = CommitName(f"app-{self._round_id}-{client}", "query", number)
-            record = NewRecord(None, VALUE, None, (commit_header(name),))
-        builder = BatchBuilder(base_timestamp_ms=time.time_ns() // 1_000_000, producer=stamp)
+            record = NewRecord(None, self._value, None, (commit_header(name),))
+        builder = BatchBuilder(
+            base_timestamp_ms=time.time_ns() // 1_000_000, producer=stamp, compression=self._codec
+        )
         builder.append([record])
         data = builder.build(0, 0).data
         if self._kind == "conditional":
@@ -429,13 +453,27 @@ class Frames:
         return frame(encode_request_header(header), body)
 
 
+def value_of(byte_count: int, *, is_text: bool) -> bytes:
+    """Return a value that compresses as JSON does, or bytes that hardly compress."""
+    if is_text:
+        lines = (f'{{"id": {7919 * at}, "state": "running"}}' for at in range(byte_count // 8))
+        return "\n".join(lines).encode()[:byte_count]
+    return random.Random(byte_count).randbytes(byte_count)
+
+
 def append_to_raftlog(
-    quorum: RaftlogQuorum, kind: str, clients: int, count: int, path: Path
+    quorum: RaftlogQuorum,
+    kind: str,
+    clients: int,
+    count: int,
+    path: Path,
+    value_bytes: int = VALUE_BYTES,
 ) -> dict[str, float]:
     """Append prebuilt frames to the leader."""
     with raftlog.connect(quorum.bootstrap) as log:
         before = log.append(b"before")
-    frames = Frames(kind, time.time_ns() // 1000 % 2**40, before.end_offset, before.epoch)
+    round_id = time.time_ns() // 1000 % 2**40
+    frames = Frames(kind, round_id, before.end_offset, before.epoch, value_bytes)
     if kind == "conditional":
         path.write_bytes(frames.of(1, clients * count))
         return load("window", quorum.leader_address(), clients, count, str(path))
@@ -455,41 +493,73 @@ def cpu_s(process_ids: Sequence[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def load_etcd(etcd: Etcd, what: str, clients: int, count: int) -> dict[str, float]:
+def load_etcd(
+    etcd: Etcd, what: str, clients: int, count: int, value_bytes: int = VALUE_BYTES
+) -> dict[str, float]:
     """Put new keys at the leader."""
-    return load(what, etcd.leader_address(), clients, count, f"{what}-{time.time_ns()}")
+    prefix = f"{what}-{time.time_ns()}"
+    return load(what, etcd.leader_address(), clients, count, prefix, value_bytes)
+
+
+Measured: TypeAlias = Callable[[], dict[str, float]]
+
+
+def medians(runs: Mapping[K, Measured], rounds: int) -> dict[K, dict[str, float]]:
+    """Measure all in turn in each round; return the medians of the rounds after the first."""
+    found: dict[K, list[dict[str, float]]] = {key: [] for key in runs}
+    for at in range(rounds + 1):
+        for key, measure_once in runs.items():
+            result = measure_once()
+            if at:  # the first round is a warm-up
+                found[key].append(result)
+    return {
+        key: {name: statistics.median(one[name] for one in results) for name in results[0]}
+        for key, results in found.items()
+    }
+
+
+def raftlog_run(
+    quorum: RaftlogQuorum, kind: str, clients: int, home: Path, value_bytes: int = VALUE_BYTES
+) -> Measured:
+    """Return a measurement of appends to raftlog."""
+    count = appends_of_one(clients)
+    path = home / "frames"
+    once = partial(append_to_raftlog, quorum, kind, clients, count, path, value_bytes)
+    return partial(repeated, once, quorum, clients * count)
+
+
+def etcd_run(etcd: Etcd, what: str, clients: int, value_bytes: int = VALUE_BYTES) -> Measured:
+    """Return a measurement of puts in etcd."""
+    count = appends_of_one(clients)
+    once = partial(load_etcd, etcd, what, clients, count, value_bytes)
+    return partial(repeated, once, etcd, clients * count)
+
+
+def appends_of_one(clients: int) -> int:
+    """Return the number of appends of each client."""
+    return max(APPENDS[clients] // clients, 2)
 
 
 def measure_rates(
     quorum: RaftlogQuorum, etcd: Etcd, nats: Nats, client_counts: list[int], rounds: int, home: Path
 ) -> Iterator[Row]:
     """Measure all systems in each round; yield the rows of the medians."""
-    found: dict[tuple[str, int], list[dict[str, float]]] = {}
-    for at in range(rounds + 1):
-        for clients in client_counts:
-            system: System
-            count = max(APPENDS[clients] // clients, 2)
-            for what in (*KINDS, *PUTS, "publish"):
-                if what in KINDS:
-                    system, path = quorum, home / "frames"
-                    once = partial(append_to_raftlog, quorum, what, clients, count, path)
-                elif what == "publish":
-                    system = nats
-                    once = partial(load, "nats", nats.address, clients, count, "log")
-                else:
-                    system, once = etcd, partial(load_etcd, etcd, what, clients, count)
-                result = repeated(once, system, clients * count)
-                if at:  # the first round is a warm-up
-                    found.setdefault((what, clients), []).append(result)
+    runs: dict[tuple[str, int], Measured] = {}
+    for clients in client_counts:
+        for kind in KINDS:
+            runs[kind, clients] = raftlog_run(quorum, kind, clients, home)
+        for what in PUTS:
+            runs[what, clients] = etcd_run(etcd, what, clients)
+        count = appends_of_one(clients)
+        once = partial(load, "nats", nats.address, clients, count, "log")
+        runs["publish", clients] = partial(repeated, once, nats, clients * count)
+    found = medians(runs, rounds)
 
     def rows_of(
         what: str, of: str, clients: int, unit: str, figure: str, others: dict[str, str]
     ) -> Iterator[Row]:
         """Yield the rows of one kind of append, compared with each of the others by name."""
-        measured, *compared = (
-            statistics.median(one[figure] for one in found[each, clients])
-            for each in (what, *others.values())
-        )
+        measured, *compared = (found[each, clients][figure] for each in (what, *others.values()))
         for name, against in zip(others, compared, strict=True):
             yield row(of, measured, unit, against, name)
 
@@ -506,6 +576,62 @@ def measure_rates(
     if 1 in client_counts:
         name, others = "one append, three nodes, 1 client, median", {ETCD: "etcd"}
         yield from rows_of("plain", name, 1, "ms", "median_ms", others)
+
+
+def measure_records(quorum: RaftlogQuorum, etcd: Etcd, rounds: int, home: Path) -> Iterator[Row]:
+    """Measure larger values of 64 clients, also compressed."""
+    clients = CPU_CLIENTS
+    runs: dict[tuple[str, int], Measured] = {}
+    for kind, value_bytes in LARGE_VALUES:
+        runs[kind, value_bytes] = raftlog_run(quorum, kind, clients, home, value_bytes)
+        runs["etcd", value_bytes] = etcd_run(etcd, "etcd", clients, value_bytes)
+    found = medians(runs, rounds)
+    for kind, value_bytes in LARGE_VALUES:
+        of = f"{kind} appends of {value_bytes:,} bytes, three nodes, {clients} clients"
+        yield from beside_etcd(of, found[kind, value_bytes], found["etcd", value_bytes])
+
+
+def measure_five(rounds: int, home: Path) -> Iterator[Row]:
+    """Measure five nodes."""
+    with (
+        RaftlogQuorum(home / "raftlog-5", LIMITS, node_count=5) as quorum,
+        Etcd(home / "etcd-5", member_count=5) as etcd,
+    ):
+        runs: dict[tuple[str, int], Measured] = {}
+        for clients in FIVE_CLIENTS:
+            runs["plain", clients] = raftlog_run(quorum, "plain", clients, home)
+            runs["etcd", clients] = etcd_run(etcd, "etcd", clients)
+        found = medians(runs, rounds)
+    for clients in FIVE_CLIENTS:
+        of = f"plain appends, five nodes, {clients} client{'s' * (clients > 1)}"
+        yield from beside_etcd(of, found["plain", clients], found["etcd", clients])
+
+
+def beside_etcd(of: str, measured: dict[str, float], etcd: dict[str, float]) -> Iterator[Row]:
+    """Yield rate and processor time beside those of etcd over gRPC."""
+    yield row(of, measured["per_s"], "appends/s", etcd["per_s"], ETCD)
+    yield row(f"CPU of all nodes, {of}", measured["cpu_us"], "us", etcd["cpu_us"], ETCD)
+
+
+def measure_idle(quorum: RaftlogQuorum, etcd: Etcd) -> Iterator[Row]:
+    """Measure nodes that have elected a leader, before their first request."""
+    systems: tuple[System, ...] = (quorum, etcd)
+    before = [cpu_s(system.process_ids) for system in systems]
+    time.sleep(IDLE_S)
+    cores = [
+        100 * (cpu_s(system.process_ids) - start) / IDLE_S / len(system.process_ids)
+        for system, start in zip(systems, before, strict=True)
+    ]
+    own, compared = (statistics.median(map(resident_mib, system.process_ids)) for system in systems)
+    yield row("idle node of three: memory", own, "MiB", compared, "etcd")
+    yield row("idle node of three: processor time", cores[0], "% of a core", cores[1], "etcd")
+
+
+def resident_mib(process_id: int) -> float:
+    """Return the resident memory of a process."""
+    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
+    found = next(line for line in lines if line.startswith("VmRSS:"))
+    return int(found.split()[1]) / 1024
 
 
 async def failover_s(system: RaftlogQuorum | Etcd) -> float:
@@ -535,16 +661,25 @@ def measure_failovers(quorum: RaftlogQuorum, etcd: Etcd, kills: int) -> Iterator
         yield row(what, measured[at], "s", compared[at], GATEWAY)
 
 
-def measure(home: Path, client_counts: list[int], rounds: int, kills: int) -> Iterator[Row]:
+def measure(
+    home: Path, client_counts: list[int], rounds: int, kills: int, parts: Sequence[str]
+) -> Iterator[Row]:
     yield from measure_disk(home)
     with (
         RaftlogQuorum(home / "raftlog", LIMITS) as quorum,
         Etcd(home / "etcd") as etcd,
         Nats(home / "nats") as nats,
     ):
-        yield from measure_rates(quorum, etcd, nats, client_counts, rounds, home)
-        if kills:
+        if "idle" in parts:
+            yield from measure_idle(quorum, etcd)
+        if "rates" in parts:
+            yield from measure_rates(quorum, etcd, nats, client_counts, rounds, home)
+        if "records" in parts:
+            yield from measure_records(quorum, etcd, rounds, home)
+        if "failovers" in parts and kills:
             yield from measure_failovers(quorum, etcd, kills)
+    if "five" in parts:
+        yield from measure_five(rounds, home)
 
 
 def main() -> None:
@@ -552,6 +687,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", default=",".join(map(str, APPENDS)))
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--directory", default=None)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -561,8 +697,10 @@ def main() -> None:
         return
     client_counts = [int(one) for one in options.clients.split(",")]
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
-        for one in measure(Path(name), client_counts, options.rounds, options.kills):
-            print_row(one, as_json=options.json, decimals=2 if one["unit"] in ("ms", "s") else 0)
+        parts = options.only.split(",")
+        for one in measure(Path(name), client_counts, options.rounds, options.kills, parts):
+            decimals = 2 if one["unit"] in ("ms", "s", "% of a core") else 0
+            print_row(one, as_json=options.json, decimals=decimals)
 
 
 if __name__ == "__main__":

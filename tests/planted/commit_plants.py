@@ -19,9 +19,20 @@ SENT: Final = "tests/client/remote/test_sent_batches.py"
 GROUPS: Final = "tests/client/embedded/test_group_commit.py"
 REMOTE: Final = "connector/raftlog/client/remote"
 AFTER_RETENTION: Final = "tests/client/remote/test_commits_after_retention.py"
+FOLLOWED: Final = "tests/client/remote/test_followed_records.py"
 REMEMBERING: Final = "tests/log/writing/test_producer_state_without_clock.py"
 
 COMMIT_PLANTS: Final = (
+    Plant(
+        bug="a followed read waits for records on the connection of the appends",
+        path=f"{REMOTE}/commit_waiter.py",
+        old="        found = self._connection\n        if found is None",
+        new="        if leader.connection.is_open:\n"
+        "            return leader.connection\n"
+        "        found = self._connection\n"
+        "        if found is None",
+        tests=(FOLLOWED,),
+    ),
     Plant(
         bug="the leader syncs records before it sends them to followers",
         path=f"{NODE}/driver.py",

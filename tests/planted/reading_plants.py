@@ -149,7 +149,7 @@ READING_PLANTS: Final = (
     Plant(
         bug="a followed read begins again after an error that passes",
         path="connector/raftlog/client/followed_records.py",
-        old="                    next_offset = chunk[-1].offset + 1\n",
+        old="                    next_offset = last_offset(chunk) + 1\n",
         new="                    pass\n",
         tests=(
             "tests/client/remote/test_followed_records.py"

@@ -8,7 +8,8 @@
 //
 // COUNT is that of one client. Each client has its own connection. The raftlog frames of one
 // connection with CLIENTS requests in flight are those of "load window". Prints the seconds from
-// the first request to the last response and the median milliseconds of one, as JSON.
+// the first request to the last response and the median milliseconds of one, as JSON. A sixth
+// argument, VALUE_BYTES, is the size of the values of etcd and NATS, 100 without it.
 package main
 
 import (
@@ -33,7 +34,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-const valueBytes = 100
+var valueBytes = 100
 
 // appendOne appends the value with a number, and returns when it is acknowledged.
 type appendOne func(number int) error
@@ -236,6 +237,10 @@ func main() {
 	check(err)
 	count, err := strconv.Atoi(os.Args[4])
 	check(err)
+	if len(os.Args) > 6 {
+		valueBytes, err = strconv.Atoi(os.Args[6])
+		check(err)
+	}
 	var elapsed float64
 	var times []float64
 	switch system {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -30,6 +31,32 @@ POLL_S: Final = 0.05
 
 C = TypeVar("C")
 """Part of the records of a log: those of one record batch, or an Arrow batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """There are no more records to read now. ``news`` is done when there may be more."""
+
+    news: Future[bool] | None = None
+
+    def wait(self, pause: Callable[[float], None]) -> None:
+        """Wait until there may be more, or pause if that is not possible."""
+        try:
+            has_waited = self.news is not None and self.news.result()
+        except CancelledError:
+            return  # the log is closed
+        if not has_waited:
+            pause(POLL_S)
+
+    async def wait_async(self) -> None:
+        """Wait as ``wait`` on an event loop."""
+        if self.news is None:
+            await asyncio.sleep(POLL_S)
+            return
+        waiting = asyncio.wrap_future(self.news)
+        await asyncio.wait((waiting,))  # a log that is closed does not cancel this task
+        if not waiting.cancelled() and not waiting.result():
+            await asyncio.sleep(POLL_S)
 
 
 class FollowedEnd:
@@ -113,29 +140,29 @@ class FollowedRecords:
         """
         return FollowedBatches(self)
 
-    def _record_chunks(self) -> Iterator[list[Record] | None]:
-        """Yield the records of one record batch at a time, and None at the end of the log."""
+    def _record_chunks(self) -> Iterator[list[Record] | AtEnd]:
+        """Yield the records of one record batch at a time, and ``AtEnd``."""
         return self._chunks(lambda found: found.chunks(), lambda chunk: chunk[-1].offset)
 
-    def _batches(self) -> Iterator[pa.RecordBatch | None]:
-        """Yield Arrow batches, and None at the end of the log."""
+    def _batches(self) -> Iterator[pa.RecordBatch | AtEnd]:
+        """Yield Arrow batches, and ``AtEnd``."""
         return self._chunks(
             lambda found: found.to_batches(), lambda batch: batch.column("offset")[-1].as_py()
         )
 
-    def _waiting(self, chunks: Iterator[C | None]) -> Iterator[C]:
+    def _waiting(self, chunks: Iterator[C | AtEnd]) -> Iterator[C]:
         """Yield chunks, and wait where there are no more of them."""
         for chunk in chunks:
-            if chunk is None:
-                self._clock.pause(POLL_S)
+            if isinstance(chunk, AtEnd):
+                chunk.wait(self._clock.pause)
             else:
                 yield chunk
 
     def _chunks(
         self, read: Callable[[LogRecords], Iterator[C]], last_offset: Callable[[C], int]
-    ) -> Iterator[C | None]:
-        """Yield the chunks that ``read`` returns of a range, which are not empty, and None where
-        the log has no more of them. ``last_offset`` returns that of a chunk."""
+    ) -> Iterator[C | AtEnd]:
+        """Yield the chunks that ``read`` returns of a range, which are not empty, and ``AtEnd``
+        where the log has no more of them. ``last_offset`` returns that of a chunk."""
         from .log_records import LogRecords
 
         try:
@@ -155,13 +182,16 @@ class FollowedRecords:
                     next_offset = last_offset(chunk) + 1
                 next_offset = max(next_offset, up_to)
                 end.read_up_to = found
+                if self.end_offset is not None and next_offset >= self.end_offset:
+                    return
+                at_end = AtEnd(log.begin_wait())
             except LogClosedError:
                 return
             except RaftlogError as error:
                 if not error.retriable:
                     raise
-            if self.end_offset is None or next_offset < self.end_offset:
-                yield None
+                at_end = AtEnd()
+            yield at_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +214,13 @@ _ENDED: Final[Any] = object()
 """What ``next`` returns after the last chunk."""
 
 
-async def _awaited(chunks: Iterator[C | None]) -> AsyncIterator[C]:
+async def _awaited(chunks: Iterator[C | AtEnd]) -> AsyncIterator[C]:
     """Yield chunks, which are read in a thread of the event loop's executor."""
     while True:
         chunk = await asyncio.to_thread(next, chunks, _ENDED)
         if chunk is _ENDED:
             return
-        if chunk is None:
-            await asyncio.sleep(POLL_S)
+        if isinstance(chunk, AtEnd):
+            await chunk.wait_async()
         else:
             yield chunk

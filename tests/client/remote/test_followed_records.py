@@ -7,13 +7,14 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.client.remote.conftest import LogOpener
+from tests.client.remote.conftest import LogOpener, Quorums
 from tests.support.clock import StoppedClock
 from tests.support.quorum_processes import QuorumProcesses
 from tests.support.small_logs import TIME_MS, FailingLog, LogWriter, copy_log
@@ -21,7 +22,9 @@ from tests.support.small_logs import TIME_MS, FailingLog, LogWriter, copy_log
 import raftlog
 from raftlog.client import Isolation, LogReader, open_path
 from raftlog.client.followed_records import FollowedRecords
+from raftlog.client.log_handle import Clock
 from raftlog.client.log_records import LogRecords
+from raftlog.client.remote import commit_waiter
 from raftlog.errors import (
     DataLossError,
     DivergedLogError,
@@ -213,6 +216,43 @@ def test_a_log_is_followed_by_an_event_loop(opener: LogOpener) -> None:
             pass
 
     assert asyncio.run(read(opener)) == [b"0", b"x", b"1", b"x", b"2", b"x"]
+
+
+@pytest.mark.slow
+def test_a_quorum_pushes_new_records_while_the_same_client_appends(
+    quorums: Quorums, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll would raise, and an append after a delayed fetch on its connection would time out."""
+    monkeypatch.setattr(commit_waiter, "WAIT_MS", 600_000)
+
+    def pause(duration_s: float) -> None:
+        raise AssertionError("it polls")
+
+    async def collect(log: Any, start: int) -> list[Record]:
+        return [record async for record in log.read(start, start + 30, follow=True)]
+
+    clock, appended = Clock(pause=pause), threading.Semaphore()
+    with raftlog.connect(quorums.of("bytes").bootstrap, clock=clock) as log:
+        start = log.end_offset
+        with ThreadPoolExecutor(3) as threads:
+            others = [
+                threads.submit(lambda: list(log.read(start, start + 30, follow=True))),
+                threads.submit(lambda: asyncio.run(collect(log, start))),
+            ]
+
+            def append() -> None:
+                for number in range(30):  # one after the reader has the one before
+                    appended.acquire()
+                    log.append(b"%d" % number)
+
+            appends = threads.submit(append)
+            found = []
+            for record in log.read(start, start + 30, follow=True):
+                found.append(record)
+                appended.release()
+            appends.result()
+            assert [one.value for one in found] == [b"%d" % number for number in range(30)]
+            assert [one.result() for one in others] == [found, found]
 
 
 @pytest.mark.slow

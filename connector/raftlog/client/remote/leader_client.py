@@ -32,6 +32,7 @@ from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.errors import WireError
 
 from . import messages
+from .commit_waiter import CommitWaiter
 from .connection import ConnectionLostError, NetworkThread, tls_context
 from .login import SaslLogin, warn_of_plain_secrets
 from .messages import Committed, TopicIdentity
@@ -104,7 +105,14 @@ class LeaderClient:
         self._process_id = os.getpid()
         login = None if self._sasl is None else SaslLogin(self._sasl)
         self._metadata = Metadata(self._bootstrap, self._context, login, self._cluster_id)
-        self._network = NetworkThread(self.path, self._metadata.close)
+        self._waiter = CommitWaiter(self._metadata, self._context, login)
+        metadata, waiter = self._metadata, self._waiter
+
+        def close() -> None:  # without a reference to this client
+            waiter.close()
+            metadata.close()
+
+        self._network = NetworkThread(self.path, close)
         self._identity: TopicIdentity | None = None
         weakref.finalize(self, self._network.stop).atexit = False
 
@@ -185,6 +193,11 @@ class LeaderClient:
     def begin_fetch(self, offset: int, *, byte_count_max: int) -> Future[FetchResult]:
         """Start a ``fetch`` and return its future."""
         return self.network.start(self._fetch(offset, byte_count_max, None, 0, None))
+
+    def begin_wait(self, offset: int) -> Future[bool]:
+        """Start to wait until the record at ``offset`` is committed, as ``CommitWaiter.wait``."""
+        network = self.network  # first: in a forked child it replaces the waiter
+        return network.start(self._waiter.wait(offset))
 
     def pause(self, duration_ms: int) -> None:
         """Sleep. Raises ``LogClosedError`` when the client is closed."""

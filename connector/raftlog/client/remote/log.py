@@ -500,6 +500,11 @@ class RemoteLog(LogReader):
         self._known = None
         self._epochs = None
 
+    def begin_wait(self) -> Future[bool] | None:
+        if self._identity.is_controller:
+            return None  # it delays no fetch of a client for its high watermark alone
+        return self._quorum.begin_wait(self._extent().high_watermark)
+
     def _extent(self) -> _Extent:
         if self._known is None:
             self._known = (

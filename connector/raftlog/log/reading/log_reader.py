@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -248,6 +249,14 @@ class LogReader(abc.ABC):
     @abc.abstractmethod
     def refresh(self) -> None:
         """List the files again, at the cost of a listing; batches that were read are kept."""
+
+    def begin_wait(self) -> Future[bool] | None:
+        """Start to wait for records after those of the last refresh, for about a second at most.
+
+        The future has whether that was possible, and is cancelled when the log is closed. None: the
+        log has to be refreshed from time to time.
+        """
+        return None
 
     # --- planning ---------------------------------------------------------------------------------
 

@@ -1,0 +1,97 @@
+"""Wait for committed records: a Fetch at the high watermark, which the leader delays.
+
+It has a connection of its own, because a node answers the requests of one connection in their
+order: on that of the other requests an append would wait for it, too. Readers of one client share
+the request, so that they have one connection, whatever their number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, Final
+
+from raftlog.wire import ApiKey, latest_schemas
+
+from . import messages
+from .connection import Connection
+from .login import SaslLogin
+from .metadata import LeaderConnection, Metadata
+
+WAIT_MS: Final = 1_000
+"""Maximum delay of a Fetch without new records."""
+_GRACE_S: Final = 1.0
+"""How much longer the response may take; then the node counts as lost."""
+
+
+class CommitWaiter:
+    """Delayed Fetch of one client. Used on one event loop only."""
+
+    def __init__(
+        self, metadata: Metadata, context: ssl.SSLContext | None, login: SaslLogin | None
+    ) -> None:
+        self._metadata = metadata
+        self._context = context
+        self._login = login
+        self._connection: Connection | None = None
+        self._leader: Connection | None = None
+        """Connection of the other requests to the node that ``_connection`` is to."""
+        self._fetching: asyncio.Task[bool] | None = None
+        self._offset = -1
+        """That of the request in flight."""
+
+    async def wait(self, offset: int) -> bool:
+        """Wait until the record at ``offset`` is committed, for ``WAIT_MS`` at most; return False
+        if that could not be waited for: then pause."""
+        while self._fetching is not None and self._offset < offset:
+            await asyncio.wait((self._fetching,))  # soon: its record is committed
+        if self._fetching is None:
+            self._offset = offset
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(offset))
+            self._fetching.add_done_callback(self._ended)
+        elif self._offset > offset:
+            return True  # another reader has read it
+        return await asyncio.shield(self._fetching)
+
+    def _ended(self, _: asyncio.Task[bool]) -> None:
+        self._fetching = None
+
+    async def _fetch(self, offset: int) -> bool:
+        until = asyncio.get_running_loop().time() + _GRACE_S
+        try:
+            leader = await self._metadata.leader(until)
+            connection = await self._connection_to(leader)
+            response: Any = await connection.request(
+                ApiKey.FETCH,
+                messages.fetch_request(
+                    leader.log,
+                    offset,
+                    leader_epoch=-1,
+                    byte_count_max=1,
+                    is_committed_only=False,
+                    wait_ms=WAIT_MS,
+                ),
+                latest_schemas.FetchResponse,
+                timeout_s=WAIT_MS / 1000 + _GRACE_S,
+            )
+            error, _ = messages.parse_partition(response, response.responses)
+        except Exception:  # noqa: BLE001 - also of oauth_token; the reader's next request raises it
+            return False
+        return not error
+
+    async def _connection_to(self, leader: LeaderConnection) -> Connection:
+        """Return the connection for delayed requests to the leader. Raises as ``open``."""
+        found = self._connection
+        if found is None or not found.is_open or self._leader is not leader.connection:
+            self.close()
+            found = await Connection.open(
+                leader.connection.address, self._context, self._login, timeout_s=_GRACE_S
+            )
+            self._connection, self._leader = found, leader.connection
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        found, self._connection, self._leader = self._connection, None, None
+        if found is not None:
+            found.close("the client was closed, or the leader has changed")
