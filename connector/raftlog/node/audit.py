@@ -7,8 +7,8 @@ One JSON object per line, in a file of its own that is rotated by size. Fields: 
 No event hides another one:
 
 1. A change has two lines with the same ``id``, before it is executed (``outcome`` is ``requested``)
-   and with its outcome. They are never merged. A change whose peer left before the outcome has the
-   first line only: it may have been executed.
+   and with its outcome. They are never merged. A change whose connection was closed before its
+   outcome has the first line only: it may have been executed.
    Requests of admin clients to a controller are logged by the active one, also if a broker or a
    standby has forwarded them: ``address`` is ``forwarded by`` the node then.
 2. Connections and refusals, which a peer can repeat at will, are merged if they are equal in all
@@ -228,6 +228,7 @@ class AuditLog:
         self._end_windows(merged_until_s=now_s, appends_until_s=now_s)
 
     def _end_windows(self, *, merged_until_s: float, appends_until_s: float) -> None:
+        """Write the lines of the windows that began at these times or earlier."""
         while self._appends:
             peer, appends = next(iter(self._appends.items()))
             if appends.began_s > appends_until_s:
@@ -253,6 +254,10 @@ class AuditLog:
         )
 
     def _log_merged(self, event: str, peer: Peer, **facts: object) -> None:
+        """Write an event, or count it if an equal one was written in the same window.
+
+        Above the maximum of different events it is counted with all others of its kind.
+        """
         key: object = (event, peer, *facts.values())
         kind = event, peer.principal is None
         found = self._repeated.get(key)

@@ -317,6 +317,8 @@ class Connection(asyncio.Protocol):
         self._is_reading = may_read
 
     def _start_request(self, data: bytes, session: Session) -> None:
+        """Start the request in a frame. ApiVersions of an unknown version has a response of its own
+        (KIP-511); any other unknown version closes the connection."""
         self.last_request_s = asyncio.get_running_loop().time()
         try:
             received = receive_request(data, session.principal.listener, self._apis)

@@ -67,6 +67,7 @@ def recover_node(config: NodeConfig, *, allows_data_loss: bool) -> NodeRecovery:
 
 
 def _inspect(files: WritableStorage, path: str) -> NodeRecovery:
+    """Return why a node does not vote, from its log and its ``quorum-state``."""
     log = QuorumLog.open(files, path, now_ms=time.time_ns() // 1_000_000)
     try:
         if log.report.read_only is not None:

@@ -197,6 +197,7 @@ def write_controllers(
 def _write_log(
     survivor: Survivor, voters: VoterSet, storage: WritableStorage, directory: str
 ) -> None:
+    """Write a copy of the log, with the batch of the new voters, and the files beside it."""
     storage.make_directory(directory)
     epoch, epochs, batch = survivor.new_epoch(voters), survivor.log.epochs, b""
     epochs = epochs.without_from(survivor.end_offset)

@@ -329,6 +329,8 @@ class Server:
         return self.voters_memory if principal.rights & Rights.VOTE else self.clients_memory
 
     async def _close_idle_connections(self) -> None:
+        """At intervals, close the connections that are stalled, idle, too old or whose certificate
+        has expired, and those that hold memory for which others wait."""
         limits, idle_s = self._limits, self._limits.idle_ms / 1000
         age_s_max = limits.connection_age_max_ms / 1000 or math.inf
         shortest_s = min(limits.idle_ms, limits.stalled_ms, limits.handshake_ms) / 1000

@@ -165,6 +165,7 @@ def _survivor(
     copies: QuorumCopies | None = None,
     others: tuple[str, ...] = (),
 ) -> Survivor:
+    """Validate the chosen copy. A snapshot that ends after the log replaces its segments."""
     newest = log.newest_snapshot()
     end_offset, bases = log.log_end_offset, log.files.listing.segments
     last_epoch = log.epochs.epoch_at(end_offset - 1) or 0 if bases else 0

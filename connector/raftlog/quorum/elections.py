@@ -94,7 +94,10 @@ class Elections:
             self._send_vote_requests(role.votes, is_pre_vote=False)
 
     def poll_resigned(self) -> None:
-        """Send EndQuorumEpoch to the voters, in the step of the resignation too."""
+        """Send EndQuorumEpoch to the voters that have not acknowledged it.
+
+        Also called after ``Leadership.poll``, so that it is sent in the step of the resignation.
+        """
         state, role = self._state, self._state.role
         if not isinstance(role, Resigned):
             return
@@ -153,6 +156,10 @@ class Elections:
     # --- requests ---------------------------------------------------------------------------------
 
     def on_vote_request(self, request_id: int, request: VoteRequest) -> None:
+        """Respond to a vote or pre-vote request.
+
+        A later epoch is accepted before the voter key is checked (Kafka: ``handleVoteRequest``).
+        """
         state = self._state
         error = check_vote_request(request, epoch=state.epoch)
         is_granted, is_later = False, request.epoch > state.epoch

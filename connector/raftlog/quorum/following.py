@@ -105,7 +105,8 @@ class Following:
         """Send a fetch to the next known node; any response names the leader.
 
         The nodes are the voters, the leader that timed out (it may have restarted, and may be a
-        voter that is not in this log yet) and the bootstrap servers (ids -2, -3, ...).
+        voter that is not in this log yet) and the bootstrap servers (ids -2, -3, ...). One request
+        is in flight at a time, and after a failure none is sent before the backoff has passed.
         """
         state, role = self._state, self._state.role
         targets = [(voter.key.node_id, voter.endpoints) for voter in state.other_voters]
@@ -145,6 +146,7 @@ class Following:
     # --- records ----------------------------------------------------------------------------------
 
     def on_fetch_response(self, node_id: int, response: FetchResponse) -> None:
+        """Fetch a snapshot, truncate the log, append records, or advance the high watermark."""
         state, role = self._state, self._state.role
         if not isinstance(role, Follower) or node_id != role.leader_id:
             state.back_off(node_id)
@@ -225,6 +227,7 @@ class Following:
         role.snapshot = SnapshotFetch(snapshot_id=snapshot_id)
 
     def on_snapshot_response(self, node_id: int, response: FetchSnapshotResponse) -> None:
+        """Store the next bytes of the snapshot; after the last ones, install it."""
         state, role = self._state, self._state.role
         if not isinstance(role, Follower) or node_id != role.leader_id or role.snapshot is None:
             return

@@ -9,6 +9,9 @@ Invariants:
 3. A delayed fetch completes with records, ``fetch_hw_delay_ms`` after a new high watermark without
    records, after its maximum wait, or at the end of the leadership. While records are appended the
    high watermark is sent with them: a commit takes one fetch of each follower, and not two.
+4. A read id is confirmed when a majority has acknowledged a BeginQuorumEpoch request that was sent
+   after the id was registered: until then another leader may have committed records that this one
+   lacks (read index, Raft's dissertation, 6.4).
 
 Kafka: ``KafkaRaftClient`` and ``LeaderState``.
 """
@@ -49,6 +52,7 @@ class Leadership:
     # --- timers -----------------------------------------------------------------------------------
 
     def poll(self) -> None:
+        """Resign if there is a reason to; else respond to expired fetches, and notify voters."""
         state, role = self._state, self._state.role
         if not isinstance(role, Leader):
             return
@@ -70,7 +74,10 @@ class Leadership:
         return state.now_ms >= role.check_quorum_deadline_ms
 
     def _other_majority_count(self) -> int:
-        """Return how many other voters complete a majority."""
+        """Return how many voters besides this replica are needed for a majority.
+
+        A leader that is removed is not counted: then the others alone must be a majority.
+        """
         state = self._state
         return state.voter_set.majority_count - (1 if state.is_voter else 0)
 
@@ -84,7 +91,10 @@ class Leadership:
             self._complete(role, request_id, role.delayed_fetches.pop(request_id).request)
 
     def _send_begin_quorum_epoch(self, role: Leader) -> None:
-        """Send BeginQuorumEpoch to voters that do not fetch, or that must confirm a read id."""
+        """Send BeginQuorumEpoch to voters that do not fetch, or that must confirm a read id.
+
+        A voter that has not fetched for an interval may have restarted, and not know the leader.
+        """
         state = self._state
         if state.now_ms >= role.begin_epoch_deadline_ms:
             interval_ms = state.config.begin_epoch_interval_ms
@@ -149,7 +159,11 @@ class Leadership:
             self._advance_reads(role)
 
     def _advance_reads(self, role: Leader) -> None:
-        """Confirm the read ids that a majority has acknowledged."""
+        """Confirm the read ids that a majority has acknowledged.
+
+        Example: two of four other voters are needed, which have acknowledged 7, 5, 4 and 0: all ids
+        up to 5 are confirmed. A single voter needs no acknowledgement.
+        """
         acknowledged = sorted(
             (role.acknowledged_reads.get(voter.key, 0) for voter in self._state.other_voters),
             reverse=True,
@@ -165,6 +179,11 @@ class Leadership:
     # --- fetches ----------------------------------------------------------------------------------
 
     def on_fetch(self, request_id: int, request: FetchRequest) -> None:
+        """Respond to a replica's fetch with an error, the end of the epoch where its log diverges,
+        the id of a snapshot to fetch first, or records; or delay it.
+
+        Only a fetch from a log that agrees with this one acknowledges records.
+        """
         state, role = self._state, self._state.role
         error = self._fetch_error(request)
         if error is ErrorCode.NONE:
@@ -231,6 +250,7 @@ class Leadership:
         self.commit()
 
     def _record_contact(self, role: Leader, key: ReplicaKey) -> None:
+        """Record that a voter follows this leader; a majority of them extends check quorum."""
         state = self._state
         voter = state.voter_set.find(key.node_id)
         if voter is None or not voter.key.matches(key):
@@ -292,6 +312,7 @@ class Leadership:
             role.delayed_fetches.pop(request_id, None)
 
     def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
+        """Respond with the bytes of a snapshot from a position on."""
         state, role = self._state, self._state.role
         error, byte_count = self._leader_error(request.epoch), 0
         if error is ErrorCode.NONE:
@@ -344,6 +365,7 @@ class Leadership:
             self._complete_ready(role)
 
     def _complete_ready(self, role: Leader) -> None:
+        """Respond to the delayed fetches for which there are records or a high watermark now."""
         for delayed in role.delayed_fetches.values():
             delayed.deadline_ms = self._due_ms(role, delayed.request, delayed.deadline_ms)
         self._complete_expired(role)

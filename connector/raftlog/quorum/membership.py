@@ -85,6 +85,7 @@ class Membership:
         self._start_change(request_id, voters.without(request.voter.node_id))
 
     def on_update(self, request_id: int, request: UpdateVoterRequest) -> None:
+        """Replace endpoints and versions of a voter, at its own request."""
         state, voter = self._state, request.voter
         if request.epoch != state.epoch:
             error = ErrorCode.FENCED_LEADER_EPOCH

@@ -396,6 +396,7 @@ class ReplicaState:
         self._transition_to(self._candidate(self.next_epoch), voted_key=self.key)
 
     def become_leader(self) -> None:
+        """Become the leader of a won election, and append the first records of its epoch."""
         role = self.role
         assert isinstance(role, Candidate), "only a candidate becomes leader"
         self.prove_epoch(role.epoch)
@@ -442,6 +443,7 @@ class ReplicaState:
     def become_resigned(self) -> None:
         role = self.role
         assert isinstance(role, Leader), "only a leader resigns"
+        # longest log first, a voter that has not fetched last: the first campaigns without delay
         successors = []
         for voter in self.other_voters:
             progress = role.progress.voter(self.voter_set, voter.key.node_id)
@@ -504,6 +506,10 @@ class ReplicaState:
         return self._jitter_ms(bound_ms)
 
     def _transition_to(self, role: Role, voted_key: ReplicaKey | None = None) -> None:
+        """Change the role. Epoch and vote are persisted before the responses that depend on them.
+
+        ``voted_key``: the vote in the epoch of the new role, if it is not the present one.
+        """
         old = self.role
         is_same_role = type(old) is type(role)
         assert is_same_role or (type(old), type(role)) in TRANSITIONS, (
@@ -529,6 +535,7 @@ class ReplicaState:
             self._emit_leader_changed()
 
     def _fail_pending_requests(self, old: Leader) -> None:
+        """Respond to the delayed fetches and the voter change of an ended leadership."""
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         for request_id in old.delayed_fetches:
             self.emit(
@@ -586,7 +593,7 @@ class ReplicaState:
         )
 
     def _first_votes(self) -> Votes:
-        """Return its own vote, which counts only if it is a voter."""
+        """Return the votes at the start of a campaign: its own, if this replica is a voter."""
         return Votes(granted={self.node_id} if self.is_voter else set())
 
     def _follower(self, epoch: int, leader_id: NodeId, endpoints: tuple[Endpoint, ...]) -> Follower:

@@ -1,8 +1,15 @@
 """Attributes of the quorum's messages, and the fields of Kafka's messages that have their values.
 
-1. An attribute has the value of one field, or a ``Type`` that converts it to one or more fields and
-   back. The table in ``raft_codec`` names them; the layout of Kafka's messages is kio's.
-2. A path names a field of Kafka's message; one that starts with a dot, of the only partition.
+1. The tables in ``raft_codec`` have the fields of each attribute. Two entries of a Vote request:
+
+       "epoch": ".replica_epoch",
+       "candidate": (KEY, ".replica_id", ".replica_directory_id"),
+
+   ``epoch`` has the value of one field; ``candidate`` is converted to two fields, and back, by the
+   ``Type`` ``KEY``.
+2. A path names a field of Kafka's message; one that starts with a dot, of the only partition of the
+   only topic (``topics[0].partitions[0].replica_epoch``). Order and types of the fields are those
+   of kio's classes.
 3. A field without attribute has its default. A field that the version lacks is omitted, as in
    Kafka; if the request would then have another meaning, encoding raises ``UnsupportedFieldError``.
 4. None is encoded as -1 or as the zero id. The leader's endpoint in a response has no listener
@@ -263,7 +270,11 @@ class Message:
 
 
 class Layout:
-    """The attributes of a message and their fields in one version."""
+    """Encoder and decoder of a message in one version.
+
+    The encoder converts a message to the list of the values of its fields: topic, partition and
+    cluster id of the log, then the fields of each attribute, in the order of the table.
+    """
 
     def __init__(self, message: Message, version: int) -> None:
         self._schema, self._version = message.schema, version
@@ -277,6 +288,7 @@ class Layout:
         must_keep = {log.full(path): reason for path, reason in message.must_keep.items()}
         self._build = _builder(plan, indexes)
         self._attributes = tuple((attrgetter(name), type_.to_wire) for name, type_, _ in rows)
+        # fields of ``must_keep`` that this version lacks: only their defaults can be encoded
         self._lost = tuple(
             (indexes[path], path.rpartition(".")[2], absent[path], reason)
             for path, reason in must_keep.items()
@@ -367,8 +379,8 @@ def _absent_fields(plan: StructPlan, prefix: str = "") -> Iterator[tuple[str, ob
 def _builder(plan: StructPlan, indexes: Mapping[str, int]) -> Callable[[Sequence[Any]], Any]:
     """Return a function from values to Kafka's message; ``indexes`` has their indexes by path.
 
-    It is one generated expression, ``fields(voter_id=values[4], topics=(fields(...),))``, for the
-    reason above.
+    It is one generated expression, ``fields(voter_id=values[4], topics=(fields(...),))``, instead
+    of a loop, as in ``_reader``.
     """
     defaults: dict[str, object] = {}
     source = f"lambda values: {_structure(plan, indexes, defaults, '')}"

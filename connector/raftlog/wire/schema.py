@@ -1,7 +1,8 @@
 """Layout of each version of a message, derived from kio's classes.
 
-1. kio has one class per version. Here one class, kio's newest or one of ``latest_schemas``, is used
-   for all versions, as in Kafka's generated classes: a field that a version lacks has its default.
+1. kio has one class per version. Here one class, the *target*, is used for all versions, as in
+   Kafka's generated classes: kio's newest, or one of ``latest_schemas``. A field of the target that
+   a version lacks has its default; a field of a version that the target lacks is skipped.
 2. Only kio's classes are used, not its decoder, which allocates the size that a length field has
    and aborts the process if that fails (0.6.5: five bytes suffice). ``codec`` replaces it.
 
@@ -56,8 +57,9 @@ _ZEROS: Final[dict[str, object]] = {
 class FieldPlan:
     """One field in one version. ``kind`` is Kafka's name of its type, or ``STRUCT``.
 
-    ``default`` is the schema's default, else that of the type; ``has_default`` is True if the
-    schema has one or the field is tagged. ``is_kept`` is False if the target lacks the field.
+    ``struct`` is the layout of a structure, or of the elements of an array of them. ``default`` is
+    the schema's default, else that of the type; ``has_default`` is True if the schema has one or
+    the field is tagged. ``is_kept`` is False if the target lacks the field.
     """
 
     name: str
@@ -134,6 +136,7 @@ def _plan(target: type[Any], version: int) -> StructPlan:
 
 
 def _struct_plan(source: type[Any], target: type[Any]) -> StructPlan:
+    """Return the layout of ``source``, kio's class of one version, decoded to ``target``."""
     target_field = {field.name: (field, hint) for field, hint in _fields_with_hints(target)}
     plans = [
         _field_plan(field, hint, target_field.get(field.name))

@@ -98,6 +98,8 @@ def _find(
     topic: requests.ListOffsetsTopic,
     partition: requests.ListOffsetsPartition,
 ) -> _Found:
+    """Return the offset of a time or of a special timestamp (``LATEST``), as far as the client may
+    read. Nothing is in remote storage."""
     timestamp = partition.timestamp
     error = cache.name_error(topic.name, partition.partition_index)
     if not request.principal.may(Operation.DESCRIBE, Resource(ResourceType.TOPIC, topic.name)):
@@ -178,6 +180,7 @@ def _epoch_end(
     topic: epoch_requests.OffsetForLeaderTopic,
     partition: epoch_requests.OffsetForLeaderPartition,
 ) -> epoch_responses.EpochEndOffset:
+    """Return the end offset of the last epoch that is not later than the requested one."""
     error = cache.name_error(topic.topic, partition.partition)
     if not request.principal.may(Operation.DESCRIBE, Resource(ResourceType.TOPIC, topic.topic)):
         error = ErrorCode.topic_authorization_failed

@@ -386,6 +386,7 @@ def _plain_batch(batch: RecordBatch, data: bytes, limit: int) -> bytes:
 
 
 def _one_by_one(batch: RecordBatch, values: ValueKind, limit: int) -> Produced:
+    """Return the records of a batch as objects, without the headers of raftlog."""
     found = list(batch.records(decompressed_bytes_max=limit))
     for record in found:
         _check_time(record.timestamp_ms)
