@@ -16,6 +16,7 @@ FORMATTING: Final = "tests/node/config/test_formatting.py"
 MATRIX: Final = "tests/node/test_access_matrix.py"
 FORWARDED: Final = "tests/state/controller_apis/test_broker_requests.py"
 RIGHTS: Final = "tests/state/controller_apis/test_rights.py"
+EXPIRY: Final = "tests/node/test_certificate_expiry.py"
 PUBLISHER: Final = "state/raftlog_state/publishing/access_publisher.py"
 PUBLISHED: Final = "tests/state/publishing/test_access_publisher.py"
 
@@ -290,5 +291,19 @@ ACCESS_PLANTS: Final = (
         old="        if has_credentials:\n",
         new="        if False:\n",
         tests=(PUBLISHED,),
+    ),
+    Plant(
+        bug="only the first certificate of a file is watched for its expiry",
+        path=f"{NODE}/certificates.py",
+        old="for text in _PEM.findall(file.read()):",
+        new="for text in _PEM.findall(file.read())[:1]:",
+        tests=(EXPIRY,),
+    ),
+    Plant(
+        bug="a certificate is reported at its first threshold only",
+        path=f"{NODE}/certificates.py",
+        old="            if passed > logged.get(one, 0):\n",
+        new="            if passed and one not in logged:\n",
+        tests=(EXPIRY,),
     ),
 )

@@ -77,13 +77,15 @@ class Authority:
         has_expired: bool = False,
         password: bytes | None = None,
         file_name: str | None = None,
+        until: datetime.datetime | None = None,
     ) -> KeyPair:
-        """Sign a certificate; write it and its key to ``file_name`` (default: the name)."""
+        """Sign a certificate that is valid ``until`` a time; write it and its key to ``file_name``
+        (default: the name)."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [common_name] if common_name is not None else []
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, one) for one in names])
         builder = _builder(
-            subject, self._name, key.public_key(), _LONG_AGO if has_expired else _UNTIL
+            subject, self._name, key.public_key(), until or (_LONG_AGO if has_expired else _UNTIL)
         )
         alternatives: list[x509.GeneralName] = [x509.DNSName(one) for one in dns]
         alternatives.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))

@@ -29,6 +29,7 @@ from prometheus_client.registry import Collector
 from raftlog.limits import KIB
 from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 
+from .certificates import CertificateExpiry
 from .driver import SYNC_BOUNDS_S, SyncDurations
 from .errors import NodeAddressError
 from .raft_node import RaftNode
@@ -50,6 +51,7 @@ class NodeCollector(Collector):
         *,
         sync_durations: SyncDurations,
         lost_audit_lines: Callable[[], int],
+        certificates: Callable[[], Sequence[CertificateExpiry]],
     ) -> None:
         self._raft_node = raft_node
         self._server = server
@@ -57,6 +59,7 @@ class NodeCollector(Collector):
         self._services = services
         self._sync_durations = sync_durations
         self._lost_audit_lines = lost_audit_lines
+        self._certificates = certificates
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their current values."""
@@ -68,6 +71,7 @@ class NodeCollector(Collector):
             "Lines of the audit log that could not be written.",
             self._lost_audit_lines(),
         )
+        yield from certificate_figures(self._certificates(), self._server.wall_s())
         for service in self._services:
             for one in service.figures():
                 yield (_counter if one.is_counter else _gauge)(one.name, one.help_text, one.value)
@@ -196,6 +200,21 @@ def _sync_seconds(durations: SyncDurations) -> Metric:
     counts = list(zip(bounds, accumulate(durations.counts), strict=True))
     found.add_metric([], counts, durations.sum_s)
     return found
+
+
+def certificate_figures(
+    certificates: Sequence[CertificateExpiry], now_s: float
+) -> Iterator[Metric]:
+    """Yield the days until each certificate expires."""
+    found = GaugeMetricFamily(
+        "raftlog_certificate_days_left",
+        "Days until a certificate in the node's files expires, below zero afterwards.",
+        labels=["listener", "kind", "number"],
+    )
+    for one in certificates:
+        found.add_metric([one.listener, one.kind, str(one.number)], one.days_left(now_s))
+    if certificates:
+        yield found
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

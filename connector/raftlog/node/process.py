@@ -43,6 +43,7 @@ from .access import AccessTable, Principal, forwarded_principal, host_text, prin
 from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .audit import AuditFile, AuditLog
+from .certificates import ExpiryWatch
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .driver import Driver
 from .errors import ConfigError
@@ -155,6 +156,7 @@ def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -
         lines.log("certificates", level="error", reason=reason)
         node.audit.log("reload", outcome=reason)
         return
+    node.expiry_watch.check()
     closed_count = node.access_changed(before, is_trust_reduced=is_trust_reduced)
     lines.log("certificates", reason="reloaded", closed_connections=closed_count)
     node.audit.log(
@@ -203,9 +205,7 @@ class Node:
         services: Sequence[CreateService] = (),
     ) -> None:
         """Open the log and create the services. Raises the errors of ``Replica.open``."""
-        self._config = config
-        self._lines = lines
-        self._tls = tls
+        self._config, self._lines, self._tls = config, lines, tls
         self.lost_audit_lines = 0
         """Number of lines that could not be written."""
         self._audit_file = file = self._open_audit_file()
@@ -262,6 +262,13 @@ class Node:
             has_descriptors=storage.refill,
         )
         self._metrics: MetricsServer | None = None
+        self.expiry_watch: Final = self._expiry_watch()
+
+    def _expiry_watch(self) -> ExpiryWatch:
+        def log(level: str, text: str) -> None:
+            self._lines.log("certificates", level=level, reason=text)
+
+        return ExpiryWatch(self._tls.expiries, self.server.wall_s, log)
 
     def _open_audit_file(self) -> AuditFile | None:
         """Open the file of the audit log, None without ``[audit]``. Raises ``ConfigError``."""
@@ -312,6 +319,7 @@ class Node:
                 self.services,
                 sync_durations=self.driver.sync_durations,
                 lost_audit_lines=lambda: self.lost_audit_lines,
+                certificates=self._tls.expiries,
             )
             problems = partial(readiness_problems, self.raft_node)
             self._metrics = MetricsServer(collector, problems)
@@ -337,6 +345,7 @@ class Node:
         for path in log.report.deleted_backups:
             self._lines.log("old_copy_deleted", level="warning", path=path)
         self._warn_of_retention()
+        self.expiry_watch.check()
         self.driver.start()
         for service in self.services:
             self.raft_node.register(service.listener)
@@ -376,6 +385,7 @@ class Node:
 
     async def close(self) -> None:
         """Complete the requests in progress, then close connections and log."""
+        self.expiry_watch.close()
         await self.server.close(timeout_ms=DRAIN_TIMEOUT_MS)
         self._apis.close()
         await self._channel.close()

@@ -30,6 +30,7 @@ from weakref import WeakKeyDictionary
 from raftlog.storage.file_rights import change_by_others, read_by_others
 
 from .access import AccessTable, certificate_names
+from .certificates import CertificateExpiry, der_elements, read_expiries
 from .config import ListenerConfig, NodeConfig, TlsConfig
 from .errors import ConfigError
 from .sasl import Users, read_users
@@ -46,6 +47,7 @@ class _Contexts:
     users: Users = field(default_factory=lambda: Users({}, b""))
     listeners: dict[ListenerConfig, ssl.SSLContext] = field(default_factory=dict)
     peers: dict[int, ssl.SSLContext] = field(default_factory=dict)
+    expiries: tuple[CertificateExpiry, ...] = ()
 
 
 class TlsContexts:
@@ -65,6 +67,10 @@ class TlsContexts:
     def users(self) -> Users:
         """Return the current users of the listener with SASL, none without one."""
         return self._contexts.users
+
+    def expiries(self) -> tuple[CertificateExpiry, ...]:
+        """Return the expiry of each certificate in the files."""
+        return self._contexts.expiries
 
     def for_listener(self, listener: ListenerConfig) -> ssl.SSLContext | None:
         """Return the context for new connections to a listener, None without TLS."""
@@ -129,6 +135,7 @@ class TlsContexts:
             for node_id in (-1, *access.nodes):
                 contexts.peers[node_id] = peer_context(voters.tls, access, node_id)
             self._revoked[contexts.peers[-1]] = revoked
+        contexts.expiries = read_expiries(self._config)
         return contexts
 
 
@@ -237,25 +244,12 @@ def revoked_certificates(tls: TlsConfig) -> frozenset[bytes]:
 
 def _revoked(crl: bytes) -> list[bytes]:
     """Return the certificates of a list: issuer and serial number (RFC 5280, 5.1)."""
-    signed = _elements(_elements(_elements(crl)[0][1])[0][1])
+    signed = der_elements(der_elements(der_elements(crl)[0][1])[0][1])
     at = 2 if signed[0][0] == _INTEGER else 1  # after the version, which is optional
     issuer = signed[at][1]
     rest = [one for one in signed[at + 1 :] if one[0] not in _TIMES]
-    entries = _elements(rest[0][1]) if rest and rest[0][0] == _SEQUENCE else []
-    return [issuer + _elements(entry)[0][1] for _, entry in entries]
-
-
-def _elements(data: bytes) -> list[tuple[int, bytes]]:
-    """Return tag and content of the elements of a constructed value in DER."""
-    found, at = [], 0
-    while at < len(data):
-        tag, length, at = data[at], data[at + 1], at + 2
-        if length & 0x80:
-            digits = length & 0x7F
-            length, at = int.from_bytes(data[at : at + digits], "big"), at + digits
-        found.append((tag, data[at : at + length]))
-        at += length
-    return found
+    entries = der_elements(rest[0][1]) if rest and rest[0][0] == _SEQUENCE else []
+    return [issuer + der_elements(entry)[0][1] for _, entry in entries]
 
 
 # --- files ----------------------------------------------------------------------------------------

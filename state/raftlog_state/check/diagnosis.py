@@ -29,6 +29,7 @@ Kafka's ``controller.quorum.fetch.timeout.ms`` is 2 s, its ``replica.lag.time.ma
 """
 _VOTERS_MIN: Final = 3
 """Voters of a quorum that tolerates the failure of one."""
+EXPIRY_DAYS: Final = 30
 SILENT_MS: Final = 30_000
 """Time without a record of an active controller, which writes a NoOp every 500 ms by default."""
 
@@ -315,6 +316,19 @@ def diagnose_owners(directory: str, *, owner: str, of_others: Sequence[str]) -> 
             meaning="its node may be unable to write them, and fails when it starts: a tool was "
             "probably run as another user",
             next_command=f"chown -R {_quoted(owner)} {_quoted(directory)}",
+        )
+
+
+def diagnose_expiry(certificate: str, path: str, *, days_left: float) -> Iterator[Diagnosis]:
+    """Yield a diagnosis if a certificate expires soon, or has expired. ``certificate`` describes
+    it, with the time that is left."""
+    if days_left <= EXPIRY_DAYS:
+        yield Diagnosis(
+            level=Level.PROBLEM if days_left <= 1 else Level.WARNING,
+            found=certificate,
+            meaning="connections that it authenticates end when it expires, and new ones are "
+            "refused: replace it in its file, then send SIGHUP to the node",
+            next_command=f"openssl x509 -enddate -noout -in {_quoted(path)}",
         )
 
 

@@ -120,6 +120,7 @@ def _examine_files(
     )
 
     path = _log_of_node(arguments.path)
+    yield from _examine_certificates(arguments.path)
     try:
         check = LogCheck(
             path,
@@ -148,10 +149,34 @@ def _examine_files(
     yield from _examine_state(check, shlex.quote(path), is_damaged=is_damaged)
 
 
+def _config_path(path: str) -> str | None:
+    """Return the configuration of a node at PATH, None without one."""
+    config_path = os.path.join(path, NODE_CONFIG) if os.path.isdir(path) else path
+    is_config = os.path.basename(config_path).endswith(".toml") and os.path.isfile(config_path)
+    return config_path if is_config else None
+
+
+def _examine_certificates(path: str) -> Iterator[Diagnosis]:
+    """Yield the diagnoses of the certificates of the node that PATH configures."""
+    config_path = _config_path(path)
+    if config_path is None:
+        return
+
+    from raftlog.client.log_handle import Clock
+    from raftlog.node.certificates import read_expiries
+    from raftlog.node.config import read_config
+    from raftlog_state.check.diagnosis import diagnose_expiry
+
+    now_s = Clock().wall_ms() / 1000
+    for one in read_expiries(read_config(config_path)):
+        text = one.describe(now_s)
+        yield from diagnose_expiry(text, one.path, days_left=one.days_left(now_s))
+
+
 def _log_of_node(path: str) -> str:
     """Return the log of the node that PATH configures; PATH itself if it is no configuration."""
-    config_path = os.path.join(path, NODE_CONFIG) if os.path.isdir(path) else path
-    if not (os.path.basename(config_path).endswith(".toml") and os.path.isfile(config_path)):
+    config_path = _config_path(path)
+    if config_path is None:
         return path
 
     from raftlog.node.config import read_config

@@ -1,0 +1,155 @@
+"""Expiry of the certificates in a node's files: its own, with those it sends along, and its CAs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import calendar
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from .config import NodeConfig
+from .errors import ConfigError
+
+DAY_S: Final = 86_400
+WARNING_DAYS: Final = (30, 7, 1)
+"""Days before the expiry at which a node logs a warning."""
+CHECK_S: Final = 3_600
+
+_PEM: Final = re.compile(
+    rb"-----BEGIN (?:TRUSTED )?CERTIFICATE-----(.*?)-----END (?:TRUSTED )?CERTIFICATE-----",
+    re.DOTALL,
+)
+_VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
+_CENTURY_FROM: Final = 50
+"""First year of UTCTime that is of the 20th century (RFC 5280, 4.1.2.5.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateExpiry:
+    """Certificate of a file. ``number``: its place in the file, from 1 on; ``kind``: that of the
+    node (``certificate``) or one that verifies others (``ca``)."""
+
+    listener: str
+    kind: str
+    path: str
+    number: int
+    not_after_s: int
+    """Seconds since 1970."""
+
+    def days_left(self, now_s: float) -> float:
+        """Return the days until it expires, below zero afterwards."""
+        return (self.not_after_s - now_s) / DAY_S
+
+    def describe(self, now_s: float) -> str:
+        """Return a text about the time that is left."""
+        what = "CA certificate" if self.kind == "ca" else "certificate"
+        days = self.days_left(now_s)
+        when = f"expires in {days:.1f} days" if days > 0 else f"has expired {-days:.1f} days ago"
+        return f"{what} {self.number} of {self.path} ({self.listener}) {when}"
+
+
+def read_expiries(config: NodeConfig) -> tuple[CertificateExpiry, ...]:
+    """Read the expiry of all certificates of a node's listeners. Raises ``ConfigError``."""
+    found = []
+    for listener in config.listeners:
+        if listener.tls is not None:
+            for kind, path in (("certificate", listener.tls.certificate), ("ca", listener.tls.ca)):
+                found += [
+                    CertificateExpiry(str(listener.listener), kind, path, number, not_after_s)
+                    for number, not_after_s in enumerate(_expiries(path), start=1)
+                ]
+    return tuple(found)
+
+
+class ExpiryWarnings:
+    """Warnings of certificates that expire soon: one for each of ``WARNING_DAYS``, one after the
+    expiry, and again only for a certificate that has replaced another."""
+
+    def __init__(self) -> None:
+        self._logged: dict[CertificateExpiry, int] = {}
+        """Number of thresholds that were passed at the last warning."""
+
+    def due(
+        self, certificates: Iterable[CertificateExpiry], now_s: float
+    ) -> list[CertificateExpiry]:
+        """Return the certificates to warn about now."""
+        logged, due = self._logged, []
+        self._logged = {}
+        for one in certificates:
+            days = one.days_left(now_s)
+            passed = sum(days <= limit for limit in (*WARNING_DAYS, 0))
+            if passed > logged.get(one, 0):
+                due.append(one)
+            self._logged[one] = max(passed, logged.get(one, 0))
+        return due
+
+
+class ExpiryWatch:
+    """Warnings of a node's certificates, now and then every hour, on the running event loop.
+
+    ``certificates`` returns those in use, ``log`` logs a line with its level.
+    """
+
+    def __init__(
+        self,
+        certificates: Callable[[], Iterable[CertificateExpiry]],
+        wall_s: Callable[[], float],
+        log: Callable[[str, str], None],
+    ) -> None:
+        self._certificates = certificates
+        self._wall_s = wall_s
+        self._log = log
+        self._warnings = ExpiryWarnings()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def check(self) -> None:
+        """Log the warnings that are due, and check again in an hour."""
+        self.close()
+        now_s = self._wall_s()
+        for one in self._warnings.due(self._certificates(), now_s):
+            level = "error" if one.days_left(now_s) <= WARNING_DAYS[-1] else "warning"
+            self._log(level, one.describe(now_s))
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self.check)
+
+    def close(self) -> None:
+        """Check no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def der_elements(data: bytes) -> list[tuple[int, bytes]]:
+    """Return tag and content of the elements of a constructed value in DER."""
+    found, at = [], 0
+    while at < len(data):
+        tag, length, at = data[at], data[at + 1], at + 2
+        if length & 0x80:
+            digits = length & 0x7F
+            length, at = int.from_bytes(data[at : at + digits], "big"), at + digits
+        found.append((tag, data[at : at + length]))
+        at += length
+    return found
+
+
+def _expiries(path: str) -> Iterator[int]:
+    try:
+        with open(path, "rb") as file:
+            for text in _PEM.findall(file.read()):
+                yield _not_after_s(base64.b64decode(text))
+    except (OSError, ValueError, IndexError):
+        raise ConfigError(path=path, key=None, reason="a certificate cannot be read") from None
+
+
+def _not_after_s(certificate: bytes) -> int:
+    """Return the end of a certificate's validity (RFC 5280, 4.1)."""
+    signed = der_elements(der_elements(der_elements(certificate)[0][1])[0][1])
+    at = 1 if signed[0][0] == _VERSION else 0  # then serial number, algorithm, issuer, validity
+    tag, text = der_elements(signed[at + 3][1])[1]
+    digits = text.decode("ascii")
+    if tag == _UTC_TIME:
+        digits = ("19" if int(digits[:2]) >= _CENTURY_FROM else "20") + digits
+    return calendar.timegm(time.strptime(digits, "%Y%m%d%H%M%SZ"))

@@ -1,0 +1,119 @@
+"""Certificates that expire are in metrics, log lines and diagnoses before they do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from raftlog.node.certificates import (
+    DAY_S,
+    CertificateExpiry,
+    ExpiryWarnings,
+    read_expiries,
+)
+from raftlog.node.config import parse_config
+from raftlog.node.errors import ConfigError
+from raftlog.node.metrics import certificate_figures
+from tests.support.certificates import Authority
+from tests.support.cli import run
+from tests.support.quorum_processes import free_ports
+from tests.support.served_node import served_node
+
+NOW_S = 1_800_000_000
+ACCESS = '[access]\nadmin = ["operator"]\n[access.nodes]\n1 = "node-1.example"\n'
+
+
+def not_after_s(path: str) -> list[int]:
+    """Return the expiry of the certificates of a file, as another parser reads it."""
+    found = x509.load_pem_x509_certificates(Path(path).read_bytes())
+    return [int(one.not_valid_after_utc.timestamp()) for one in found]
+
+
+def listener(home: Path, *, has_expired: bool = False, until: datetime | None = None) -> str:
+    authority = Authority(home)
+    pair = authority.sign("node-1.example", has_expired=has_expired, until=until)
+    (port,) = free_ports(1)
+    return (
+        f'[listeners.both]\naddress = "127.0.0.1:{port}"\n'
+        f'tls = {{ certificate = "{pair.certificate}", key = "{pair.key}", '
+        f'ca = "{authority.path}" }}\n'
+    )
+
+
+def configuration(home: Path, listeners: str) -> str:
+    return f'[node]\nid = 1\ndirectory = "{home / "data"}"\n{listeners}{ACCESS}'
+
+
+@pytest.mark.parametrize(
+    "until", [datetime(2049, 12, 31, tzinfo=UTC), datetime(2060, 1, 1, tzinfo=UTC)]
+)
+def test_the_expiry_of_every_certificate_of_a_file_is_read(tmp_path: Path, until: datetime) -> None:
+    listeners = listener(tmp_path, until=until)
+    config = parse_config(configuration(tmp_path, listeners), "node.toml")
+    tls = config.listeners[0].tls
+    assert tls is not None
+    with Path(tls.ca).open("ab") as file:
+        file.write(Path(Authority(tmp_path / "other").path).read_bytes())
+    found = read_expiries(config)
+    assert [(one.kind, one.number) for one in found] == [("certificate", 1), ("ca", 1), ("ca", 2)]
+    assert [one.not_after_s for one in found] == not_after_s(tls.certificate) + not_after_s(tls.ca)
+    assert found[0].not_after_s == int(until.timestamp())
+    Path(tls.certificate).write_bytes(
+        b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
+    )
+    with pytest.raises(ConfigError):
+        read_expiries(config)
+
+
+def test_each_threshold_is_reported_once_and_again_after_a_replacement() -> None:
+    warnings = ExpiryWarnings()
+    one = CertificateExpiry("clients", "certificate", "a.pem", 1, NOW_S + 40 * DAY_S)
+    reported = [
+        day
+        for day in range(45)
+        for hour in range(24)
+        if warnings.due([one], NOW_S + day * DAY_S + hour * 3600)
+    ]
+    assert reported == [10, 33, 39, 40]
+    renewed = CertificateExpiry("clients", "certificate", "a.pem", 1, NOW_S + 70 * DAY_S)
+    assert warnings.due([renewed], NOW_S + 45 * DAY_S) == [renewed]
+    assert ExpiryWarnings().due([one], NOW_S) == []
+
+
+def test_a_node_logs_and_exports_certificates_that_expire_soon(tmp_path: Path) -> None:
+    until = datetime.now(UTC) + timedelta(days=5)
+    listeners = listener(tmp_path, until=until)
+
+    async def check() -> None:
+        async with served_node(tmp_path, ACCESS, listeners=listeners) as node:
+            lines = node.lines("certificates")
+            assert [line["level"] for line in lines] == ["warning"]
+            assert "expires in 5.0 days" in lines[0]["reason"]
+            left = read_expiries(node.config)
+            (figure,) = certificate_figures(left, until.timestamp() - 5 * DAY_S)
+            samples = {one.labels["kind"]: one.value for one in figure.samples}
+            assert round(samples["certificate"], 2) == 5
+            assert samples["ca"] > 30
+
+    asyncio.run(check())
+
+
+def test_doctor_reports_certificates_that_expire_soon_or_have_expired(tmp_path: Path) -> None:
+    async def make() -> None:
+        async with served_node(tmp_path, ""):
+            pass
+
+    asyncio.run(make())
+    for is_expired, level in ((True, "problem"), (False, None)):
+        listeners = listener(tmp_path / str(is_expired), has_expired=is_expired)
+        path = tmp_path / "node.toml"
+        path.write_text(configuration(tmp_path, listeners))
+        _, out, _ = run("doctor", "--json", str(path))
+        *found, _ = map(json.loads, out.splitlines())
+        levels = [one["level"] for one in found if "certificate 1" in one["found"]]
+        assert levels == ([] if level is None else [level])
