@@ -16,6 +16,10 @@ CLUSTER_METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 """The fixed topic id of the metadata log (Kafka: ``Uuid.METADATA_TOPIC_ID``)."""
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """Base64 of sixteen zero bytes: no id, or unknown (Kafka: ``Uuid.ZERO_UUID``)."""
+SASL_PLAIN: Final = "PLAIN"
+SASL_OAUTHBEARER: Final = "OAUTHBEARER"
+SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+SASL_MECHANISMS: Final = (SASL_PLAIN, *SCRAM_HASHES, SASL_OAUTHBEARER)
 
 
 NodeId = NewType("NodeId", int)

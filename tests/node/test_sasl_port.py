@@ -28,8 +28,8 @@ from raftlog.node.sasl import (
     with_password,
     write_users,
 )
+from raftlog.types import SCRAM_HASHES
 from raftlog.wire import ApiKey
-from raftlog.wire.sasl import SCRAM_HASHES
 from tests.support.certificates import Authority
 from tests.support.quorum_processes import free_ports
 from tests.support.sasl_client import authenticate, refused

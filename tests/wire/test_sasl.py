@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.limits import SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN
+from raftlog.types import SCRAM_HASHES
 from raftlog.wire import sasl
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -197,7 +198,7 @@ def test_a_server_sends_the_messages_of_rfc_7677() -> None:
     assert exchange.send(final.encode()).decode() == SERVER_FINAL
 
 
-@pytest.mark.parametrize("mechanism", sasl.SCRAM_HASHES)
+@pytest.mark.parametrize("mechanism", SCRAM_HASHES)
 @given(name=st.text(min_size=1, max_size=20), password=st.text(max_size=20), is_right=st.booleans())
 @settings(max_examples=20, deadline=None)
 def test_a_client_is_accepted_with_the_password_only(

@@ -38,10 +38,10 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
 from raftlog.limits import MIB, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN
 from raftlog.storage.file_rights import change_by_others, read_by_others
+from raftlog.types import SCRAM_HASHES
 from raftlog.wire import ApiKey, decode, encode
 from raftlog.wire.errors import WireError
 from raftlog.wire.sasl import (
-    SCRAM_HASHES,
     SaslExchangeError,
     ScramCredential,
     ServerExchange,

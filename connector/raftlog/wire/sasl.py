@@ -25,13 +25,9 @@ from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
 from raftlog.limits import SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN
 from raftlog.printable import printable
+from raftlog.types import SASL_OAUTHBEARER, SCRAM_HASHES
 
 Exchange: TypeAlias = Generator[bytes, bytes, None]
-
-PLAIN: Final = "PLAIN"
-OAUTHBEARER: Final = "OAUTHBEARER"
-SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MECHANISMS: Final = (PLAIN, *SCRAM_HASHES, OAUTHBEARER)
 
 UNSUPPORTED_MECHANISM: Final = 33
 ILLEGAL_STATE: Final = 34
@@ -89,7 +85,7 @@ class SaslClient:
             text = response.error_message or self._server_error or "no reason given"
             raise SaslRefusedError(error, self._shown(text))
         data = bytes(response.auth_bytes)
-        if self.mechanism == OAUTHBEARER and data:
+        if self.mechanism == SASL_OAUTHBEARER and data:
             self._server_error = data.decode("utf-8", "replace")
         try:
             message = self._exchange.send(data)

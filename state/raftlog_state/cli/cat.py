@@ -118,7 +118,6 @@ def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> 
         print_records,
         select,
     )
-    from .record_filter import record_filter
     from .signals import StopSignals, TerminatedError
 
     hide = redactor(arguments)
@@ -130,7 +129,11 @@ def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> 
         selection = select(
             arguments.types, internal, control=arguments.control, noop=arguments.noop
         )
-        wanted = record_filter(*names, log)
+        wanted = None
+        if names != (None, None):
+            from .record_filter import record_filter
+
+            wanted = record_filter(*names, log)
         if not arguments.follow:
             return print_records(
                 *(log, start, end, selection, hide, output, console, wanted), internal=internal

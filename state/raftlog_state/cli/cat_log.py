@@ -22,7 +22,7 @@ import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -46,14 +46,17 @@ from raftlog.records.control import (
 )
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import NO_OP_VALUE, RECORD_TYPES, NoOpRecord, Redactor, peek
-from raftlog_state.records.internal_logs import INTERNAL_LOGS, InternalLog, RecordText
 from raftlog_state.records.native_json import TYPES_MAX, LineStart, NativeJson, write_json
 
 from .follow import check_can_grow, follow, followed_end
 from .output import Console, Line, Output, json_text
 from .parser import nearest
-from .record_filter import RecordFilter
 from .source import offset_in, range_in
+
+if TYPE_CHECKING:
+    from raftlog_state.records.internal_logs import InternalLog, RecordText
+
+    from .record_filter import RecordFilter
 
 RecordJson = Callable[[bytes], str]
 OnDamage = Callable[[int, str], None]
@@ -109,6 +112,8 @@ def internal_log(log: LogReader, declared_kind: str | None) -> InternalLog | Non
     """
     if log.kind is LogKind.METADATA or declared_kind is not None:
         return None
+    from raftlog_state.records.internal_logs import INTERNAL_LOGS  # a tenth of the start of `cat`
+
     return INTERNAL_LOGS.get(log.topic)
 
 

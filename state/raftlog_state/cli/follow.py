@@ -10,15 +10,17 @@ silently.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from raftlog.client import Isolation, LogReader, SourceKind
-from raftlog.client.followed_records import FollowedEnd
 from raftlog.client.log_handle import Clock
 from raftlog.errors import OptionError, RaftlogError
 from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
 
 from .output import Console, Output
+
+if TYPE_CHECKING:
+    from raftlog.client.followed_records import FollowedEnd
 
 POLL_S: Final = 0.2
 
@@ -32,6 +34,8 @@ def check_can_grow(log: LogReader) -> None:
 
 def followed_end(log: LogReader, isolation: Isolation, clock: Clock) -> FollowedEnd:
     """Return the end of what is printed."""
+    from raftlog.client.followed_records import FollowedEnd  # with asyncio
+
     return FollowedEnd(log, isolation, clock, holdback_ms=TAIL_HOLDBACK_MS_DEFAULT)
 
 

@@ -114,13 +114,11 @@ class RecordFilter:
         return getattr(record, "broker_id", None) == self._broker
 
 
-def record_filter(topic: str | None, broker: int | None, log: LogReader) -> RecordFilter | None:
-    """Return the filter of ``--topic`` or ``--broker``; None without both.
+def record_filter(topic: str | None, broker: int | None, log: LogReader) -> RecordFilter:
+    """Return the filter of ``--topic`` or ``--broker``.
 
     Raises ``OptionError`` if the log does not have metadata records.
     """
-    if topic is None and broker is None:
-        return None
     if log.kind is not LogKind.METADATA:
         option = "--broker" if topic is None else "--topic"
         reason = f"{log.path} is not a metadata log, whose records name topics and brokers"

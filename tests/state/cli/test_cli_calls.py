@@ -133,6 +133,24 @@ def test_help_imports_no_large_module() -> None:
     assert not modules_after(code) & heavy
 
 
+def test_reading_a_directory_imports_no_message_of_the_protocol(data: Path) -> None:
+    """Nor what only other options need: both are half of the start of ``cat``."""
+    log = data / "kraft-logs" / "trimmed-3.9.2" / "node-1"
+
+    def modules_of(command: str) -> set[str]:
+        return modules_after(
+            "import io\n"
+            "from raftlog_state.cli.main import main\n"
+            f"assert main([{command!r}, {str(log)!r}], io.BytesIO(), io.StringIO()) == 0\n"
+        )
+
+    protocol = {"kio", "raftlog.wire", "raftlog.client.remote.connection"}
+    of_options = {"asyncio", "raftlog_state.image", "raftlog_state.records.internal_logs"}
+    assert not modules_of("cat") & (protocol | of_options)
+    for command in ("state", "check"):
+        assert not modules_of(command) & protocol
+
+
 @pytest.mark.slow
 def test_every_command_works_where_spark_is_not_installed(data: Path) -> None:
     log = data / "kraft-logs" / "trimmed-3.9.2" / "node-1"

@@ -11,7 +11,8 @@ import pytest
 from tests.support.cli import run
 
 from raftlog.node.sasl import Users, change_users, read_users, with_password
-from raftlog.wire.sasl import SCRAM_HASHES, scram_credential
+from raftlog.types import SCRAM_HASHES
+from raftlog.wire.sasl import scram_credential
 
 
 @pytest.fixture

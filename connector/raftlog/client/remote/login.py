@@ -25,6 +25,7 @@ from typing import Any, Final
 from raftlog.errors import OptionError, SaslAuthenticationError
 from raftlog.limits import CREDENTIALS_BYTES_MAX
 from raftlog.printable import printable
+from raftlog.types import SASL_OAUTHBEARER, SASL_PLAIN, SCRAM_HASHES
 from raftlog.wire import sasl
 
 from .security import ENDPOINT, ENDPOINT_CA, ClientSecurity, SaslOptions, read_secret
@@ -65,12 +66,12 @@ class SaslLogin:
         """
         options = self._options.resolved()
         mechanism = options.mechanism
-        if mechanism == sasl.OAUTHBEARER:
+        if mechanism == SASL_OAUTHBEARER:
             token = self._token_of(options)
             exchange = sasl.oauthbearer_exchange(token, dict(options.extensions))
             return sasl.SaslClient(mechanism, exchange, secrets=(token,))
         username, password = options.username or "", options.password or ""
-        if mechanism == sasl.PLAIN:
+        if mechanism == SASL_PLAIN:
             exchange = sasl.plain_exchange(username, password)
         else:
             nonce = secrets.token_urlsafe(_NONCE_BYTES)
@@ -82,7 +83,7 @@ class SaslLogin:
 
         It may block while another authentication waits for a token.
         """
-        if self.mechanism != sasl.OAUTHBEARER:
+        if self.mechanism != SASL_OAUTHBEARER:
             return (
                 "check the user name and the password, and that the user has credentials for "
                 f"{self.mechanism}"
@@ -217,7 +218,7 @@ def _shown(url: str) -> str:
 
 def _token_error(reason: str, remedy: str = _CHECK_TOKEN) -> SaslAuthenticationError:
     return SaslAuthenticationError(
-        path=sasl.OAUTHBEARER, reason=f"no token: {reason}", remedy=remedy
+        path=SASL_OAUTHBEARER, reason=f"no token: {reason}", remedy=remedy
     )
 
 
@@ -233,7 +234,7 @@ def warn_of_plain_secrets(security: ClientSecurity) -> None:
     """Log a warning if a password or a token would be readable on the network."""
     if security.sasl is None or security.tls is not None:
         return
-    if security.sasl.mechanism in sasl.SCRAM_HASHES:
+    if security.sasl.mechanism in SCRAM_HASHES:
         return
     _LOGGER.warning(
         "%s sends its secret over the network in clear text: use security.protocol=SASL_SSL",

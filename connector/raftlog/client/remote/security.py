@@ -19,7 +19,7 @@ from typing import Any, Final
 from raftlog.errors import OptionError, RaftlogError
 from raftlog.limits import CREDENTIALS_BYTES_MAX
 from raftlog.log.format.directory import parse_properties
-from raftlog.wire import sasl
+from raftlog.types import SASL_MECHANISMS, SASL_OAUTHBEARER, SASL_PLAIN, SCRAM_HASHES
 
 PROTOCOL: Final = "security.protocol"
 MECHANISM: Final = "sasl.mechanism"
@@ -134,7 +134,7 @@ class SaslOptions:
         """Raise ``OptionError`` unless the mechanism has what it requires, and nothing else."""
         if self.jaas is not None:
             return
-        if self.mechanism != sasl.OAUTHBEARER:
+        if self.mechanism != SASL_OAUTHBEARER:
             for name in (USERNAME, PASSWORD):
                 if not getattr(self, _FIELDS[name]):
                     reason = f"it is required with {MECHANISM}={self.mechanism}"
@@ -264,8 +264,8 @@ def _checks_host(algorithm: str | None) -> bool:
 
 def _sasl(given: Mapping[str, str], get_token: Callable[[], str] | None) -> SaslOptions:
     mechanism = given.get(MECHANISM, "").strip().upper()
-    if mechanism not in sasl.MECHANISMS:
-        reason = f"must be one of {', '.join(sasl.MECHANISMS)}"
+    if mechanism not in SASL_MECHANISMS:
+        reason = f"must be one of {', '.join(SASL_MECHANISMS)}"
         raise OptionError(option=MECHANISM, reason=reason)
     ca = given.get(ENDPOINT_CA)
     options = SaslOptions(
@@ -290,9 +290,9 @@ def _check_token_source(options: SaslOptions) -> None:
         "oauth_token": options.get_token,
     }
     found = [name for name, value in sources.items() if value is not None]
-    if options.mechanism != sasl.OAUTHBEARER:
+    if options.mechanism != SASL_OAUTHBEARER:
         if found:
-            reason = f"it is for {MECHANISM}={sasl.OAUTHBEARER}"
+            reason = f"it is for {MECHANISM}={SASL_OAUTHBEARER}"
             raise OptionError(option=found[0], reason=reason)
         return
     if len(found) != 1:
@@ -328,9 +328,9 @@ def _check_extension(option: str, name: str, value: str) -> None:
 
 _LOGIN: Final = "org.apache.kafka.common.security."
 _MODULES: Final = {
-    f"{_LOGIN}plain.PlainLoginModule": (sasl.PLAIN,),
-    f"{_LOGIN}scram.ScramLoginModule": tuple(sasl.SCRAM_HASHES),
-    f"{_LOGIN}oauthbearer.OAuthBearerLoginModule": (sasl.OAUTHBEARER,),
+    f"{_LOGIN}plain.PlainLoginModule": (SASL_PLAIN,),
+    f"{_LOGIN}scram.ScramLoginModule": tuple(SCRAM_HASHES),
+    f"{_LOGIN}oauthbearer.OAuthBearerLoginModule": (SASL_OAUTHBEARER,),
 }
 _SHADED: Final = "kafkashaded."
 """Prefix of the classes in Databricks' runtime."""
