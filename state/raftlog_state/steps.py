@@ -9,16 +9,22 @@ the last one.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Final, TypeAlias, TypeVar
+from itertools import islice
+from typing import Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
+K = TypeVar("K", bound=tuple[Any, ...])
 
 Steps: TypeAlias = Iterator[None] | None
 """Steps that are left, None without any."""
 
 RECORDS_PER_STEP: Final = 1_000
 """Records that are replayed in one step: some 20 ms."""
+
+SORTED_PER_STEP: Final = 10_000
+"""Keys that are sorted in one step: some 10 ms."""
 
 
 def begin(steps: Iterator[None]) -> Steps:
@@ -46,3 +52,15 @@ def for_each_in_steps(
         if number and not number % count:
             yield
         act(element)
+
+
+def sorted_in_steps(
+    keys: Iterable[K], count: int = SORTED_PER_STEP
+) -> Generator[None, None, Iterator[K]]:
+    """Return an iterator over keys in order; ``count`` of them are sorted in one step."""
+    remaining, runs = iter(keys), list[list[K]]()
+    while run := sorted(islice(remaining, count)):
+        if runs:
+            yield
+        runs.append(run)
+    return heapq.merge(*runs)

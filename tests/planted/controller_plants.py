@@ -91,8 +91,8 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="controller: a part of a batch is stable while the batch is replayed in steps",
         path=OFFSETS,
-        old="            self._last_replayed = RecordPosition(record.offset",
-        new="            self.last_stable = self._last_replayed = RecordPosition(record.offset",
+        old="                self._last_replayed = RecordPosition(\n",
+        new="                self.last_stable = self._last_replayed = RecordPosition(\n",
         tests=(STEPS,),
     ),
     Plant(
@@ -116,6 +116,41 @@ CONTROLLER_PLANTS: Final = (
         old=" and not self.controller.is_replaying:",
         new=":",
         tests=(STEPS,),
+    ),
+    Plant(
+        bug="controller: the partitions of a topic are deleted in one step",
+        path="state/raftlog_state/replay/topics.py",
+        old="    yield from for_each_in_steps(keys, partial(state.delete, Entity.PARTITION))\n",
+        new="    for key in keys:\n        state.delete(Entity.PARTITION, key)\n",
+        tests=(STEPS, WRITES),
+    ),
+    Plant(
+        bug="controller: the records of a transaction are replayed in one step",
+        path=OFFSETS,
+        old="                if not (is_replayed or number % RECORDS_PER_STEP):\n",
+        new="                if False:\n",
+        tests=(STEPS,),
+    ),
+    Plant(
+        bug="loader: a record that is replayed in steps is never visible",
+        path="state/raftlog_state/loader/metadata_loader.py",
+        old="        self._visible = position\n",
+        new="        pass\n",
+        tests=(STEPS,),
+    ),
+    Plant(
+        bug="controller: the partitions of a broker are sorted in one step",
+        path="state/raftlog_state/steps.py",
+        old="        if runs:\n            yield\n",
+        new="",
+        tests=("tests/state/controller/test_controller_state.py",),
+    ),
+    Plant(
+        bug="controller: the partitions of a broker are in order within a step alone",
+        path="state/raftlog_state/steps.py",
+        old="    return heapq.merge(*runs)\n",
+        new="    return iter([key for run in runs for key in run])\n",
+        tests=("tests/state/controller/test_controller_state.py",),
     ),
     Plant(
         bug="controller: a snapshot is loaded in one step",
@@ -148,8 +183,8 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="loader: a rejected begin marker discards the open transaction",
         path="state/raftlog_state/loader/metadata_loader.py",
-        old="                return\n            self._transaction = OpenTransaction(",
-        new="            self._transaction = OpenTransaction(",
+        old="            else:\n                self._transaction = OpenTransaction(at.offset, marker.name)\n",
+        new="            self._transaction = OpenTransaction(at.offset, marker.name)\n",
         tests=("tests/state/loader/test_rejected_records.py",),
     ),
     Plant(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 import pytest
 
 from raftlog_state.controller import ApiException, ChangeRequest
-from raftlog_state.controller.controller_state import ControllerState
+from raftlog_state.controller.controller_state import ControllerState, PartitionsInSteps
 from raftlog_state.controller.dispatch import write_in_steps
 from raftlog_state.controller.pending_state import (
     KRaftVersionAccessor,
@@ -144,6 +144,11 @@ class ControllerContext:
         found = self.state.find(PartitionRow, row.topic_id, number)
         assert found is not None
         return found
+
+
+def found(search: PartitionsInSteps) -> list[PartitionRow]:
+    """Run all steps of a search, and return its rows."""
+    return list(complete(search))
 
 
 def error_of(refused: object) -> tuple[int, str]:

@@ -104,42 +104,38 @@ def write_registration(
     return epoch
 
 
-def write_fenced(row: BrokerRow, state: PendingState) -> Iterator[None]:
+def write_fenced(row: BrokerRow, state: PendingState) -> Generator[None, None, None]:
     """Fence a broker: remove it from every ISR and elect other leaders."""
-    yield from update_leader_and_isr(
-        state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
-    )
+    rows = yield from state.current.partitions_in_isr(row.broker_id)
+    yield from update_leader_and_isr(rows, state, broker_to_remove=row.broker_id)
     _write_fencing(row, _FENCE, state)
 
 
-def write_unfenced(row: BrokerRow, state: PendingState) -> Iterator[None]:
+def write_unfenced(row: BrokerRow, state: PendingState) -> Generator[None, None, None]:
     """Unfence a broker, and elect it for leaderless partitions that it may lead."""
     _write_fencing(row, _UNFENCE, state)
-    leaderless = state.current.leaderless_partitions()
-    yield from update_leader_and_isr(leaderless, state, broker_to_add=row.broker_id)
+    rows = yield from state.current.leaderless_partitions()
+    yield from update_leader_and_isr(rows, state, broker_to_add=row.broker_id)
 
 
-def write_controlled_shutdown(row: BrokerRow, state: PendingState) -> Iterator[None]:
+def write_controlled_shutdown(row: BrokerRow, state: PendingState) -> Generator[None, None, None]:
     """Begin a broker's controlled shutdown: elect other leaders, remove it from every ISR."""
     if not row.in_controlled_shutdown:
         record = BrokerRegistrationChangeRecord(
             broker_id=row.broker_id, broker_epoch=row.broker_epoch, in_controlled_shutdown=1
         )
         state.write(record, version=1)
-    yield from update_leader_and_isr(
-        state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
-    )
+    rows = yield from state.current.partitions_in_isr(row.broker_id)
+    yield from update_leader_and_isr(rows, state, broker_to_remove=row.broker_id)
 
 
 def write_unregistered(broker_id: int, state: PendingState) -> Iterator[None]:
     """Unregister a broker, and remove it from every ISR and ELR. Raises ``ApiException``."""
     row = _broker(broker_id, None, state)
-    yield from update_leader_and_isr(
-        state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
-    )
-    yield from update_leader_and_isr(
-        state.current.partitions_in_elr(row.broker_id), state, broker_to_remove=row.broker_id
-    )
+    rows = yield from state.current.partitions_in_isr(row.broker_id)
+    yield from update_leader_and_isr(rows, state, broker_to_remove=row.broker_id)
+    rows = yield from state.current.partitions_in_elr(row.broker_id)
+    yield from update_leader_and_isr(rows, state, broker_to_remove=row.broker_id)
     state.write(UnregisterBrokerRecord(broker_id=row.broker_id, broker_epoch=row.broker_epoch))
 
 
@@ -213,12 +209,12 @@ def _handle_shutdown(broker_id: int, is_clean: bool, state: PendingState) -> Ite
     """Remove the earlier incarnation of a broker from ISRs, and from ELRs after an unclean
     shutdown."""
     is_unclean = state.current.versions.elr and not is_clean
-    rows = state.current.partitions_in_isr(broker_id)
+    rows = yield from state.current.partitions_in_isr(broker_id)
     if not is_unclean:
         yield from update_leader_and_isr(rows, state, broker_to_remove=broker_id)
         return
     yield from update_leader_and_isr(rows, state, unclean=broker_id)
-    rows = state.current.partitions_in_elr(broker_id)
+    rows = yield from state.current.partitions_in_elr(broker_id)
     yield from update_leader_and_isr(rows, state, unclean=broker_id)
 
 

@@ -25,7 +25,7 @@ Source: Kafka ``ReplicationControlManager``, ``BrokersToIsrs`` and the other con
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Final, TypeAlias, TypeVar, cast
 
 from raftlog_state.image import (
@@ -49,8 +49,8 @@ from raftlog_state.image import (
 )
 from raftlog_state.image.record_versions import ELR_FEATURE, LEVEL_MIN, RecordVersions
 from raftlog_state.records import MetadataRecord, RegisterBrokerRecord
-from raftlog_state.replay import Position, replay
-from raftlog_state.steps import complete, for_each_in_steps
+from raftlog_state.replay import Position, replay_in_steps
+from raftlog_state.steps import complete, for_each_in_steps, sorted_in_steps
 from raftlog_state.timeline import SnapshotRegistry, TimelineDict, TimelineSet
 
 R = TypeVar("R", bound=Row)
@@ -72,6 +72,9 @@ KEYS_LIKE_A_SET: Final = 40
 the creation of a set."""
 
 _IndexKey: TypeAlias = tuple[object, ...]
+
+PartitionsInSteps: TypeAlias = Generator[None, None, Iterator[PartitionRow]]
+"""Steps that return the current rows of keys, sorted by key, which are those of the first step."""
 
 _ISR: Final = "isr"
 _ELR: Final = "elr"
@@ -204,9 +207,9 @@ class ControllerState:
         self._update_indexes(key, before, None)
         return True
 
-    def replay(self, record: MetadataRecord, at: Position) -> None:
+    def replay_in_steps(self, record: MetadataRecord, at: Position) -> Generator[None, None, None]:
         """Apply a record. Raises ``ReplayError``."""
-        replay(record, self, at)
+        yield from replay_in_steps(record, self, at) or ()
         if isinstance(record, RegisterBrokerRecord):
             self._registration_offsets[record.broker_id] = at.offset
 
@@ -231,24 +234,24 @@ class ControllerState:
         keys = self.group((Entity.TOPIC, name, ""))
         return self.find(TopicRow, *keys[-1]) if keys else None
 
-    def partitions(self, topic_id: str) -> list[PartitionRow]:
-        """Return the partitions of a topic, sorted by id."""
-        return self._indexed_partitions((Entity.PARTITION, topic_id, ""))
+    def partition_keys(self, topic_id: str) -> tuple[Key, ...]:
+        """Return the keys of the partitions of a topic, in no particular order."""
+        return self.group((Entity.PARTITION, topic_id, ""))
 
-    def partitions_in_isr(self, broker_id: int) -> list[PartitionRow]:
-        """Return the partitions with a broker in the ISR, sorted by key."""
+    def partitions_in_isr(self, broker_id: int) -> PartitionsInSteps:
+        """Find the partitions with a broker in the ISR."""
         return self._indexed_partitions((_ISR, broker_id))
 
-    def partitions_in_elr(self, broker_id: int) -> list[PartitionRow]:
-        """Return the partitions with a broker among the eligible leader replicas, sorted by key."""
+    def partitions_in_elr(self, broker_id: int) -> PartitionsInSteps:
+        """Find the partitions with a broker among the eligible leader replicas."""
         return self._indexed_partitions((_ELR, broker_id))
 
-    def leaderless_partitions(self) -> list[PartitionRow]:
-        """Return the partitions without a leader, sorted by key."""
+    def leaderless_partitions(self) -> PartitionsInSteps:
+        """Find the partitions without a leader."""
         return self._indexed_partitions(_LEADERLESS)
 
-    def imbalanced_partitions(self) -> list[PartitionRow]:
-        """Return the partitions that their preferred leader does not lead, sorted by key."""
+    def imbalanced_partitions(self) -> PartitionsInSteps:
+        """Find the partitions that their preferred leader does not lead."""
         return self._indexed_partitions(_IMBALANCED)
 
     def reassigning_keys(self) -> list[Key]:
@@ -303,10 +306,10 @@ class ControllerState:
 
     # --- indexes ----------------------------------------------------------------------------------
 
-    def _indexed_partitions(self, index_key: _IndexKey) -> list[PartitionRow]:
+    def _indexed_partitions(self, index_key: _IndexKey) -> PartitionsInSteps:
         rows = self._rows[Entity.PARTITION]
-        keys = sorted(self._partitions.get(index_key, ()))
-        return cast("list[PartitionRow]", [rows[key] for key in keys])
+        keys = yield from sorted_in_steps(self._partitions.get(index_key, ()))
+        return (cast("PartitionRow", rows[key]) for key in keys)
 
     def _update_indexes(self, key: Key, before: Row | None, after: Row | None) -> None:
         row = before if after is None else after

@@ -75,12 +75,11 @@ def take_directories_offline(
     offline = [one for one in broker.log_dirs if one in directories]
     if not offline or not state.current.versions.directories:
         return
-    rows = [
-        row
-        for row in state.current.partitions_in_isr(broker_id)
-        if row.directories[row.replicas.index(broker_id)] in offline
-    ]
-    yield from update_leader_and_isr(rows, state, broker_to_remove=broker_id)
+    for row in (yield from state.current.partitions_in_isr(broker_id)):
+        if row.directories[row.replicas.index(broker_id)] in offline:
+            yield from update_leader_and_isr([row], state, broker_to_remove=broker_id)
+        else:
+            yield from state.pause()
     online = tuple(one for one in broker.log_dirs if one not in directories)
     record = BrokerRegistrationChangeRecord(
         broker_id=broker_id, broker_epoch=broker.broker_epoch, log_dirs=online

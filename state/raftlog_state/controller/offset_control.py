@@ -30,7 +30,7 @@ the committed records of a transaction that is open at a failover.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -50,7 +50,7 @@ from raftlog_state.loader.transactions import (
 )
 from raftlog_state.records import DecodedRecord, MetadataRecord, UnknownRecord, decode
 from raftlog_state.replay import Position
-from raftlog_state.steps import RECORDS_PER_STEP, complete, for_each_in_steps
+from raftlog_state.steps import RECORDS_PER_STEP, Steps, complete, for_each_in_steps
 
 from .controller_state import ControllerState
 
@@ -185,7 +185,8 @@ class OffsetControl:
     def replay_in_steps(self, batch: RecordBatch) -> Generator[None, None, None]:
         """Replay a committed batch, unless this active controller wrote it.
 
-        In steps of ``RECORDS_PER_STEP`` on a standby, in one step on the active controller.
+        In steps of ``RECORDS_PER_STEP`` on a standby, also of the records of a transaction and the
+        rows of one record; in one step on the active controller, which has replayed them.
 
         Raises:
             OffsetGapError: the batch does not follow the last one.
@@ -206,7 +207,9 @@ class OffsetControl:
             if not (is_active or (index - 1) % RECORDS_PER_STEP) and index > 1:
                 yield
             try:
-                self._handle_record(record, is_replayed)
+                steps = self._handle_record(record, is_replayed)
+                if steps is not None:
+                    yield from steps
             except Exception as error:
                 message = (
                     f"Unable to apply {_name_of(record)} record on standby controller, which was "
@@ -214,6 +217,10 @@ class OffsetControl:
                     f"{batch.base_offset}"
                 )
                 raise RecordNotAppliedError(message, error) from error
+            if self._transaction is None:
+                self._last_replayed = RecordPosition(
+                    record.offset, record.leader_epoch, record.timestamp_ms
+                )
         self._note_committed(
             batch, self.last_committed.timestamp_ms if record is None else record.timestamp_ms
         )
@@ -247,7 +254,7 @@ class OffsetControl:
             raise OffsetGapError(
                 expected_offset=expected, offset=snapshot_id.end_offset, remedy=remedy
             )
-        loader = SnapshotLoader(snapshot_id, MetadataImage.empty(), decode)
+        loader = SnapshotLoader(snapshot_id, None, decode)
 
         def load(at: tuple[RecordBatch, int, LogRecord]) -> None:
             batch, number, record = at
@@ -267,7 +274,7 @@ class OffsetControl:
             for number, record in enumerate(batch_records(batch), start=1)
         )
         yield from for_each_in_steps(records, load)
-        image, _ = loader.finish()
+        image, _ = yield from loader.finish_in_steps()
         self._load(image, (yield from ControllerState.from_image_in_steps(image)))
         for unknown in loader.unknown:
             self.unknown[unknown.api_key, unknown.version] += 1
@@ -287,7 +294,8 @@ class OffsetControl:
         registry.get_or_create_snapshot(self.last_stable.offset)
         registry.delete_snapshots_up_to(self.last_stable.offset)
 
-    def _handle_record(self, record: LogRecord, is_replayed: bool) -> None:
+    def _handle_record(self, record: LogRecord, is_replayed: bool) -> Steps:
+        """Handle a record; return the steps, of which none is run yet, if there are any."""
         payload = record.payload
         at = Position(record.offset, record.offset, record.leader_epoch, record.timestamp_ms)
         if payload is None or isinstance(payload, bytes | DecodedRecord):
@@ -296,17 +304,16 @@ class OffsetControl:
             if isinstance(marker, BeginMarker):
                 self._begin_transaction(marker, at)
             elif isinstance(marker, EndMarker):
-                self._end_transaction(marker, at, is_replayed)
+                return self._end_transaction(marker, at, is_replayed)
             elif self._transaction is not None:
                 self._transaction.records.append((at, metadata))
             else:
-                self._replay(metadata, at, is_replayed)
+                return self._replay(metadata, at, is_replayed)
         elif self._transaction is not None:
             self._transaction.controls.append((at, payload))
         else:
             self._quorum = quorum_after(payload, self._quorum)
-        if self._transaction is None:
-            self._last_replayed = RecordPosition(record.offset, at.leader_epoch, at.timestamp_ms)
+        return None
 
     def _begin_transaction(self, marker: BeginMarker, at: Position) -> None:
         if self._transaction is not None:
@@ -317,7 +324,9 @@ class OffsetControl:
         self._register_stable()
         self._transaction = OpenTransaction(at.offset, marker.name)
 
-    def _end_transaction(self, marker: EndMarker, at: Position, is_replayed: bool) -> None:
+    def _end_transaction(
+        self, marker: EndMarker, at: Position, is_replayed: bool
+    ) -> Iterator[None]:
         transaction = self._transaction
         if transaction is None:
             reason = "no transaction is open"
@@ -325,19 +334,22 @@ class OffsetControl:
         for _, control in transaction.controls:
             self._quorum = quorum_after(control, self._quorum)
         if marker.outcome is TransactionOutcome.COMMITTED:
-            for record_at, record in transaction.records:
+            for number, (record_at, record) in enumerate(transaction.records, start=1):
                 visible = replace(record_at, visible_offset=at.offset)
-                self._replay(record, visible, is_replayed)
+                yield from self._replay(record, visible, is_replayed) or ()
+                if not (is_replayed or number % RECORDS_PER_STEP):
+                    yield
         self._transaction = None
 
     def _replay(
         self, record: MetadataRecord | UnknownRecord, at: Position, is_replayed: bool
-    ) -> None:
+    ) -> Steps:
         self.is_empty = False
         if isinstance(record, UnknownRecord):
             self.unknown[record.api_key, record.version] += 1
         elif not is_replayed:
-            self.state.replay(record, at)
+            return self.state.replay_in_steps(record, at)
+        return None
 
 
 def _name_of(record: LogRecord) -> str:

@@ -16,6 +16,7 @@ from typing import Final
 
 from raftlog_state.image import BrokerRow, PartitionRow, TopicRow
 from raftlog_state.image.rows import DIRECTORY_MIGRATING
+from raftlog_state.steps import for_each_in_steps
 
 from .api_exception import (
     ELECTION_NOT_NEEDED,
@@ -97,9 +98,14 @@ def elect_leaders(
     """
     if partitions is None:
         is_preferred = election is Election.PREFERRED
-        current = state.current
-        rows = current.imbalanced_partitions() if is_preferred else current.leaderless_partitions()
-        partitions = [(row.topic_name, row.partition_id) for row in rows]
+        current, found = state.current, list[tuple[str, int]]()
+        rows = yield from (
+            current.imbalanced_partitions() if is_preferred else current.leaderless_partitions()
+        )
+        yield from for_each_in_steps(
+            rows, lambda row: found.append((row.topic_name, row.partition_id))
+        )
+        partitions = found
     refused = yield from state.attempt_each(
         partial(_elect_leader, topic, number, election, state) for topic, number in partitions
     )
@@ -110,9 +116,8 @@ def balance_partition_leaders(
     state: PendingState, election_count_max: int = ELECTIONS_MAX
 ) -> Generator[None, None, bool]:
     """Elect the preferred leaders of partitions that have others; return whether there are more."""
-    return _elect_many(
-        state.current.imbalanced_partitions(), Election.PREFERRED, state, election_count_max
-    )
+    rows = yield from state.current.imbalanced_partitions()
+    return (yield from _elect_many(rows, Election.PREFERRED, state, election_count_max))
 
 
 def elect_unclean_leaders(
@@ -120,8 +125,8 @@ def elect_unclean_leaders(
 ) -> Generator[None, None, bool]:
     """Elect leaders of leaderless partitions whose topics allow unclean elections; return whether
     there are more."""
-    rows = (row for row in state.current.leaderless_partitions() if allows_unclean(row, state))
-    return _elect_many(rows, Election.UNCLEAN, state, election_count_max)
+    rows = yield from state.current.leaderless_partitions()
+    return (yield from _elect_many(rows, Election.UNCLEAN, state, election_count_max))
 
 
 @write_in_steps.register
@@ -388,7 +393,8 @@ def _elect_many(
     for row in rows:
         if count >= count_max:
             break
-        count += write_change(row, Target(election=election), state)
+        if election is not Election.UNCLEAN or allows_unclean(row, state):
+            count += write_change(row, Target(election=election), state)
         yield from state.pause()
     return count >= count_max
 

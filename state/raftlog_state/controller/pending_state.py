@@ -107,6 +107,12 @@ class PendingState:
 
     def write(self, record: MetadataRecord, version: int | None = None) -> None:
         """Replay and append a record, by default in the version of metadata.version."""
+        complete(self.write_in_steps(record, version))
+
+    def write_in_steps(
+        self, record: MetadataRecord, version: int | None = None
+    ) -> Generator[None, None, None]:
+        """Replay and append a record, as ``write``, that may change many rows."""
         if len(self.records) == self._record_count_max:
             raise BoundedListTooLongError
         self._work += 1
@@ -114,7 +120,8 @@ class PendingState:
         if version is None:
             version = self.current.versions.of(type(record))
         self.unapplied = record
-        self.current.replay(record, Position(offset, offset, self.leader_epoch, -1))
+        at = Position(offset, offset, self.leader_epoch, -1)
+        yield from self.current.replay_in_steps(record, at)
         self.unapplied = None
         self.records.append(DecodedRecord(version, record))
         if self._batch_record_count and not len(self.records) % self._batch_record_count:

@@ -78,7 +78,7 @@ def create_topic(change: CreateTopic, state: PendingState) -> Iterator[None]:
 
 
 @write_in_steps.register
-def delete_topic(change: DeleteTopic, state: PendingState) -> None:
+def delete_topic(change: DeleteTopic, state: PendingState) -> Iterator[None]:
     """Delete a topic; replay of the record deletes its partitions and configs."""
     row = topic_of(change.topic, state)
     if change.topic_id is not None and change.topic_id != row.topic_id:
@@ -88,7 +88,7 @@ def delete_topic(change: DeleteTopic, state: PendingState) -> None:
             "correct topic_id, or leave it out",
             UNKNOWN_TOPIC_ID,
         )
-    state.write(RemoveTopicRecord(topic_id=row.topic_id))
+    yield from state.write_in_steps(RemoveTopicRecord(topic_id=row.topic_id))
 
 
 @write_in_steps.register
@@ -96,7 +96,7 @@ def add_partitions(change: AddPartitions, state: PendingState) -> Iterator[None]
     """Add partitions with the replication factor of the topic's first partition."""
     what = f"topic {change.topic!r}"
     row = topic_of(change.topic, state)
-    existing = state.current.partitions(row.topic_id)
+    existing = state.current.partition_keys(row.topic_id)
     added = change.partitions - len(existing)
     if added <= 0:
         reason = (
@@ -110,7 +110,9 @@ def add_partitions(change: AddPartitions, state: PendingState) -> Iterator[None]
     if not existing:
         reason = f"Invalid state: topic {change.topic} appears to have no partitions"
         raise ApiException(what, reason, "delete and create the topic", INVALID_PARTITIONS)
-    factor = len(existing[0].replicas)
+    first = state.current.find(PartitionRow, *min(existing))
+    assert first is not None, "it has a key"
+    factor = len(first.replicas)
     if change.assignment is not None:
         if len(change.assignment) != added:
             reason = (

@@ -39,7 +39,7 @@ from raftlog_state.controller.api_exception import (
 from raftlog_state.controller.configs import ConfigResource
 from raftlog_state.controller.controller_state import TOPIC
 from raftlog_state.controller.topics import check_new_partitions
-from raftlog_state.image import TopicRow
+from raftlog_state.image import PartitionRow, TopicRow
 from raftlog_state.records import is_secret_config
 
 from .configs import effective_configs
@@ -111,7 +111,6 @@ def _create(
         return _create_refused(topic.name, *code_and_message(refused))
     row = state.current.topic(topic.name)
     assert row is not None, "it was created"
-    partitions = state.current.partitions(row.topic_id)
     if not shows_configs:
         return _CreateResult(
             name=topic.name,
@@ -121,13 +120,16 @@ def _create(
             topic_config_error_code=int16(ErrorCode.topic_authorization_failed),
             configs=(),
         )
+    keys = state.current.partition_keys(row.topic_id)
+    first = state.current.find(PartitionRow, *keys[0])
+    assert first is not None, "it was created"
     return _CreateResult(
         name=topic.name,
         topic_id=uuid_or_none(row.topic_id),
         error_code=ErrorCode.none,
         error_message=None,
-        num_partitions=int32(len(partitions)),
-        replication_factor=int16(len(partitions[0].replicas)),
+        num_partitions=int32(len(keys)),
+        replication_factor=int16(len(first.replicas)),
         configs=tuple(
             create_responses.CreatableTopicConfigs(
                 name=config.name,

@@ -10,7 +10,7 @@ minus those deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
 from raftlog_state.fast_dataclass import fast_dataclass
+from raftlog_state.steps import complete, for_each_in_steps
 
 from .layered_map import updated
 from .metadata_image import Group, Groups, MetadataImage, Quorum, RowMaps, group_of, next_digest_sum
@@ -96,6 +97,8 @@ _FIELDS: Final = {entity: _fields_of(entity) for entity in Entity}
 _change = fast_dataclass(RowChange)
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _NOT_WRITTEN: Final = object()
+_WRITTEN_PER_STEP: Final = 20_000
+"""Rows and groups of an image that are created in one step: some 10 ms."""
 
 
 def key_json(key: Sequence[int | str]) -> str:
@@ -194,19 +197,31 @@ class MetadataDelta:
         self, *, offset: int, leader_epoch: int, timestamp_ms: int, quorum: Quorum | None = None
     ) -> MetadataImage:
         """Return the next image, at ``offset`` (inclusive); ``self.image`` does not change."""
+        return complete(
+            self.apply_in_steps(
+                offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms, quorum=quorum
+            )
+        )
+
+    def apply_in_steps(
+        self, *, offset: int, leader_epoch: int, timestamp_ms: int, quorum: Quorum | None = None
+    ) -> Generator[None, None, MetadataImage]:
+        """Return the next image, as ``apply``, in steps; nothing is written between them."""
         image = self.image
         quorum = image.quorum if quorum is None else quorum
         if self.is_empty():
             return image.at(
                 offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms, quorum=quorum
             )
+        maps = yield from self._next_maps()
+        groups = yield from self._next_groups()
         return MetadataImage(
             offset=offset,
             leader_epoch=leader_epoch,
             timestamp_ms=timestamp_ms,
             quorum=quorum,
-            maps=self._next_maps(),
-            _groups=self._next_groups(),
+            maps=maps,
+            _groups=groups,
             _digest_sum=self._next_digest_sum(),
         )
 
@@ -239,25 +254,37 @@ class MetadataDelta:
             keys = self._groups[group] = dict.fromkeys(self.image.group(group))
         return keys
 
-    def _next_maps(self) -> RowMaps:
+    def _next_maps(self) -> Generator[None, None, RowMaps]:
         maps = dict(self.image.maps)
         added_count = 0
         for entity, written in self._written.items():
             if not written:
                 continue
             before = maps.get(entity, {})
-            maps[entity] = updated(before, written)
+            # without rows before, none is deleted
+            maps[entity] = (
+                updated(before, written) if before else cast("dict[Key, Row]", dict(written))
+            )
             added_count += len(maps[entity]) - len(before)
+            if len(written) >= _WRITTEN_PER_STEP:
+                yield
         assert added_count == self._added_count, (
             f"the image has {added_count} rows more, expected {self._added_count}"
         )
         return maps
 
-    def _next_groups(self) -> Groups:
+    def _next_groups(self) -> Generator[None, None, Groups]:
         if not self._groups:
             return self.image.groups()
-        written = {group: tuple(keys) or None for group, keys in self._groups.items()}
-        return updated(self.image.groups(), written)
+        written: dict[Group, tuple[Key, ...] | None] = {}
+
+        def add(element: tuple[Group, dict[Key, None]]) -> None:
+            written[element[0]] = tuple(element[1]) or None
+
+        yield from for_each_in_steps(self._groups.items(), add, _WRITTEN_PER_STEP)
+        before = self.image.groups()
+        # without groups before, none is deleted
+        return updated(before, written) if before else cast("Groups", written)
 
     def _next_digest_sum(self) -> int | None:
         known = self.image.known_digest_sum

@@ -43,9 +43,9 @@ from raftlog_state.records import (
     UnknownRecord,
     decode,
 )
-from raftlog_state.replay import Position, replay
+from raftlog_state.replay import Position, replay, replay_in_steps
 from raftlog_state.replay.state import Rows
-from raftlog_state.steps import complete, for_each_in_steps
+from raftlog_state.steps import RECORDS_PER_STEP, Steps, begin, complete, for_each_in_steps
 
 from .control_records import replay_control
 from .payload import (
@@ -64,8 +64,10 @@ __all__ = ["MetadataLoader", "LogRecord", "SkippedRecords", "batch_records"]
 
 
 _Skipped: TypeAlias = dict[tuple[bool, int, int], SkippedRecords]
-_REPLAY_BY_TYPE: Final = {kind: replay.dispatch(kind) for kind in RECORD_TYPES}
-"""``replay`` with dispatch resolved in advance: it is called once for each record."""
+_REPLAY_BY_TYPE: Final[dict[type[MetadataRecord], Callable[..., Steps]]] = {
+    kind: replay_in_steps.registry.get(kind) or replay.dispatch(kind) for kind in RECORD_TYPES
+}
+"""``replay_in_steps`` with dispatch resolved in advance: it is called once for each record."""
 
 _position = fast_dataclass(Position)
 _record_changes = fast_dataclass(RecordChanges)
@@ -171,10 +173,21 @@ class MetadataLoader:
                 has no counterpart, or its leader epoch is lower than the previous one.
             StateInvariantError: an invariant does not hold, now or since an earlier call.
         """
+        return complete(self.append_in_steps(records))
+
+    def append_in_steps(
+        self, records: Iterable[LogRecord]
+    ) -> Generator[None, None, list[RecordChanges]]:
+        """Replay records as ``append``; one that may change many rows has steps.
+
+        The image changes in the last one; nothing else may be appended before it.
+        """
         with self._atomic() as changes:
             for record in records:
                 at = record.offset, record.leader_epoch, record.timestamp_ms
-                self._append_one(*at, record.payload, changes)
+                steps = self._append_one(*at, record.payload, changes)
+                if steps is not None:
+                    yield from steps
         return changes
 
     def append_columns(
@@ -187,8 +200,9 @@ class MetadataLoader:
         """Append records from columns of equal length, without an object for each record."""
         rows = zip(offsets, leader_epochs, timestamps_ms, payloads, strict=True)
         with self._atomic() as changes:
-            for offset, leader_epoch, timestamp_ms, payload in rows:
-                self._append_one(offset, leader_epoch, timestamp_ms, payload, changes)
+            for row in rows:
+                for _ in self._append_one(*row, changes) or ():
+                    pass
         return changes
 
     def append_selected(
@@ -213,7 +227,10 @@ class MetadataLoader:
         with self._atomic() as changes:
             for offset, leader_epoch, timestamp_ms, payload in rows:
                 self._skip_to(offset)
-                self._append_one(offset, leader_epoch, timestamp_ms, payload, changes)
+                for _ in (
+                    self._append_one(offset, leader_epoch, timestamp_ms, payload, changes) or ()
+                ):
+                    pass
             offset, leader_epoch, timestamp_ms = last
             if offset >= self._next_offset:
                 self._skip_to(offset)
@@ -264,7 +281,7 @@ class MetadataLoader:
         snapshot_loader = SnapshotLoader(snapshot_id, before, self._decode, self._on_rejected)
         try:
             yield from for_each_in_steps(records, snapshot_loader.load)
-            image, changes = snapshot_loader.finish()
+            image, changes = yield from snapshot_loader.finish_in_steps()
         finally:
             self._check_unchanged(savepoint)
         self._reset(image)
@@ -289,23 +306,35 @@ class MetadataLoader:
         timestamp_ms: int,
         payload: Payload,
         changes: list[RecordChanges],
-    ) -> None:
+    ) -> Steps:
+        """Replay a record, or return the steps that do, of which the first one is run."""
         if offset != self._next_offset:
             raise OffsetGapError(
                 expected_offset=self._next_offset, offset=offset, remedy=_GAP_REMEDY
             )
         if leader_epoch < self._leader_epoch:
             raise self._epoch_error(leader_epoch, offset, "a record")
+        steps = None
         if payload != NO_OP_VALUE:
-            self._handle_payload(
+            steps = self._handle_payload(
                 payload, _position(offset, offset, leader_epoch, timestamp_ms), changes
             )
         elif self._transaction is not None:
             self._transaction.record_count += 1
         self._next_offset = offset + 1
         self._leader_epoch = leader_epoch
+        if steps is not None:
+            return self._make_visible_after(steps, (offset, leader_epoch, timestamp_ms))
         if self._transaction is None:
             self._visible = (offset, leader_epoch, timestamp_ms)
+        return None
+
+    def _make_visible_after(
+        self, steps: Iterator[None], position: tuple[int, int, int]
+    ) -> Iterator[None]:
+        yield
+        yield from steps
+        self._visible = position
 
     def _skip_to(self, offset: int) -> None:
         """Continue at an offset as if the records before it were NoOps."""
@@ -321,35 +350,36 @@ class MetadataLoader:
         reason = f"leader epoch {leader_epoch} is lower than the previous {self._leader_epoch}"
         return ReplayError(offset=offset, record=record, reason=reason)
 
-    def _handle_payload(self, payload: Payload, at: Position, changes: list[RecordChanges]) -> None:
+    def _handle_payload(
+        self, payload: Payload, at: Position, changes: list[RecordChanges]
+    ) -> Steps:
         transaction = self._transaction
         if not (payload is None or isinstance(payload, bytes | DecodedRecord)):
             if transaction is None:
                 self._replay_control(payload, at, changes)
             else:
                 transaction.controls.append((at, payload))
-            return
+            return None
         try:
             record = metadata_record(payload, at.offset, self._decode)
         except ReplayError as error:
             self._reject(error)
             if transaction is not None:
                 transaction.record_count += 1
-            return
+            return None
         if isinstance(record, MARKERS):
             marker = marker_of(record)
             if marker is not None:
-                self._handle_marker(marker, at, changes)
-                return
+                return self._handle_marker(marker, at, changes)
         if transaction is None:
-            self._replay(record, at, changes)
-        else:
-            transaction.records.append((at, record))
-            transaction.record_count += 1
+            return self._replay(record, at, changes)
+        transaction.records.append((at, record))
+        transaction.record_count += 1
+        return None
 
     def _handle_marker(
         self, marker: BeginMarker | EndMarker, at: Position, changes: list[RecordChanges]
-    ) -> None:
+    ) -> Steps:
         transaction = self._transaction
         if isinstance(marker, BeginMarker):
             if transaction is not None:
@@ -357,36 +387,65 @@ class MetadataLoader:
                 self._reject(
                     ReplayError(offset=at.offset, record=marker.record_name, reason=reason)
                 )
-                return
-            self._transaction = OpenTransaction(at.offset, marker.name)
-            return
+            else:
+                self._transaction = OpenTransaction(at.offset, marker.name)
+            return None
         if transaction is None:
             reason = "no transaction is open"
             self._reject(ReplayError(offset=at.offset, record=marker.record_name, reason=reason))
-            return
+            return None
+        return begin(self._end_transaction(transaction, marker, at, changes))
+
+    def _end_transaction(
+        self,
+        transaction: OpenTransaction,
+        marker: EndMarker,
+        at: Position,
+        changes: list[RecordChanges],
+    ) -> Iterator[None]:
         for control_at, control in transaction.controls:
             self._replay_control(control, control_at, changes)
         if marker.outcome is TransactionOutcome.COMMITTED:
-            for record_at, record in transaction.records:
+            for number, (record_at, record) in enumerate(transaction.records):
+                if number and not number % RECORDS_PER_STEP:
+                    yield
                 visible = dataclasses.replace(record_at, visible_offset=at.offset)
-                self._replay(record, visible, changes)
+                steps = self._replay(record, visible, changes)
+                if steps is not None:
+                    yield
+                    yield from steps
         self._delta.put(transaction.to_row(marker, at.offset))
         self._collect(marker.record_type, at, changes)
         self._transaction = None
 
     def _replay(
         self, record: MetadataRecord | UnknownRecord, at: Position, changes: list[RecordChanges]
-    ) -> None:
+    ) -> Steps:
         if isinstance(record, UnknownRecord):
             self._skip(False, record.api_key, record.version, at.offset)
-            return
+            return None
         kind = type(record)
         try:
-            _REPLAY_BY_TYPE[kind](record, self._delta, at)
+            steps = _REPLAY_BY_TYPE[kind](record, self._delta, at)
+            if steps is not None:
+                steps = begin(steps)
         except ReplayError as error:
             self._reject(error)
-            return
+            return None
+        if steps is not None:
+            return self._collect_after(steps, JSON_TYPES[kind], at, changes)
         self._collect(JSON_TYPES[kind], at, changes)
+        return None
+
+    def _collect_after(
+        self,
+        steps: Iterator[None],
+        record_type: str,
+        at: Position,
+        changes: list[RecordChanges],
+    ) -> Iterator[None]:
+        yield from steps
+        self._collect(record_type, at, changes)
 
     def _reject(self, error: ReplayError) -> None:
         """Leave out a record, of which nothing is written, or raise its error."""

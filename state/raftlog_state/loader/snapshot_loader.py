@@ -5,7 +5,7 @@ Source: KIP-630; Kafka ``MetadataDelta.finishSnapshot``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final
 
 from raftlog.records.control import KRaftVersion, KRaftVoters, SnapshotHeader
@@ -15,6 +15,7 @@ from raftlog_state.image import STATE_ENTITIES, Entity, EpochRow, MetadataImage,
 from raftlog_state.image.delta import MetadataDelta, Op, RecordChanges, RowChange
 from raftlog_state.records import DecodedRecord, MetadataRecord, UnknownRecord
 from raftlog_state.replay import Position, replay
+from raftlog_state.steps import RECORDS_PER_STEP
 
 from .control_records import quorum_after
 from .payload import JSON_TYPES, Decode, LogRecord, metadata_record
@@ -26,20 +27,21 @@ FOOTER_TYPE: Final = "SNAPSHOT_FOOTER"
 class SnapshotLoader:
     """Snapshot being loaded, with the image that it replaces.
 
-    ``on_rejected``: is called for each metadata record that is rejected, which then has no effect;
-    None: its error is raised.
+    ``before``: None to collect no changes from it. ``on_rejected``: is called for each
+    metadata record that is rejected, which then has no effect; None: its error is raised.
     """
 
     def __init__(
         self,
         snapshot_id: SnapshotId,
-        before: MetadataImage,
+        before: MetadataImage | None,
         decode: Decode,
         on_rejected: Callable[[ReplayError], None] | None = None,
     ) -> None:
         self.unknown: list[UnknownRecord] = []
         self._snapshot_id = snapshot_id
-        self._before = before
+        self._has_changes = before is not None
+        self._before = MetadataImage.empty() if before is None else before
         self._decode = decode
         self._on_rejected = on_rejected
         self._loaded = MetadataDelta(MetadataImage.empty())
@@ -72,8 +74,10 @@ class SnapshotLoader:
         elif isinstance(payload, KRaftVersion | KRaftVoters):
             self._quorum = quorum_after(payload, self._quorum)
 
-    def finish(self) -> tuple[MetadataImage, list[RecordChanges]]:
+    def finish_in_steps(self) -> Generator[None, None, tuple[MetadataImage, list[RecordChanges]]]:
         """Return the loaded image and the changes from the one before."""
+        if self._ordinal >= RECORDS_PER_STEP:
+            yield
         # Records without a snapshot header, for instance from a table, lack those of the quorum.
         quorum = self._quorum if self._header_seen else self._before.quorum
         for entity in (Entity.EPOCH, Entity.TRANSACTION):
@@ -87,17 +91,19 @@ class SnapshotLoader:
             voters=quorum.voters,
             kraft_version=quorum.kraft_version,
         )
-        changes = list(self._record_changes)
+        changes = self._record_changes
         if self._loaded.get(Entity.EPOCH, epoch.key) is None:
             self._loaded.put(epoch)
             read = RowChange(Entity.EPOCH, epoch.key, Op.READ, None, epoch)
             changes.insert(0, self._changes(HEADER_TYPE, (read,), None))
-        image = self._loaded.apply(
+        image = yield from self._loaded.apply_in_steps(
             offset=self._offset,
             leader_epoch=self._snapshot_id.epoch,
             timestamp_ms=self._timestamp_ms,
             quorum=quorum,
         )
+        if self._ordinal >= RECORDS_PER_STEP:
+            yield
         deletions = tuple(_deletions(self._before, image))
         if deletions:
             changes.append(self._changes(FOOTER_TYPE, deletions, None))
@@ -116,7 +122,7 @@ class SnapshotLoader:
             self._undo(changes)
             reason = "a snapshot must not contain removals"
             raise ReplayError(offset=offset, record=record.schema.name, reason=reason)
-        if changes:
+        if changes and self._has_changes:
             name = JSON_TYPES[type(record)]
             self._record_changes.append(
                 self._changes(name, self._as_read_op(changes), self._ordinal)
@@ -160,6 +166,5 @@ class SnapshotLoader:
 def _deletions(before: MetadataImage, after: MetadataImage) -> Iterator[RowChange]:
     for entity in STATE_ENTITIES:
         remaining = after.map(entity)
-        deleted = before.map(entity).keys() - remaining.keys()
-        for key in sorted(deleted):
+        for key in sorted(key for key in before.map(entity) if key not in remaining):
             yield RowChange(entity, key, Op.DELETE, before.get(entity, key), None)

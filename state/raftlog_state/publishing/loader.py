@@ -156,7 +156,7 @@ class PublishingLoader:
                     if count >= RECORDS_PER_STEP:
                         count = 0
                         yield
-                    changes += self._loader.append(some)
+                    changes += yield from self._loader.append_in_steps(some)
                     count += len(some)
             except Exception as error:  # noqa: BLE001 (a replay may raise anything)
                 self._rejected = rejected_before

@@ -1,10 +1,14 @@
-"""Dispatch of a record to the replay function of its type."""
+"""Dispatch of a record to the replay function of its type.
+
+The replay of a record that may change many rows has steps.
+"""
 
 from __future__ import annotations
 
 import functools
 
 from raftlog_state.records import MetadataRecord
+from raftlog_state.steps import Steps
 
 from .position import Position, contradiction
 from .state import ReplayState
@@ -21,3 +25,13 @@ def replay(record: MetadataRecord, state: ReplayState, at: Position) -> None:
     broker's code would hide a contradiction.
     """
     raise contradiction(record, at, "it is a transaction marker, which changes no row by itself")
+
+
+@functools.singledispatch
+def replay_in_steps(record: MetadataRecord, state: ReplayState, at: Position) -> Steps:
+    """Apply a record as ``replay``, or return the steps that do, of which none is run yet.
+
+    Only the first step raises ``ReplayError``.
+    """
+    replay(record, state, at)
+    return None

@@ -8,10 +8,11 @@ Source: Kafka ``TopicsDelta``, ``TopicDelta``, ``PartitionRegistration``, ``Dire
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Final
 
-from raftlog_state.image import Entity, PartitionRow, TopicRow
+from raftlog_state.image import Entity, Key, PartitionRow, TopicRow
 from raftlog_state.image.row_schema import row_reader, row_updater
 from raftlog_state.image.rows import DIRECTORY_MIGRATING
 from raftlog_state.records import (
@@ -21,8 +22,9 @@ from raftlog_state.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from raftlog_state.steps import complete, for_each_in_steps, sorted_in_steps
 
-from .dispatch import replay
+from .dispatch import replay, replay_in_steps
 from .position import Position, contradiction
 from .state import ReplayState
 
@@ -51,14 +53,16 @@ def topic(record: TopicRecord, state: ReplayState, at: Position) -> None:
     state.put(_topic_row(record))
 
 
-@replay.register
-def remove_topic(record: RemoveTopicRecord, state: ReplayState, at: Position) -> None:
+@replay_in_steps.register
+def remove_topic(
+    record: RemoveTopicRecord, state: ReplayState, at: Position
+) -> Generator[None, None, None]:
     """Delete a topic with its partitions and all configs under its name."""
     row = state.find(TopicRow, record.topic_id)
     if row is None:
         raise contradiction(record, at, f"there is no topic with id {record.topic_id}")
-    for key in sorted(state.group((Entity.PARTITION, record.topic_id, ""))):
-        state.delete(Entity.PARTITION, key)
+    keys = yield from sorted_in_steps(state.group((Entity.PARTITION, record.topic_id, "")))
+    yield from for_each_in_steps(keys, partial(state.delete, Entity.PARTITION))
     for key in sorted(state.group((Entity.CONFIG, CONFIG_OF_TOPIC, row.name))):
         state.delete(Entity.CONFIG, key)
     state.delete(Entity.TOPIC, row.key)
@@ -97,8 +101,10 @@ def partition_change(record: PartitionChangeRecord, state: ReplayState, at: Posi
     state.replace(row, after)
 
 
-@replay.register
-def clear_elr(record: ClearElrRecord, state: ReplayState, at: Position) -> None:
+@replay_in_steps.register
+def clear_elr(
+    record: ClearElrRecord, state: ReplayState, at: Position
+) -> Generator[None, None, None]:
     """Clear the eligible leader replicas of one topic, or of all without a name (KIP-966).
 
     Only partitions that have some change: their partition epoch is incremented, not the leader
@@ -111,13 +117,26 @@ def clear_elr(record: ClearElrRecord, state: ReplayState, at: Position) -> None:
         keys = list(state.group((Entity.PARTITION, topics[-1][0], "")))
     else:
         keys = state.keys(Entity.PARTITION)
-    for key in sorted(keys):
+
+    def clear(key: Key) -> None:
         row = state.find(PartitionRow, *key)
         assert row is not None, "the keys are those of rows"
         after = row.without_elr()
         if after is not row:
             epoch = row.partition_epoch + 1
             state.replace(row, dataclasses.replace(after, partition_epoch=epoch))
+
+    yield from for_each_in_steps((yield from sorted_in_steps(keys)), clear)
+
+
+@replay.register
+def _(record: RemoveTopicRecord, state: ReplayState, at: Position) -> None:
+    complete(remove_topic(record, state, at))
+
+
+@replay.register
+def _(record: ClearElrRecord, state: ReplayState, at: Position) -> None:
+    complete(clear_elr(record, state, at))
 
 
 def _directories(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.support.cluster_changes import cluster
+from tests.support.controller_context import found
 from tests.support.random_metadata import RandomLog
 
 from raftlog_state.controller.controller_state import (
@@ -33,6 +34,7 @@ from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import MetadataRecord
 from raftlog_state.replay import Position, replay
 from raftlog_state.snapshots import snapshot_bytes
+from raftlog_state.steps import SORTED_PER_STEP
 
 PARTITION = PartitionRow(
     topic_id="",
@@ -104,13 +106,17 @@ def image_at(state: ControllerState, offset: int) -> MetadataImage:
 def assert_indexes_are_those_of_a_scan(state: ControllerState) -> None:
     partitions = state.rows_of(PartitionRow)
     for broker_id in range(-1, 8):
-        assert state.partitions_in_isr(broker_id) == [r for r in partitions if broker_id in r.isr]
-        assert state.partitions_in_elr(broker_id) == [r for r in partitions if broker_id in r.elr]
-    assert state.leaderless_partitions() == [r for r in partitions if r.leader == NO_LEADER]
+        assert found(state.partitions_in_isr(broker_id)) == [
+            r for r in partitions if broker_id in r.isr
+        ]
+        assert found(state.partitions_in_elr(broker_id)) == [
+            r for r in partitions if broker_id in r.elr
+        ]
+    assert found(state.leaderless_partitions()) == [r for r in partitions if r.leader == NO_LEADER]
     for topic in state.rows_of(TopicRow):
         assert state.topic(topic.name) == topic
         of_topic = [row for row in partitions if row.topic_id == topic.topic_id]
-        assert state.partitions(topic.topic_id) == of_topic
+        assert sorted(state.partition_keys(topic.topic_id)) == [row.key for row in of_topic]
     for config in state.rows_of(ConfigRow):
         group = group_of(config)
         assert group is not None
@@ -166,9 +172,9 @@ def test_what_is_deleted_is_in_no_index() -> None:
         for key in state.keys(entity):
             assert state.delete(entity, key)
             assert not state.delete(entity, key)
-    assert not any(state.partitions_in_isr(broker_id) for broker_id in range(8))
-    assert not state.leaderless_partitions()
-    assert not any(state.topic(row.name) or state.partitions(row.topic_id) for row in topics)
+    assert not any(found(state.partitions_in_isr(broker_id)) for broker_id in range(8))
+    assert not found(state.leaderless_partitions())
+    assert not any(state.topic(row.name) or state.partition_keys(row.topic_id) for row in topics)
     assert not any(state.has_acl(acl_content(row)) for row in acls)
 
 
@@ -188,7 +194,17 @@ def test_a_broker_change_visits_its_own_partitions_only() -> None:
         for number in range(1_000)
     ]
     state = ControllerState.from_image(cluster(*rows))
-    assert [row.partition_id for row in state.partitions_in_isr(7)] == list(range(6, 1_000, 100))
+    assert [row.partition_id for row in found(state.partitions_in_isr(7))] == list(
+        range(6, 1_000, 100)
+    )
+
+
+def test_many_partitions_of_a_broker_are_found_in_steps_and_in_order() -> None:
+    count = 2 * SORTED_PER_STEP + 1
+    rows = [replace(PARTITION, partition_id=number * 7919 % count) for number in range(count)]
+    search = ControllerState.from_image(cluster(*rows)).partitions_in_isr(1)
+    assert [next(search), next(search)] == [None, None], "the first two steps of three"
+    assert [one.partition_id for one in found(search)] == list(range(count))
 
 
 def test_names_that_differ_by_dot_and_underscore_collide() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.cluster_changes import broker
-from tests.support.controller_context import ControllerContext, codes_of, error_of
+from tests.support.controller_context import ControllerContext, codes_of, error_of, found
 
 from raftlog.types import ZERO_UUID
 from raftlog_state.controller import (
@@ -113,7 +113,8 @@ def change(at: ControllerContext, number: int, **columns: Any) -> PartitionChang
 
 
 def leaders(at: ControllerContext) -> list[tuple[int, tuple[int, ...]]]:
-    rows = at.state.partitions(at.partition("foo").topic_id)
+    count = len(at.state.partition_keys(at.partition("foo").topic_id))
+    rows = (at.partition("foo", number) for number in range(count))
     return [(row.leader, row.isr) for row in rows]
 
 
@@ -283,13 +284,13 @@ def test_preferred_elections() -> None:
 def test_leaders_are_balanced() -> None:
     """ReplicationControlManagerTest.testBalancePartitionLeaders"""
     at = context((1, 2, 3), (2, 3, 4), (0, 2, 1), fenced=(0, 1))
-    assert [row.partition_id for row in at.state.imbalanced_partitions()] == [0, 2]
+    assert [row.partition_id for row in found(at.state.imbalanced_partitions())] == [0, 2]
     for broker_id, number, isr, left in ((1, 0, (1, 2, 3), [2]), (0, 2, (0, 2, 1), [])):
         unfence(at, broker_id)
         set_isr(at, number, *isr)
         assert at.run(balance_partition_leaders) is False
         assert at.written == [change(at, number, leader=broker_id)]
-        assert [row.partition_id for row in at.state.imbalanced_partitions()] == left
+        assert [row.partition_id for row in found(at.state.imbalanced_partitions())] == left
 
 
 def test_a_limited_number_of_leaders_is_balanced() -> None:
@@ -301,7 +302,7 @@ def test_a_limited_number_of_leaders_is_balanced() -> None:
         set_isr(at, number, 1, 2)
     for more, left in ((True, 1), (False, 0)):
         assert at.run(lambda state: balance_partition_leaders(state, 2)) is more
-        assert len(at.state.imbalanced_partitions()) == left
+        assert len(found(at.state.imbalanced_partitions())) == left
 
 
 def test_leaderless_partitions_of_topics_that_allow_it_have_unclean_elections() -> None:
@@ -334,10 +335,10 @@ def test_a_broker_loses_all_leaderships() -> None:
     """ReplicationControlManagerTest.testRemoveLeaderships"""
     at = context((0, 1, 2), (1, 2, 3), (2, 3, 0), (0, 2, 1))
     assert at.state.leads_partitions(0)
-    assert len(at.state.partitions_in_isr(0)) == 3
+    assert len(found(at.state.partitions_in_isr(0))) == 3
     at.apply(UnregisterBroker(broker_id=0))
     assert not at.state.leads_partitions(0)
-    assert at.state.partitions_in_isr(0) == []
+    assert found(at.state.partitions_in_isr(0)) == []
     assert [leader for leader, _ in leaders(at)] == [1, 1, 2, 2]
 
 
@@ -507,9 +508,9 @@ def test_a_deleted_topic_has_no_elr() -> None:
     set_min_isr(at, 2)
     fence(at, 0, 1)
     assert elr(at) == ((2,), (1,), (), 2)
-    assert len(at.state.partitions_in_elr(1)) == 1
+    assert len(found(at.state.partitions_in_elr(1))) == 1
     at.apply(DeleteTopic(topic="foo"))
-    assert at.state.partitions_in_elr(1) == at.state.partitions_in_isr(2) == []
+    assert found(at.state.partitions_in_elr(1)) == found(at.state.partitions_in_isr(2)) == []
 
 
 def test_the_minimum_is_at_most_the_replication_factor() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.cluster_changes import broker, directory
-from tests.support.controller_context import ControllerContext, codes_of
+from tests.support.controller_context import ControllerContext, codes_of, found
 
 from raftlog_state.controller import (
     CreateTopic,
@@ -557,7 +557,10 @@ def test_the_partitions_of_a_broker() -> None:
     )
 
     def partitions(broker_id: int) -> set[tuple[str, int]]:
-        return {(one.topic_name, one.partition_id) for one in at.state.partitions_in_isr(broker_id)}
+        return {
+            (one.topic_name, one.partition_id)
+            for one in found(at.state.partitions_in_isr(broker_id))
+        }
 
     assert partitions(1) == {("foo", 0), ("bar", 0)}
     assert partitions(4) == {("foo", 1), ("bar", 0)}
@@ -579,11 +582,11 @@ def test_the_partitions_without_a_leader() -> None:
     """BrokersToIsrsTest.testNoLeader"""
     at = ControllerContext(*(broker(one) for one in range(1, 3)))
     at.apply(CreateTopic(topic="foo", assignment=((1,), (2,))))
-    assert at.state.leaderless_partitions() == []
+    assert found(at.state.leaderless_partitions()) == []
     at.apply(FenceBroker(broker_id=1))
-    assert [one.partition_id for one in at.state.leaderless_partitions()] == [0]
+    assert [one.partition_id for one in found(at.state.leaderless_partitions())] == [0]
     at.apply(UnfenceBroker(broker_id=1))
-    assert at.state.leaderless_partitions() == []
+    assert found(at.state.leaderless_partitions()) == []
 
 
 def test_the_partitions_that_a_broker_may_lead() -> None:
@@ -592,6 +595,6 @@ def test_the_partitions_that_a_broker_may_lead() -> None:
     at = ControllerContext(*(broker(one) for one in range(1, 4)), elr=True)
     at.apply(CreateTopic(topic="foo", assignment=((1, 2), (2, 3)), configs=configs))
     at.apply(FenceBroker(broker_id=2))
-    assert [one.partition_id for one in at.state.partitions_in_elr(2)] == [0, 1]
+    assert [one.partition_id for one in found(at.state.partitions_in_elr(2))] == [0, 1]
     at.apply(UnfenceBroker(broker_id=2), SetIsr(topic="foo", partition=1, isr=(2, 3)))
-    assert [one.partition_id for one in at.state.partitions_in_elr(2)] == [0]
+    assert [one.partition_id for one in found(at.state.partitions_in_elr(2))] == [0]

@@ -227,7 +227,7 @@ def test_topics_are_deleted() -> None:
     assert outcome(at, DeleteTopic(topic="foo", topic_id=row.topic_id)) == NO_ERROR
     assert at.written == [RemoveTopicRecord(topic_id=row.topic_id)]
     assert at.state.rows_of(TopicRow) == []
-    assert at.state.partitions(row.topic_id) == []
+    assert at.state.partition_keys(row.topic_id) == ()
     assert at.state.topic_config("foo", "retention.ms") is None
 
 
@@ -280,7 +280,7 @@ def test_assigned_partitions_need_an_active_broker() -> None:
     code, reason = outcome(at, AddPartitions(topic="foo", partitions=2, assignment=((3, 4, 5),)))
     assert code == 39
     assert "partition 1 are fenced or in controlled shutdown" in reason
-    assert len(at.state.partitions(at.partition("foo").topic_id)) == 1
+    assert len(at.state.partition_keys(at.partition("foo").topic_id)) == 1
 
 
 def test_added_partitions_have_active_replicas_in_the_isr() -> None:

@@ -568,7 +568,8 @@ def test_a_controller_whose_replay_fails_in_between_has_no_state_any_more(
             raise error
 
     module = "loader.snapshot_loader" if is_snapshot else "controller.controller_state"
-    monkeypatch.setattr(f"raftlog_state.{module}.replay", fail)
+    name = "replay" if is_snapshot else "replay_in_steps"
+    monkeypatch.setattr(f"raftlog_state.{module}.{name}", fail)
     late = Controllers(count=1)
     standby = late.all[1] if is_snapshot else env.all[2]
     is_interrupt = isinstance(error, KeyboardInterrupt)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -17,7 +18,13 @@ from raftlog.records import RecordBatch
 from raftlog.records.batch import read_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
-from raftlog_state.controller import CreateTopic, PendingState, QuorumController
+from raftlog_state.controller import (
+    CreateTopic,
+    DeleteTopic,
+    PendingState,
+    QuorumController,
+    write_change,
+)
 from raftlog_state.controller.activation import new_cluster_features
 from raftlog_state.controller.active import NO_DEADLINE
 from raftlog_state.controller_apis import HostedController
@@ -25,12 +32,17 @@ from raftlog_state.errors import NotControllerError
 from raftlog_state.image import Entity, MetadataImage, PartitionRow, TopicRow
 from raftlog_state.image.differences import diff
 from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.publishing import Manifest, MetadataUpdate, PublishingLoader
 from raftlog_state.publishing.publisher import LeaderAndEpoch
 from raftlog_state.records import (
+    BeginTransactionRecord,
+    DecodedRecord,
+    EndTransactionRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    RemoveTopicRecord,
     TopicRecord,
     encode,
 )
@@ -115,6 +127,62 @@ def test_a_standby_replays_a_large_batch_in_steps_and_shows_it_as_a_whole() -> N
     env.assert_states_equal_a_replay()
 
 
+@pytest.mark.parametrize("what", ["deletion", "transaction"])
+def test_a_record_that_changes_many_rows_is_replayed_in_steps(what: str) -> None:
+    """The deletion of a topic deletes its partitions, and the end of a transaction replays all."""
+    env = started()
+    standby, images = env.all[2], Images()
+    loader = PublishingLoader(Listener(), [images])
+    env.shared.node(2).register(loader)
+    env.shared.deliver()
+    counts, name = [0], None
+    operation: Callable[[PendingState], None] = create_large
+    if what == "deletion":
+        write_large(env)
+        env.shared.deliver()
+        counts, operation = [PARTITIONS], partial(write_change, DeleteTopic(topic="large"))
+    else:
+        name = "large"
+    before, update_count = standby.image(), images.count
+    done = env.all[1].write("test", operation, deadline_us=NO_DEADLINE, transaction_name=name)
+    assert done.error is None
+    while env.shared.node(2).deliver_once():
+        counts.append(partition_count(standby))
+        assert standby.is_replaying
+        assert standby.image() == loader.image == before
+        assert images.count == update_count
+    counts.append(partition_count(standby))
+    assert counts[-1] == PARTITIONS - counts[0]
+    steps = [abs(after - earlier) for earlier, after in pairwise(counts)]
+    assert max(steps) <= RECORDS_PER_STEP
+    assert len([one for one in steps if one]) == 3
+    assert images.count == update_count + 1
+    assert standby.image() == loader.image == replayed(env.shared.batches)
+    env.shared.deliver()
+    env.assert_states_equal_a_replay()
+
+
+@pytest.mark.parametrize("what", ["deletion", "transaction"])
+def test_a_loader_that_is_closed_between_the_steps_of_a_record_is_unchanged(what: str) -> None:
+    loader = MetadataLoader()
+    topic_id = "A" * 21 + "Q"
+    records: list[MetadataRecord] = [*large_records(topic_id), RemoveTopicRecord(topic_id=topic_id)]
+    if what == "transaction":
+        records = [BeginTransactionRecord(), *records[:-1], EndTransactionRecord()]
+    *earlier, end = (
+        LogRecord(offset, 1, 1, DecodedRecord(0, one)) for offset, one in enumerate(records)
+    )
+    loader.append(earlier)
+    before = loader.image
+    steps = loader.append_in_steps([end])
+    next(steps)
+    steps.close()
+    assert loader.image == before
+    assert loader.next_offset == end.offset
+    assert len(loader.append([end])) == (1 if what == "deletion" else PARTITIONS + 2)
+    assert len(loader.image.rows_of(PartitionRow)) == (0 if what == "deletion" else PARTITIONS)
+
+
 def test_a_batch_that_the_active_controller_wrote_is_not_decoded_when_it_is_committed() -> None:
     env = started(count=1)
     active = env.all[1]
@@ -173,9 +241,9 @@ def test_a_snapshot_is_loaded_in_steps_and_replaces_the_state_in_the_last_one(
         assert loader.image.offset == late.last_stable_offset == -1
         assert not partition_count(late)
     counts.append(snapshot.read_count)
-    assert len(counts) == 4
     each = [after - earlier for earlier, after in pairwise(counts)]
     assert max(each) <= RECORDS_PER_STEP + RECORDS_PER_BATCH
+    assert len([one for one in each if one]) == 3
     found = loader.image if is_publishing else late.image()
     assert not diff(found, snapshot.image)
     assert len(found.rows_of(PartitionRow)) == PARTITIONS

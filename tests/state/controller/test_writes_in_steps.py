@@ -17,6 +17,7 @@ from raftlog.errors import UnexpectedEndOffsetError
 from raftlog_state.controller import (
     ApiException,
     CreateTopic,
+    DeleteTopic,
     FenceBroker,
     OperationInSteps,
     PendingState,
@@ -146,6 +147,29 @@ def test_the_partitions_of_a_fenced_broker_are_changed_in_steps() -> None:
         assert done.is_done
         assert done.error is None
     assert [one for one in active.image().rows_of(PartitionRow) if one.leader < 0] == []
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_topic_is_deleted_in_steps_that_a_lost_leadership_reverts(is_lost: bool) -> None:
+    env, active = started()
+    write_large(active)
+    env.run_steps()
+    env.shared.deliver()
+    done = active.write_in_steps(
+        "delete",
+        partial(write_change_in_steps, DeleteTopic(topic="large")),
+        deadline_us=NO_DEADLINE,
+    )
+    assert 0 < len(active.state.keys(Entity.PARTITION)) < PARTITIONS
+    assert partition_count(active) == PARTITIONS, "the committed state has all"
+    if is_lost:
+        env.shared.elect(2)
+    env.shared.deliver()
+    env.run_steps()
+    env.shared.deliver()
+    assert isinstance(done.error, NotControllerError) is is_lost
+    assert len(active.state.keys(Entity.PARTITION)) == (PARTITIONS if is_lost else 0)
+    env.assert_states_equal_a_replay()
 
 
 def test_without_a_schedule_a_write_has_one_step() -> None:

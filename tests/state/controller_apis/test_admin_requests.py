@@ -175,7 +175,7 @@ def test_partitions_are_added(tmp_path: Path) -> None:
             "no": ErrorCode.unknown_topic_or_partition,
         }
         state = controller_of(nodes.nodes[0]).state
-        assert len(state.partitions(state.topic("a").topic_id)) == 5
+        assert len(state.partition_keys(state.topic("a").topic_id)) == 5
 
     run(tmp_path, check)
 

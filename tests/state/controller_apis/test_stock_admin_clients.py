@@ -85,7 +85,7 @@ def test_the_admin_client_of_librdkafka(tmp_path: Path) -> None:
             assert found == {"retention": "77", "acls": ["User:ana"]}
             state = controller_of(node).state
             orders = state.topic("orders")
-            assert len(state.partitions(orders.topic_id)) == 4
+            assert len(state.partition_keys(orders.topic_id)) == 4
             assert state.topic("old") is None
 
     asyncio.run(check())
