@@ -2,15 +2,15 @@
 
 ``plan(actual, desired)`` compares two images, of logs, snapshots or tables, and returns change rows
 for ``apply_changes``. Applied to ``actual``, they give a state with the same topics, partitions and
-replicas, configs, quotas, ACLs, features and brokers as ``desired``.
+replicas, configs, quotas, ACLs, delegation tokens, features and brokers as ``desired``.
 
 What a writer cannot choose is not compared: ids and epochs; leaders, ISRs and directories, which
 brokers and elections decide; a broker's controlled shutdown and cordoned directories; producer ids
-and registrations of controllers. SCRAM credentials and delegation tokens cannot be written from
-their rows, which have only hashes: those that differ are in ``left_out``.
+and registrations of controllers. SCRAM credentials cannot be written from their rows, which have
+only hashes: those that differ are in ``left_out``.
 
 The order of rows: features, then brokers, so that topics can be assigned to them; topics; configs,
-quotas and ACLs; at the end the brokers that are fenced or unregistered in ``desired``.
+quotas, ACLs and tokens; at the end the brokers that are fenced or unregistered in ``desired``.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from .controller import (
     RemoveAcl,
     RemoveQuota,
     RemoveScram,
+    RemoveToken,
     SetConfig,
     SetFeature,
     SetIsr,
     SetQuota,
+    SetToken,
     UnfenceBroker,
     UnregisterBroker,
     write_change,
@@ -135,6 +137,7 @@ class _Planner:
             self._quotas(),
             self._acls(),
             self._removed_credentials(),
+            self._tokens(),
             self._old_brokers(),
         ):
             for change in planned:
@@ -159,10 +162,6 @@ class _Planner:
             if row is not None:
                 what = f"SCRAM credential {row.mechanism_name} of user {row.user!r}"
                 yield f"{what}: set its password"
-        for before, after in self._differences(TokenRow):
-            token = after or before
-            assert token is not None, "a difference has a row"
-            yield f"delegation token {token.token_id!r}: it is created by a request of its owner"
 
     # --- features and brokers ---------------------------------------------------------------------
 
@@ -371,6 +370,14 @@ class _Planner:
         for before, after in self._differences(ScramRow):
             if before is not None and after is None:
                 yield RemoveScram(user=before.user, mechanism=before.mechanism)
+
+    def _tokens(self) -> Iterator[ChangeRequest]:
+        for before, after in self._differences(TokenRow):
+            if after is not None:
+                columns = {entry.name: getattr(after, entry.name) for entry in fields(after)}
+                yield SetToken(**columns)
+            elif before is not None:
+                yield RemoveToken(token_id=before.token_id)
 
 
 def change_row(change: ChangeRequest) -> dict[str, Any]:

@@ -153,6 +153,20 @@ CONTROLLER_PLANTS: Final = (
         tests=("tests/state/controller/test_controller_state.py",),
     ),
     Plant(
+        bug="controller: a change row of a delegation token needs no metadata.version",
+        path="state/raftlog_state/controller/tokens.py",
+        old='    """Create or replace a delegation token."""\n    _check_level(state)\n',
+        new='    """Create or replace a delegation token."""\n',
+        tests=("tests/state/controller/test_kafkas_access_cases.py",),
+    ),
+    Plant(
+        bug="a plan of changes has no delegation tokens",
+        path="state/raftlog_state/desired_state.py",
+        old="            self._tokens(),\n",
+        new="",
+        tests=("tests/state/controller/test_desired_state.py",),
+    ),
+    Plant(
         bug="controller: a snapshot is loaded in one step",
         path="state/raftlog_state/steps.py",
         old="        if number and not number % count:\n",
@@ -183,7 +197,8 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="loader: a rejected begin marker discards the open transaction",
         path="state/raftlog_state/loader/metadata_loader.py",
-        old="            else:\n                self._transaction = OpenTransaction(at.offset, marker.name)\n",
+        old="            else:\n"
+        "                self._transaction = OpenTransaction(at.offset, marker.name)\n",
         new="            self._transaction = OpenTransaction(at.offset, marker.name)\n",
         tests=("tests/state/loader/test_rejected_records.py",),
     ),

@@ -6,8 +6,6 @@ all kinds; columns that a kind does not have are null.
 Enums may be names (``TOPIC``, ``scram-sha-256``) or Kafka's numbers; topics are identified by name.
 Values are validated against the state when the change is applied. Defaults are Kafka's; None is
 "not set".
-
-Delegation tokens cannot be changed: to create one requires the cluster's secret key.
 """
 
 from __future__ import annotations
@@ -226,6 +224,33 @@ class RemoveScram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetToken:
+    """Create or replace a delegation token; a later expiration renews it. Principals are texts with
+    their type, as ``User:ana``; ``requester`` None: the owner.
+
+    Its HMAC, the password, is not in the log: brokers compute it from ``token_id`` (None: random)
+    with their secret key, by HMAC-SHA-512.
+    """
+
+    KIND: ClassVar[str] = "set_token"
+    owner: str
+    issue_timestamp_ms: int
+    expiration_timestamp_ms: int
+    max_timestamp_ms: int
+    token_id: str | None = None
+    requester: str | None = None
+    renewers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveToken:
+    """Delete a delegation token."""
+
+    KIND: ClassVar[str] = "remove_token"
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
     """Register a broker. A new incarnation is fenced until it is unfenced, as in Kafka; with its
     current ``incarnation_id`` a broker's registration is updated.
@@ -301,6 +326,8 @@ ChangeRequest: TypeAlias = (
     | SetFeature
     | SetScram
     | RemoveScram
+    | SetToken
+    | RemoveToken
     | RegisterBroker
     | UnregisterBroker
     | FenceBroker
@@ -328,6 +355,8 @@ CHANGE_TYPES: Final[Mapping[str, type[ChangeRequest]]] = {
         SetFeature,
         SetScram,
         RemoveScram,
+        SetToken,
+        RemoveToken,
         RegisterBroker,
         UnregisterBroker,
         FenceBroker,

@@ -2,7 +2,8 @@
 
 A token is in the log without its HMAC, which is its password: that is computed from the token's id
 with the secret key that the nodes of a cluster share. The key and HMACs are in no message and in no
-``repr``. Times are milliseconds since 1970 UTC, and arguments.
+``repr``. Times are milliseconds since 1970 UTC, and arguments. A change row has all columns of a
+token, and needs no key; other than a request it may name any requester and any times.
 
 Source: Kafka 4.3 ``DelegationTokenControlManager``, ``DelegationTokenCache``; KIP-900.
 """
@@ -26,8 +27,11 @@ from .api_exception import (
     INVALID_PRINCIPAL_TYPE,
     UNSUPPORTED_VERSION,
     ApiException,
+    check_uuid,
 )
+from .change_requests import RemoveToken, SetToken
 from .controller_state import ControllerState
+from .dispatch import write_in_steps
 from .pending_state import PendingState
 
 MAX_LIFETIME_MS: Final = 7 * 24 * 3_600_000
@@ -201,10 +205,51 @@ class DelegationTokenControl:
 
     def _check_enabled(self, state: PendingState) -> None:
         self._check_has_key()
-        if state.current.level < LEVEL_TOKENS:
-            reason = f"The current metadata.version {state.current.level} does not support them"
-            remedy = f"upgrade metadata.version to {LEVEL_TOKENS} or higher first"
-            raise ApiException(_WHAT, reason, remedy, UNSUPPORTED_VERSION)
+        _check_level(state)
+
+
+@write_in_steps.register
+def set_token(change: SetToken, state: PendingState) -> None:
+    """Create or replace a delegation token."""
+    _check_level(state)
+    requester = change.requester or change.owner
+    for principal in (change.owner, requester, *change.renewers):
+        if not principal.startswith(_USER) or principal == _USER:
+            reason = f"Supplied principal {principal!r} is no user"
+            raise ApiException(_WHAT, reason, f"use {_USER}NAME", INVALID_PRINCIPAL_TYPE)
+    times_ms = change.issue_timestamp_ms, change.expiration_timestamp_ms, change.max_timestamp_ms
+    if not 0 <= times_ms[0] <= times_ms[1] <= times_ms[2]:
+        reason = f"its times {times_ms} of issue, expiration and at most are not in order"
+        raise ApiException(_WHAT, reason, "correct them, in milliseconds since 1970 UTC")
+    if change.token_id is not None:
+        check_uuid(change.token_id, _WHAT)
+    row = TokenRow(
+        token_id=change.token_id or state.random_uuid(),
+        owner=change.owner,
+        requester=requester,
+        renewers=tuple(change.renewers),
+        issue_timestamp_ms=change.issue_timestamp_ms,
+        max_timestamp_ms=change.max_timestamp_ms,
+        expiration_timestamp_ms=change.expiration_timestamp_ms,
+    )
+    _write(row, state)
+
+
+@write_in_steps.register
+def remove_token(change: RemoveToken, state: PendingState) -> None:
+    """Delete a delegation token."""
+    _check_level(state)
+    if state.current.find(TokenRow, change.token_id) is None:
+        reason = f"There is no token with the id {change.token_id!r}"
+        raise ApiException(_WHAT, reason, "correct token_id", DELEGATION_TOKEN_NOT_FOUND)
+    state.write(RemoveDelegationTokenRecord(token_id=change.token_id))
+
+
+def _check_level(state: PendingState) -> None:
+    if state.current.level < LEVEL_TOKENS:
+        reason = f"The current metadata.version {state.current.level} does not support them"
+        remedy = f"upgrade metadata.version to {LEVEL_TOKENS} or higher first"
+        raise ApiException(_WHAT, reason, remedy, UNSUPPORTED_VERSION)
 
 
 def _write(row: TokenRow, state: PendingState) -> None:

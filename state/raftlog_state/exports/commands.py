@@ -28,8 +28,10 @@ from raftlog_state.controller import (
     RemoveAcl,
     RemoveQuota,
     RemoveScram,
+    RemoveToken,
     SetConfig,
     SetQuota,
+    SetToken,
 )
 from raftlog_state.desired_state import target_replicas
 from raftlog_state.enums import (
@@ -51,6 +53,7 @@ from .exported import (
     number_text,
     operation_name,
     planned_changes,
+    token_text,
 )
 
 Words: TypeAlias = tuple[str, ...]
@@ -147,6 +150,8 @@ class _Writer:
                 case RemoveScram():
                     mechanism = enum_name(SCRAM_MECHANISMS, int(change.mechanism))
                     configs[_quota_entity({"user": change.user})][mechanism] = None
+                case SetToken() | RemoveToken():
+                    self.left_out.append(token_text(change))
                 case _:
                     raise AssertionError(f"no plan has {change.KIND}")
         if moved:

@@ -20,8 +20,10 @@ from raftlog_state.controller import (
     RemoveAcl,
     RemoveQuota,
     RemoveScram,
+    RemoveToken,
     SetConfig,
     SetQuota,
+    SetToken,
 )
 from raftlog_state.controller.controller_state import TOPIC
 from raftlog_state.desired_state import PlannedChanges, plan, target_replicas
@@ -172,6 +174,8 @@ def declared(before: MetadataImage, after: MetadataImage) -> Declared:
             case RemoveScram():
                 mechanism = enum_name(SCRAM_MECHANISMS, int(change.mechanism))
                 found.deleted.append(f"SCRAM credential {mechanism} of user {change.user!r}")
+            case SetToken() | RemoveToken():
+                found.left_out.append(token_text(change))
             case _:
                 pass
     for difference in differences(before, after, Entity.SCRAM):
@@ -202,6 +206,11 @@ def declared(before: MetadataImage, after: MetadataImage) -> Declared:
             if is_redacted(value)
         )
     return found
+
+
+def token_text(change: SetToken | RemoveToken) -> str:
+    """Return why an export has no delegation token."""
+    return f"delegation token {change.token_id!r}: it is created by a request of its owner"
 
 
 def config_text(change: SetConfig | DeleteConfig) -> str:

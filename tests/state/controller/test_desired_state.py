@@ -8,12 +8,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.cluster_changes import replayed
 from tests.support.random_changes import Job
 
-from raftlog_state.controller import ChangeRequest, CreateTopic, SetConfig, SetScram, plan_changes
+from raftlog_state.controller import (
+    ChangeRequest,
+    CreateTopic,
+    SetConfig,
+    SetScram,
+    SetToken,
+    plan_changes,
+)
 from raftlog_state.desired_state import PlannedChanges, plan, target_replicas
 from raftlog_state.image import (
     AclRow,
@@ -25,6 +33,7 @@ from raftlog_state.image import (
     QuotaRow,
     Row,
     ScramRow,
+    TokenRow,
     TopicRow,
     acl_content,
 )
@@ -53,6 +62,7 @@ def chosen(image: MetadataImage) -> dict[str, object]:
         "configs": {row.key: row.value for row in image.rows_of(ConfigRow)},
         "quotas": {row.key: row.value for row in image.rows_of(QuotaRow)},
         "acls": {acl_content(row) for row in image.rows_of(AclRow)},
+        "tokens": image.rows_of(TokenRow),
     }
 
 
@@ -140,3 +150,22 @@ def test_credentials_that_differ_are_left_out() -> None:
     assert planned.left_out == ("SCRAM credential SCRAM-SHA-256 of user 'eve': set its password",)
     (removed,) = plan(desired.image, actual.image).changes
     assert (removed.KIND, plan(desired.image, actual.image).left_out) == ("remove_scram", ())
+
+
+def test_delegation_tokens_are_created_renewed_and_deleted() -> None:
+    actual, desired = Job(1, 30), Job(1, 30)
+    times: dict[str, Any] = {
+        "issue_timestamp_ms": 1,
+        "expiration_timestamp_ms": 2,
+        "max_timestamp_ms": 9,
+    }
+    renewed, new, old = (
+        SetToken(owner="User:ana", token_id=name.ljust(22, "A"), renewers=("User:eve",), **times)
+        for name in ("renewed", "new", "old")
+    )
+    actual.make(renewed, old)
+    desired.make(replace(renewed, expiration_timestamp_ms=7), new)
+    planned = plan(actual.image, desired.image)
+    assert sorted(one.KIND for one in planned.changes) == ["remove_token", "set_token", "set_token"]
+    assert planned.left_out == ()
+    assert chosen(applied(actual.image, planned.changes, 0)) == chosen(desired.image)

@@ -9,12 +9,13 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.support.controller_context import ControllerContext, codes_of, error_of
 
-from raftlog_state.controller import ApiException
+from raftlog_state.controller import ApiException, RemoveToken, SetToken, write_change
 from raftlog_state.controller.acls import (
     ANY,
     LITERAL,
@@ -621,6 +622,41 @@ def test_a_token_is_renewed_by_its_owner_or_a_renewer_until_its_maximum() -> Non
             renew(principal, now_ms, secret=secret)
         assert caught.value.kafka_code == code
         assert at.written == []
+
+
+def test_a_token_of_a_change_row_is_used_with_the_secret_key_and_renewed_and_deleted_by_rows() -> (
+    None
+):
+    at = ControllerContext()
+    row = SetToken(
+        owner=ANA,
+        renewers=(BO,),
+        issue_timestamp_ms=0,
+        expiration_timestamp_ms=DAY_MS,
+        max_timestamp_ms=7 * DAY_MS,
+    )
+    at.apply(row)
+    (token,) = at.state.rows_of(TokenRow)
+    assert token == replace(created(at, renewers=[BO]).row, token_id=token.token_id)
+    password = hmac.new(SECRET.encode(), token.token_id.encode(), hashlib.sha512).digest()
+    renewed_ms = at.run(
+        lambda state: tokens().renew(state, hmac=password, principal=BO, now_ms=DAY_MS)
+    )
+    assert renewed_ms == 2 * DAY_MS
+    at.apply(replace(row, token_id=token.token_id, expiration_timestamp_ms=3 * DAY_MS))
+    renewed = at.state.find(TokenRow, token.token_id)
+    assert renewed == replace(token, expiration_timestamp_ms=3 * DAY_MS)
+    at.apply(RemoveToken(token_id=token.token_id))
+    assert at.state.find(TokenRow, token.token_id) is None
+
+
+def test_token_rows_are_refused_before_a_metadata_version_that_has_tokens() -> None:
+    at = ControllerContext(level=13)
+    row = SetToken(owner=ANA, issue_timestamp_ms=0, expiration_timestamp_ms=1, max_timestamp_ms=1)
+    for change in (row, RemoveToken(token_id="A" * 22)):
+        code, reason = at.refused(partial(write_change, change))
+        assert code == 35
+        assert "metadata.version 13 does not support them" in reason
 
 
 def test_a_token_expires_earlier_or_is_removed() -> None:

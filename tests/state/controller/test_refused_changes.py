@@ -48,6 +48,11 @@ def scram(**columns: Any) -> dict[str, Any]:
     return row | columns
 
 
+def token(**columns: Any) -> dict[str, Any]:
+    row = {"change": "set_token", "owner": "User:ana", "issue_timestamp_ms": 1}
+    return row | {"expiration_timestamp_ms": 2, "max_timestamp_ms": 3} | columns
+
+
 def feature(name: str, level: int) -> dict[str, Any]:
     return {"change": "set_feature", "feature": name, "level": level}
 
@@ -256,6 +261,17 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
         {"change": "remove_scram", "user": "a", "mechanism": 2},
         "a user credential that does not exist",
         91,
+    ),
+    ("a token of a group", token(owner="Group:a"), "'Group:a' is no user", 67),
+    ("a renewer without a name", token(renewers=["User:"]), "'User:' is no user", 67),
+    ("a token that expires first", token(issue_timestamp_ms=3), "are not in order", 42),
+    ("a token before 1970", token(issue_timestamp_ms=-1), "are not in order", 42),
+    ("a token with another id", token(token_id="a"), "not a uuid", 42),
+    (
+        "a token that is not there",
+        {"change": "remove_token", "token_id": "A" * 21 + "Q"},
+        "There is no token with the id",
+        62,
     ),
     # features and brokers
     ("an unknown feature", feature("beauty.version", 1), "beauty.version not found", 95),
