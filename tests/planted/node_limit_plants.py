@@ -96,8 +96,8 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="the connection rate of an address is unlimited",
         path=f"{NODE}/connection_quotas.py",
-        old="        if count < 1:\n",
-        new="        if False:\n",
+        old="        is_refused = rate <= 0 or count < 1\n",
+        new="        is_refused = False\n",
         tests=(QUOTAS,),
     ),
     Plant(
