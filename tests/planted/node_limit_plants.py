@@ -117,8 +117,8 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="reaching a limit is not logged",
         path=f"{NODE}/server.py",
-        old='self._log_event("limit", f"limits',
-        new='(lambda *_: None)("limit", f"limits',
+        old='self._log_event("limit", limit,',
+        new='(lambda *_: None)("limit", limit,',
         tests=(QUOTAS,),
     ),
     Plant(
