@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from raftlog.errors import LogError
 from raftlog.node.request import Request
+from raftlog.types import Operation, Resource, ResourceType
 from raftlog.wire.log_identity import duration, int64, milliseconds
 
 from .metadata_cache import MetadataCache
@@ -73,7 +74,7 @@ def _delete(
     """Delete records of this leader; return the new start of the log, and the error."""
     error = cache.name_error(topic, asked.partition_index)
     raft_node = cache.raft_node
-    if not request.principal.may_administer:
+    if not request.principal.may(Operation.DELETE, Resource(ResourceType.TOPIC, topic)):
         error = ErrorCode.topic_authorization_failed
     elif error is ErrorCode.none:
         error = cache.leader_error(_UNKNOWN)
