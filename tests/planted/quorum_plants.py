@@ -462,8 +462,8 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a client without the right of an administrator deletes records",
         path=f"{NODE}/apis/deletion.py",
-        old="request.principal.may(Operation.DELETE, ",
-        new="request.principal.may(Operation.READ, ",
+        old="may(Operation.DELETE, ",
+        new="may(Operation.READ, ",
         tests=(f"{DELETION}::test_errors_delete_nothing",),
     ),
     Plant(

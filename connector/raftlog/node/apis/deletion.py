@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from kio.schema.delete_records.v2 import request as requests
@@ -20,10 +21,12 @@ from kio.schema.errors import ErrorCode
 from raftlog.errors import LogError
 from raftlog.node.request import Request
 from raftlog.types import Operation, Resource, ResourceType
+from raftlog.wire import ApiKey
 from raftlog.wire.log_identity import duration, int64, milliseconds
 
 from .metadata_cache import MetadataCache
 
+API: Final = ApiKey.DELETE_RECORDS
 _HIGH_WATERMARK: Final = -1
 _UNKNOWN: Final = -1
 _Request = Request[requests.DeleteRecordsRequest]
@@ -33,6 +36,10 @@ async def handle_delete_records(
     cache: MetadataCache, request: _Request
 ) -> responses.DeleteRecordsResponse:
     epoch = cache.core.epoch
+    ended: Callable[[object], None] | None = None
+    if any(_may_delete(request, str(topic.name)) for topic in request.body.topics):
+        where, arguments = request.connection.where, _describe(request.body)
+        ended = cache.audit.change(request.principal, where, API.name, arguments)
     deleted = [
         (topic.name, one.partition_index, *_delete(cache, request, str(topic.name), one))
         for topic in request.body.topics
@@ -50,16 +57,23 @@ async def handle_delete_records(
             error_code=error or waiting,
         )
         topics.setdefault(name, []).append(result)
-    return responses.DeleteRecordsResponse(
+    response = responses.DeleteRecordsResponse(
         throttle_time=duration(0),
         topics=tuple(
             responses.DeleteRecordsTopicResult(name=name, partitions=tuple(results))
             for name, results in topics.items()
         ),
     )
+    if ended is not None:
+        ended(response)
+    return response
 
 
-def describe_deletion(body: requests.DeleteRecordsRequest) -> object:
+def _may_delete(request: _Request, topic: str) -> bool:
+    return request.principal.may(Operation.DELETE, Resource(ResourceType.TOPIC, topic))
+
+
+def _describe(body: requests.DeleteRecordsRequest) -> object:
     """Return the arguments for the audit log."""
     return [
         {"topic": str(topic.name), "partition": int(one.partition_index), "offset": int(one.offset)}
@@ -74,7 +88,7 @@ def _delete(
     """Delete records of this leader; return the new start of the log, and the error."""
     error = cache.name_error(topic, asked.partition_index)
     raft_node = cache.raft_node
-    if not request.principal.may(Operation.DELETE, Resource(ResourceType.TOPIC, topic)):
+    if not _may_delete(request, topic):
         error = ErrorCode.topic_authorization_failed
     elif error is ErrorCode.none:
         error = cache.leader_error(_UNKNOWN)
