@@ -29,7 +29,7 @@ from .admission import (
 )
 from .errors import data_loss
 from .offsets import FROM_SPARK, StreamOffset
-from .planning import StartPosition, start_position
+from .planning import StartPosition, start_position, starts_at_latest
 from .reader import open_source
 
 if TYPE_CHECKING:
@@ -204,6 +204,26 @@ class LogStream:
 
     # --- the plan of a batch ----------------------------------------------------------------------
 
+    def _with_start(self, before: StreamOffset, batch: StreamOffset) -> StreamOffset:
+        """Return a batch of ``end_without_start`` with its start, and its snapshot if it has one.
+
+        The start of the first batch of a query is requested after its end, and again after a
+        restart, and may be above that end by then. The batch is empty if it was to start at
+        ``latest``; with a newer snapshot it starts at the newest one that is not above its end.
+        """
+        if not before.initial:
+            return dataclasses.replace(batch, start_offset=before.offset)
+        start_offset, snapshot = before.offset, before.snapshot
+        if start_offset > batch.offset:
+            log, _ = self.refresh()
+            if snapshot is not None:
+                older = [one for one in log.snapshots if one.end_offset <= batch.offset]
+                snapshot = older[-1] if older else None
+                start_offset = 0 if snapshot is None else snapshot.end_offset
+            elif starts_at_latest(log, self.options):
+                start_offset = batch.offset
+        return dataclasses.replace(batch, start_offset=start_offset, snapshot=snapshot)
+
     def available_rows(
         self, before: StreamOffset | None, batch: StreamOffset
     ) -> tuple[LogReader, AvailableRows]:
@@ -216,7 +236,7 @@ class LogStream:
                 and ``failOnDataLoss`` is true.
         """
         if batch.start_offset == FROM_SPARK and before is not None:
-            batch = dataclasses.replace(batch, start_offset=before.offset)
+            batch = self._with_start(before, batch)
         follows = before is None or before.offset == batch.start_offset
         is_first = before is not None and before.initial
         if batch.start_offset > batch.offset or not (follows or is_first or batch.lost):

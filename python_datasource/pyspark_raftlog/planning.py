@@ -100,6 +100,14 @@ def starting_offset_spec(log: LogReader, options: RaftlogOptions, *, streaming: 
     return given
 
 
+def starts_at_latest(log: LogReader, options: RaftlogOptions) -> bool:
+    """Return whether a new stream reads only what is appended after its start."""
+    if options.starting_timestamp_ms is not None:
+        return False
+    spec = starting_offset_spec(log, options, streaming=True)
+    return spec.kind is OffsetSpecKind.LATEST
+
+
 def start_position(
     log: LogReader, options: RaftlogOptions, *, end_offset: int, streaming: bool, now_ms: int
 ) -> StartPosition:

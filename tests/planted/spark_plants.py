@@ -98,6 +98,13 @@ SPARK_PLANTS: Final = (
         tests=(PROGRESS,),
     ),
     Plant(
+        bug="in Spark 4.1 the first batch of a query lacks its snapshot",
+        path=f"{SPARK}/log_stream.py",
+        old="(batch, start_offset=start_offset, snapshot=snapshot)",
+        new="(batch, start_offset=start_offset)",
+        tests=(PROGRESS,),
+    ),
+    Plant(
         bug="an AvailableNow run has no end while the log grows",
         path=f"{SPARK}/log_stream.py",
         old="            end_offset = min(end_offset, self._target_offset)\n",

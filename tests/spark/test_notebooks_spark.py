@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.delta]
 
 HOME: Final = Path(__file__).parents[2]
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.support.clock import StoppedClock
 from tests.support.internal_records import GROUPS_NODE, InternalLogFile
+from tests.support.spark_session import needs_limits
 
 from pyspark_raftlog import RaftlogDataSource, lag
 from pyspark_raftlog.options import RaftlogOptions
@@ -115,6 +116,7 @@ def test_a_directory_that_cannot_be_listed_is_an_error_of_access(tmp_path: Path)
 
 
 @pytest.mark.spark
+@needs_limits
 def test_spark_reads_and_streams_a_pattern(spark: Any, tmp_path: Path) -> None:
     pattern = f"{GROUPS_NODE}/__consumer_offsets-*"
     frame = spark.read.format("raftlog").load(pattern)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.clock import StoppedClock
 from tests.support.small_logs import (
     ABORT_TRANSACTION,
@@ -26,6 +25,7 @@ from tests.support.small_logs import (
     copy_log,
 )
 
+from pyspark_raftlog.compat import ReadAllAvailable
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.reader import RaftlogReader
@@ -39,6 +39,7 @@ from raftlog.errors import (
 from raftlog_state.source_rows.data_loss import DataLoss
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
+TRIMMED = "kraft-logs/trimmed-3.9.2/node-1"
 END = 3131
 Json = dict[str, Any]
 
@@ -424,6 +425,54 @@ def test_a_stream_without_spark_s_current_offset_continues_at_its_own(metadata: 
     restarted = stream(metadata, startingOffset="3000")
     assert len(rows(restarted, end, restarted.latestOffset())) == 0
     assert len(rows(restarted, initial, end)) == END - 3000
+
+
+def test_the_first_batch_without_a_current_offset_starts_with_the_snapshot(data: Path) -> None:
+    """Spark 4.0 and 4.1 ask for the end of the first batch before its start."""
+    reader = stream(data / TRIMMED)
+    end = reader.latestOffset()
+    assert end["from"] == -1
+    found = rows(reader, reader.initialOffset(), end)
+    other = stream(data / TRIMMED)
+    start, expected = other.initialOffset(), []
+    while (next_start := other.latestOffset(start)) != start:
+        expected += rows(other, start, next_start)
+        start = next_start
+    assert found == expected
+    assert found[0] == (1021, 1)
+
+
+def test_a_repeated_first_batch_has_the_snapshot_below_its_end(data: Path, tmp_path: Path) -> None:
+    """Spark 4.1 then passes the newest snapshot as the start, which may be above that end."""
+    log = copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=700)
+    reader = stream(log)
+    end = reader.latestOffset()
+    first = rows(reader, reader.initialOffset(), end)
+    assert first[0][1] is not None, "rows of snapshot 636-1"
+    assert first[-1] == (end["offset"] - 1, None)
+    copy_log(data / METADATA, log, end_offset=END)
+    again = stream(log)
+    newer = again.initialOffset()
+    assert newer["offset"] > end["offset"]
+    assert rows(again, newer, end) == first
+    (log / "00000000000000000636-0000000001.checkpoint").unlink()
+    assert rows(stream(log), newer, end)[0] == (3, None), "the log, which begins at 0"
+
+
+@pytest.mark.parametrize("start", ["latest", "2"])
+def test_a_first_batch_that_would_start_above_its_end(tmp_path: Path, start: str) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"old")
+    end = stream(log.directory, startingOffset="latest").latestOffset()
+    log.append(b"1", b"2")
+    reader = stream(log.directory, startingOffset=start)
+    if start == "latest":
+        assert rows(reader, reader.initialOffset(), end) == []
+        assert [offset for offset, _ in rows(reader, end, reader.latestOffset(end))] == [1, 2]
+    else:
+        assert "offsets 2 to 1" in loss_of(
+            lambda: reader.partitions(reader.initialOffset(), end), DataLoss.CHECKPOINT_MISMATCH
+        )
 
 
 # --- data loss ------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.clock import StoppedClock
 from tests.support.small_logs import TIME_MS, LogWriter, copy_log
 
+from pyspark_raftlog.compat import ReadAllAvailable
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import PackedParts
 from pyspark_raftlog.source_logs import RETRY_MS

@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from tests.support.small_logs import LogWriter, copy_log
+from tests.support.spark_session import needs_limits
 
 pytestmark = pytest.mark.spark
 
@@ -63,6 +64,7 @@ def stored(checkpoint: Path) -> dict[str, Any]:
     return offset
 
 
+@needs_limits
 def test_a_stream_of_several_logs_continues_from_its_checkpoint(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:
@@ -114,6 +116,7 @@ def test_a_stream_of_several_logs_continues_from_its_checkpoint(
     assert drain(spark, sources, checkpoint)[0] == {}
 
 
+@needs_limits
 def test_the_data_loss_of_one_log_ends_the_query_with_its_code(
     spark: SparkSession, tmp_path: Path
 ) -> None:

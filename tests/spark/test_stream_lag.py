@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.spark_session import needs_limits
 
 from pyspark_raftlog import LagListener, StreamLag, lag
 
@@ -153,6 +154,7 @@ def test_spark_calls_the_listener(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@needs_limits
 def test_the_lag_of_a_stream_decreases_to_0(spark: SparkSession, tmp_path: Path) -> None:
     options = {"maxOffsetsPerTrigger": "1000", "startingOffsets": "earliest"}
     stream = spark.readStream.format("raftlog").options(**options).load(str(NODE))

@@ -81,6 +81,7 @@ def test_an_invalid_argument_fails_the_analysis(session: SparkSession, data: Pat
         session.sql("SELECT * FROM raftlog_state('/nope', 'topics')").collect()
 
 
+@pytest.mark.delta
 def test_a_table_in_deltas_catalog_is_not_readable_but_a_view_is(
     session: SparkSession, data: Path
 ) -> None:

@@ -15,6 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyspark
+import pytest
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -33,6 +36,18 @@ HEAP_OPTIONS: Final = "-Xms1g -Xmn600m"
 """Planning a query allocates up to a gigabyte, most of which is garbage at the end. In a young
 generation of the default size it becomes old, and is collected with the whole heap."""
 
+HAS_DELTA: Final = "RAFTLOG_WITHOUT_DELTA" not in os.environ
+"""False in ``.ci/spark_release``: Delta has no jar for each release of Spark."""
+DELTA_SETTINGS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+needs_limits: Final = pytest.mark.skipif(
+    pyspark.__version__ < "4.2", reason="Spark 4.0 and 4.1 pass neither limits nor starts"
+)
+"""Mark of tests of streams with several batches of one log, or with several logs."""
+
 
 def has_java() -> bool:
     """Return whether Spark's launcher would find ``java``."""
@@ -49,7 +64,6 @@ def shared_session(task_tries: int = 1) -> SparkSession:
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*roots, *filter(None, before)]))
 
-    from delta import configure_spark_with_delta_pip
     from pyspark.sql import SparkSession
 
     home = tempfile.mkdtemp(prefix="raftlog-spark-")
@@ -66,9 +80,6 @@ def shared_session(task_tries: int = 1) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": os.path.join(home, "warehouse"),
         "spark.local.dir": os.path.join(home, "local"),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         # Code generation would compile every plan, which costs more than tiny plans gain.
         "spark.sql.codegen.wholeStage": "false",
@@ -79,12 +90,14 @@ def shared_session(task_tries: int = 1) -> SparkSession:
         ),
     }
     builder = SparkSession.builder.master(f"local[2,{task_tries}]").appName("raftlog-tests")
-    for name, value in settings.items():
+    for name, value in (settings | (DELTA_SETTINGS if HAS_DELTA else {})).items():
         builder = builder.config(name, value)
-    session = configure_spark_with_delta_pip(builder).getOrCreate()
+    if HAS_DELTA:
+        from delta import configure_spark_with_delta_pip
+
+        builder = configure_spark_with_delta_pip(builder)
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     # Of this session only: another one has Spark's default, as that of a user.
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    for name, size in (("minFileSize", 8 << 20), ("maxFileSize", 64 << 20)):
-        session.conf.set(f"spark.databricks.delta.optimize.{name}", str(size))
     return session

@@ -63,10 +63,7 @@ class RequestHandler:
 
 
 class LogAccess(Authorizer, LogCredentials, Protocol):
-    """ACLs, credentials and quotas of addresses in the log."""
-
-    def connection_rate(self, host: str) -> float | None:
-        """Return how many connections an address may open per second; None without a quota."""
+    """ACLs and credentials in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

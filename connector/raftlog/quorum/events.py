@@ -118,14 +118,6 @@ class ReadIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class LogStartAdvanced:
-    """Records at the log's start were deleted durably, or could not be.
-
-    Of a leader: the responses to delayed fetches report it.
-    """
-
-
-@dataclass(frozen=True, slots=True)
 class Resign:
     """Resign as leader of ``epoch``; no effect if that epoch has ended."""
 
@@ -160,7 +152,6 @@ Event: TypeAlias = (
     | SnapshotInstalled
     | SnapshotRefused
     | ReadIndex
-    | LogStartAdvanced
     | Resign
     | UpgradeKRaftVersion
     | ShutDown

@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests.support.spark_session import needs_limits
 
 import raftlog
 from pyspark_raftlog import typed_error
@@ -97,6 +98,7 @@ def reset_last_commit(checkpoint: Path) -> int:
     return last
 
 
+@needs_limits
 def test_a_log_is_copied_through_spark_into_a_log_record_by_record(
     spark: SparkSession, source: Path, sink: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_log_is_copied_through_spark_into_a_log_record_by_record(
         pytest.param({"processingTime": "0 seconds"}, id="by-time"),
     ],
 )
+@pytest.mark.delta
 def test_restarted_streams_through_a_log_to_delta_lose_nothing(
     spark: SparkSession, source: Path, sink: Path, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:
