@@ -80,9 +80,10 @@ crash: $(VENV)/.native-ready ## 10,000 crash points of two runs of a log; Spark 
 sim: $(VENV)/.native-ready ## simulated clusters: SEEDS=n new ones; SEED=k repeats one with its trace, SHRINK=1 minimizes it
 	@$(BIN)/python -m tests.simulation.running $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink),--seeds $(or $(SEEDS),200))
 
-rewrite: $(VENV)/.dev-ready ## write the transcripts of the scenarios and the texts of errors; review the difference
+rewrite: $(VENV)/.dev-ready ## write the transcripts of the scenarios, the texts of errors and docs/reference; review the difference
 	@$(BIN)/python -m tests.scenarios.rewrite
 	@REWRITE=1 $(BIN)/pytest -q -p no:cacheprovider tests/golden_errors
+	@$(BIN)/python -m tests.packaging.reference
 
 diagram: $(VENV)/.dev-ready ## write the role transitions into ARCHITECTURE.md
 	@$(BIN)/python -m tests.quorum.diagram

@@ -8,7 +8,12 @@ from typing import Any
 
 from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.config import LimitsConfig
-from raftlog.node.connection_quotas import ConnectionQuotas, CountedConnection, LimitExceeded
+from raftlog.node.connection_quotas import (
+    BUCKETS_MAX,
+    ConnectionQuotas,
+    CountedConnection,
+    LimitExceeded,
+)
 from raftlog.wire import ApiKey, Listener
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, served_node
@@ -154,6 +159,35 @@ def test_an_address_has_a_connection_rate_with_bursts() -> None:
     assert accepted == 10
     here.quotas.close_overdue(1_000)
     assert not here.quotas._buckets, "saved connections are not remembered"
+
+
+def test_the_quota_of_an_address_decides_about_its_clients_if_it_is_lower() -> None:
+    here = Quotas(connection_rate_per_address_max=10)
+    quotas = {"10.0.0.1": 0.5, "10.0.0.2": 1_000.0, "2001:db8:0:0:0:0:0:1": 0.0}
+    here.quotas.rate_of = quotas.get
+
+    def accepted(listener: Listener, host: str, now_s: float) -> int:
+        found = [here.enter(listener, host, now_s) for _ in range(80)]
+        return sum(isinstance(one, CountedConnection) for one in found)
+
+    assert accepted(CLIENTS, "10.0.0.1", 0) == 2, "a burst of five seconds"
+    assert limit_of(here.enter(CLIENTS, "10.0.0.1", 0.5)) == "connection_creation_rate"
+    assert accepted(CLIENTS, "10.0.0.1", 4) == 2
+    assert accepted(CLIENTS, "10.0.0.2", 4) == 50, "the node's own limit is lower"
+    assert accepted(CLIENTS, "2001:db8::1", 4) == 0
+    assert accepted(VOTERS, "10.0.0.1", 4) == 50, "voters on the host of a client have no quota"
+    quotas["10.0.0.1"] = 2
+    assert accepted(CLIENTS, "10.0.0.1", 5) == 2
+    here.quotas.close_overdue(1_000)
+    assert not here.quotas._buckets
+
+
+def test_addresses_whose_rates_are_remembered_are_bounded() -> None:
+    here = Quotas(stranger_connections_max=1)
+    here.quotas.rate_of = lambda _: 1e-9
+    for number in range(BUCKETS_MAX + 10):
+        here.enter(CLIENTS, f"host-{number}", number * 100.0)
+    assert len(here.quotas._buckets) == BUCKETS_MAX
 
 
 def test_a_voter_is_served_while_clients_use_all_their_slots(tmp_path: Path) -> None:

@@ -49,6 +49,13 @@ def test_many_survivors_of_a_collection_are_not_visited_by_the_next() -> None:
         assert len(gc.get_objects(OLDEST)) < SURVIVORS_MIN // 10
 
 
+def test_a_large_dictionary_is_not_visited_by_the_next_collection() -> None:
+    with survivors_frozen():
+        rows = [dict.fromkeys(map(str, range(SURVIVORS_MIN)), Link())]
+        gc.collect()
+        assert not any(one is rows[0] for one in gc.get_objects(OLDEST))
+
+
 def test_an_object_that_is_frozen_is_freed_with_its_last_reference() -> None:
     with survivors_frozen():
         rows = [Link() for _ in range(SURVIVORS_MIN)]

@@ -12,7 +12,7 @@ from raftlog.limits import TABLE_FUNCTION_ROWS_MAX
 pytestmark = pytest.mark.style
 
 HOME = Path(__file__).parents[2]
-PAGES = sorted((*HOME.glob("*.md"), *HOME.glob("docs/*.md")))
+PAGES = sorted((*HOME.glob("*.md"), *HOME.glob("docs/**/*.md")))
 LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)")
 TEST = re.compile(r"`(tests/[\w/]+(?:\.py)?)(?:::(\w+))?`")
 
@@ -23,7 +23,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(HOME)) for page in PAGES])
 def test_links_inside_the_project_exist(page: Path) -> None:
     for path, heading in LINK.findall(page.read_text()):
         target = page.parent / path if path else page

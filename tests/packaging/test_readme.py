@@ -1,4 +1,4 @@
-"""The README's commands are run and print what it shows.
+"""The commands of the README and of the pages in docs are run and print what is shown.
 
 A ```console block has `$ command` lines, each followed by its output, where a line of three dots
 replaces any lines. The commands run in the project's folder.
@@ -37,9 +37,8 @@ LOG = "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
 
 
 def console_commands() -> Iterator[tuple[str, list[str]]]:
-    for block in re.findall(
-        r"^```console\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL
-    ):
+    pages = "\n".join(page.read_text() for page in (README, *sorted(HOME.glob("docs/*.md"))))
+    for block in re.findall(r"^```console\n(.*?)^```", pages, re.MULTILINE | re.DOTALL):
         command = ""
         output: list[str] = []
         for line in [*block.splitlines(), "$ "]:

@@ -306,4 +306,11 @@ ACCESS_PLANTS: Final = (
         new="            if passed and one not in logged:\n",
         tests=(EXPIRY,),
     ),
+    Plant(
+        bug="connections of clients use up the rate of a voter on their host",
+        path=f"{NODE}/connection_quotas.py",
+        old="        key = limit, address  #",
+        new="        key = '', address  #",
+        tests=("tests/node/test_connection_quotas.py",),
+    ),
 )

@@ -146,8 +146,15 @@ MEMORY_PLANTS: Final = (
     Plant(
         bug="node: every full garbage collection freezes what connections have, however little",
         path="connector/raftlog/node/garbage_collection.py",
-        old="    if is_full and len(gc.get_objects(_OLDEST)) >= SURVIVORS_MIN:",
+        old="    if is_full and _visited_count(gc.get_objects(_OLDEST)) >= SURVIVORS_MIN:",
         new="    if is_full:",
+        tests=("tests/node/test_garbage_collection.py",),
+    ),
+    Plant(
+        bug="node: each full garbage collection visits the keys of all metadata",
+        path="connector/raftlog/node/garbage_collection.py",
+        old="    return len(objects) + sum(map(len, containers))\n",
+        new="    return len(objects)\n",
         tests=("tests/node/test_garbage_collection.py",),
     ),
     Plant(

@@ -96,8 +96,8 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="the connection rate of an address is unlimited",
         path=f"{NODE}/connection_quotas.py",
-        old="        if count < 1:\n",
-        new="        if False:\n",
+        old="        is_refused = rate <= 0 or count < 1\n",
+        new="        is_refused = False\n",
         tests=(QUOTAS,),
     ),
     Plant(
@@ -117,8 +117,8 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="reaching a limit is not logged",
         path=f"{NODE}/server.py",
-        old='self._log_event("limit", f"limits',
-        new='(lambda *_: None)("limit", f"limits',
+        old='self._log_event("limit", limit,',
+        new='(lambda *_: None)("limit", limit,',
         tests=(QUOTAS,),
     ),
     Plant(

@@ -11,6 +11,8 @@ from tests.planted.plant import Plant
 
 QUORUM: Final = "connector/raftlog/quorum"
 NODE: Final = "connector/raftlog/node"
+DELETION: Final = "tests/node/apis/test_deletion.py"
+LOG_START: Final = "tests/quorum/test_log_start.py"
 
 
 def transcript(name: str) -> tuple[str, ...]:
@@ -447,5 +449,49 @@ QUORUM_PLANTS: Final = (
         tests=(
             "tests/simulation/test_membership.py::test_a_node_repairs_damage_far_before_the_part_that_recovery_scans",
         ),
+    ),
+    Plant(
+        bug="DeleteRecords is answered before all voters have deleted",
+        path=f"{NODE}/apis/deletion.py",
+        old=" or cache.core.has_log_start(start)\n",
+        new=" or cache.core.is_leader\n",
+        tests=(
+            f"{DELETION}::test_a_voter_that_is_away_delays_the_response_and_deletes_when_it_is_back",
+        ),
+    ),
+    Plant(
+        bug="a client without the right of an administrator deletes records",
+        path=f"{NODE}/apis/deletion.py",
+        old="may(Operation.DELETE, ",
+        new="may(Operation.READ, ",
+        tests=(f"{DELETION}::test_errors_delete_nothing",),
+    ),
+    Plant(
+        bug="a log with a state machine follows the log start of its leader",
+        path=f"{NODE}/replica.py",
+        old="        if self.deletion_refusal() is None:\n",
+        new="        if self.log.config.values is ValueKind.BYTES:\n",
+        tests=(f"{DELETION}::test_a_log_with_a_state_machine_is_refused_and_follows_no_leader",),
+    ),
+    Plant(
+        bug="a follower deletes records that are not committed",
+        path=f"{QUORUM}/following.py",
+        old="committed = min(self._state.high_watermark or 0, log.synced_end_offset)\n",
+        new="committed = log.synced_end_offset\n",
+        tests=(f"{LOG_START}::test_a_follower_deletes_only_what_is_committed",),
+    ),
+    Plant(
+        bug="a follower reports its old log start after it has deleted",
+        path=f"{QUORUM}/following.py",
+        old="            role.is_deleting = True\n",
+        new="",
+        tests=(f"{LOG_START}::test_a_follower_deletes_what_the_leader_has_deleted_and_reports_it",),
+    ),
+    Plant(
+        bug="a deletion that a crash has interrupted is never completed",
+        path="connector/raftlog/log/writing/replicated_log.py",
+        old="            for snapshot_id in self._segments.snapshots[-1:]:\n",
+        new="            for snapshot_id in self._segments.snapshots[:0]:\n",
+        tests=("tests/log/writing/test_quorum_log.py::test_an_interrupted_deletion_is_completed",),
     ),
 )

@@ -402,8 +402,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="an append that Delta skipped counts as written if another writer has committed",
         path=SPARK,
-        old="is_next = any(commit in row[0] for row in actions)",
-        new="is_next = bool(actions)",
+        old="is_next = any(commit in line for line in lines)",
+        new="is_next = bool(lines)",
         tests=(
             "tests/state/tables/test_engines_spark.py::"
             "test_an_append_is_looked_up_in_the_history_only_if_it_is_not_the_next_commit",
@@ -547,6 +547,13 @@ TABLES_PLANTS: Final = (
         old='_may_hold(where, any_of, one.get("stats")) for one in _with_other_rows(theirs)',
         new="True for one in _with_other_rows(theirs)",
         tests=(f"{REWRITES}::{DELETE_BESIDE}[<=-left0-1]",),
+    ),
+    Plant(
+        bug="each compaction rewrites the earlier ones",
+        path=DELTA_RS,
+        old="if target_bytes == COMPACT_BYTES and not self._has_many_files(table):",
+        new="if False:",
+        tests=(f"{REWRITES}::test_a_compaction_rewrites_larger_files_only_if_there_are_many",),
     ),
     Plant(
         bug="an append to an altered table repeats that of another process",

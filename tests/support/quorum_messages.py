@@ -98,6 +98,7 @@ requests = st.one_of(
         max_bytes=byte_counts,
         max_wait_ms=times,
         high_watermark=st.none() | offsets,
+        log_start_offset=st.none() | offsets,
     ),
     st.builds(
         FetchSnapshotRequest,

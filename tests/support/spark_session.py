@@ -100,4 +100,6 @@ def shared_session(task_tries: int = 1) -> SparkSession:
     session.sparkContext.setLogLevel("ERROR")
     # Of this session only: another one has Spark's default, as that of a user.
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    for name, size in (("minFileSize", 8 << 20), ("maxFileSize", 64 << 20)):
+        session.conf.set(f"spark.databricks.delta.optimize.{name}", str(size))
     return session

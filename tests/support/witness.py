@@ -153,6 +153,15 @@ class Witness:
         self.starts.append(Promise(self.now, snapshot_id.end_offset))
         self.log.delete_before(snapshot_id)
 
+    def delete_records(self, offset: int) -> None:
+        """Delete the records below a batch, as DeleteRecords does."""
+        assert isinstance(self.log, QuorumLog)
+        self.log.advance_high_watermark(self.log.synced_end_offset)
+        self.starts.append(Promise(self.now, offset))
+        assert self.log.delete_records(offset, now_ms=NOW_MS) == offset
+        assert self.log.log_start_offset == offset
+        self.snapshots[self.log.snapshot_id_at(offset)] = self.now
+
     def reopen(self, *, in_order: bool = True) -> None:
         """End the process, by close or by kill, and open the log in a new one."""
         if in_order:

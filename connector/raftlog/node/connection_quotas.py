@@ -9,7 +9,8 @@ and of nodes that have proven their id (Kafka: inter-broker listener, KIP-402).
 Limits per address and per principal apply within a pool. An address is an IPv4 host or the /64
 network of an IPv6 host (Kafka: ``max.connections.per.ip``, KIP-308). Connections above the creation
 rate of their address are refused before the handshake (KIP-612); bursts of five seconds' worth are
-allowed.
+allowed. At a listener for clients only, a quota of the address in a controller's log
+(``connection_creation_rate``) decides if it is lower: it must not keep voters out.
 
 Kafka: ``ConnectionQuotas``.
 """
@@ -24,20 +25,46 @@ from typing import Final
 
 from raftlog.wire import Listener
 
-from .access import ANONYMOUS, Principal, Rights
+from .access import ANONYMOUS, Principal, Rights, host_text
 from .config import LimitsConfig
 
 _STRANGER_TIME_DIVISOR: Final = 5
 _BURST_S: Final = 5.0
 _IPV6_HOST_BITS: Final = 64
+BUCKETS_MAX: Final = 100_000
+"""Addresses whose rate is known: with a low quota a bucket takes long to be full again."""
+QUOTA: Final = "connection_creation_rate"
+"""Kafka's quota of an address."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitExceeded:
-    """Refusal of a connection. ``limit`` is the key in ``[limits]``."""
+    """Refusal of a connection. ``limit`` is the key in ``[limits]``, or the name of a quota."""
 
     limit: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Token bucket of an address: ``count`` connections may be opened at ``counted_s``, and
+    ``rate`` more in every second."""
+
+    count: float
+    counted_s: float
+    rate: float
+
+    def saved_up(self, rate: float, now_s: float) -> float:
+        """Return the tokens at a time, if they are added at this rate."""
+        return min(_burst(rate), self.count + (now_s - self.counted_s) * rate)
+
+    def is_full(self, now_s: float) -> bool:
+        """Return whether it is equal to that of an unknown address."""
+        return self.saved_up(self.rate, now_s) >= _burst(self.rate)
+
+
+def _burst(rate: float) -> float:
+    return max(1.0, rate * _BURST_S)
 
 
 @dataclass(slots=True, eq=False)
@@ -111,8 +138,10 @@ class ConnectionQuotas:
         )
         self._strangers: dict[Listener, dict[CountedConnection, None]] = {}
         """Connections without any right, the oldest first."""
-        self._buckets: dict[str, tuple[float, float]] = {}
-        """Token buckets by address: tokens, and the time in seconds at which they were counted."""
+        self.rate_of: Callable[[str], float | None] = lambda _: None
+        """Returns the quota of an address, in connections per second; None without one."""
+        self._buckets: dict[tuple[str, str], _Bucket] = {}
+        """By limit and address, the one that was used last at the end."""
 
     @property
     def unprivileged_count(self) -> int:
@@ -124,7 +153,7 @@ class ConnectionQuotas:
     ) -> CountedConnection | LimitExceeded:
         """Count a new connection, before its handshake, or return its refusal."""
         address = _address_of(host)
-        refusal = self._rate_refusal(address, now_s)
+        refusal = self._rate_refusal(listener, host, now_s)
         if refusal is None and listener == Listener.CLIENTS:
             refusal = self.clients.refusal(address)
         elif refusal is None and listener == Listener.VOTERS:
@@ -183,28 +212,29 @@ class ConnectionQuotas:
             for one in [at for at in strangers if now_s - at.began_s > self._handshake_s]:
                 del strangers[one]
                 one.close()
-        for address in [at for at in self._buckets if self._saved_up(at, now_s) >= self._burst]:
-            del self._buckets[address]
+        for key in [at for at, one in self._buckets.items() if one.is_full(now_s)]:
+            del self._buckets[key]
 
     @property
     def _handshake_s(self) -> float:
         return self._limits.handshake_ms / 1000
 
-    @property
-    def _burst(self) -> float:
-        return self._limits.connection_rate_per_address_max * _BURST_S
-
-    def _saved_up(self, address: str, now_s: float) -> float:
-        count, then_s = self._buckets.get(address, (self._burst, now_s))
-        rate = self._limits.connection_rate_per_address_max
-        return min(self._burst, count + (now_s - then_s) * rate)
-
-    def _rate_refusal(self, address: str, now_s: float) -> LimitExceeded | None:
-        count = self._saved_up(address, now_s)
-        if count < 1:
-            reason = f"{address} opens connections too fast"
-            return LimitExceeded("connection_rate_per_address_max", reason)
-        self._buckets[address] = count - 1, now_s
+    def _rate_refusal(self, listener: Listener, host: str, now_s: float) -> LimitExceeded | None:
+        """Count a new connection of an address, or return its refusal."""
+        address, limit = _address_of(host), "connection_rate_per_address_max"
+        rate = float(self._limits.connection_rate_per_address_max)
+        quota = self.rate_of(host_text(host)) if listener == Listener.CLIENTS else None
+        if quota is not None and quota < rate:
+            rate, limit = quota, QUOTA
+        key = limit, address  # a client must not use up the connections of a voter on its host
+        bucket = self._buckets.pop(key, None)
+        count = _burst(rate) if bucket is None else bucket.saved_up(rate, now_s)
+        is_refused = rate <= 0 or count < 1
+        self._buckets[key] = _Bucket(count if is_refused else count - 1, now_s, rate)
+        while len(self._buckets) > BUCKETS_MAX:
+            del self._buckets[next(iter(self._buckets))]
+        if is_refused:
+            return LimitExceeded(limit, f"{address} opens connections too fast")
         return None
 
 

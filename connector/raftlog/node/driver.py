@@ -9,6 +9,9 @@ log at a time covers all records appended before it started:
   longer than the sync, and on busy processors many times as long.
 - On a slow disk it runs in another thread, while the event loop receives more requests.
 
+A disk that is fast, but stalls for longer than the fetch timeout, costs a leader its leadership, as
+with Kafka and etcd: its followers are not answered meanwhile.
+
 The sync of a snapshot that a state machine writes runs in a second thread, beside it.
 """
 

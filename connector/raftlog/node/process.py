@@ -324,6 +324,8 @@ class Node:
             problems = partial(readiness_problems, self.raft_node)
             self._metrics = MetricsServer(collector, problems)
             await self._metrics.start(config.metrics.host, config.metrics.port)
+        if self._log_access is not None:
+            self.server.quotas.rate_of = self._log_access.connection_rate
         self.server.listen()
         self._lines.log(
             "started",

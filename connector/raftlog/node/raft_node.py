@@ -45,6 +45,7 @@ from raftlog.quorum.effects import (
 )
 from raftlog.quorum.events import (
     Event,
+    LogStartAdvanced,
     RequestDropped,
     RequestReceived,
     Resign,
@@ -388,6 +389,7 @@ class RaftNode:
 
     def register(self, listener: RaftListener) -> None:
         """Add a listener, which receives the newest snapshot and all committed records after it."""
+        self.replica.has_listeners = True
         self.listeners.register(listener)
         self.deliver()
         self._set_timer()
@@ -422,6 +424,25 @@ class RaftNode:
         if is_changed:
             self._runner.notify(LogCleaned(self.replica.log.log_start_offset))
         return is_changed
+
+    def delete_records(self, offset: int) -> int:
+        """Delete the records of this leader below the batch of a committed ``offset``; return the
+        offset of that batch. The followers learn it with their fetches.
+
+        Raises ``DiskFullError`` and ``LogLockedError``, and other ``LogError``, which end the node.
+        """
+        before = self.replica.log.log_start_offset
+        try:
+            start = self.replica.delete_records(offset, time_ms=self.time_ms())
+        except (DiskFullError, LogLockedError):
+            raise
+        except LogError as error:
+            self.fail(error)
+            raise
+        if self.replica.log.log_start_offset > before:
+            self._runner.notify(LogCleaned(self.replica.log.log_start_offset))
+            self.step(LogStartAdvanced())
+        return start
 
     def _clean_later(self) -> None:
         if self._clean_interval_ms is not None:

@@ -35,6 +35,7 @@ from raftlog.errors import (
 )
 from raftlog.log.format.directory import QUORUM_STATE_NAME
 from raftlog.log.reading.bootstrap import bootstrap_voters
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
@@ -43,6 +44,7 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
+    AdvanceLogStart,
     AppendAsFollower,
     AppendLeaderChange,
     AppendVoters,
@@ -67,6 +69,7 @@ from raftlog.quorum.events import (
     Appended,
     AppendRefused,
     Event,
+    LogStartAdvanced,
     RequestReceived,
     ResponseReceived,
     SendFailed,
@@ -134,6 +137,8 @@ class Replica:
         self._is_syncing = False
         self._is_sync_due = False
         self._now_ms = 0
+        self.has_listeners = False
+        """Whether a state machine follows the log."""
 
     @classmethod
     def open(
@@ -305,6 +310,18 @@ class Replica:
         self._drop_abandoned_snapshot()
         return self.log.clean(now_ms=time_ms, voters_at=self._voters_at)
 
+    def deletion_refusal(self) -> str | None:
+        """Return why records of this log are not deleted on request, None if they are."""
+        config = self.log.config
+        if self.has_listeners or config.values is not ValueKind.BYTES:
+            return "the snapshots of its state machine determine its start"
+        return None if config.cleanup_policy.deletes else "its cleanup.policy is not delete"
+
+    def delete_records(self, offset: int, *, time_ms: int) -> int:
+        """Start the log at the batch of a committed ``offset``. As ``ReplicatedLog``'s."""
+        self._drop_abandoned_snapshot()
+        return self.log.delete_records(offset, now_ms=time_ms, voters_at=self._voters_at)
+
     def _drop_abandoned_snapshot(self) -> None:
         """Drop a partly fetched snapshot, with its lock, if its leader is no longer the leader."""
         role = self.core.role
@@ -384,6 +401,8 @@ class Replica:
             case TruncateToEndOfEpoch(diverging):
                 log.truncate_to_end_of_epoch(diverging)
                 self._events.append(Truncated())
+            case AdvanceLogStart(offset):
+                self._follow_log_start(offset)
             case StoreSnapshotBytes():
                 self._store_snapshot_bytes(effect)
             case InstallSnapshot():
@@ -437,6 +456,13 @@ class Replica:
         kraft_version = snapshot.kraft_version or None
         installed = SnapshotInstalled(effect.snapshot_id, voters, kraft_version)
         self._events.append(installed)
+
+    def _follow_log_start(self, offset: int) -> None:
+        if self.deletion_refusal() is None:
+            # if the disk is full or a snapshot is being written, the next response repeats it
+            with contextlib.suppress(DiskFullError, LogLockedError):
+                self.delete_records(offset, time_ms=self._now_ms)
+        self._events.append(LogStartAdvanced())
 
     def _reply_with_snapshot(self, effect: ReplyWithSnapshot) -> None:
         response = effect.response

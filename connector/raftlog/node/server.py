@@ -38,7 +38,7 @@ from .apis.client_apis import ClientApis
 from .audit import AuditLog
 from .config import LimitsConfig
 from .connection import Connection, FlushQueue, TransferDeadline
-from .connection_quotas import ConnectionQuotas, CountedConnection, LimitExceeded
+from .connection_quotas import QUOTA, ConnectionQuotas, CountedConnection, LimitExceeded
 from .errors import NodeAddressError
 from .memory_pool import MemoryPool
 from .raft_node import RaftNode
@@ -215,8 +215,9 @@ class Server:
         """Count and log a refused connection; log lines are throttled for each limit."""
         self.metrics.refused_connections[refusal.limit] += 1
         reason = f"connection from {where} refused: {refusal.reason}"
-        self._log_event("limit", f"limits.{refusal.limit}", reason)
-        self._audit.refused(None, where, f"limits.{refusal.limit}")
+        limit = refusal.limit if refusal.limit == QUOTA else f"limits.{refusal.limit}"
+        self._log_event("limit", limit, reason)
+        self._audit.refused(None, where, limit)
 
     def _log_refused(self, where: str, reason: str) -> None:
         """Log a refused connection."""

@@ -63,7 +63,10 @@ class RequestHandler:
 
 
 class LogAccess(Authorizer, LogCredentials, Protocol):
-    """ACLs and credentials in the log."""
+    """ACLs, credentials and quotas of addresses in the log."""
+
+    def connection_rate(self, host: str) -> float | None:
+        """Return how many connections an address may open per second; None without a quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

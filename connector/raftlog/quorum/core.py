@@ -20,6 +20,7 @@ from .events import (
     Appended,
     AppendRefused,
     Event,
+    LogStartAdvanced,
     ReadIndex,
     RequestDropped,
     RequestReceived,
@@ -114,6 +115,10 @@ class QuorumCore:
     @property
     def voters(self) -> VoterSet:
         return self._state.voter_set
+
+    def has_log_start(self, offset: int) -> bool:
+        """Return whether this replica leads, and no other voter has records below ``offset``."""
+        return self._leadership.has_log_start(offset)
 
     @property
     def kraft_version(self) -> int:
@@ -212,6 +217,9 @@ class QuorumCore:
                 self._following.on_snapshot_refused(event)
             case ReadIndex(read_id):
                 self._leadership.on_read_index(read_id)
+            case LogStartAdvanced():
+                self._leadership.on_log_start_advanced()
+                self._following.on_log_start_advanced()
             case Resign(epoch):
                 role = self._state.role
                 if isinstance(role, Leader) and role.epoch == epoch:

@@ -86,6 +86,17 @@ class ReplyWithSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class AdvanceLogStart:
+    """Delete the committed records below ``offset``, which the leader has deleted.
+
+    Followed by ``LogStartAdvanced``, also if they are kept: the disk is full, or the snapshots of a
+    state machine determine the log's start.
+    """
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class RejoinElections:
     """Store durably that this replica votes again: its log has every record it acknowledged."""
 
@@ -212,6 +223,7 @@ Effect: TypeAlias = (
     | Reply
     | ReplyWithRecords
     | ReplyWithSnapshot
+    | AdvanceLogStart
     | RejoinElections
     | AppendLeaderChange
     | AppendVoters

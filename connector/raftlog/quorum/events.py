@@ -118,6 +118,14 @@ class ReadIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStartAdvanced:
+    """Records at the log's start were deleted durably, or could not be.
+
+    Of a leader: the responses to delayed fetches report it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Resign as leader of ``epoch``; no effect if that epoch has ended."""
 
@@ -152,6 +160,7 @@ Event: TypeAlias = (
     | SnapshotInstalled
     | SnapshotRefused
     | ReadIndex
+    | LogStartAdvanced
     | Resign
     | UpgradeKRaftVersion
     | ShutDown

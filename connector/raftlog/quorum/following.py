@@ -8,6 +8,7 @@ Invariants:
    current epoch and role (``RequestManager``).
 3. The log is truncated only to the diverging epoch that the leader returns, and never below the
    high watermark.
+4. The log start follows that of the leader (KIP-107), at most to the high watermark.
 
 Kafka: the follower part of ``KafkaRaftClient``.
 """
@@ -18,6 +19,7 @@ from raftlog.types import ZERO_UUID
 
 from .effects import (
     AdvanceHighWatermark,
+    AdvanceLogStart,
     AppendAsFollower,
     InstallSnapshot,
     LogMessage,
@@ -59,7 +61,7 @@ class Following:
             return  # syncing what it appended as leader, see ``ReplicaState._transition_to``
         if isinstance(role, Unattached) and state.must_discover_leader:
             self._discover_leader()
-        elif isinstance(role, Follower) and not role.is_appending:
+        elif isinstance(role, Follower) and not (role.is_appending or role.is_deleting):
             if not state.can_campaign and state.now_ms >= role.fetch_deadline_ms:
                 role.has_fetched_from_leader = False  # grant the pre-votes of other candidates
                 self._discover_leader()  # observers receive no BeginQuorumEpoch of a new leader
@@ -131,6 +133,7 @@ class Following:
             max_bytes=state.config.fetch_max_bytes,
             max_wait_ms=state.config.fetch_max_wait_ms,
             high_watermark=state.high_watermark,
+            log_start_offset=state.log.log_start_offset,
         )
 
     def _fetch_snapshot_request(self, snapshot: SnapshotFetch) -> FetchSnapshotRequest:
@@ -163,6 +166,7 @@ class Following:
             state.emit(TruncateToEndOfEpoch(response.diverging))
             return
         role.leader_high_watermark = response.high_watermark
+        role.leader_log_start_offset = response.log_start_offset
         if response.records:
             role.is_appending = True
             state.emit(AppendAsFollower(response.records, role.epoch))
@@ -193,6 +197,24 @@ class Following:
         if offset > (state.high_watermark or 0) and offset >= state.log.log_start_offset:
             state.high_watermark = offset
             state.emit(AdvanceHighWatermark(offset))
+        self._advance_log_start(role)
+
+    def _advance_log_start(self, role: Follower) -> None:
+        """Delete the records that the leader has deleted, if they are committed and durable here.
+
+        What prevents it, such as a full disk, is over at one of the next responses.
+        """
+        log, offset = self._state.log, role.leader_log_start_offset
+        committed = min(self._state.high_watermark or 0, log.synced_end_offset)
+        is_behind = offset is not None and log.log_start_offset < offset <= committed
+        if offset is not None and is_behind and not role.is_deleting:
+            role.is_deleting = True
+            self._state.emit(AdvanceLogStart(offset))
+
+    def on_log_start_advanced(self) -> None:
+        role = self._state.role
+        if isinstance(role, Follower):
+            role.is_deleting = False
 
     def on_append_refused(self, event: AppendRefused) -> None:
         """Fetch again later: the records are damaged or do not fit the log, or the disk is full."""

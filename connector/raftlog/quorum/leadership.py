@@ -239,6 +239,7 @@ class Leadership:
             request.fetch_offset,
             leader_end_offset=state.log.end_offset,
             now_ms=state.now_ms,
+            log_start_offset=request.log_start_offset,
         )
         self._record_contact(role, request.replica)
         if not state.voter_set.has(request.replica):
@@ -363,6 +364,24 @@ class Leadership:
         role = self._state.role
         if isinstance(role, Leader):
             self._complete_ready(role)
+
+    def on_log_start_advanced(self) -> None:
+        """Complete all delayed fetches, once: a replica that cannot follow must not fetch again
+        and again."""
+        role = self._state.role
+        if isinstance(role, Leader):
+            for delayed in role.delayed_fetches.values():
+                delayed.deadline_ms = self._state.now_ms
+            self._complete_expired(role)
+
+    def has_log_start(self, offset: int) -> bool:
+        """Return whether this replica leads, and no other voter has records below ``offset``."""
+        state, role = self._state, self._state.role
+        return isinstance(role, Leader) and all(
+            (found := role.progress.voter(state.voter_set, voter.key.node_id)) is not None
+            and (found.log_start_offset or 0) >= offset
+            for voter in state.other_voters
+        )
 
     def _complete_ready(self, role: Leader) -> None:
         """Respond to the delayed fetches for which there are records or a high watermark now."""

@@ -114,6 +114,7 @@ class FetchRequest:
     max_bytes: int
     max_wait_ms: int
     high_watermark: int | None = None
+    log_start_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class ReplicaProgress:
     caught_up_ms: int | None = None
     leader_end_offset: int = 0
     """The leader's end offset at the replica's last fetch."""
+    log_start_offset: int | None = None
 
 
 class Progress:
@@ -39,7 +40,13 @@ class Progress:
         self._replicas: dict[ReplicaKey, ReplicaProgress] = {}
 
     def record_fetch(
-        self, key: ReplicaKey, end_offset: int, *, leader_end_offset: int, now_ms: int
+        self,
+        key: ReplicaKey,
+        end_offset: int,
+        *,
+        leader_end_offset: int,
+        now_ms: int,
+        log_start_offset: int | None = None,
     ) -> None:
         """Record a fetch from ``end_offset``: everything below it is durable on the replica."""
         replica = self._replicas.setdefault(key, ReplicaProgress(key=key))
@@ -49,6 +56,7 @@ class Progress:
             replica.caught_up_ms = replica.fetched_ms
         replica.end_offset, replica.fetched_ms = end_offset, now_ms
         replica.leader_end_offset = leader_end_offset
+        replica.log_start_offset = log_start_offset
 
     @property
     def replicas(self) -> tuple[ReplicaProgress, ...]:

@@ -99,6 +99,9 @@ class Follower:
     """Whether the leader has this voter's directory id, which static voters have in no record."""
     is_appending: bool = False
     leader_high_watermark: int | None = None
+    leader_log_start_offset: int | None = None
+    is_deleting: bool = False
+    """Whether the log start is being advanced; no fetch is sent, as it would have the old one."""
     snapshot: SnapshotFetch | None = None
 
 

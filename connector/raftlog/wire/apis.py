@@ -37,6 +37,7 @@ class ApiKey(enum.IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_ACLS = 29
@@ -163,6 +164,7 @@ _TABLE: Final = (
     _clients(ApiKey.OFFSET_FETCH, 1, 10),
     _clients(ApiKey.FIND_COORDINATOR, 0, 6),
     _both(ApiKey.API_VERSIONS, 0, 4),
+    _clients(ApiKey.DELETE_RECORDS, 0, 2),
     _clients(ApiKey.INIT_PRODUCER_ID, 0, 5),
     _clients(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4),
     _both(ApiKey.DESCRIBE_CONFIGS, 1, 4),

@@ -447,6 +447,7 @@ def _fetch_to_wire(request: messages.FetchRequest, identity: LogIdentity) -> Fet
         request.fetch_offset,
         request.last_fetched_epoch,
         max_bytes=0,
+        log_start_offset=or_minus_one(request.log_start_offset),
         directory_id=uuid_bytes(request.replica.directory_id),
         high_watermark=or_minus_one(request.high_watermark),
     )
@@ -494,6 +495,7 @@ def _fetch_request(fetch: FetchRequest, identity: LogIdentity) -> DecodedRequest
         max_bytes=fetch.max_bytes,
         max_wait_ms=fetch.max_wait_ms,
         high_watermark=None if one.high_watermark < 0 else one.high_watermark,
+        log_start_offset=None if one.log_start_offset < 0 else one.log_start_offset,
     )
 
 

@@ -131,6 +131,9 @@ class _LogAccess:
     def allowed_operations(self, principal: str, host: str) -> set[Operation]:
         return self._publisher.allowed_operations(principal, host)
 
+    def connection_rate(self, host: str) -> float | None:
+        return self._publisher.connection_rate(host)
+
     def find_credential(self, mechanism: str, user: str) -> ScramCredential | None:
         row = self._publisher.find_credential(_SCRAM_NUMBERS.get(mechanism, 0), user)
         if row is None:

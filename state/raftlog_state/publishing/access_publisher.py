@@ -17,12 +17,20 @@ Source: Kafka ``StandardAuthorizerData``, ``AclPublisher``, ``ScramPublisher``.
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from raftlog.types import Operation, Resource
-from raftlog_state.image import AclRow, Entity, MetadataImage, ScramRow
+from raftlog_state.image import (
+    AclRow,
+    Entity,
+    MetadataImage,
+    QuotaRow,
+    ScramRow,
+    quota_entity_key,
+)
 
 from .publisher import LogDeltaManifest, Manifest, MetadataUpdate
 
@@ -32,6 +40,7 @@ ALLOW: Final = 3
 LITERAL: Final = 3
 PREFIXED: Final = 4
 WILDCARD: Final = "*"
+CONNECTION_RATE: Final = "connection_creation_rate"
 WILDCARD_PRINCIPAL: Final = "User:*"
 
 _ALLOWED_BY: Final[Mapping[int, frozenset[int]]] = {
@@ -130,7 +139,7 @@ class AclIndex:
 
 
 class AccessPublisher:
-    """Metadata publisher with the ACLs and SCRAM credentials of the committed image.
+    """Metadata publisher with the ACLs, SCRAM credentials and quotas of the committed image.
 
     Args:
         high_watermark: of the log, None if it is unknown. The image is ready once it is that of the
@@ -180,6 +189,20 @@ class AccessPublisher:
     def find_credential(self, mechanism: int, user: str) -> ScramRow | None:
         """Return the credential of a user; None without one, and until it is ready."""
         return self._image.find(ScramRow, user, mechanism) if self.is_ready else None
+
+    def connection_rate(self, host: str) -> float | None:
+        """Return the connections that an address may open per second: the quota of the address, in
+        either form of IPv6, else that of all addresses; None without one. Quotas of host names have
+        no effect, since a node does not resolve names."""
+        try:
+            forms = (host, str(ipaddress.ip_address(host)), None)
+        except ValueError:
+            forms = (host, host, None)
+        for ip in forms:
+            row = self._image.find(QuotaRow, quota_entity_key((("ip", ip),)), CONNECTION_RATE)
+            if row is not None:
+                return row.value
+        return None
 
     def on_metadata_update(
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest

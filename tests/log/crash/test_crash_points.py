@@ -93,7 +93,26 @@ def replica() -> Witness:
     return log
 
 
-WORKLOADS = {"embedded": embedded_log, "replica": replica}
+def deleting_replica() -> Witness:
+    """Run a replica of a log without a state machine, whose records are deleted on request."""
+    log = Witness(LogConfig(segment_bytes=600, index_interval_bytes=150), is_replica=True)
+    boundaries = []
+    for at in range(12):
+        log.append(b"x" * 130, commit=CommitName("app", "query", at), flush=at % 2 == 1)
+        boundaries.append(log.log.end_offset)
+    log.delete_records(boundaries[4])  # within a segment
+    log.append(b"y")
+    log.delete_records(boundaries[9])
+    log.claim()
+    log.reopen(in_order=False)
+    log.append(b"z")
+    log.delete_records(log.log.end_offset)
+    log.append(b"the last")
+    log.reopen()
+    return log
+
+
+WORKLOADS = {"embedded": embedded_log, "replica": replica, "deleting replica": deleting_replica}
 CHANCY = (Survival.CUT, Survival.TORN, Survival.ZEROED, Survival.MIXED)
 
 

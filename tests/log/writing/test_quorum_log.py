@@ -487,3 +487,44 @@ def test_a_snapshot_without_producer_state_after_an_older_one_starts_an_empty_st
     again = opened(disk.another_process())
     follow(again, 60, 65)
     assert (again.end_offset, again.producer_state.end_offset) == (65, 65)
+
+
+# --- deletion of records --------------------------------------------------------------------------
+
+
+def deleting_log(disk: SimulatedDisk) -> QuorumLog:
+    log = opened(disk)
+    follow(log, 0, 20)
+    log.advance_high_watermark(15)
+    return log
+
+
+def test_records_are_deleted_at_a_batch_within_a_segment() -> None:
+    disk = new_disk()
+    log = deleting_log(disk)
+    sealed = [name for name in disk.list_names(DIRECTORY) if name.endswith(".log")]
+    assert log.delete_records(9, now_ms=NOW_MS) == 9
+    assert (log.log_start_offset, log.end_offset) == (9, 20)
+    assert [one.end_offset for one in log.snapshots] == [9]
+    left = [name for name in disk.list_names(DIRECTORY) if name.endswith(".log")]
+    assert 0 < len(left) < len(sealed)
+    assert log.delete_records(4, now_ms=NOW_MS) == 9, "a log start never decreases"
+    disk.crash(Survival.NOTHING)
+    assert opened(disk).log_start_offset == 9
+
+
+def test_nothing_is_deleted_without_the_voters() -> None:
+    log = deleting_log(new_disk())
+    assert log.delete_records(9, now_ms=NOW_MS, voters_at=lambda _: None) == 9
+    assert (log.log_start_offset, log.snapshots) == (0, ())
+
+
+def test_an_interrupted_deletion_is_completed() -> None:
+    """Otherwise the voters at an offset below its snapshot are unknown, and nothing is deleted."""
+    log = deleting_log(new_disk())
+    writer = log.begin_snapshot(log.snapshot_id_at(10), now_ms=NOW_MS)
+    assert writer is not None
+    with writer:
+        writer.freeze()  # and the process dies
+    assert log.delete_records(5, now_ms=NOW_MS, voters_at=lambda _: None) == 10
+    assert log.log_start_offset == 10

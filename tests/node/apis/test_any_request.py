@@ -34,6 +34,7 @@ SERVED: Final = (
     ApiKey.DESCRIBE_QUORUM,
     ApiKey.DESCRIBE_CLUSTER,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.DELETE_RECORDS,
 )
 RIGHTS: Final = (
     Rights.NONE,
@@ -51,6 +52,7 @@ SMALL_NUMBERS: Final = {
     "leader_epoch": (-1, 0, 1, 2),
     "current_leader_epoch": (-1, -1, -1, 0, 1, 2),
     "last_fetched_epoch": (-1, -1, 0, 1, 2),
+    "offset": (-1, 0, 1, 2, 5, 1000, -2),
     "fetch_offset": (0, 1, 3, 5, 9, 1000, -1),
     "timestamp": (-7, -6, -5, -4, -3, -2, -1, 0, TIME_MS, TIME_MS + 5, 2**62),
     "min_bytes": (0, 1, 100, 2**31 - 1),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import re
 import subprocess
@@ -380,3 +381,35 @@ def test_javas_tools_list_offsets_topics_and_the_quorum(
     assert int(match[1]) >= end
     topics = run_java(jars, "org.apache.kafka.tools.TopicCommand", *at, "--describe")
     assert f"Topic: {TOPIC}" in topics
+
+
+# --- DeleteRecords, last: it deletes the records of the tests above -------------------------------
+
+
+def test_librdkafkas_admin_client_deletes_records(quorum: QuorumProcesses) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    _produce(quorum.bootstrap, "none", _values("deleted"))
+    _, end = _watermarks(quorum.bootstrap)
+    admin = AdminClient({"bootstrap.servers": quorum.bootstrap})
+    (future,) = admin.delete_records([TopicPartition(TOPIC, 0, end)]).values()
+    assert future.result(60).low_watermark == end
+    assert _watermarks(quorum.bootstrap)[0] == end
+
+
+@pytest.mark.kafka
+def test_kafka_delete_records_deletes_records(
+    quorum: QuorumProcesses, jars: Path, tmp_path: Path
+) -> None:
+    _produce(quorum.bootstrap, "none", _values("deleted by a tool"))
+    start, end = _watermarks(quorum.bootstrap)
+    assert start < end
+    partitions = [{"topic": TOPIC, "partition": 0, "offset": end}]
+    offsets = tmp_path / "offsets.json"
+    offsets.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    tool = "org.apache.kafka.tools.DeleteRecordsCommand"
+    at = ("--bootstrap-server", quorum.nodes[0].address)
+    printed = run_java(jars, tool, *at, "--offset-json-file", str(offsets))
+    assert f"partition: {TOPIC}-0\tlow_watermark: {end}" in printed, printed
+    assert _watermarks(quorum.bootstrap)[0] == end

@@ -21,7 +21,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.cli import rows, run
 from tests.support.controller_nodes import CONTROLLER
-from tests.support.quorum_processes import NodeProcess, QuorumProcesses
+from tests.support.quorum_processes import PATIENCE_S, NodeProcess, QuorumProcesses
 from tests.support.report_lines import REPORT_LINE
 from tests.support.request_builder import newest, request, response_class
 from tests.support.served_node import RawConnection
@@ -119,11 +119,20 @@ async def ask(node: NodeProcess, key: ApiKey, **values: Any) -> Any:
 
 
 async def quotas_of_leader(quorum: QuorumProcesses) -> dict[str, float]:
-    """Return the quotas that the active controller describes, by user."""
-    leader = max(quorum.nodes, key=active_epoch)
-    found = await ask(leader, ApiKey.DESCRIBE_CLIENT_QUOTAS, components=[], strict=False)
-    assert found.error_code is ErrorCode.none
-    return {one.entity[0].entity_name: one.values[0].value for one in found.entries}
+    """Return the quotas that the active controller describes, by user.
+
+    A node that is a standby then, or does not respond in time, is no answer: a busy machine elects
+    another leader at any time.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            leader = max(quorum.nodes, key=active_epoch)
+            epoch = active_epoch(leader)
+            found = await ask(leader, ApiKey.DESCRIBE_CLIENT_QUOTAS, components=[], strict=False)
+            is_newest = epoch == max(map(active_epoch, quorum.nodes))
+            if found is not None and found.error_code is ErrorCode.none and is_newest:
+                return {one.entity[0].entity_name: one.values[0].value for one in found.entries}
+            await asyncio.sleep(0.01)
 
 
 def appended_quotas(directory: Path) -> Counter[tuple[str, float]]:

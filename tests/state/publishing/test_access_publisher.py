@@ -9,7 +9,7 @@ from tests.support.controllers import Controllers, Listener, bootstrap, replayed
 from tests.support.random_acls import Question, random_acl, random_question
 
 from raftlog.types import CLUSTER, Operation, Resource, ResourceType
-from raftlog_state.controller import AddAcl, RemoveAcl, SetScram
+from raftlog_state.controller import AddAcl, RemoveAcl, RemoveQuota, SetQuota, SetScram
 from raftlog_state.image import AclRow
 from raftlog_state.publishing import AccessPublisher, AclIndex, PublishingLoader
 
@@ -199,6 +199,23 @@ def test_credentials_are_those_of_the_image_and_their_changes_are_reported_once(
     write(env.all[1], READ_A)
     env.shared.deliver()
     assert node.changed_count == 2
+
+
+def test_the_quota_of_an_address_precedes_that_of_all_addresses() -> None:
+    env = started()
+    node = Node(env, 9)
+    node.high_watermark = env.shared.end_offset
+    env.shared.deliver()
+    assert node.access.connection_rate(HOST) is None
+    for ip, rate in ((HOST, 5.0), ("2001:db8::1", 6.0), (None, 7.0)):
+        write(env.all[1], SetQuota(entity={"ip": ip}, quota="connection_creation_rate", limit=rate))
+    env.shared.deliver()
+    assert node.access.connection_rate(HOST) == 5
+    assert node.access.connection_rate("2001:db8:0:0:0:0:0:1") == 6
+    assert node.access.connection_rate("10.0.0.9") == node.access.connection_rate("unix") == 7
+    write(env.all[1], RemoveQuota(entity={"ip": HOST}, quota="connection_creation_rate"))
+    env.shared.deliver()
+    assert node.access.connection_rate(HOST) == 7
 
 
 def test_a_long_name_costs_no_more_than_the_prefixes_in_use() -> None:

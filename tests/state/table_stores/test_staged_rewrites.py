@@ -9,16 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.state.table_stores.rows import state_row, table_of
+from tests.state.table_stores.rows import changes, state_row, table_of
 from tests.state.table_stores.test_delta_durability import append, losing_power, offsets
 
 from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE
 from raftlog_state.tables.stores import delta_rs
 from raftlog_state.tables.stores.delta_rs import TRIES, DeltaRsStore
-from raftlog_state.tables.stores.protocol import Where
+from raftlog_state.tables.stores.protocol import Transaction, Where
 from raftlog_state.tables.stores.staged_rewrites import copy_log, delete_conflicts
 
 
@@ -52,6 +53,13 @@ def filled(place: Path, end: int) -> DeltaRsStore:
     for offset in range(end):
         append(store, offset)
     return store
+
+
+def sizes(place: Path) -> dict[str, int]:
+    """Return the sizes of the files of ``changes``, by their paths."""
+    table = DeltaTable(str(place / CHANGES_TABLE.name))
+    files = pa.table(table.get_add_actions().select(["path", "size_bytes"])).to_pylist()
+    return {file["path"]: file["size_bytes"] for file in files}
 
 
 def alter(place: Path) -> None:
@@ -293,6 +301,34 @@ def test_an_append_after_a_delete_of_delta_rs_is_not_durable_without_it(
         found.clear()
         disk.restore(lambda state: found.append(offsets(state)))
         assert found == [[1, 2, 3]]
+
+
+def test_a_compaction_rewrites_larger_files_only_if_there_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cost would be that of all earlier changes, up to the size of a compacted file."""
+    monkeypatch.setattr(delta_rs, "COMPACT_FILES_MAX", 4)
+    monkeypatch.setattr(delta_rs, "COMPACT_SMALL_BYTES", 250_000)
+    store = DeltaRsStore(str(tmp_path))
+
+    def append_rows(start: int, end: int) -> None:
+        transaction = Transaction(app_id="writer", version=end)
+        store.append(CHANGES_TABLE, changes(start, end - 1), transaction)
+
+    larger: set[str] = set()
+    for start in (0, 10_000, 20_000):
+        append_rows(start, start + 9_998)
+        for at in (9_998, 9_999):
+            append_rows(start + at, start + at + 1)
+        before = sizes(tmp_path)
+        larger = {path for path, size in before.items() if size > 250_000}
+        store.compact(CHANGES_TABLE)
+        if start < 20_000:
+            assert larger <= sizes(tmp_path).keys()
+            assert len(sizes(tmp_path)) < len(before)
+    assert len(larger) == 3
+    assert len(sizes(tmp_path)) == 1
+    assert offsets(tmp_path) == [*range(30_000)]
 
 
 def test_a_compaction_beside_appends_commits_after_them(

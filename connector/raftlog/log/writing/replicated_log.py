@@ -78,6 +78,7 @@ from .snapshots import (
     clean,
     delete_before_snapshot,
     is_active_segment_expired,
+    start_log_at,
 )
 
 if TYPE_CHECKING:
@@ -646,6 +647,39 @@ class ReplicatedLog(ABC):
                 publish_start=self._publish_start,
                 voters_at=voters_at,
             )
+
+    def delete_records(self, offset: int, *, now_ms: int, voters_at: VotersAt | None = None) -> int:
+        """Start the log at the batch that contains ``offset``; return the offset of that batch.
+
+        ``offset`` is at most the high watermark; a log that starts after it is unchanged. First a
+        deletion is completed that a crash has interrupted after its snapshot. Nothing is deleted
+        if ``voters_at`` does not have the voters. Raises as ``clean``.
+        """
+        with self._changing():
+            assert offset <= self.high_watermark, "uncommitted records are not deleted"
+            self._segments.list_snapshots()
+            for snapshot_id in self._segments.snapshots[-1:]:
+                delete_before_snapshot(
+                    self._segments,
+                    snapshot_id,
+                    high_watermark=self.high_watermark,
+                    publish_start=self._publish_start,
+                )
+            if offset <= self.log_start_offset:
+                return self.log_start_offset
+            start = offset
+            if offset < self._end_offset:
+                start = self._segments.boundary_at(offset)
+            if start > self.log_start_offset:
+                start_log_at(
+                    self._segments,
+                    start,
+                    high_watermark=self.high_watermark,
+                    now_ms=now_ms,
+                    publish_start=self._publish_start,
+                    voters_at=voters_at,
+                )
+            return start
 
     def begin_compaction(self, *, now_ms: int) -> Compaction | None:
         """Return the compaction that is due, to be run, completed and closed; None if none is."""

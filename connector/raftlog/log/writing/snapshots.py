@@ -478,6 +478,30 @@ def clean(
     )
     if start is None:
         return False
+    return start_log_at(
+        segments,
+        start,
+        high_watermark=high_watermark,
+        now_ms=now_ms,
+        publish_start=publish_start,
+        voters_at=voters_at,
+    )
+
+
+def start_log_at(
+    segments: LogSegments,
+    start: int,
+    *,
+    high_watermark: int,
+    now_ms: int,
+    publish_start: Callable[[int], None],
+    voters_at: VotersAt | None = None,
+) -> bool:
+    """Start a log without a state machine at a batch boundary; return whether that changed it.
+
+    What the deleted records are still needed for is in a snapshot at the new start. The arguments
+    are those of ``clean``.
+    """
     snapshot_id = SnapshotId(epoch=segments.epochs.epoch_at(start - 1) or 0, end_offset=start)
     segments.list_snapshots()
     if snapshot_id not in segments.snapshots:

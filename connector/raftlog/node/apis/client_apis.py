@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
 from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
@@ -44,6 +45,7 @@ from raftlog.wire.errors import UnsupportedApiError, WireError
 
 from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs
+from .deletion import handle_delete_records
 from .fetch import start_fetch
 from .groups import handle_find_coordinator, handle_offset_fetch
 from .metadata import handle_describe_topic_partitions, handle_metadata
@@ -101,6 +103,7 @@ class ClientApis:
                 DescribeTopicPartitionsRequest,
                 handle_describe_topic_partitions,
             ),
+            ApiKey.DELETE_RECORDS: (DeleteRecordsRequest, handle_delete_records),
         }
 
         handlers: dict[int, RequestHandler] = {

@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ from .delta_appends import (
 )
 from .protocol import (
     COMPACT_BYTES,
+    COMPACT_SMALL_BYTES,
     AnyOf,
     Condition,
     Rows,
@@ -101,6 +103,8 @@ CHECKPOINT_COMMITS: Final = 100
 READ_SETTINGS: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96 by default. Read in nanoseconds, those before 1677 or after 2262 wrap
 around."""
+COMPACT_FILES_MAX: Final = 8
+"""Files of a partition between ``COMPACT_SMALL_BYTES`` and ``COMPACT_BYTES``; more become one."""
 TRIES: Final = 5
 """Tries of a delete, and of an append to a table that another engine has altered."""
 
@@ -364,9 +368,19 @@ class DeltaRsStore:
     def compact(self, table: StoredTable) -> None:
         """Rewrite small files of an existing table as larger ones; its rows stay the same."""
         with self._errors(table):
-            with self._copied(table, rewrite_conflicts) as copy:
-                copy.optimize.compact(target_size=COMPACT_BYTES)
+            for target_bytes in (COMPACT_SMALL_BYTES, COMPACT_BYTES):
+                if target_bytes == COMPACT_BYTES and not self._has_many_files(table):
+                    continue
+                with self._copied(table, rewrite_conflicts) as copy:
+                    copy.optimize.compact(target_size=target_bytes)
             self._open(table).cleanup_metadata()
+
+    def _has_many_files(self, table: StoredTable) -> bool:
+        """Return whether a partition has many files that are smaller than ``COMPACT_BYTES``."""
+        files = pa.table(self._open(table).get_add_actions().select(["path", "size_bytes"]))
+        small = files.filter(pc.less(files["size_bytes"], COMPACT_BYTES))["path"].to_pylist()
+        partitions = Counter(map(os.path.dirname, small))
+        return max(partitions.values(), default=0) > COMPACT_FILES_MAX
 
     def checkpoint(self, table: StoredTable) -> None:
         """Write a checkpoint of an existing table if the newest is as old as its interval."""

@@ -244,6 +244,8 @@ def _any_sql(parts: list[str]) -> str:
 
 COMPACT_BYTES: Final = 64 << 20
 """Compacted files are at least half as large, if there are enough rows."""
+COMPACT_SMALL_BYTES: Final = 8 << 20
+"""Files from this size on are not rewritten by each compaction, whose cost is bounded by that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

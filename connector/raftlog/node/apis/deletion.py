@@ -1,0 +1,123 @@
+"""Handler of DeleteRecords (KIP-107): the leader and then all voters delete the oldest records.
+
+1. The start of the log becomes the batch that contains the requested offset: a batch is deleted as
+   a whole. The response has that offset as low watermark. Offset -1 is the high watermark.
+2. The leader deletes first, durably; the other voters follow when they fetch. The response is sent
+   when all of them have, otherwise REQUEST_TIMED_OUT: a voter that is down deletes its records when
+   it is back. Kafka waits for the replicas that are alive, but a quorum has no ISR.
+3. A log with a state machine has POLICY_VIOLATION, because the snapshots of that determine its
+   start. So has one with cleanup.policy=compact, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from kio.schema.delete_records.v2 import request as requests
+from kio.schema.delete_records.v2 import response as responses
+from kio.schema.errors import ErrorCode
+
+from raftlog.errors import LogError
+from raftlog.node.request import Request
+from raftlog.types import Operation, Resource, ResourceType
+from raftlog.wire import ApiKey
+from raftlog.wire.log_identity import duration, int64, milliseconds
+
+from .metadata_cache import MetadataCache
+
+API: Final = ApiKey.DELETE_RECORDS
+_HIGH_WATERMARK: Final = -1
+_UNKNOWN: Final = -1
+_Request = Request[requests.DeleteRecordsRequest]
+
+
+async def handle_delete_records(
+    cache: MetadataCache, request: _Request
+) -> responses.DeleteRecordsResponse:
+    epoch = cache.core.epoch
+    ended: Callable[[object], None] | None = None
+    if any(_may_delete(request, str(topic.name)) for topic in request.body.topics):
+        where, arguments = request.connection.where, _describe(request.body)
+        ended = cache.audit.change(request.principal, where, API.name, arguments)
+    deleted = [
+        (topic.name, one.partition_index, *_delete(cache, request, str(topic.name), one))
+        for topic in request.body.topics
+        for one in topic.partitions
+    ]
+    start = max((start for _, _, start, _ in deleted), default=_UNKNOWN)
+    waiting = ErrorCode.none
+    if start != _UNKNOWN:
+        waiting = await _wait(cache, start, epoch, milliseconds(request.body.timeout))
+    topics: dict[Any, list[responses.DeleteRecordsPartitionResult]] = {}
+    for name, partition, low_watermark, error in deleted:
+        result = responses.DeleteRecordsPartitionResult(
+            partition_index=partition,
+            low_watermark=int64(_UNKNOWN if waiting else low_watermark),
+            error_code=error or waiting,
+        )
+        topics.setdefault(name, []).append(result)
+    response = responses.DeleteRecordsResponse(
+        throttle_time=duration(0),
+        topics=tuple(
+            responses.DeleteRecordsTopicResult(name=name, partitions=tuple(results))
+            for name, results in topics.items()
+        ),
+    )
+    if ended is not None:
+        ended(response)
+    return response
+
+
+def _may_delete(request: _Request, topic: str) -> bool:
+    return request.principal.may(Operation.DELETE, Resource(ResourceType.TOPIC, topic))
+
+
+def _describe(body: requests.DeleteRecordsRequest) -> object:
+    """Return the arguments for the audit log."""
+    return [
+        {"topic": str(topic.name), "partition": int(one.partition_index), "offset": int(one.offset)}
+        for topic in body.topics
+        for one in topic.partitions
+    ]
+
+
+def _delete(
+    cache: MetadataCache, request: _Request, topic: str, asked: requests.DeleteRecordsPartition
+) -> tuple[int, ErrorCode]:
+    """Delete records of this leader; return the new start of the log, and the error."""
+    error = cache.name_error(topic, asked.partition_index)
+    raft_node = cache.raft_node
+    if not _may_delete(request, topic):
+        error = ErrorCode.topic_authorization_failed
+    elif error is ErrorCode.none:
+        error = cache.leader_error(_UNKNOWN)
+    if error is ErrorCode.none and raft_node.replica.deletion_refusal() is not None:
+        error = ErrorCode.policy_violation
+    elif error is ErrorCode.none and not cache.has_committed_in_epoch:
+        error = ErrorCode.leader_not_available  # its high watermark is not known yet
+    if error is not ErrorCode.none:
+        return _UNKNOWN, error
+    offset = cache.high_watermark if asked.offset == _HIGH_WATERMARK else int(asked.offset)
+    if not 0 <= offset <= cache.high_watermark:
+        return _UNKNOWN, ErrorCode.offset_out_of_range
+    try:
+        start = raft_node.delete_records(offset)
+    except LogError:
+        return _UNKNOWN, ErrorCode.kafka_storage_error
+    if start > raft_node.replica.log.log_start_offset:
+        return _UNKNOWN, ErrorCode.kafka_storage_error
+    return raft_node.replica.log.log_start_offset, ErrorCode.none
+
+
+async def _wait(cache: MetadataCache, start: int, epoch: int, timeout_ms: int) -> ErrorCode:
+    """Wait until no voter has records below ``start``."""
+
+    def is_over() -> bool:
+        return cache.leader_error(epoch) is not ErrorCode.none or cache.core.has_log_start(start)
+
+    is_done = await cache.raft_node.wait_until(is_over, timeout_ms=timeout_ms)
+    error = cache.leader_error(epoch)
+    if error is not ErrorCode.none:
+        return ErrorCode.not_leader_or_follower
+    return ErrorCode.none if is_done else ErrorCode.request_timed_out
