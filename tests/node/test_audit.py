@@ -352,7 +352,7 @@ async def _send(node: ServedNode, connection: RawConnection, name: str) -> None:
     await connection.answer(kind.key, version)
 
 
-def test_a_node_logs_connections_appends_and_changes_of_voters(tmp_path: Path) -> None:
+def test_a_node_logs_connections_appends_changes_of_voters_and_deletions(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
 
     async def check() -> None:
@@ -361,6 +361,7 @@ def test_a_node_logs_connections_appends_and_changes_of_voters(tmp_path: Path) -
                 await _send(node, connection, "Produce")
                 await _send(node, connection, "AddRaftVoter")
                 await _send(node, connection, "RemoveRaftVoter")
+                await _send(node, connection, "DeleteRecords")
             offsets = node.node.raft_node.replica.log.end_offset
             started = audit_lines(node)[0]
             assert started["event"] == "started"
@@ -375,8 +376,10 @@ def test_a_node_logs_connections_appends_and_changes_of_voters(tmp_path: Path) -
         changes = [line for line in lines if line["event"] == "change"]
         assert [line["request"] for line in changes] == ["ADD_RAFT_VOTER"] * 2 + [
             "REMOVE_RAFT_VOTER"
-        ] * 2
-        assert [line["outcome"] == "requested" for line in changes] == [True, False] * 2
+        ] * 2 + ["DELETE_RECORDS"] * 2
+        assert [line["outcome"] == "requested" for line in changes] == [True, False] * 3
+        assert changes[4]["arguments"] == [{"topic": "raftlog", "partition": 0, "offset": 10**9}]
+        assert changes[5]["outcome"] == ["OFFSET_OUT_OF_RANGE"]
         assert changes[0]["arguments"]["voter"]["key"]["node_id"] >= 0
         (appended,) = (line for line in lines if line["event"] == "appended")
         assert appended["principal"] == "anonymous"
