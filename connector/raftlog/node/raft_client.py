@@ -278,6 +278,7 @@ class RaftListeners:
 
     def register(self, listener: RaftListener) -> None:
         """Add a listener; it starts at the newest snapshot, or else at the first record."""
+        self._replica.has_listeners = True  # their snapshots determine the log's start
         progress = _ListenerContext(self._replica, listener, self._chunk_bytes_max)
         if self._leader is not None:
             progress.leaders.append(self._leader)

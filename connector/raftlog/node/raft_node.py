@@ -389,7 +389,6 @@ class RaftNode:
 
     def register(self, listener: RaftListener) -> None:
         """Add a listener, which receives the newest snapshot and all committed records after it."""
-        self.replica.has_listeners = True
         self.listeners.register(listener)
         self.deliver()
         self._set_timer()
