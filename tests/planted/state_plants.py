@@ -13,6 +13,7 @@ FOLD: Final = "tests/state/loader/test_loader.py"
 INVARIANTS: Final = "tests/state/loader/test_loader_invariants.py"
 BOOTSTRAP: Final = "tests/state/loader/test_snapshot_loading.py"
 IMAGE: Final = "tests/state/loader/test_image.py"
+LAYERED: Final = "tests/state/loader/test_layered_map.py"
 REDACTION: Final = "tests/state/records/test_redaction.py"
 BATCH: Final = "tests/state/tables/test_tables_batch.py"
 EXPORTS: Final = "tests/state/exports/test_exports.py"
@@ -20,6 +21,46 @@ EXPORTS: Final = "tests/state/exports/test_exports.py"
 TOPIC_ROWS: Final = "tests/state/loader/test_topic_rows.py"
 
 STATE_PLANTS: Final = (
+    Plant(
+        bug="a row that was deleted since the start is there",
+        path=f"{STATE}/image/layered_map.py",
+        old="            return self._changed[key] is not None\n",
+        new="            return True\n",
+        tests=(f"{LAYERED}::test_a_layered_map_is_a_dict_with_all_changes",),
+    ),
+    Plant(
+        bug="an image changes with the next one",
+        path=f"{STATE}/image/layered_map.py",
+        old="found._changed = {**self._changed, **changes}\n",
+        new="found._changed = self._changed\n        found._changed |= changes\n",
+        tests=(f"{LAYERED}::test_a_layered_map_is_a_dict_with_all_changes",),
+    ),
+    Plant(
+        bug="an image is copied as a whole for each commit that changes one of its rows",
+        path=f"{STATE}/image/layered_map.py",
+        old="    if len(entries) >= LAYERED_MIN and",
+        new="    if False and",
+        tests=(f"{LAYERED}::test_the_memory_of_successive_mappings_is_that_of_their_changes",),
+    ),
+    Plant(
+        bug="an image copies all changes since the process started for each commit",
+        path=f"{STATE}/image/layered_map.py",
+        old="        if isinstance(self._base, dict) and",
+        new="        if False and",
+        tests=(
+            f"{LAYERED}::"
+            "test_a_mapping_releases_a_replaced_value_after_a_bounded_number_of_changes",
+        ),
+    ),
+    Plant(
+        bug="the memory of a state grows with all rows that ever were",
+        path=f"{STATE}/image/layered_map.py",
+        old="                del found._changed[key]  #",
+        new="                pass  #",
+        tests=(
+            f"{LAYERED}::test_a_layered_map_forgets_removed_entries_that_its_base_does_not_have",
+        ),
+    ),
     Plant(
         bug="check replays a log with its secrets redacted, and snapshots without",
         path=f"{STATE}/check/replay_check.py",

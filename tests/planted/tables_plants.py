@@ -686,20 +686,6 @@ TABLES_PLANTS: Final = (
         tests=(f"{STORED}::test_replay_continues_from_stored_rows_as_from_the_rows_in_memory[14]",),
     ),
     Plant(
-        bug="a row that was deleted since the start is there",
-        path="state/raftlog_state/image/layered_map.py",
-        old="            return self._changed[key] is not None\n",
-        new="            return True\n",
-        tests=(f"{STORED}::test_a_layered_map_is_a_dict_with_all_changes",),
-    ),
-    Plant(
-        bug="an image changes with the next one",
-        path="state/raftlog_state/image/layered_map.py",
-        old="found._changed = {**self._changed, **changes}\n",
-        new="found._changed = self._changed\n        found._changed |= changes\n",
-        tests=(f"{STORED}::test_a_layered_map_is_a_dict_with_all_changes",),
-    ),
-    Plant(
         bug="the last change of a slice is lost",
         path=SLICES,
         old="positions[start : start + self._slice_rows]",
@@ -1002,15 +988,6 @@ TABLES_PLANTS: Final = (
         old="            if name.lower().removeprefix(PREFIX) not in known:\n",
         new="            if False:\n",
         tests=("tests/state/cli/test_cli_tables.py::test_wrong_sources_are_explained",),
-    ),
-    Plant(
-        bug="the memory of a state grows with all rows that ever were",
-        path="state/raftlog_state/image/layered_map.py",
-        old="                del found._changed[key]  #",
-        new="                pass  #",
-        tests=(
-            f"{STORED}::test_a_layered_map_forgets_removed_entries_that_its_base_does_not_have",
-        ),
     ),
     Plant(
         bug="a run with an end hides the errors of clusters",

@@ -1,7 +1,7 @@
 """Changes over an immutable image, recorded as whole rows before and after (Kafka: MetadataDelta).
 
 A record that names a row changes it, even to equal values; deleting a row that does not exist is
-no change. ``apply()`` copies only the maps that changed.
+no change. ``apply()`` copies only the maps that changed, and of large ones only the changes.
 
 Invariant, asserted by ``apply()``: an image has as many rows as the one before, plus those created,
 minus those deleted.

@@ -1,12 +1,21 @@
-"""Immutable mapping over a large base: a copy with changes shares the base."""
+"""Immutable mapping over a large base: a copy with changes shares the base.
+
+``updated`` is how an image's mappings change. It copies small ones; of large ones it copies the
+changes since their base, and the base itself when the changes are many.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from itertools import chain, filterfalse
+from typing import Final, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
+D = TypeVar("D")
+
+LAYERED_MIN: Final = 10_000
+"""Entries of a dict that is shared: a copy of less takes some 0.1 ms."""
 
 
 class LayeredMap(Mapping[K, V]):
@@ -22,10 +31,16 @@ class LayeredMap(Mapping[K, V]):
         self._changed: dict[K, V | None] = {}
         self._count = len(base)
 
-    def updated(self, changes: Mapping[K, V | None]) -> LayeredMap[K, V]:
-        """Return a mapping with changes, in time linear in all changes of the base."""
+    def updated(self, changes: Mapping[K, V | None]) -> Mapping[K, V]:
+        """Return a mapping with changes, in time linear in all changes of the base.
+
+        Those of a dict are at most the root of twice its size, or the dict is copied: then one
+        change of n entries takes at most some sqrt(2n) entries on average, copies included.
+        """
         found = LayeredMap(self._base)
         found._changed = {**self._changed, **changes}
+        if isinstance(self._base, dict) and _are_many(found._changed, self._base):
+            return _copied(self._base, found._changed)
         for key, value in changes.items():
             if value is None and key not in self._base:
                 del found._changed[key]  # else memory grows with all keys that ever were
@@ -42,13 +57,22 @@ class LayeredMap(Mapping[K, V]):
             return value
         return self._base[key]
 
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | D, /) -> V | D: ...
+    def get(self, key: K, default: V | D | None = None, /) -> V | D | None:
+        """Return the value of a key, or ``default``, without an exception as of ``Mapping``."""
+        if key in self._changed:
+            value = self._changed[key]
+            return default if value is None else value
+        return self._base.get(key, default)
+
     def __iter__(self) -> Iterator[K]:
-        for key in self._base:
-            if key not in self._changed:
-                yield key
-        for key, value in self._changed.items():
-            if value is not None:
-                yield key
+        return chain(
+            filterfalse(self._changed.__contains__, self._base),
+            (key for key, value in self._changed.items() if value is not None),
+        )
 
     def __len__(self) -> int:
         return self._count
@@ -63,6 +87,16 @@ def updated(entries: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K,
     """Return entries with changes, of which None removes one; ``entries`` does not change."""
     if isinstance(entries, LayeredMap):
         return entries.updated(changes)
+    if len(entries) >= LAYERED_MIN and not _are_many(changes, entries):
+        return LayeredMap(entries).updated(changes)
+    return _copied(entries, changes)
+
+
+def _are_many(changes: Mapping[K, V | None], entries: Mapping[K, V]) -> bool:
+    return len(changes) ** 2 > 2 * len(entries)
+
+
+def _copied(entries: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
     found = dict(entries)
     for key, value in changes.items():
         if value is None:

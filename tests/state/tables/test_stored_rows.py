@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import weakref
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.random_metadata import RandomLog
 
 from raftlog_state.image import MetadataImage, PartitionRow, Quorum
 from raftlog_state.image.delta import RecordChanges
-from raftlog_state.image.layered_map import LayeredMap
 from raftlog_state.image.rows import Entity
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import (
@@ -217,43 +212,3 @@ def test_an_entity_without_rows_is_an_empty_mapping(entity: Entity) -> None:
     rows = StoredRows(entity, STATE_TABLE.schema.empty_table())
     assert dict(rows) == {}
     assert ("none", 0) not in rows
-
-
-KEYS = st.integers(0, 9)
-VALUES = st.one_of(st.none(), st.integers(0, 3))
-
-
-@given(st.dictionaries(KEYS, st.integers(0, 3)), st.lists(st.dictionaries(KEYS, VALUES)))
-def test_a_layered_map_is_a_dict_with_all_changes(
-    base: dict[int, int], steps: list[dict[int, int | None]]
-) -> None:
-    found, expected = LayeredMap(base), dict(base)
-    for changes in steps:
-        before, was = found, dict(expected)
-        found = found.updated(changes)
-        expected = {
-            key: value for key, value in {**expected, **changes}.items() if value is not None
-        }
-        assert dict(before) == was
-        assert dict(found) == expected
-        assert found == expected
-        assert len(found) == len(expected) == len(list(found))
-        assert [key in found for key in range(10)] == [key in expected for key in range(10)]
-        assert [found.get(key) for key in range(10)] == [expected.get(key) for key in range(10)]
-    assert dict(LayeredMap(base)) == base
-
-
-def test_a_layered_map_forgets_removed_entries_that_its_base_does_not_have() -> None:
-    """Topics are created and deleted for as long as a process runs."""
-
-    class Topic:
-        """Key that can be observed."""
-
-    found: LayeredMap[object, int] = LayeredMap({})
-    key = Topic()
-    seen = weakref.ref(key)
-    found = found.updated({key: 1}).updated({key: None})
-    del key
-    gc.collect()
-    assert seen() is None
-    assert len(found) == 0
