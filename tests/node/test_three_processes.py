@@ -22,6 +22,15 @@ def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
         yield processes
 
 
+def test_no_process_is_left_of_a_quorum_that_does_not_start(tmp_path: Path) -> None:
+    quorum = QuorumProcesses(tmp_path)
+    quorum.nodes[1].command = ("false",)
+    with pytest.raises(AssertionError, match="node 2 ended") as failed, quorum:
+        pass
+    assert not any(node.is_running for node in quorum.nodes)
+    assert '"event": "started"' in failed.value.__notes__[0], "the lines of node 1"
+
+
 def test_a_killed_leader_is_replaced_and_no_acknowledged_record_is_lost(
     quorum: QuorumProcesses, record_property: Callable[[str, object], None]
 ) -> None:

@@ -131,12 +131,15 @@ class NodeProcess:
             )
 
     def wait_until_it_listens(self) -> None:
-        eventually(self._answers, f"node {self.node_id} listens\n{self.last_lines()}")
+        try:
+            eventually(self._answers, f"node {self.node_id} listens")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.last_lines()}") from None
 
     def _answers(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise AssertionError(f"node {self.node_id} ended immediately:\n{self.last_lines()}")
+            raise AssertionError(f"node {self.node_id} ended immediately")
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -191,7 +194,8 @@ class NodeProcess:
 
 
 class QuorumProcesses:
-    """Several nodes of one cluster. As a context manager it ends all their processes."""
+    """Several nodes of one cluster. As a context manager it ends all their processes, also if one
+    of them does not start, and an error has the last lines of each."""
 
     def __init__(
         self, home: Path, node_count: int = 3, *, extra: str = "", node_keys: str = ""
@@ -210,10 +214,13 @@ class QuorumProcesses:
         voters = ",".join(node.voter for node in self.nodes)
         for node in self.nodes:
             node.format(self.cluster_id, initial_voters=voters)
-        for node in self.nodes:
-            node.launch()
-        for node in self.nodes:
-            node.wait_until_it_listens()
+        with contextlib.ExitStack() as unless_all_listen:
+            unless_all_listen.push(self)
+            for node in self.nodes:
+                node.launch()
+            for node in self.nodes:
+                node.wait_until_it_listens()
+            unless_all_listen.pop_all()
         return self
 
     def __exit__(
