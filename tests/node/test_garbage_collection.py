@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
+import socket
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from raftlog.node import garbage_collection
 from raftlog.node.config import parse_config
 from raftlog.node.formatting import format_directory, random_id
 from raftlog.node.garbage_collection import SURVIVORS_MIN, survivors_frozen
 from raftlog.node.process import run_node
 from raftlog.node.service import NodeContext, Service
 from tests.support.quorum_processes import free_ports
+from tests.support.served_node import PATIENCE_S, served_node
 
 OLDEST = 2
 
@@ -74,6 +79,26 @@ def test_few_survivors_are_visited_again_and_their_cycles_are_freed() -> None:
         del one
         gc.collect()
         assert freed() is None
+
+
+def test_many_connections_are_not_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would keep its transport, which is in a cycle, after it is closed."""
+    few, connection_count = 1_000, 50
+    monkeypatch.setattr(garbage_collection, "SURVIVORS_MIN", few)
+
+    async def check() -> None:
+        async with served_node(tmp_path) as served, asyncio.timeout(PATIENCE_S):
+            with survivors_frozen(), contextlib.ExitStack() as clients:
+                frozen_count = gc.get_freeze_count()
+                for _ in range(connection_count):
+                    clients.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+                while len(served.node.server.connections) < connection_count:
+                    await asyncio.sleep(0)
+                gc.collect()
+                assert gc.get_freeze_count() <= frozen_count
+                assert len(gc.get_objects(OLDEST)) > 2 * few
+
+    asyncio.run(check())
 
 
 def test_nothing_is_frozen_after_the_block() -> None:

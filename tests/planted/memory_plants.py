@@ -153,8 +153,15 @@ MEMORY_PLANTS: Final = (
     Plant(
         bug="node: each full garbage collection visits the keys of all metadata",
         path="connector/raftlog/node/garbage_collection.py",
-        old="    return len(objects) + sum(map(len, containers))\n",
-        new="    return len(objects)\n",
+        old="            count += len(one)\n",
+        new="            pass\n",
+        tests=("tests/node/test_garbage_collection.py",),
+    ),
+    Plant(
+        bug="node: many open connections are frozen, and keep their memory after they are closed",
+        path="connector/raftlog/node/garbage_collection.py",
+        old="            count -= CONNECTION_OBJECTS_MAX\n",
+        new="            pass\n",
         tests=("tests/node/test_garbage_collection.py",),
     ),
     Plant(
