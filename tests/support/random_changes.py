@@ -23,11 +23,13 @@ from raftlog_state.controller import (
     RemoveAcl,
     RemoveQuota,
     RemoveScram,
+    RemoveToken,
     SetConfig,
     SetFeature,
     SetIsr,
     SetQuota,
     SetScram,
+    SetToken,
     SubtractConfig,
     UnfenceBroker,
     UnregisterBroker,
@@ -42,6 +44,7 @@ from raftlog_state.image import (
     PartitionRow,
     QuotaRow,
     ScramRow,
+    TokenRow,
     TopicRow,
 )
 from raftlog_state.image.rows import Row
@@ -135,8 +138,9 @@ class Job:
             self._set_feature,
         ]
         credentials = [self._set_scram, self._remove_scram] if self.level >= 11 else []
+        tokens = [self._set_token, self._remove_token] if self.level >= 14 else []
         found: list[Callable[[], ChangeRequest | None]] = []
-        return [*found, *topics, *partitions, *brokers, *rest, *credentials]
+        return [*found, *topics, *partitions, *brokers, *rest, *credentials, *tokens]
 
     def _one(self, kind: type[R]) -> R | None:
         rows = self.image.rows_of(kind)
@@ -319,6 +323,34 @@ class Job:
     def _remove_scram(self) -> ChangeRequest | None:
         row = self._one(ScramRow)
         return None if row is None else RemoveScram(user=row.user, mechanism=row.mechanism)
+
+    def _set_token(self) -> ChangeRequest:
+        times_ms = sorted(self.rng.randint(0, 10**13) for _ in range(3))
+        row = self._one(TokenRow)
+        if row is not None and self.rng.random() < 0.3:
+            return SetToken(
+                token_id=row.token_id,
+                owner=row.owner,
+                requester=self._maybe(row.requester),
+                renewers=row.renewers,
+                issue_timestamp_ms=row.issue_timestamp_ms,
+                max_timestamp_ms=row.max_timestamp_ms,
+                expiration_timestamp_ms=self.rng.randint(
+                    row.issue_timestamp_ms, row.max_timestamp_ms
+                ),
+            )
+        return SetToken(
+            owner=self.rng.choice(["User:a", "User:b"]),
+            requester=self._maybe("User:c"),
+            renewers=("User:d",) * self.rng.randint(0, 1),
+            issue_timestamp_ms=times_ms[0],
+            expiration_timestamp_ms=times_ms[1],
+            max_timestamp_ms=times_ms[2],
+        )
+
+    def _remove_token(self) -> ChangeRequest | None:
+        row = self._one(TokenRow)
+        return None if row is None else RemoveToken(token_id=row.token_id)
 
 
 def job_on_random_log(seed: int, level: int, record_count: int) -> Job:

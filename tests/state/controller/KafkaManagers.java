@@ -42,6 +42,7 @@ import org.apache.kafka.common.metadata.TopicRecord;
 import org.apache.kafka.common.metadata.UnregisterBrokerRecord;
 import org.apache.kafka.common.metadata.UserScramCredentialRecord;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
+import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
 import org.apache.kafka.common.quota.ClientQuotaAlteration;
 import org.apache.kafka.common.quota.ClientQuotaEntity;
@@ -153,8 +154,13 @@ public class KafkaManagers {
             case "reassign_partition" -> {
                 var part = new AlterPartitionReassignmentsRequestData.ReassignablePartition().setPartitionIndex(partition)
                     .setReplicas(question.get("replicas").isNull() ? null : ints(question.get("replicas")));
-                return replication.alterPartitionReassignments(new AlterPartitionReassignmentsRequestData().setTopics(List.of(
-                    new AlterPartitionReassignmentsRequestData.ReassignableTopic().setName(topic).setPartitions(List.of(part))))).records();
+                var result = replication.alterPartitionReassignments(new AlterPartitionReassignmentsRequestData().setTopics(List.of(
+                    new AlterPartitionReassignmentsRequestData.ReassignableTopic().setName(topic).setPartitions(List.of(part)))));
+                short code = result.response().responses().get(0).partitions().get(0).errorCode();
+                // Of an exception it has the code, without the text: a partition without a leader, as above.
+                if (code == Errors.UNKNOWN_SERVER_ERROR.code() && replication.getPartition(replication.getTopicId(topic), partition).leader < 0)
+                    throw new IllegalStateException("the last known leader is not assigned to this partition");
+                return result.records();
             }
             case "elect_leader" -> {
                 var topics = new ElectLeadersRequestData.TopicPartitionsCollection();

@@ -115,7 +115,7 @@ def test_equal_states_need_no_changes() -> None:
     topics, partitions = job.image.rows_of(TopicRow), job.image.rows_of(PartitionRow)
     rows: list[Row] = [replace(row, topic_id=row.topic_id[::-1]) for row in topics]
     rows += [replace(row, topic_id=row.topic_id[::-1]) for row in partitions]
-    for kind in (FeatureRow, BrokerRow, ConfigRow, QuotaRow, AclRow, ScramRow):
+    for kind in (FeatureRow, BrokerRow, ConfigRow, QuotaRow, AclRow, ScramRow, TokenRow):
         rows += job.image.rows_of(kind)
     other_ids = MetadataImage.from_rows(rows, offset=1, leader_epoch=1)
     assert plan(job.image, other_ids).changes == ()

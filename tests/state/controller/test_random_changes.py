@@ -27,11 +27,13 @@ from raftlog_state.controller import (
     RemoveAcl,
     RemoveQuota,
     RemoveScram,
+    RemoveToken,
     SetConfig,
     SetFeature,
     SetIsr,
     SetQuota,
     SetScram,
+    SetToken,
     SubtractConfig,
     UnfenceBroker,
     UnregisterBroker,
@@ -46,6 +48,7 @@ from raftlog_state.image import (
     PartitionRow,
     QuotaRow,
     ScramRow,
+    TokenRow,
     quota_entity_key,
 )
 from raftlog_state.image.differences import diff
@@ -71,6 +74,8 @@ MAY_CHANGE: dict[str, set[Entity]] = {
     "set_feature": {Entity.FEATURE, Entity.CONFIG},
     "set_scram": {Entity.SCRAM},
     "remove_scram": {Entity.SCRAM},
+    "set_token": {Entity.TOKEN},
+    "remove_token": {Entity.TOKEN},
     "register_broker": {Entity.BROKER, Entity.PARTITION},
     "unregister_broker": {Entity.BROKER, Entity.PARTITION},
     "fence_broker": {Entity.BROKER, Entity.PARTITION},
@@ -143,6 +148,14 @@ def assert_applied(before: MetadataImage, change: ChangeRequest, image: Metadata
         case SetScram() | RemoveScram():
             users = {row.user for row in image.rows_of(ScramRow)}
             assert not isinstance(change, SetScram) or change.user in users
+        case SetToken():
+            tokens = [row for row in image.rows_of(TokenRow) if row not in before.rows_of(TokenRow)]
+            assert len(tokens) <= 1
+            for token in tokens:
+                assert token.owner == change.owner
+                assert token.expiration_timestamp_ms == change.expiration_timestamp_ms
+        case RemoveToken():
+            assert image.find(TokenRow, change.token_id) is None
         case RegisterBroker() | FenceBroker() | UnfenceBroker() | UnregisterBroker():
             broker = image.find(BrokerRow, change.broker_id)
             is_fenced = None if broker is None else broker.fenced
