@@ -36,6 +36,16 @@ BULK_LOAD_PLANTS: Final = (
         tests=(f"{COLUMNS}::test_times_that_no_timestamp_can_hold_are_those_of_a_loader",),
     ),
     Plant(
+        bug="codes without a value have those that the buffers of a slice have beyond it",
+        path="state/raftlog_state/replay/distinct_values.py",
+        old="    own = ends[: (len(values) + 1) * _NUMBER_BYTES]",
+        new="    own = ends",
+        tests=(
+            f"{DISTINCT}::"
+            "test_a_code_without_a_value_is_an_error_also_where_the_buffers_of_a_slice_have_one",
+        ),
+    ),
+    Plant(
         bug="a null struct of change rows has the values of its row's number",
         path="state/raftlog_state/replay/distinct_values.py",
         old="[bitmap, pa.py_buffer(own)]",

@@ -80,7 +80,10 @@ STATE_PLANTS: Final = (
         path=f"{STATE}/loader/topic_rows.py",
         old="    for topic_id in whole:\n",
         new="    for topic_id in cleared_names:\n",
-        tests=(TOPIC_ROWS,),
+        tests=(
+            f"{TOPIC_ROWS}::"
+            "test_partitions_before_a_window_are_deleted_with_a_topic_that_it_removes",
+        ),
     ),
     Plant(
         bug="configs set before a topic of their name is created survive its removal in one range",

@@ -30,8 +30,7 @@ class DistinctValues:
         if not compiled.is_native or values.null_count or values.offset or not len(values):
             return
         if pa.types.is_string(kind):
-            _, ends, data = values.buffers()
-            self._native = _native_values(ends, data, 1)
+            self._native = _native_values(values, values.buffers()[2], 1)
         elif pa.types.is_list(kind) and not values.values.null_count and not values.values.offset:
             if pa.types.is_int32(kind.value_type):
                 numbers = values.values.buffers()[1]
@@ -40,7 +39,7 @@ class DistinctValues:
                 numbers = pa.py_buffer(np.arange(len(values.values), dtype=np.int32))
             else:
                 return
-            self._native = _native_values(values.buffers()[1], numbers, _NUMBER_BYTES)
+            self._native = _native_values(values, numbers, _NUMBER_BYTES)
 
     def gather(self, codes: Int32s) -> pa.Array:
         """Return the value of each code, null for ``NULL``."""
@@ -64,9 +63,10 @@ class DistinctValues:
         return pa.Array.from_buffers(kind, count, [valid, ends], children=[inner])
 
 
-def _native_values(ends: pa.Buffer, data: pa.Buffer | None, element_bytes: int) -> Any:
-    data = memoryview(data or b"").cast("B")
-    return compiled.core.distinct_values(memoryview(ends).cast("B"), data, element_bytes)
+def _native_values(values: pa.Array, data: pa.Buffer | None, element_bytes: int) -> Any:
+    ends = memoryview(values.buffers()[1]).cast("B")
+    own = ends[: (len(values) + 1) * _NUMBER_BYTES]  # the buffers of a slice have other values, too
+    return compiled.core.distinct_values(own, memoryview(data or b"").cast("B"), element_bytes)
 
 
 def _bytes(codes: Int32s) -> memoryview:

@@ -67,6 +67,24 @@ def test_gathered_rows_are_those_of_take(seed: int, kind: pa.DataType) -> None:
         assert found.null_count == expected.null_count
 
 
+@pytest.mark.parametrize("kind", [TEXT, NUMBERS, TEXTS], ids=str)
+@pytest.mark.parametrize("code", [2, 3, 2**31 - 1, -2, -(2**31)])
+def test_a_code_without_a_value_is_an_error_also_where_the_buffers_of_a_slice_have_one(
+    kind: pa.DataType, code: int
+) -> None:
+    chance = random.Random(1)
+    values = pa.array([value(kind, chance) for _ in range(9)], kind).slice(0, 2)
+    with pytest.raises(IndexError):
+        values.take(pa.array([code]))
+
+    def gather() -> str:
+        with pytest.raises(IndexError) as raised:
+            DistinctValues(values).gather(np.array([0, code], np.int32))
+        return str(raised.value)
+
+    assert len(set(in_each(gather))) == 1
+
+
 @pytest.mark.parametrize("kind", [NUMBERS, TEXTS], ids=str)
 def test_rows_of_empty_lists_are_null_or_empty(kind: pa.DataType) -> None:
     codes = np.array([0, NULL, 1, 0], np.int32)

@@ -339,18 +339,30 @@ def test_a_window_that_ends_in_a_transaction_is_replayed_record_by_record() -> N
     assert scans._append_window(MetadataLoader(), window_of(values), REVEALED)
 
 
-def test_configs_before_a_window_are_deleted_with_a_topic_that_it_creates_and_removes() -> None:
-    config = ConfigRecord(resource_type=2, resource_name="later", name="a", value="1")
-    topic, removal = TopicRecord(name="later", topic_id=IDS[0]), RemoveTopicRecord(topic_id=IDS[0])
-    values = [encode(config), NO_OP_VALUE, encode(topic), encode(removal)]
+def replayed_by_columns(*parts: Sequence[bytes]) -> MetadataImage:
+    """Return the image after values, each part a window, asserted to be that of all records."""
     expected, found = MetadataLoader(), MetadataLoader()
-    for part in (values[:2], values[2:]):
+    for part in parts:
         window = [one.records for one in scans_of(part, chance(), found.next_offset)]
         for records in window:
             append_scan(expected, records)
         assert scans._append_window(found, window, REVEALED)
     assert_same(found, expected)
-    assert not found.image.rows(Entity.CONFIG)
+    return found.image
+
+
+def test_configs_before_a_window_are_deleted_with_a_topic_that_it_creates_and_removes() -> None:
+    config = ConfigRecord(resource_type=2, resource_name="later", name="a", value="1")
+    topic, removal = TopicRecord(name="later", topic_id=IDS[0]), RemoveTopicRecord(topic_id=IDS[0])
+    image = replayed_by_columns([encode(config), NO_OP_VALUE], [encode(topic), encode(removal)])
+    assert not image.rows(Entity.CONFIG)
+
+
+def test_partitions_before_a_window_are_deleted_with_a_topic_that_it_removes() -> None:
+    """Also those that no record of the window names."""
+    removal = encode(RemoveTopicRecord(topic_id=IDS[0]))
+    image = replayed_by_columns([encode(one) for one in created(IDS[0])], [removal, NO_OP_VALUE])
+    assert not image.rows(Entity.PARTITION)
 
 
 WRONG = {
