@@ -513,6 +513,17 @@ def test_records_are_deleted_at_a_batch_within_a_segment() -> None:
     assert opened(disk).log_start_offset == 9
 
 
+def test_all_records_are_deleted_without_reading_them() -> None:
+    """The batches of a segment of 1 GiB take seconds, in which a node does nothing else."""
+    disk = new_disk()
+    log = deleting_log(disk)
+    log.advance_high_watermark(20)
+    active = max(name for name in disk.list_names(DIRECTORY) if name.endswith(".log"))
+    disk.flip_bit(f"{DIRECTORY}/{active}", 8 * 70)
+    assert log.delete_records(20, now_ms=NOW_MS) == 20
+    assert (log.log_start_offset, log.end_offset) == (20, 20)
+
+
 def test_nothing_is_deleted_without_the_voters() -> None:
     log = deleting_log(new_disk())
     assert log.delete_records(9, now_ms=NOW_MS, voters_at=lambda _: None) == 9

@@ -120,6 +120,18 @@ def test_a_batch_is_deleted_as_a_whole_and_minus_one_is_the_high_watermark() -> 
     run(work())
 
 
+def test_of_several_offsets_of_a_partition_the_last_one_counts() -> None:
+    async def work() -> None:
+        cluster = Cluster(3)
+        leader = cluster.elect()
+        offsets = [await put(leader, b"a") for _ in range(5)]
+        found = await delete(leader, offsets[1], offsets[4], offsets[2])
+        assert found == [(ErrorCode.none, offsets[2])]
+        assert starts(cluster) == [offsets[2]] * 3
+
+    run(work())
+
+
 def test_the_log_start_and_named_commits_survive_restarts_and_new_leaders() -> None:
     async def work() -> None:
         cluster = Cluster(3, SMALL)

@@ -600,13 +600,10 @@ class ReplicatedLog(ABC):
             high_watermark=self.high_watermark,
         ):
             return None
-        producer_state = self._producer_state
-        if snapshot_id.end_offset != self._end_offset:
-            producer_state = self._segments.producer_state_at(snapshot_id.end_offset)
         return begin_snapshot(
             self._segments,
             snapshot_id,
-            producer_state,
+            self._producer_state_at(snapshot_id.end_offset),
             now_ms=now_ms,
             last_contained_log_timestamp_ms=last_contained_log_timestamp_ms,
             kraft_version=kraft_version,
@@ -645,6 +642,7 @@ class ReplicatedLog(ABC):
                 high_watermark=self.high_watermark,
                 now_ms=now_ms,
                 publish_start=self._publish_start,
+                producer_state_at=self._producer_state_at,
                 voters_at=voters_at,
             )
 
@@ -677,9 +675,17 @@ class ReplicatedLog(ABC):
                     high_watermark=self.high_watermark,
                     now_ms=now_ms,
                     publish_start=self._publish_start,
+                    producer_state_at=self._producer_state_at,
                     voters_at=voters_at,
                 )
             return start
+
+    def _producer_state_at(self, end_offset: int) -> ProducerStateManager:
+        """Return the producer state at a batch boundary. Below the log's end the batches after the
+        producer snapshot before it are read."""
+        if end_offset == self._end_offset:
+            return self._producer_state
+        return self._segments.producer_state_at(end_offset)
 
     def begin_compaction(self, *, now_ms: int) -> Compaction | None:
         """Return the compaction that is due, to be run, completed and closed; None if none is."""

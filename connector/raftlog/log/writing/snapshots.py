@@ -359,6 +359,8 @@ def snapshot_to_start_after(
 
 VotersAt: TypeAlias = Callable[[int], "tuple[int, KRaftVoters | None] | None"]
 """Returns the kraft.version and the voters of a quorum's log below an end offset; None: unknown."""
+ProducerStateAt: TypeAlias = Callable[[int], ProducerStateManager]
+"""Returns the producer state at a batch boundary."""
 
 
 def check_snapshot_id(
@@ -451,6 +453,7 @@ def clean(
     high_watermark: int,
     now_ms: int,
     publish_start: Callable[[int], None],
+    producer_state_at: ProducerStateAt,
     voters_at: VotersAt | None = None,
 ) -> bool:
     """Delete what exceeds retention; return whether there was anything.
@@ -484,6 +487,7 @@ def clean(
         high_watermark=high_watermark,
         now_ms=now_ms,
         publish_start=publish_start,
+        producer_state_at=producer_state_at,
         voters_at=voters_at,
     )
 
@@ -495,6 +499,7 @@ def start_log_at(
     high_watermark: int,
     now_ms: int,
     publish_start: Callable[[int], None],
+    producer_state_at: ProducerStateAt,
     voters_at: VotersAt | None = None,
 ) -> bool:
     """Start a log without a state machine at a batch boundary; return whether that changed it.
@@ -512,7 +517,7 @@ def start_log_at(
         with begin_snapshot(
             segments,
             snapshot_id,
-            segments.producer_state_at(start),
+            producer_state_at(start),
             now_ms=now_ms,
             kraft_version=kraft_version,
             voters=voters,

@@ -1,7 +1,8 @@
 """Handler of DeleteRecords (KIP-107): the leader and then all voters delete the oldest records.
 
 1. The start of the log becomes the batch that contains the requested offset: a batch is deleted as
-   a whole. The response has that offset as low watermark. Offset -1 is the high watermark.
+   a whole. The response has that offset as low watermark. Offset -1 is the high watermark. Of
+   several offsets of a partition the last one counts, as in Kafka.
 2. The leader deletes first, durably; the other voters follow when they fetch. The response is sent
    when all of them have, otherwise REQUEST_TIMED_OUT: a voter that is down deletes its records when
    it is back. Kafka waits for the replicas that are alive, but a quorum has no ISR.
@@ -40,10 +41,14 @@ async def handle_delete_records(
     if any(_may_delete(request, str(topic.name)) for topic in request.body.topics):
         where, arguments = request.connection.where, _describe(request.body)
         ended = cache.audit.change(request.principal, where, API.name, arguments)
-    deleted = [
-        (topic.name, one.partition_index, *_delete(cache, request, str(topic.name), one))
+    last = {
+        (topic.name, one.partition_index): int(one.offset)
         for topic in request.body.topics
         for one in topic.partitions
+    }
+    deleted = [
+        (name, partition, *_delete(cache, request, str(name), partition, offset))
+        for (name, partition), offset in last.items()
     ]
     start = max((start for _, _, start, _ in deleted), default=_UNKNOWN)
     waiting = ErrorCode.none
@@ -83,10 +88,10 @@ def _describe(body: requests.DeleteRecordsRequest) -> object:
 
 
 def _delete(
-    cache: MetadataCache, request: _Request, topic: str, asked: requests.DeleteRecordsPartition
+    cache: MetadataCache, request: _Request, topic: str, partition: int, offset: int
 ) -> tuple[int, ErrorCode]:
     """Delete records of this leader; return the new start of the log, and the error."""
-    error = cache.name_error(topic, asked.partition_index)
+    error = cache.name_error(topic, partition)
     raft_node = cache.raft_node
     if not _may_delete(request, topic):
         error = ErrorCode.topic_authorization_failed
@@ -98,7 +103,8 @@ def _delete(
         error = ErrorCode.leader_not_available  # its high watermark is not known yet
     if error is not ErrorCode.none:
         return _UNKNOWN, error
-    offset = cache.high_watermark if asked.offset == _HIGH_WATERMARK else int(asked.offset)
+    if offset == _HIGH_WATERMARK:
+        offset = cache.high_watermark
     if not 0 <= offset <= cache.high_watermark:
         return _UNKNOWN, ErrorCode.offset_out_of_range
     try:
