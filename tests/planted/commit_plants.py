@@ -34,6 +34,13 @@ COMMIT_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
+        bug="a followed read asks for a connection at each poll, of a node that refuses it",
+        path=f"{REMOTE}/commit_waiter.py",
+        old="            self._connect_at_s = now_s + RECONNECT_S\n",
+        new="",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
         bug="the leader syncs records before it sends them to followers",
         path=f"{NODE}/driver.py",
         old="            self._loop_sync = ticket\n            return\n",

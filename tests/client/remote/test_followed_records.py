@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import shutil
 import threading
@@ -17,6 +18,7 @@ import pytest
 from tests.client.remote.conftest import LogOpener, Quorums
 from tests.support.clock import StoppedClock
 from tests.support.quorum_processes import QuorumProcesses
+from tests.support.served_node import served_node
 from tests.support.small_logs import TIME_MS, FailingLog, LogWriter, copy_log
 
 import raftlog
@@ -253,6 +255,34 @@ def test_a_quorum_pushes_new_records_while_the_same_client_appends(
             appends.result()
             assert [one.value for one in found] == [b"%d" % number for number in range(30)]
             assert [one.result() for one in others] == [found, found]
+
+
+@pytest.mark.slow
+def test_a_client_that_gets_no_second_connection_polls_and_seldom_asks_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an attempt for each poll, its host would reach the node's limit for new connections."""
+    monkeypatch.setattr(commit_waiter, "RECONNECT_S", 600.0)
+    limit = "connections_per_address_max"
+
+    def read(bootstrap: str) -> list[bytes | None]:
+        polls = itertools.count(1)
+
+        def pause(duration_s: float) -> None:
+            if not (poll := next(polls)) % 3:
+                log.append(b"%d" % poll)
+
+        with raftlog.connect(bootstrap, clock=Clock(pause=pause)) as log:
+            start = log.end_offset
+            return [one.value for one in log.read(start, start + 4, follow=True)]
+
+    async def check() -> None:
+        async with served_node(tmp_path, f"[limits]\n{limit} = 1\n") as served:
+            values = await asyncio.to_thread(read, f"127.0.0.1:{served.port}")
+            assert values == [b"3", b"6", b"9", b"12"]
+            assert served.node.server.metrics.refused_connections == {limit: 1}
+
+    asyncio.run(check())
 
 
 @pytest.mark.slow

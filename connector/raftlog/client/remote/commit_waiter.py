@@ -8,13 +8,14 @@ the request, so that they have one connection, whatever their number.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from typing import Any, Final
 
 from raftlog.wire import ApiKey, latest_schemas
 
 from . import messages
-from .connection import Connection
+from .connection import Connection, ConnectionLostError
 from .login import SaslLogin
 from .metadata import LeaderConnection, Metadata
 
@@ -22,6 +23,9 @@ WAIT_MS: Final = 1_000
 """Maximum delay of a Fetch without new records."""
 _GRACE_S: Final = 1.0
 """How much longer the response may take; then the node counts as lost."""
+RECONNECT_S: Final = 1.0
+"""Time between two attempts to connect, in which the readers poll: a node may have a limit of
+connections, and one of new connections that all clients of this host share."""
 
 
 class CommitWaiter:
@@ -37,6 +41,8 @@ class CommitWaiter:
         self._leader: Connection | None = None
         """Connection of the other requests to the node that ``_connection`` is to."""
         self._fetching: asyncio.Task[bool] | None = None
+        self._connect_at_s = -math.inf
+        """Time of the loop before which it does not connect."""
         self._offset = -1
         """That of the request in flight."""
 
@@ -80,13 +86,16 @@ class CommitWaiter:
         return not error
 
     async def _connection_to(self, leader: LeaderConnection) -> Connection:
-        """Return the connection for delayed requests to the leader. Raises as ``open``."""
+        """Return the connection for delayed requests to the leader. Raises as ``open``, and
+        ``ConnectionLostError`` if there was an attempt within ``RECONNECT_S``."""
         found = self._connection
         if found is None or not found.is_open or self._leader is not leader.connection:
             self.close()
-            found = await Connection.open(
-                leader.connection.address, self._context, self._login, timeout_s=_GRACE_S
-            )
+            address, now_s = leader.connection.address, asyncio.get_running_loop().time()
+            if now_s < self._connect_at_s:
+                raise ConnectionLostError(f"{address}: the last attempt to connect was just before")
+            self._connect_at_s = now_s + RECONNECT_S
+            found = await Connection.open(address, self._context, self._login, timeout_s=_GRACE_S)
             self._connection, self._leader = found, leader.connection
         return found
 
