@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from raftlog.node.connection_quotas import (
     CountedConnection,
     LimitExceeded,
 )
+from raftlog.types import Operation, Resource
 from raftlog.wire import ApiKey, Listener
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, served_node
@@ -85,6 +87,35 @@ def test_a_node_that_proves_its_id_has_a_slot_at_a_listener_for_both() -> None:
         counted(here.let_in(BOTH, name="node-1", node_id=1))
     assert limit_of(here.let_in(BOTH, name="node-1", node_id=1)) == "connections_per_principal_max"
     counted(here.let_in(BOTH, name="node-2", node_id=2))
+
+
+@dataclass(frozen=True)
+class Allowing:
+    """Authorizer whose ACLs allow one operation on every resource."""
+
+    operation: Operation
+    is_ready: bool = True
+
+    def authorize(
+        self, principal: str, host: str, operation: Operation, resource: Resource
+    ) -> bool | None:
+        return operation is self.operation or None
+
+    def allowed_operations(self, principal: str, host: str) -> set[Operation]:
+        return {self.operation}
+
+
+def test_clients_with_rights_by_acls_only_take_no_slots_of_voters() -> None:
+    here = Quotas(connections_max=3, voters_connections_max=2)
+    for number in range(3):
+        entered = counted(here.enter(VOTERS))
+        client = caller_on(VOTERS, f"client-{number}", rights=Rights.NONE)
+        admitted = replace(client, authorizer=Allowing(Operation.DESCRIBE))
+        assert admitted.possible_rights
+        assert here.quotas.admit(entered, admitted) is None
+    assert (here.quotas.clients.count, here.quotas.voters.count) == (3, 0)
+    for node_id in (1, 2):
+        counted(here.let_in(VOTERS, name=f"node-{node_id}", node_id=node_id, rights=Rights.VOTE))
 
 
 def test_addresses_and_principals_have_separate_limits_for_clients_and_voters() -> None:

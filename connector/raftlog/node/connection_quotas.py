@@ -176,10 +176,13 @@ class ConnectionQuotas:
         """Move a connection to the pool of its principal, or return its refusal.
 
         A connection whose principal has no right stays in the pool of connections without right.
+        One that has rights by ACLs only is a client, also at the listener for voters.
         """
         if principal.possible_rights is Rights.NONE:
             return None
-        is_voter = connection.listener == Listener.VOTERS or principal.node_id is not None
+        is_voter = principal.node_id is not None or (
+            connection.listener == Listener.VOTERS and bool(principal.rights)
+        )
         pool = self.voters if is_voter else self.clients
         name = None if principal.name in ("", ANONYMOUS) else principal.name
         refusal = pool.refusal(connection.address, name)

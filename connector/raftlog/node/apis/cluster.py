@@ -1,9 +1,10 @@
 """Handlers of DescribeCluster and DescribeQuorum: nodes, leader, and offsets of the replicas.
 
 The listener for clients describes brokers, the one for voters controllers, and a listener for both
-either (KIP-919); otherwise the error is MISMATCHED_ENDPOINT_TYPE. Only the leader knows the offsets
-of the replicas. Another node returns an error and closes the connection, so that the tool tries the
-next node (Kafka's brokers forward the request instead). Kafka's tools request
+either (KIP-919); otherwise the error is MISMATCHED_ENDPOINT_TYPE. The one for voters describes them
+to nodes and to principals with ALTER of the cluster, as Kafka's controllers do. Only the leader
+knows the offsets of the replicas. Another node returns an error and closes the connection, so that
+the tool tries the next node (Kafka's brokers forward the request instead). Kafka's tools request
 ``__cluster_metadata``, whatever the name of the log: both names are accepted, and the response
 contains the one of the request. Warnings of the leader are the error message of a partition without
 an error, which Kafka's tools ignore.
@@ -20,6 +21,7 @@ from kio.schema.describe_quorum.v2 import response as responses
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
+from raftlog.node.access import Principal
 from raftlog.node.request import Request
 from raftlog.quorum.progress import ReplicaProgress
 from raftlog.quorum.roles import Leader
@@ -59,7 +61,7 @@ async def handle_describe_cluster(
     if request.version < _TYPES_FROM and Listener.CLIENTS not in principal.listener:
         kind = _CONTROLLERS
     error, text = ErrorCode.none, None
-    if not principal.possible_rights:  # as of Kafka's brokers: for all that it serves
+    if not _may_describe(principal):
         error = ErrorCode.cluster_authorization_failed
     elif kind not in _LISTENERS:
         error, text = ErrorCode.unsupported_endpoint_type, f"unsupported endpoint type {kind}"
@@ -95,6 +97,12 @@ async def handle_describe_cluster(
         ),
         cluster_authorized_operations=int32(operations(principal, is_requested=is_requested)),
     )
+
+
+def _may_describe(principal: Principal) -> bool:
+    if Listener.CLIENTS in principal.listener:
+        return bool(principal.possible_rights)  # as of Kafka's brokers: for all that it serves
+    return principal.is_node or principal.may(Operation.ALTER)
 
 
 def _cluster(

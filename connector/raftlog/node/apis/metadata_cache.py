@@ -224,10 +224,13 @@ _SUPPORTED: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
 
 
 def operations(principal: Principal, *, is_requested: bool, resource: Resource = CLUSTER) -> int:
-    """Return the authorized operations as a bit set, or Kafka's constant if not requested."""
+    """Return the authorized operations as a bit set, or Kafka's constant if not requested. Without
+    DESCRIBE of the resource ACLs show none, as in Kafka."""
     if not is_requested:
         return NOT_REQUESTED
     if principal.authorizer is not None:
+        if not principal.may(Operation.DESCRIBE, resource):
+            return 0
         may = (one for one in _SUPPORTED[resource.kind] if principal.may(one, resource))
         return sum(1 << operation for operation in may)
     bits = {bit for right in principal.rights for bit in _OPERATIONS[right]}
