@@ -137,6 +137,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "now_ms",
             "_jitter_ms",
             "_next_id",
+            "committed_at_start",
             "correlation_id",
             "endpoints",
             "leader_endpoints",

@@ -253,9 +253,16 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="ACLs are applied before all that are committed are known",
         path=PUBLISHER,
-        old="committed is not None and image.offset + 1 >= committed",
+        old="committed is not None and self._image.offset + 1 >= committed",
         new="True",
         tests=(PUBLISHED,),
+    ),
+    Plant(
+        bug="a node that lags applies the ACLs of the end of its own log",
+        path="connector/raftlog/quorum/following.py",
+        old="        state.note_committed(response.high_watermark)\n",
+        new="        state.note_committed(min(response.high_watermark or 0, 6))\n",
+        tests=("tests/quorum/test_high_watermark.py",),
     ),
     Plant(
         bug="revoked rights stay if the metadata cannot be replayed",
@@ -305,6 +312,13 @@ ACCESS_PLANTS: Final = (
         old="            if passed > logged.get(one, 0):\n",
         new="            if passed and one not in logged:\n",
         tests=(EXPIRY,),
+    ),
+    Plant(
+        bug="clients with rights by ACLs lock voters out of their listener",
+        path=f"{NODE}/connection_quotas.py",
+        old="connection.listener == Listener.VOTERS and bool(principal.rights)",
+        new="connection.listener == Listener.VOTERS",
+        tests=("tests/node/test_connection_quotas.py",),
     ),
     Plant(
         bug="connections of clients use up the rate of a voter on their host",

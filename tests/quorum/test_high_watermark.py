@@ -42,3 +42,24 @@ def test_a_high_watermark_below_the_log_start_offset_is_ignored() -> None:
     assert found(one.fetched(2, high_watermark=4), AdvanceHighWatermark) == [
         AdvanceHighWatermark(4)
     ]
+
+
+def test_what_was_committed_at_the_start_is_that_of_the_leader_and_not_of_a_shorter_log() -> None:
+    log = LogEnds(end_offset=6, synced_end_offset=6, last_fetched_epoch=1)
+    one = OneCore(log=log)
+    one.follow(2, 1)
+    assert one.core.committed_at_start is None, "the leader does not know it yet"
+    one.fetched(2, high_watermark=100)
+    assert one.core.high_watermark == 6
+    assert one.core.committed_at_start == 100
+    one.fetched(2, high_watermark=200)
+    assert one.core.committed_at_start == 100
+
+
+def test_a_leader_knows_what_is_committed_once_a_record_of_its_epoch_is() -> None:
+    one = OneCore(ME)
+    one.elect()
+    one.append(1, is_synced=False)
+    assert one.core.committed_at_start is None
+    one.sync()
+    assert one.core.committed_at_start == 1

@@ -296,7 +296,7 @@ class Node:
             log_config=lambda: self.raft_node.replica.log.config,
             cluster_id=cluster_id,
             log=self.raft_node.raft_client,
-            high_watermark=lambda: self.raft_node.replica.core.high_watermark,
+            committed_at_start=lambda: self.raft_node.replica.core.committed_at_start,
             reauthenticate=lambda: self.server.reauthenticate(),
             sync_snapshot=self.driver.sync_snapshot,
             ask_leader=self._ask_leader,

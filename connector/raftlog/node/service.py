@@ -89,8 +89,8 @@ class Service:
 class NodeContext:
     """What a node offers to a service, for use on its event loop.
 
-    ``log_config``: the current settings of the log. ``high_watermark``: of the log, None if it is
-    unknown. ``reauthenticate``: closes connections whose credentials have changed.
+    ``log_config``: the current settings of the log. ``committed_at_start``: as ``QuorumCore`` has
+    it. ``reauthenticate``: closes connections whose credentials have changed.
     ``sync_snapshot``: runs the sync of a snapshot in another thread, then calls its second
     argument, with the error, on the event loop. ``ask_leader``: sends a request to the leader's
     listener for voters, and returns its response, of the class of the third argument; raises
@@ -106,7 +106,7 @@ class NodeContext:
     log_config: Callable[[], LogConfig]
     cluster_id: str
     log: RaftClient
-    high_watermark: Callable[[], int | None]
+    committed_at_start: Callable[[], int | None]
     reauthenticate: Callable[[], int]
     sync_snapshot: Callable[[Callable[[], None], Callable[[Exception | None], None]], None]
     ask_leader: Callable[[ApiKey, object, type[Any]], Awaitable[Any]]

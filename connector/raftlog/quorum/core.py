@@ -143,6 +143,13 @@ class QuorumCore:
         return self._state.high_watermark
 
     @property
+    def committed_at_start(self) -> int | None:
+        """End offset of the records that were committed when this replica first learned from a
+        leader, or as one, how many there are; None before. Its log may end below: its own high
+        watermark is at most the end of its log."""
+        return self._state.committed_at_start
+
+    @property
     def election_problem(self) -> str | None:
         """Description, for the operator, of damaged voters; None if no voter is damaged."""
         return self._state.election_problem

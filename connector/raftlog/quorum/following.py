@@ -157,6 +157,7 @@ class Following:
         if response.error is not ErrorCode.NONE:
             state.back_off(node_id)
             return
+        state.note_committed(response.high_watermark)
         if response.snapshot_id is not None:
             self._begin_snapshot(role, response)
             return

@@ -355,6 +355,7 @@ class Leadership:
         )
         if offset > role.epoch_start_offset and offset > (state.high_watermark or 0):
             state.high_watermark = offset
+            state.note_committed(offset)
             role.has_committed_in_epoch = True
             state.emit(AdvanceHighWatermark(offset))
             self._complete_ready(role)

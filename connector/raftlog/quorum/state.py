@@ -124,6 +124,8 @@ class ReplicaState:
         self.requests: Final = RequestManager()
         self.now_ms = now_ms
         self.high_watermark: int | None = None
+        self.committed_at_start: int | None = None
+        """See ``QuorumCore``; no transition depends on it."""
         self.is_shutting_down = False
         self.is_recovering = initial_state.is_recovering
         """It lost records that it acknowledged; it does not vote or campaign until caught up."""
@@ -338,6 +340,11 @@ class ReplicaState:
             self._checked_high_watermark = high_watermark
 
     # --- effects ----------------------------------------------------------------------------------
+
+    def note_committed(self, leader_high_watermark: int | None) -> None:
+        """Remember the first high watermark of a leader that is known."""
+        if self.committed_at_start is None:
+            self.committed_at_start = leader_high_watermark
 
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)

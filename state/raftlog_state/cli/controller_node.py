@@ -158,7 +158,7 @@ def create_publishers(node: NodeContext) -> Service:
     access = None
     if node.config.controller is not None:
         publisher = AccessPublisher(
-            high_watermark=node.high_watermark,
+            committed_at_start=node.committed_at_start,
             has_failed=lambda: loader.failure is not None,
             credentials_changed=partial(loop.call_soon, node.reauthenticate),
         )

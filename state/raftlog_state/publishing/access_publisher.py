@@ -56,20 +56,20 @@ _ALLOWED_BY: Final[Mapping[int, frozenset[int]]] = {
 }
 """Operations of the ALLOW entries that allow an operation."""
 
-_Pattern = tuple[int, int, str, str]
-"""Type of the resource, type of the pattern, name, principal."""
+_Pattern = tuple[int, int, str, str, str]
+"""Type of the resource, type of the pattern, name, principal, host."""
 
 
 class AclIndex:
-    """ACLs by pattern and principal. A decision takes time for the lengths of prefixes in use, not
-    for the number of ACLs."""
+    """ACLs by pattern, principal and host. A decision takes time for the lengths of prefixes in
+    use, not for the number of ACLs."""
 
     def __init__(self, rows: Iterable[AclRow] = ()) -> None:
         self._rows: dict[_Pattern, dict[str, AclRow]] = {}
         self._prefix_lengths: defaultdict[int, Counter[int]] = defaultdict(Counter)
         """Number of prefixed ACLs by type of the resource and length of the prefix."""
-        self._allowed: defaultdict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
-        """Number of ALLOW entries by principal, host and operation."""
+        self._allowed: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+        """Number of ALLOW entries by principal and host, and by operation."""
         for row in rows:
             self.add(row)
 
@@ -79,7 +79,7 @@ class AclIndex:
         if row.pattern_type == PREFIXED:
             self._prefix_lengths[row.resource_type][len(row.resource_name)] += 1
         if row.permission == ALLOW:
-            self._allowed[row.principal][row.host, row.operation] += 1
+            self._allowed[row.principal, row.host][row.operation] += 1
 
     def remove(self, row: AclRow) -> None:
         """Remove an ACL that is in the index."""
@@ -90,18 +90,16 @@ class AclIndex:
         if row.pattern_type == PREFIXED:
             _decrement(self._prefix_lengths[row.resource_type], len(row.resource_name))
         if row.permission == ALLOW:
-            _decrement(self._allowed[row.principal], (row.host, row.operation))
-            if not self._allowed[row.principal]:
-                del self._allowed[row.principal]
+            _decrement(self._allowed[row.principal, row.host], row.operation)
+            if not self._allowed[row.principal, row.host]:
+                del self._allowed[row.principal, row.host]
 
     def authorize(
         self, principal: str, host: str, operation: Operation, resource: Resource
     ) -> bool | None:
         """Return whether an operation is allowed (True) or denied; None: no ACL is about it."""
         found: bool | None = None
-        for row in self._matching(principal, resource):
-            if row.host not in (WILDCARD, host):
-                continue
+        for row in self._matching(principal, host, resource):
             if row.permission == ALLOW:
                 if row.operation in _ALLOWED_BY[operation]:
                     found = True
@@ -112,21 +110,19 @@ class AclIndex:
     def allowed_operations(self, principal: str, host: str) -> set[Operation]:
         """Return the operations that ACLs allow on at least one resource."""
         found: set[Operation] = set()
-        for name in {principal, WILDCARD_PRINCIPAL}:
-            for at, number in self._allowed.get(name, ()):
-                if at not in (WILDCARD, host):
-                    continue
+        for peer in _peers(principal, host):
+            for number in self._allowed.get(peer, ()):
                 if number == Operation.ALL:
                     return set(Operation)
                 if number in _ALLOWED_BY:
                     found.add(Operation(number))
         return found
 
-    def _matching(self, principal: str, resource: Resource) -> Iterator[AclRow]:
-        patterns = list(self._patterns(resource))
-        for one in {principal, WILDCARD_PRINCIPAL}:
-            for pattern_type, name in patterns:
-                yield from self._rows.get((resource.kind, pattern_type, name, one), {}).values()
+    def _matching(self, principal: str, host: str, resource: Resource) -> Iterator[AclRow]:
+        kind, peers = resource.kind, _peers(principal, host)
+        for pattern_type, name in self._patterns(resource):
+            for peer in peers:
+                yield from self._rows.get((kind, pattern_type, name, *peer), {}).values()
 
     def _patterns(self, resource: Resource) -> Iterator[tuple[int, str]]:
         kind, name = resource
@@ -142,8 +138,10 @@ class AccessPublisher:
     """Metadata publisher with the ACLs, SCRAM credentials and quotas of the committed image.
 
     Args:
-        high_watermark: of the log, None if it is unknown. The image is ready once it is that of the
-            high watermark: an earlier one may allow what has been revoked.
+        committed_at_start: end of the records that were committed when the node started, None while
+            it is unknown. The image is ready once it has them: an earlier one may allow what has
+            been revoked. (The high watermark of a follower is too low for this, since it is at most
+            the end of its own log.)
         has_failed: returns whether the image has stopped to follow the log. Then everything is
             denied, since a revoked right would stay.
         credentials_changed: is called after an update with changes of credentials.
@@ -152,16 +150,15 @@ class AccessPublisher:
     def __init__(
         self,
         *,
-        high_watermark: Callable[[], int | None],
+        committed_at_start: Callable[[], int | None],
         has_failed: Callable[[], bool],
         credentials_changed: Callable[[], object],
     ) -> None:
         self._index = AclIndex()
         self._image = MetadataImage.empty()
-        self._high_watermark: Final = high_watermark
+        self._committed_at_start: Final = committed_at_start
         self._has_failed: Final = has_failed
         self._credentials_changed: Final = credentials_changed
-        self._has_caught_up = False
         self._is_complete = True
         """False after an update that has failed: the next one builds the index again."""
 
@@ -172,7 +169,9 @@ class AccessPublisher:
     @property
     def is_ready(self) -> bool:
         """Whether ACLs and credentials are those of the committed log."""
-        return self._has_caught_up and self._is_complete and not self._has_failed()
+        committed = self._committed_at_start()
+        has_caught_up = committed is not None and self._image.offset + 1 >= committed
+        return has_caught_up and self._is_complete and not self._has_failed()
 
     def authorize(
         self, principal: str, host: str, operation: Operation, resource: Resource
@@ -222,9 +221,6 @@ class AccessPublisher:
                 if is_delta and isinstance(change.after, AclRow):
                     self._index.add(change.after)
         self._is_complete = True
-        if not self._has_caught_up:
-            committed = self._high_watermark()
-            self._has_caught_up = committed is not None and image.offset + 1 >= committed
         if has_credentials:
             self._credentials_changed()
 
@@ -236,7 +232,12 @@ class AccessPublisher:
 
 
 def _pattern(row: AclRow) -> _Pattern:
-    return row.resource_type, row.pattern_type, row.resource_name, row.principal
+    return row.resource_type, row.pattern_type, row.resource_name, row.principal, row.host
+
+
+def _peers(principal: str, host: str) -> set[tuple[str, str]]:
+    """Return the principals and hosts of the ACLs that are about a client."""
+    return {(one, at) for one in (principal, WILDCARD_PRINCIPAL) for at in (host, WILDCARD)}
 
 
 def _decrement(counts: Counter[T], key: T) -> None:

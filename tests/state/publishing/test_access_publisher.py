@@ -72,15 +72,15 @@ def test_decisions_are_those_of_the_definition_after_any_changes() -> None:
 
 
 class Node:
-    """Log with a loader and its publisher, and a high watermark of the log."""
+    """Log with a loader and its publisher, and the end of what was committed at its start."""
 
     def __init__(self, env: Controllers, node_id: int) -> None:
-        self.high_watermark: int | None = None
+        self.committed_at_start: int | None = None
         self.changed_count = 0
         self.faults = Listener()
         self.loader = PublishingLoader(self.faults)
         self.access = AccessPublisher(
-            high_watermark=lambda: self.high_watermark,
+            committed_at_start=lambda: self.committed_at_start,
             has_failed=lambda: self.loader.failure is not None,
             credentials_changed=self._note_change,
         )
@@ -107,7 +107,7 @@ def started() -> Controllers:
 def test_acls_have_an_effect_with_their_commit_and_none_before() -> None:
     env = started()
     node = Node(env, 9)
-    node.high_watermark = env.shared.end_offset
+    node.committed_at_start = env.shared.end_offset
     env.shared.deliver()
     assert node.access.is_ready
     assert node.may_read() is None
@@ -138,7 +138,7 @@ def test_everything_is_denied_until_the_image_is_that_of_the_committed_log() -> 
     write(env.all[1], READ_A)
     env.shared.deliver()
     node = Node(env, 9)
-    node.high_watermark = env.shared.end_offset + 1
+    node.committed_at_start = env.shared.end_offset + 1
     env.shared.deliver()
     assert node.loader.image.find(AclRow, node.loader.image.rows_of(AclRow)[0].acl_id)
     assert not node.access.is_ready
@@ -149,10 +149,22 @@ def test_everything_is_denied_until_the_image_is_that_of_the_committed_log() -> 
     assert node.may_read() is None
 
 
+def test_an_image_that_has_all_records_is_ready_as_soon_as_that_is_known() -> None:
+    env = started()
+    write(env.all[1], READ_A)
+    env.shared.deliver()
+    env.snapshot(replayed(env.shared.batches))
+    node = Node(env, 9)
+    env.shared.deliver()
+    assert node.may_read() is False, "no leader has stated what is committed"
+    node.committed_at_start = env.shared.end_offset
+    assert node.may_read() is True, "no later record is needed"
+
+
 def test_everything_is_denied_once_the_image_has_stopped_to_follow() -> None:
     env = started()
     node = Node(env, 9)
-    node.high_watermark = env.shared.end_offset
+    node.committed_at_start = env.shared.end_offset
     write(env.all[1], READ_A, SetScram(user="u", mechanism="SCRAM-SHA-256", password="p" * 9))
     env.shared.deliver()
     assert node.may_read() is True
@@ -168,7 +180,7 @@ def test_a_snapshot_replaces_all_acls_and_a_failed_update_is_repaired() -> None:
     env.shared.deliver()
     env.snapshot(replayed(env.shared.batches))
     node = Node(env, 9)
-    node.high_watermark = env.shared.end_offset
+    node.committed_at_start = env.shared.end_offset
     env.shared.deliver()
     assert node.may_read() is True
     index, node.access._index = node.access._index, AclIndex()  # as after a bug
@@ -185,7 +197,7 @@ def test_a_snapshot_replaces_all_acls_and_a_failed_update_is_repaired() -> None:
 def test_credentials_are_those_of_the_image_and_their_changes_are_reported_once() -> None:
     env = started()
     node = Node(env, 9)
-    node.high_watermark = env.shared.end_offset
+    node.committed_at_start = env.shared.end_offset
     env.shared.deliver()
     assert node.access.find_credential(1, "u") is None
     assert node.changed_count == 0
@@ -204,7 +216,7 @@ def test_credentials_are_those_of_the_image_and_their_changes_are_reported_once(
 def test_the_quota_of_an_address_precedes_that_of_all_addresses() -> None:
     env = started()
     node = Node(env, 9)
-    node.high_watermark = env.shared.end_offset
+    node.committed_at_start = env.shared.end_offset
     env.shared.deliver()
     assert node.access.connection_rate(HOST) is None
     for ip, rate in ((HOST, 5.0), ("2001:db8::1", 6.0), (None, 7.0)):
@@ -234,3 +246,21 @@ def test_a_long_name_costs_no_more_than_the_prefixes_in_use() -> None:
     assert len(list(index._patterns(long))) == 2 + 3
     assert index.authorize("User:a", HOST, Operation.READ, long) is True
     assert index.authorize("User:a", HOST, Operation.READ, CLUSTER) is None
+
+
+def test_the_acls_of_other_hosts_cost_a_decision_nothing() -> None:
+    acl = replace(
+        random_acl(Random(1), 0),
+        resource_type=ResourceType.TOPIC,
+        resource_name="*",
+        pattern_type=3,
+        principal="User:*",
+        operation=Operation.ALL,
+        permission=2,
+    )
+    hosts = [f"10.1.{high}.{low}" for high in range(20) for low in range(200)]
+    index = AclIndex(replace(acl, acl_id=host, host=host) for host in hosts)
+    assert not list(index._matching("User:a", HOST, TOPIC_A))
+    assert [row.host for row in index._matching("User:a", hosts[7], TOPIC_A)] == [hosts[7]]
+    assert index.authorize("User:a", HOST, Operation.READ, TOPIC_A) is None
+    assert index.authorize("User:a", hosts[7], Operation.READ, TOPIC_A) is False
