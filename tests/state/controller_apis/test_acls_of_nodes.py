@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,13 +16,26 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.support.controller_nodes import ControllerNodes, ask, controller_nodes, eventually
+from tests.support.certificates import Authority
+from tests.support.controller_nodes import (
+    CONTROLLER,
+    ControllerNodes,
+    ask,
+    controller_nodes,
+    eventually,
+)
+from tests.support.quorum_processes import free_ports
 from tests.support.request_builder import request
 from tests.support.sasl_client import authenticate, refused
-from tests.support.served_node import RawConnection, ServedNode
+from tests.support.served_node import RawConnection, ServedNode, served_node
 
 from raftlog.node.sasl import no_users, with_password, write_users
-from raftlog.types import CLUSTER_METADATA_TOPIC, Operation, ResourceType
+from raftlog.types import (
+    CLUSTER_METADATA_TOPIC,
+    CLUSTER_METADATA_TOPIC_ID,
+    Operation,
+    ResourceType,
+)
 from raftlog.wire import ApiKey
 from raftlog_state.cli.controller_node import create_controller, create_publishers
 
@@ -155,6 +169,48 @@ FIELDS: dict[ApiKey, dict[str, Any]] = {
     ApiKey.DESCRIBE_QUORUM: {
         "topics": [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
     },
+    ApiKey.FETCH: {
+        "replica_state": {"replica_id": -1},
+        "max_bytes": 10_000,
+        "topics": [
+            {
+                "topic_id": CLUSTER_METADATA_TOPIC_ID,
+                "partitions": [
+                    {
+                        "partition": 0,
+                        "current_leader_epoch": -1,
+                        "last_fetched_epoch": -1,
+                        "fetch_offset": 0,
+                        "partition_max_bytes": 10_000,
+                    }
+                ],
+            }
+        ],
+    },
+    ApiKey.FETCH_SNAPSHOT: {
+        "replica_id": -1,
+        "max_bytes": 10_000,
+        "topics": [
+            {
+                "name": CLUSTER_METADATA_TOPIC,
+                "partitions": [{"partition": 0, "snapshot_id": {"end_offset": 0, "epoch": 0}}],
+            }
+        ],
+    },
+    ApiKey.DELETE_RECORDS: {
+        "topics": [
+            {
+                "name": CLUSTER_METADATA_TOPIC,
+                "partitions": [{"partition_index": 0, "offset": 10**9}],
+            }
+        ]
+    },
+    ApiKey.ADD_RAFT_VOTER: {
+        "cluster_id": None,
+        "voter_id": 1,
+        "voter_directory_id": uuid.UUID(int=77),
+        "listeners": [{"name": "CONTROLLER", "host": "127.0.0.1", "port": 9}],
+    },
     ApiKey.REMOVE_RAFT_VOTER: {
         "cluster_id": None,
         "voter_id": 77,
@@ -173,6 +229,9 @@ NEEDED: dict[ApiKey, tuple[ResourceType, str, Operation]] = {
         ),
         (TOPIC, CLUSTER_METADATA_TOPIC, Operation.DESCRIBE),
     ),
+    ApiKey.FETCH: (TOPIC, CLUSTER_METADATA_TOPIC, Operation.READ),
+    ApiKey.DELETE_RECORDS: (TOPIC, CLUSTER_METADATA_TOPIC, Operation.DELETE),
+    ApiKey.ADD_RAFT_VOTER: (CLUSTER, "kafka-cluster", Operation.ALTER),
     ApiKey.FIND_COORDINATOR: (GROUP, "g", Operation.DESCRIBE),
     ApiKey.OFFSET_FETCH: (GROUP, "g", Operation.DESCRIBE),
     ApiKey.DESCRIBE_QUORUM: (CLUSTER, "kafka-cluster", Operation.DESCRIBE),
@@ -195,7 +254,8 @@ def test_every_request_of_a_client_needs_its_operation_and_is_denied_by_a_deny(
                 assert await found.is_allowed("alice", key, **FIELDS[key]), key.name
                 await found.allow({**allowed, "principal": "User:*", "permission_type": 2})
                 assert not await found.is_allowed("alice", key, **FIELDS[key]), key.name
-                assert await found.is_allowed("operator", key, **FIELDS[key]) or kind is GROUP
+                is_allowed = await found.is_allowed("operator", key, **FIELDS[key])
+                assert is_allowed or kind is GROUP or operation is Operation.READ
                 await found.delete_all()
                 assert not await found.is_allowed("alice", key, **FIELDS[key]), key.name
             assert await found.is_allowed("reader", ApiKey.METADATA, **FIELDS[ApiKey.METADATA])
@@ -300,3 +360,130 @@ def test_users_of_the_log_authenticate_at_every_node_until_their_password_change
 
     asyncio.run(check())
     assert b"salt of carol" not in (tmp_path / "audit.log").read_bytes()
+
+
+class TlsNode:
+    """Node with a controller and mutual TLS, whose clients' listener requires no certificate."""
+
+    def __init__(self, home: Path, *listeners: str) -> None:
+        self._ca = Authority(home / "ca", "a CA")
+        self._ports = dict(zip(listeners, free_ports(len(listeners)), strict=True))
+        self.nodes: list[ServedNode] = []
+
+    def listeners(self) -> str:
+        found, pair = "", self._ca.sign("node-1.example", file_name="server")
+        for name, port in self._ports.items():
+            optional = ', client_certificates = "optional"' if name == "clients" else ""
+            found += (
+                f'[listeners.{name}]\naddress = "127.0.0.1:{port}"\ntls = {{ certificate = '
+                f'"{pair.certificate}", key = "{pair.key}", ca = "{self._ca.path}"{optional} }}\n'
+            )
+        return found
+
+    async def connect(self, name: str | None, listener: str) -> RawConnection:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(self._ca.path)
+        if name is not None:
+            pair = self._ca.sign(name, file_name="client")
+            context.load_cert_chain(pair.certificate, pair.key)
+        opened = await asyncio.open_connection(
+            "127.0.0.1", self._ports[listener], ssl=context, server_hostname="node-1.example"
+        )
+        return RawConnection(*opened)
+
+    async def ask(self, name: str | None, key: ApiKey, listener: str, **fields: Any) -> Any:
+        connect = partial(self.connect, name, listener)
+        return await ask(self.nodes[0], key, request(key, **fields), connect=connect)
+
+    async def is_allowed(self, name: str | None, key: ApiKey, listener: str = "clients") -> bool:
+        fields = {"endpoint_type": 2} if key is ApiKey.DESCRIBE_CLUSTER else FIELDS[key]
+        return not DENIED & set(codes(await self.ask(name, key, listener, **fields)))
+
+    async def create(self, *acls: dict[str, Any], listener: str = "clients") -> None:
+        key = ApiKey.CREATE_ACLS
+        response = await self.ask("operator", key, listener, creations=list(acls))
+        assert set(codes(response)) == {ErrorCode.none}
+
+
+@asynccontextmanager
+async def tls_node(home: Path, *listeners: str) -> AsyncIterator[TlsNode]:
+    found = TlsNode(home, *listeners)
+    access = '[access]\nadmin = ["operator"]\n[access.nodes]\n1 = "node-1.example"\n'
+    async with served_node(
+        home, f"{access}{CONTROLLER}", listeners=found.listeners(), services=SERVICES
+    ) as node:
+        await eventually(partial(is_ready, node))
+        found.nodes.append(node)
+        yield found
+
+
+def test_acls_decide_about_names_in_certificates_and_clients_without_one(tmp_path: Path) -> None:
+    everyone = ("alice", "Alice", "alice ", "User:alice", "*", None)
+    key = ApiKey.DESCRIBE_QUORUM
+
+    async def check() -> None:
+        async with tls_node(tmp_path, "clients", "voters") as found:
+
+            async def allowed() -> list[str | None]:
+                return [name for name in everyone if await found.is_allowed(name, key)]
+
+            assert not await allowed()
+            await found.create(acl(CLUSTER, "kafka-cluster", Operation.DESCRIBE))
+            assert await allowed() == ["alice"]
+            await found.create(acl(CLUSTER, "kafka-cluster", Operation.DESCRIBE, "User:*"))
+            assert await allowed() == list(everyone), "without a certificate, too"
+            denied = acl(
+                CLUSTER, "kafka-cluster", Operation.DESCRIBE, "User:ANONYMOUS", is_denied=True
+            )
+            await found.create(denied)
+            assert await allowed() == list(everyone[:-1])
+
+    asyncio.run(check())
+
+
+def test_at_the_voters_listener_acls_allow_what_they_do_at_a_controller_of_kafka(
+    tmp_path: Path,
+) -> None:
+    async def check() -> None:
+        async with tls_node(tmp_path, "clients", "voters") as found:
+
+            async def allowed(name: str) -> list[ApiKey]:
+                keys = (ApiKey.DESCRIBE_QUORUM, ApiKey.DESCRIBE_CLUSTER, ApiKey.FETCH_SNAPSHOT)
+                return [key for key in keys if await found.is_allowed(name, key, "voters")]
+
+            described = [ApiKey.DESCRIBE_QUORUM, ApiKey.DESCRIBE_CLUSTER]
+            assert await allowed("node-1.example") == described
+            assert await allowed("operator") == described
+            assert await allowed("alice") == []
+            await found.create(acl(CLUSTER, "kafka-cluster", Operation.DESCRIBE))
+            assert await allowed("alice") == [ApiKey.DESCRIBE_QUORUM]
+            await found.create(
+                acl(CLUSTER, "kafka-cluster", Operation.ALL), acl(TOPIC, "*", Operation.ALL)
+            )
+            assert await allowed("alice") == described, "replicas only read there"
+            quotas = found.nodes[0].node.server.quotas
+            await eventually(lambda: quotas.clients.count == 0)
+            async with await found.connect("alice", "voters"):
+                await eventually(lambda: quotas.clients.count == 1)
+                assert quotas.voters.count == 0
+
+    asyncio.run(check())
+
+
+def test_a_snapshot_is_read_under_the_right_to_read_the_log(tmp_path: Path) -> None:
+    key = ApiKey.FETCH_SNAPSHOT
+
+    async def check() -> None:
+        async with tls_node(tmp_path, "both") as found:
+            for operation in (Operation.DESCRIBE, Operation.READ):
+                assert not await found.is_allowed("alice", key, "both")
+                allowed = acl(TOPIC, CLUSTER_METADATA_TOPIC, operation)
+                await found.create(allowed, listener="both")
+            assert await found.is_allowed("alice", key, "both")
+            await found.create(
+                acl(TOPIC, "__", Operation.READ, is_denied=True, is_prefix=True), listener="both"
+            )
+            assert not await found.is_allowed("alice", key, "both")
+
+    asyncio.run(check())
