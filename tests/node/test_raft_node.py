@@ -188,6 +188,9 @@ def test_each_new_deadline_is_passed_to_the_runner() -> None:
         one.raft_node.append(pending_append(), lambda _: None)
         assert one.set_count > before, "the end of the linger time"
         before = one.set_count
+        one.raft_node.append(pending_append(), lambda _: None, timeout_ms=10)
+        assert one.set_count > before, "a timeout before that"
+        before = one.set_count
         one.raft_node.delay(Fetch(lambda: None), 200)
         assert one.set_count > before
         before = one.set_count

@@ -337,9 +337,10 @@ class RaftNode:
         if not linger_ms and not self._is_submitting_soon:
             self._is_submitting_soon = True
             self._runner.submit_soon()
-        elif linger_ms and self._submit_at_ms is None:
-            self._submit_at_ms = now_ms + linger_ms
-            self._set_timer()
+        elif linger_ms:
+            if self._submit_at_ms is None:
+                self._submit_at_ms = now_ms + linger_ms
+            self._set_timer()  # also for a timeout before that
 
     def _linger_ms(self, request: AppendRequest) -> int:
         """Return ``linger.ms``; 0 if a batch is full, or the request has no records."""
