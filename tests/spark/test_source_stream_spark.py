@@ -127,14 +127,23 @@ def test_batch_0_of_a_stream_from_latest_is_not_lost(spark: SparkSession, tmp_pa
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"old")
     checkpoint = tmp_path / "c"
-    assert drain(spark, log.directory, checkpoint, "offset BIGINT").rows == []
+
+    def read() -> list[int]:
+        runs = 2 if pyspark.__version__ < "4.2" else 1  # there a run has one batch
+        return [
+            offset
+            for _ in range(runs)
+            for offset in drain(spark, log.directory, checkpoint, "offset BIGINT").offsets
+        ]
+
+    assert read() == []
     log.append(b"1", b"2")
     reset_checkpoint(checkpoint, commits_from=0)
-    assert drain(spark, log.directory, checkpoint, "offset BIGINT").offsets == [1, 2]
+    assert read() == [1, 2]
     last = max(int(p.name) for p in (checkpoint / "offsets").iterdir() if p.name.isdigit())
     log.append(b"3")
     reset_checkpoint(checkpoint, commits_from=last)
-    assert drain(spark, log.directory, checkpoint, "offset BIGINT").offsets == [1, 2, 3]
+    assert read() == [1, 2, 3]
 
 
 def test_a_growing_log_is_read_once(spark: SparkSession, data: Path, tmp_path: Path) -> None:
