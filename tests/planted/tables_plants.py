@@ -193,7 +193,10 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/unmerged.py",
         old="        if len(begun) < count or any(map(operator.is_not, begun, tail.parts)):\n",
         new="        if False:\n",
-        tests=("tests/state/tables/test_concurrent_commands.py",),
+        tests=(
+            "tests/state/tables/test_writer.py::"
+            "test_the_end_of_a_merge_changes_nothing_if_the_tables_were_read_again_since",
+        ),
     ),
     Plant(
         bug="NoOps that are new are due later than those before them",
@@ -568,9 +571,37 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a commit to an altered table ignores other commits",
         path=DELTA_RS,
-        old="            conflicts = conflicts if is_plain else any_conflicts\n",
-        new="            conflicts = rewrite_conflicts\n",
+        old="self._copied(table, any_conflicts, reads_files=False)",
+        new="self._copied(table, rewrite_conflicts, reads_files=False)",
         tests=(f"{REWRITES}::test_appends_to_an_altered_table_beside_other_commits",),
+    ),
+    Plant(
+        bug="a compaction of an altered table conflicts with each append beside it",
+        path=STAGED_REWRITES,
+        old="_WRITER_VERSION_MAX: Final = 4\n",
+        new="_WRITER_VERSION_MAX: Final = 1\n",
+        tests=(f"{REWRITES}::test_a_compaction_beside_appends_commits_after_them[True]",),
+    ),
+    Plant(
+        bug="a commit refers to change data that it does not have",
+        path=DELTA_APPENDS,
+        old='(action.get("add") or action.get("cdc") for action in actions)',
+        new='(action.get("add") for action in actions)',
+        tests=(f"{REWRITES}::test_a_table_with_a_change_data_feed_has_that_of_a_commit[delete]",),
+    ),
+    Plant(
+        bug="the files of commits that conflict fill the disk",
+        path=STAGED_REWRITES,
+        old="                (directory / path).unlink(missing_ok=True)\n",
+        new="                pass\n",
+        tests=(f"{REWRITES}::test_of_two_compactions_at_the_same_time_one_conflicts",),
+    ),
+    Plant(
+        bug="a commit counts as another one's as its link is reported to exist",
+        path=STAGED_REWRITES,
+        old="if theirs != actions and conflicts(actions, theirs):",
+        new="if conflicts(actions, theirs):",
+        tests=(f"{REWRITES}::test_a_commit_whose_link_is_reported_to_exist_is_not_repeated",),
     ),
     Plant(
         bug="an append is durable before a delete of delta-rs that it follows",

@@ -12,15 +12,20 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.table import ProtocolVersions
 from tests.state.table_stores.rows import changes, state_row, table_of
 from tests.state.table_stores.test_delta_durability import append, losing_power, offsets
 
 from raftlog_state.errors import ConcurrentWriterError
-from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE
+from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE, StoredTable
 from raftlog_state.tables.stores import delta_rs
 from raftlog_state.tables.stores.delta_rs import TRIES, DeltaRsStore
 from raftlog_state.tables.stores.protocol import Transaction, Where
-from raftlog_state.tables.stores.staged_rewrites import copy_log, delete_conflicts
+from raftlog_state.tables.stores.staged_rewrites import (
+    conflicts_are_known,
+    copy_log,
+    delete_conflicts,
+)
 
 
 def merge(place: Path, offset: int, *, key: str = "k", cluster_id: str = "cluster-a") -> None:
@@ -243,6 +248,45 @@ def test_an_append_to_an_altered_table_is_not_repeated_after_that_of_another_pro
     assert offsets(tmp_path) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("table", [CHANGES_TABLE, STATE_TABLE], ids=["delete", "merge"])
+def test_a_table_with_a_change_data_feed_has_that_of_a_commit(
+    tmp_path: Path, table: StoredTable
+) -> None:
+    """Its files are those of a commit, too: readers of the feed would find none."""
+    store = filled(tmp_path, 3)
+    store.compact(CHANGES_TABLE)
+    merge(tmp_path, 5)
+    opened = DeltaTable(str(tmp_path / table.name))
+    opened.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    if table is CHANGES_TABLE:
+        store.delete(table, (("offset", "=", 1),))
+    else:
+        merge(tmp_path, 6)
+    feed = DeltaTable(str(tmp_path / table.name)).load_cdf(opened.version() + 1)
+    changed = pa.table(feed.read_all())["_change_type"].to_pylist()
+    expected = {"delete"} if table is CHANGES_TABLE else {"update_preimage", "update_postimage"}
+    assert {*changed} == expected
+
+
+@pytest.mark.parametrize(
+    ("reader_version", "writer_version", "features", "are_known"),
+    [
+        (1, 2, None, True),
+        (1, 4, None, True),
+        (2, 5, None, False),
+        (1, 6, None, False),
+        (3, 7, ["checkConstraints", "changeDataFeed", "deletionVectors"], True),
+        (3, 7, [], True),
+        (3, 7, ["checkConstraints", "rowTracking"], False),
+    ],
+)
+def test_any_commit_conflicts_if_a_table_has_features_that_may_need_it(
+    reader_version: int, writer_version: int, features: list[str] | None, are_known: bool
+) -> None:
+    protocol = ProtocolVersions(reader_version, writer_version, features, features)
+    assert conflicts_are_known(protocol) is are_known
+
+
 @pytest.mark.parametrize(
     ("where", "is_conflict"),
     [
@@ -331,12 +375,14 @@ def test_a_compaction_rewrites_larger_files_only_if_there_are_many(
     assert offsets(tmp_path) == [*range(30_000)]
 
 
+@pytest.mark.parametrize("is_altered", [False, True])
 def test_a_compaction_beside_appends_commits_after_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_altered: bool
 ) -> None:
-    store, upkeep = DeltaRsStore(str(tmp_path)), DeltaRsStore(str(tmp_path))
-    for offset in range(3):
-        append(store, offset)
+    """It would never commit to an altered table that is appended to each second."""
+    store, upkeep = filled(tmp_path, 3), DeltaRsStore(str(tmp_path))
+    if is_altered:
+        alter(tmp_path)
 
     def append_more() -> None:
         for offset in (3, 4):
@@ -356,11 +402,42 @@ def test_of_two_compactions_at_the_same_time_one_conflicts(
     store, upkeep = DeltaRsStore(str(tmp_path)), DeltaRsStore(str(tmp_path))
     for offset in range(3):
         append(store, offset)
-    before_the_commit(monkeypatch, lambda: store.compact(CHANGES_TABLE))
+    files: set[Path] = set()
+
+    def compact() -> None:
+        files.update((tmp_path / CHANGES_TABLE.name).glob("*.parquet"))
+        store.compact(CHANGES_TABLE)
+
+    before_the_commit(monkeypatch, compact)
     with pytest.raises(ConcurrentWriterError):
         upkeep.compact(CHANGES_TABLE)
     assert offsets(tmp_path) == [0, 1, 2]
     assert [path.name for path in tmp_path.iterdir()] == [CHANGES_TABLE.name]
+    left = {*(tmp_path / CHANGES_TABLE.name).glob("*.parquet")}
+    assert len(files) == 4, "those of the appends, and the one that is not committed"
+    assert len(left - files) == 1
+    assert len(files - left) == 1
+
+
+def test_a_commit_whose_link_is_reported_to_exist_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a network file system whose response was lost."""
+    store, link = filled(tmp_path, 3), os.link
+
+    def link_twice(*names: Any, **directories: Any) -> None:
+        link(*names, **directories)
+        if str(names[0]).startswith("_commit_"):
+            monkeypatch.setattr(os, "link", link)
+            link(*names, **directories)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    copies = counted_copies(monkeypatch)
+    store.delete(CHANGES_TABLE, (("offset", "<=", 1),))
+    assert len(copies) == 1
+    assert offsets(tmp_path) == [2]
+    append(store, 3)
+    assert offsets(tmp_path) == [2, 3]
 
 
 @pytest.mark.parametrize("key", ["k", "other"])

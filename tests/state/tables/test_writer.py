@@ -167,6 +167,24 @@ def test_appends_during_a_merge_are_bounded_in_memory_and_not_part_of_it(
     history.check(read_view(tables))
 
 
+def test_the_end_of_a_merge_changes_nothing_if_the_tables_were_read_again_since(
+    history: History,
+) -> None:
+    """As after a conflict with an append of another process, whose rows it does not have."""
+    tables = history.written(30)
+    writer = writer_of(tables)
+    begun = writer.begin_merge()
+    writer_of(tables).apply(history.range(30, 40), CLUSTER)
+    writer.apply(history.range(30, 50), CLUSTER)
+    writer.rows_on(MemoryStore(tables)).merge(begun)
+    row_count = writer.unmerged_row_count()
+    writer.end_merge(begun)
+    assert writer.unmerged_row_count() == row_count
+    writer.merge_state()
+    assert second_count(tables) == 0
+    assert contents(tables) == history.contents(50)
+
+
 def test_a_merge_changes_nothing_that_a_reader_sees(history: History) -> None:
     tables = history.written(60)
     writer = writer_of(tables)

@@ -190,16 +190,25 @@ def read_actions(log: Path, version: int) -> list[Action]:
     return [*map(json.loads, entry(log, version).read_bytes().splitlines())]
 
 
+def added_files(actions: Sequence[Action]) -> list[Path]:
+    """Return the files that a commit adds, relative to the table: rows, and its change data."""
+    added = (action.get("add") or action.get("cdc") for action in actions)
+    return [Path(unquote(one["path"])) for one in added if one]
+
+
+def directories_of(files: Sequence[Path]) -> set[Path]:
+    """Return the directories of files, relative to the table, which is one of them."""
+    return {Path(), *(parent for file in files for parent in file.parents)}
+
+
 def sync_entries(log: Path, versions: range) -> None:
     """Make commits of delta-rs durable, which syncs nothing; those already deleted are ignored."""
     for version in versions:
         with suppress(FileNotFoundError):
-            actions = read_actions(log, version)
-            added = [action["add"]["path"] for action in actions if "add" in action]
-            files = [log.parent / unquote(path) for path in added]
-            for path in (*files, *{file.parent for file in files}, entry(log, version)):
+            files = added_files(read_actions(log, version))
+            for path in (*files, *directories_of(files), entry(log, version)):
                 with suppress(FileNotFoundError):  # a later version has removed it
-                    sync(path)
+                    sync(log.parent / path)
     sync(log)
 
 

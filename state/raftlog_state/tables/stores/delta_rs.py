@@ -69,6 +69,7 @@ from .protocol import (
 from .staged_rewrites import (
     Conflict,
     any_conflicts,
+    conflicts_are_known,
     copy_log,
     delete_conflicts,
     delete_old_copies,
@@ -462,12 +463,13 @@ class DeltaRsStore:
             copy_log(directory, copy, _checkpoint_version(self._log_of(table)))
             opened = DeltaTable(str(copy))
             version = opened.version()
-            is_plain = handle.is_plain and version == handle.end_version
+            protocol = opened.protocol()
             if reads_files:
                 paths = pa.table(opened.get_add_actions().select(["path"]))["path"]
-                link_files(directory, copy, paths.to_pylist(), with_vectors=not is_plain)
+                has_vectors = "deletionVectors" in (protocol.reader_features or ())
+                link_files(directory, copy, paths.to_pylist(), with_vectors=has_vectors)
             yield opened
-            conflicts = conflicts if is_plain else any_conflicts
+            conflicts = conflicts if conflicts_are_known(protocol) else any_conflicts
             committed = publish(directory, copy, version, handle.inode, conflicts)
         finally:
             shutil.rmtree(copy, ignore_errors=True)

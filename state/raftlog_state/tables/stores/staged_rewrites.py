@@ -10,7 +10,8 @@ files and adds empty ones. Rules of this file:
 3. Of the commits since the copy, one conflicts that changes metadata or removes a file that this
    commit removes; with a merge, one that adds rows to a partition to which the merge adds some;
    with a delete, one that adds rows which it may have to delete, by the statistics of their files.
-   Each conflicts in a table that another engine has altered: what its features need is not known.
+   Each conflicts in a table with features that may need more, and with an append to a table that
+   another engine has altered.
 4. A copy that a crash leaves is deleted by ``vacuum`` a day later.
 """
 
@@ -31,7 +32,9 @@ from raftlog_state.tables.staging import sync
 from .delta_appends import (
     STAGED_AGE_MAX_S,
     Action,
+    added_files,
     commit,
+    directories_of,
     entry,
     linked_names,
     read_actions,
@@ -45,6 +48,19 @@ Conflict: TypeAlias = Callable[[Sequence[Action], Sequence[Action]], bool]
 _LOG: Final = "_delta_log"
 _SIDECARS: Final = "_sidecars"
 _DELETION_VECTORS: Final = "deletion_vector_*.bin"
+_WRITER_VERSION_MAX: Final = 4
+"""Delta's last writer version with these features alone; a table of version 7 lists its own."""
+_FEATURES: Final = frozenset(
+    {
+        "appendOnly",
+        "invariants",
+        "checkConstraints",
+        "changeDataFeed",
+        "generatedColumns",
+        "deletionVectors",
+    }
+)
+"""Features of tables whose commits conflict by their files and rows alone."""
 
 
 def copy_log(directory: Path, copy: Path, checkpoint_version: int) -> None:
@@ -92,16 +108,21 @@ def publish(
         actions = read_actions(copy / _LOG, version + 1)
     except FileNotFoundError:
         return version
-    _link_added(directory, copy, actions)
+    files = added_files(actions)
+    _link_added(directory, copy, files)
     version += 1
     while not commit(log, version, actions, inode):
         try:
             theirs = read_actions(log, version)
         except (OSError, ValueError):  # another table has replaced it, or its entry is deleted
             return None
-        if conflicts(actions, theirs):
+        if theirs != actions and conflicts(actions, theirs):
+            for path in files:  # a commit that conflicts each time would fill the disk
+                (directory / path).unlink(missing_ok=True)
             return None
         sync_entries(log, range(version, version + 1))
+        if theirs == actions:  # a network file system may report that its link exists
+            return version
         version += 1
     return version
 
@@ -115,17 +136,22 @@ def delete_old_copies(copies: Iterable[Path]) -> None:
                 shutil.rmtree(copy, ignore_errors=True)
 
 
-def _link_added(directory: Path, copy: Path, actions: Sequence[Action]) -> None:
+def _link_added(directory: Path, copy: Path, files: Sequence[Path]) -> None:
     """Link new files of a copy into the table, where they are durable."""
-    parents = {directory}
-    for path in (unquote(added["path"]) for added in _all("add", actions)):
+    for path in files:
         sync(copy / path)
-        parent = (directory / path).parent
-        parent.mkdir(exist_ok=True)
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
         os.link(copy / path, directory / path)
-        parents.add(parent)
-    for parent in parents:
-        sync(parent)
+    for path in directories_of(files):
+        sync(directory / path)
+
+
+def conflicts_are_known(protocol: Any) -> bool:
+    """Return whether a table, by its protocol, has no feature whose conflicts may be others."""
+    features = protocol.writer_features
+    if features is None:
+        return bool(protocol.min_writer_version <= _WRITER_VERSION_MAX)
+    return _FEATURES.issuperset(features)
 
 
 def any_conflicts(ours: Sequence[Action], theirs: Sequence[Action]) -> bool:
