@@ -209,7 +209,8 @@ class LogStream:
 
         The start of the first batch of a query is requested after its end, and again after a
         restart, and may be above that end by then. The batch is empty if it was to start at
-        ``latest``; with a newer snapshot it starts at the newest one that is not above its end.
+        ``latest``; with a newer snapshot it starts at the newest one that is not above its end; if
+        the log begins above its end, its records are lost.
         """
         if not before.initial:
             return dataclasses.replace(batch, start_offset=before.offset)
@@ -222,6 +223,8 @@ class LogStream:
                 start_offset = 0 if snapshot is None else snapshot.end_offset
             elif starts_at_latest(log, self.options):
                 start_offset = batch.offset
+            elif start_offset == log.log_start_offset:
+                start_offset = 0  # the records of the batch were deleted since
         return dataclasses.replace(batch, start_offset=start_offset, snapshot=snapshot)
 
     def available_rows(

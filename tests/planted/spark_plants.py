@@ -105,6 +105,13 @@ SPARK_PLANTS: Final = (
         tests=(PROGRESS,),
     ),
     Plant(
+        bug="in Spark 4.1 a query whose first batch was deleted cannot be restarted",
+        path=f"{SPARK}/log_stream.py",
+        old="            elif start_offset == log.log_start_offset:\n",
+        new="            elif False:\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
         bug="an AvailableNow run has no end while the log grows",
         path=f"{SPARK}/log_stream.py",
         old="            end_offset = min(end_offset, self._target_offset)\n",

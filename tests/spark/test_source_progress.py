@@ -459,6 +459,22 @@ def test_a_repeated_first_batch_has_the_snapshot_below_its_end(data: Path, tmp_p
     assert rows(stream(log), newer, end)[0] == (3, None), "the log, which begins at 0"
 
 
+def test_a_repeated_first_batch_that_was_deleted_is_reported(tmp_path: Path) -> None:
+    """Its start, which Spark 4.1 asks for again, is the new start of the log."""
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"1", b"2")
+    end = stream(log.directory, startingOffset="earliest").latestOffset()
+    shutil.rmtree(log.directory)
+    LogWriter(log.directory, base_offset=5).append(b"6")
+    reader = stream(log.directory, startingOffset="earliest")
+    text = loss_of(lambda: reader.partitions(reader.initialOffset(), end), DataLoss.OFFSETS_DELETED)
+    assert "the log now begins at 5" in text
+    accepting = stream(log.directory, startingOffset="earliest", failOnDataLoss="false")
+    assert rows(accepting, accepting.initialOffset(), end) == []
+    following = accepting.latestOffset(end)
+    assert [offset for offset, _ in rows(accepting, end, following)] == [5]
+
+
 @pytest.mark.parametrize("start", ["latest", "2"])
 def test_a_first_batch_that_would_start_above_its_end(tmp_path: Path, start: str) -> None:
     log = LogWriter(tmp_path / "orders-0")
