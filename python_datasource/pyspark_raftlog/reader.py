@@ -41,6 +41,7 @@ def open_source(options: RaftlogOptions) -> LogReader:
     limit = options.decompressed_bytes_max
     log = open_reader(options, options.kind, decompressed_bytes_max=limit)
     if options.has_typed_columns and log.kind is not LogKind.METADATA:
+        log.close()
         raise typed_columns_refused(f"a metadata log instead of {log.path}")
     return log
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Container, Mapping, Sequence, Set
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
@@ -59,18 +60,21 @@ class RaftlogSourcesReader(RaftlogReader):
             return self._planned(logs)
 
     def _planned(self, logs: SourceLogs) -> list[InputPartition]:
-        ranges = logs.each(self._find_range, logs.all)
-        sizes = [_row_count(start, end_offset) for _, start, end_offset in ranges.values()]
-        records_max = _records_per_task(self._options, sizes)
+        with ExitStack() as opened:
+            ranges = logs.each(partial(self._find_range, opened), logs.all)
+            sizes = [_row_count(start, end_offset) for _, start, end_offset in ranges.values()]
+            records_max = _records_per_task(self._options, sizes)
 
-        def plan(log: SourceLog) -> list[LogPart]:
-            return _parts(log, *ranges[log.identified_id], records_max)
+            def plan(log: SourceLog) -> list[LogPart]:
+                return _parts(log, *ranges[log.identified_id], records_max)
 
-        return _packed(logs.each(plan, logs.all), records_max) or [PackedParts(())]
+            return _packed(logs.each(plan, logs.all), records_max) or [PackedParts(())]
 
-    def _find_range(self, log: SourceLog) -> tuple[LogReader, StartPosition, int]:
+    def _find_range(
+        self, opened: ExitStack, log: SourceLog
+    ) -> tuple[LogReader, StartPosition, int]:
         def find() -> tuple[LogReader, StartPosition, int]:
-            reader = open_source(log.options)
+            reader = opened.enter_context(open_source(log.options))
             log.identify(reader)
             return reader, *batch_range(reader, log.options, now_ms=self._clock.wall_ms())
 

@@ -15,6 +15,8 @@ import pytest
 from tests.support.clock import StoppedClock
 from tests.support.small_logs import TIME_MS, LogWriter, copy_log
 
+from pyspark_raftlog import reader as reader_module
+from pyspark_raftlog import sources_reader
 from pyspark_raftlog.compat import ReadAllAvailable
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import PackedParts
@@ -25,6 +27,7 @@ from pyspark_raftlog.sources_reader import (
     RaftlogSourcesStreamReader,
 )
 from pyspark_raftlog.stream_reader import MicroBatchReader, RaftlogStreamReader
+from raftlog.client import LogReader
 from raftlog.errors import (
     DataLossError,
     LogNotFoundError,
@@ -32,6 +35,7 @@ from raftlog.errors import (
     RaftlogError,
     WrongClusterError,
 )
+from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog_state.source_rows.data_loss import DataLoss
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
@@ -653,6 +657,32 @@ def test_a_batch_read_needs_all_logs(fleet: Fleet) -> None:
     shutil.rmtree(fleet.path("dead"))
     with pytest.raises(LogNotFoundError):
         batch_reader(fleet).partitions()
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_a_batch_read_closes_its_logs_on_the_driver(
+    fleet: Fleet, is_failing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections to nodes would stay open; ``opened`` keeps the logs from garbage collection."""
+    opened: list[LogReader] = []
+    closed: list[LogReader] = []
+
+    def open_source(options: RaftlogOptions) -> LogReader:
+        opened.append(reader_module.open_source(options))
+        return opened[-1]
+
+    monkeypatch.setattr(sources_reader, "open_source", open_source)
+    monkeypatch.setattr(DirectoryLog, "close", lambda log: closed.append(log))
+    for name in ("a", "b"):
+        fleet.add(name, b"0")
+    if is_failing:
+        fleet.overrides["b"] = {"clusterId": "c"}
+        with pytest.raises(WrongClusterError):
+            batch_reader(fleet).partitions()
+    else:
+        assert len(batch_reader(fleet).partitions()) == 1
+    assert len(opened) == 2
+    assert closed == opened[::-1]
 
 
 def test_each_log_has_its_own_range_of_timestamps(fleet: Fleet) -> None:
