@@ -620,7 +620,7 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a compaction has an entry before the names of its files are on disk",
         path=STAGED_REWRITES,
-        old="        sync(parent)\n",
+        old="        sync(directory / path)\n",
         new="        pass\n",
         tests=(f"{REWRITES}::test_a_loss_of_power_in_a_compaction_loses_no_row",),
     ),

@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import uuid
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -134,9 +135,18 @@ _NEWER: Final = (
 )
 
 
+class _OpenDirectory:
+    """Directory that stays open: no other one has its inode, even if it is deleted."""
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        self.inode = os.fstat(descriptor).st_ino
+
+
 @dataclass(slots=True)
 class _Handle:
-    """An open table. ``inode`` is that of its ``_delta_log``: another one is another table.
+    """An open table. ``log`` is its ``_delta_log``: another inode is that of another table.
 
     ``end_version`` is the last version that is known; the table has that of its last update.
     ``checkpoint_time`` is that of the newest checkpoint then, or of an earlier one.
@@ -145,13 +155,18 @@ class _Handle:
     """
 
     table: DeltaTable
-    inode: int
+    log: _OpenDirectory
     opened_version: int
     checkpoint_time: int | None
     durable_version: int
     end_version: int = 0
     is_plain: bool = False
     transactions: dict[str, int | None] = field(default_factory=dict)
+
+    @property
+    def inode(self) -> int:
+        """Inode of the table's log."""
+        return self.log.inode
 
     def updated(self, table: StoredTable) -> None:
         """Record an update of the table."""
@@ -439,10 +454,10 @@ class DeltaRsStore:
                 return kept
         if not self.exists(table):
             raise self._missing(table)
-        checkpoint = _checkpoint_time(log)
+        directory, checkpoint = _OpenDirectory(log), _checkpoint_time(log)
         opened = _listed(lambda: DeltaTable(str(self._path_of(table))))
         version = opened.version()
-        found = _Handle(opened, inode, version, checkpoint, durable_version=version - 1)
+        found = _Handle(opened, directory, version, checkpoint, durable_version=version - 1)
         found.updated(table)
         self._handles[table.name] = found
         return found
