@@ -46,6 +46,16 @@ CONTROLLER_PLANTS: Final = (
         tests=(CASES,),
     ),
     Plant(
+        bug="controller: the leaders of all partitions of a broker are compared in one step",
+        path="state/raftlog_state/controller/controller_state.py",
+        old="            if not number % SEARCHED_PER_STEP:\n",
+        new="            if number < 0:\n",
+        tests=(
+            "tests/state/controller/test_writes_in_steps.py::"
+            "test_the_leaders_of_a_brokers_partitions_are_compared_in_steps",
+        ),
+    ),
+    Plant(
         bug="controller: a large write is generated in one step",
         path="state/raftlog_state/controller/pending_state.py",
         old="        if self._work >= WORK_PER_STEP:\n",

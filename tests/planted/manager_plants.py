@@ -75,8 +75,8 @@ MANAGER_PLANTS: Final = (
     Plant(
         bug="managers: a broker shuts down before the active ones know its new leaders",
         path=f"{HOME}/heartbeats.py",
-        old="if has_leaderships() or shutdown_offset > self.lowest_active_offset():",
-        new="if has_leaderships():",
+        old="if has_leaderships or shutdown_offset > self.lowest_active_offset():",
+        new="if has_leaderships:",
         tests=(BROKERS,),
     ),
     Plant(

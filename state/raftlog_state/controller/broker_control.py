@@ -115,11 +115,10 @@ class BrokerControl:
         if current is BrokerControlState.CONTROLLED_SHUTDOWN:
             self._forget_unregistered(state, heartbeats)
         registration_offset = state.current.registration_offset(broker_id)
-        found = heartbeats.next_state(
-            heartbeat,
-            registration_offset,
-            lambda: state.current.leads_partitions(broker_id),
-        )
+        has_leaderships = False
+        if heartbeat.want_shut_down or current is BrokerControlState.CONTROLLED_SHUTDOWN:
+            has_leaderships = yield from state.current.leads_partitions(broker_id)
+        found = heartbeats.next_state(heartbeat, registration_offset, has_leaderships)
         if found is not current:
             if found.is_fenced:
                 yield from write_fenced(row, state)

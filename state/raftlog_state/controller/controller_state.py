@@ -66,6 +66,9 @@ NO_LEADER: Final = -1
 INDEXED_PER_STEP: Final = 5_000
 """Rows of an image whose index keys are collected in one step: some 10 ms."""
 
+SEARCHED_PER_STEP: Final = 50_000
+"""Partitions of a broker whose leaders are compared in one step: some 10 ms."""
+
 KEYS_PER_STEP: Final = 100_000
 KEYS_LIKE_A_SET: Final = 40
 """Keys of partitions that are added to sets in one step, some 15 ms, and keys that take as long as
@@ -274,11 +277,15 @@ class ControllerState:
         """
         return self._registration_offsets[broker_id]
 
-    def leads_partitions(self, broker_id: int) -> bool:
-        """Return whether a broker leads a partition."""
+    def leads_partitions(self, broker_id: int) -> Generator[None, None, bool]:
+        """Find whether a broker leads a partition."""
         rows = self._rows[Entity.PARTITION]
-        keys = self._partitions.get((_ISR, broker_id), ())
-        return any(cast("PartitionRow", rows[key]).leader == broker_id for key in keys)
+        for number, key in enumerate(self._partitions.get((_ISR, broker_id), ()), start=1):
+            if cast("PartitionRow", rows[key]).leader == broker_id:
+                return True
+            if not number % SEARCHED_PER_STEP:
+                yield
+        return False
 
     def is_active(self, broker_id: int) -> bool:
         """Return whether a broker may lead and be in an ISR (Kafka:

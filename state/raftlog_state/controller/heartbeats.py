@@ -13,7 +13,6 @@ Source: Kafka 4.3 ``BrokerHeartbeatManager``, ``BrokerHeartbeatTracker``, ``Brok
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -182,12 +181,13 @@ class BrokerHeartbeatManager:
         self,
         heartbeat: BrokerHeartbeat,
         registration_offset: int,
-        has_leaderships: Callable[[], bool],
+        has_leaderships: bool,
     ) -> BrokerControlState:
         """Return the state of a broker after a heartbeat.
 
         ``registration_offset``: of the broker's registration, which it must have replayed before it
-        is unfenced.
+        is unfenced. ``has_leaderships``: whether it leads a partition, which matters only if it
+        requests to shut down, or is shutting down.
         """
         current = self.current_state(heartbeat.broker_id)
         if current is BrokerControlState.FENCED:
@@ -198,7 +198,7 @@ class BrokerHeartbeatManager:
             return BrokerControlState.UNFENCED if may_unfence else current
         if current is BrokerControlState.UNFENCED:
             if heartbeat.want_shut_down:
-                is_controlled = not heartbeat.want_fence and has_leaderships()
+                is_controlled = not heartbeat.want_fence and has_leaderships
                 return (
                     BrokerControlState.CONTROLLED_SHUTDOWN
                     if is_controlled
@@ -206,6 +206,6 @@ class BrokerHeartbeatManager:
                 )
             return BrokerControlState.FENCED if heartbeat.want_fence else current
         shutdown_offset = self._brokers[heartbeat.broker_id].controlled_shutdown_offset
-        if has_leaderships() or shutdown_offset > self.lowest_active_offset():
+        if has_leaderships or shutdown_offset > self.lowest_active_offset():
             return current
         return BrokerControlState.SHUTDOWN_NOW

@@ -466,7 +466,7 @@ def test_the_next_state_of_a_broker(
     found.touch(2, False, 99)
     found.maybe_update_controlled_shutdown_offset(2, 99)
     heartbeat = BrokerHeartbeat(broker_id=broker_id, broker_epoch=0, **wants)
-    assert found.next_state(heartbeat, 100, lambda: leads) is expected
+    assert found.next_state(heartbeat, 100, leads) is expected
 
 
 def test_a_broker_shuts_down_when_all_active_ones_have_replayed_that() -> None:
@@ -474,10 +474,10 @@ def test_a_broker_shuts_down_when_all_active_ones_have_replayed_that() -> None:
     found.touch(0, False, 98)
     found.maybe_update_controlled_shutdown_offset(1, 99)
     heartbeat = BrokerHeartbeat(broker_id=1, broker_epoch=0, want_shut_down=True)
-    assert found.next_state(heartbeat, 0, lambda: False) is SHUTTING_DOWN
+    assert found.next_state(heartbeat, 0, False) is SHUTTING_DOWN
     found.touch(0, False, 99)
-    assert found.next_state(heartbeat, 0, lambda: True) is SHUTTING_DOWN
-    assert found.next_state(heartbeat, 0, lambda: False) is SHUT_DOWN
+    assert found.next_state(heartbeat, 0, True) is SHUTTING_DOWN
+    assert found.next_state(heartbeat, 0, False) is SHUT_DOWN
 
 
 def test_an_unknown_broker_has_no_heartbeat() -> None:

@@ -24,10 +24,13 @@ from raftlog_state.controller import (
     QuorumController,
     UnfenceBroker,
     Write,
+    controller_state,
     write_change,
     write_change_in_steps,
 )
 from raftlog_state.controller.active import NO_DEADLINE, RECORDS_PER_OPERATION_MAX
+from raftlog_state.controller.broker_control import BrokerControl
+from raftlog_state.controller.heartbeats import BrokerHeartbeat
 from raftlog_state.controller.pending_state import WORK_PER_STEP
 from raftlog_state.errors import (
     ControllerTimeoutError,
@@ -147,6 +150,33 @@ def test_the_partitions_of_a_fenced_broker_are_changed_in_steps() -> None:
         assert done.is_done
         assert done.error is None
     assert [one for one in active.image().rows_of(PartitionRow) if one.leader < 0] == []
+
+
+def test_the_leaders_of_a_brokers_partitions_are_compared_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a broker that requests to shut down, and leads none of them."""
+    monkeypatch.setattr(controller_state, "SEARCHED_PER_STEP", 10)
+    env, active = started()
+    write(active, CreateTopic(topic="followed", assignment=((1, 2),) * 25))
+    env.run_steps()
+    row = active.state.find(BrokerRow, 2)
+    assert row is not None
+    heartbeat = BrokerHeartbeat(
+        broker_id=2, broker_epoch=row.broker_epoch, want_shut_down=True, current_metadata_offset=9
+    )
+    operation = partial(BrokerControl(cluster_id="c").heartbeat, heartbeat, now_us=0)
+    done = active.write_in_steps("heartbeat", operation, deadline_us=NO_DEADLINE)
+    steps = 1
+    while env.scheduled[1]:
+        env.run_step(1)
+        steps += 1
+    env.shared.deliver()
+    assert done.error is None
+    assert done.response is not None
+    assert done.response.should_shut_down
+    assert steps == 3
+    assert {one.isr for one in active.image().rows_of(PartitionRow)} == {(1,)}
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
