@@ -34,6 +34,13 @@ COMMIT_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
+        bug="a deletion of records forgets the commits before the snapshot that its log starts at",
+        path="connector/raftlog/log/writing/segments.py",
+        old="        if producer_state is None or producer_state.end_offset < first:\n",
+        new="        if producer_state is None or producer_state.end_offset <= first:\n",
+        tests=("tests/log/writing/test_quorum_log.py",),
+    ),
+    Plant(
         bug="a followed read asks for a connection at each poll, of a node that refuses it",
         path=f"{REMOTE}/commit_waiter.py",
         old="            self._connect_at_s = now_s + RECONNECT_S\n",

@@ -24,6 +24,7 @@ from raftlog.errors import (
     LogReadOnlyError,
 )
 from raftlog.log.format.epoch_cache import EpochEntry
+from raftlog.log.reading.transactions import CommitName
 from raftlog.log.recovery.recover import read_checkpoint_files
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog, TailCache
@@ -522,6 +523,27 @@ def test_all_records_are_deleted_without_reading_them() -> None:
     disk.flip_bit(f"{DIRECTORY}/{active}", 8 * 70)
     assert log.delete_records(20, now_ms=NOW_MS) == 20
     assert (log.log_start_offset, log.end_offset) == (20, 20)
+
+
+def test_commits_before_the_snapshot_that_a_log_starts_at_survive_a_deletion() -> None:
+    """Otherwise a commit that is repeated later is appended twice."""
+    log = opened(new_disk())
+    commit = CommitName("app", "query", 7)
+    log.append_as_follower(encoded(b"a", base_offset=0, commit=commit), leader_epoch=1)
+    follow(log, 1, 5)
+    for start in (5, 7, 8):
+        log.advance_high_watermark(log.end_offset)
+        assert log.delete_records(start, now_ms=NOW_MS) == start
+        (snapshot_id,) = log.snapshots
+        count = log.snapshot_byte_count(snapshot_id)
+        assert count is not None
+        data = log.read_snapshot_bytes(snapshot_id, 0, count)
+        log = opened(new_disk())
+        install(log, snapshot_id, data)
+        found = log.producer_state.last_commit("app")
+        assert found is not None
+        assert found.name == commit
+        follow(log, start, start + 4)
 
 
 def test_nothing_is_deleted_without_the_voters() -> None:

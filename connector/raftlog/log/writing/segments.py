@@ -63,6 +63,7 @@ from raftlog.log.format.directory import (
 from raftlog.log.format.epoch_cache import EpochCache, encode_epoch_checkpoint
 from raftlog.log.format.segment_files import NO_TIMESTAMP_MS
 from raftlog.log.reading.transactions import batch_metadata
+from raftlog.log.recovery.recover import newest_producer_state
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.records.batch import RecordBatch
 from raftlog.records.record import Record
@@ -662,19 +663,17 @@ class LogSegments:
     def producer_state_at(self, end_offset: int) -> ProducerStateManager:
         """Return the producer state at a batch boundary.
 
-        It is read from a producer snapshot; the batches after that are replayed.
+        It is read from a producer snapshot or a checkpoint, at which the log may start; the batches
+        after that are replayed.
         """
-        producer_state = ProducerStateManager(
-            self.directory.path,
-            end_offset=self.first_base_offset,
-            is_whole=self.first_base_offset == 0,
+        directory, first = self.directory, self.first_base_offset
+        producer_state, _ = newest_producer_state(
+            directory.storage, directory.path, directory.listing(), end_offset
         )
-        for offset in reversed(self.directory.listing().producer_snapshots):
-            if self.first_base_offset <= offset <= end_offset:
-                found = self._producer_snapshot(offset)
-                if found is not None:
-                    producer_state = found
-                    break
+        if producer_state is None or producer_state.end_offset < first:
+            producer_state = ProducerStateManager(
+                directory.path, end_offset=first, is_whole=first == 0
+            )
         for batch in self.batches(producer_state.end_offset, end_offset):
             producer_state.apply(batch_metadata(batch, self.config.values))
         return producer_state
@@ -715,16 +714,6 @@ class LogSegments:
 
     def _segment(self, base_offset: int, byte_count: int) -> Segment:
         return Segment(self.directory.storage, self.directory.path, base_offset, byte_count)
-
-    def _producer_snapshot(self, offset: int) -> ProducerStateManager | None:
-        path = self.directory.file(offset_name(offset, PRODUCER_SNAPSHOT_SUFFIX))
-        try:
-            with self.directory.storage.open_file(path) as file:
-                return ProducerStateManager.decode_snapshot(
-                    file.read_at(0, file.byte_count()), path, offset
-                )
-        except (LogNotFoundError, CorruptFileError):
-            return None
 
     # --- deletion ---------------------------------------------------------------------------------
 
