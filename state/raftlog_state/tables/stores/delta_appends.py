@@ -54,7 +54,7 @@ _STAGED_SUFFIX: Final = ".json.tmp"
 STAGED_AGE_MAX_S: Final = 24 * 60 * 60
 """Age after which no process is committing what is staged."""
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""Of a file system without hard links."""
+"""Of a file system without hard links; EPERM, too, for files of another user."""
 
 
 def is_plain(
@@ -156,7 +156,7 @@ def _write_synced(name: str, actions: Sequence[Action], directory: int) -> None:
 
 @contextmanager
 def linked_names(table: Path) -> Iterator[None]:
-    """Raise ``TablesError`` if a hard link in the block fails as the file system has none."""
+    """Raise ``TablesError`` if a hard link in the block fails as it is not supported or allowed."""
     try:
         yield
     except OSError as error:
@@ -165,7 +165,8 @@ def linked_names(table: Path) -> Iterator[None]:
         raise TablesError(
             place=str(table),
             reason=f"a commit needs a hard link, which fails here: {error.strerror}",
-            remedy="use a file system with hard links, or Spark for this place",
+            remedy="use a file system with hard links, as the owner of the table's files: Linux "
+            "refuses links of those of other users; or use Spark for this place",
         ) from None
 
 
