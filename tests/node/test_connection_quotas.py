@@ -11,6 +11,7 @@ from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.config import LimitsConfig
 from raftlog.node.connection_quotas import (
     BUCKETS_MAX,
+    BUCKETS_PER_CHECK,
     ConnectionQuotas,
     CountedConnection,
     LimitExceeded,
@@ -219,6 +220,16 @@ def test_addresses_whose_rates_are_remembered_are_bounded() -> None:
     for number in range(BUCKETS_MAX + 10):
         here.enter(CLIENTS, f"host-{number}", number * 100.0)
     assert len(here.quotas._buckets) == BUCKETS_MAX
+
+
+def test_a_check_visits_a_bounded_number_of_addresses() -> None:
+    here = Quotas(stranger_connections_max=1)
+    for number in range(BUCKETS_PER_CHECK + 10):
+        here.enter(CLIENTS, f"host-{number}", 0)
+    here.quotas.close_overdue(1_000)
+    assert len(here.quotas._buckets) == 10
+    here.quotas.close_overdue(1_000)
+    assert not here.quotas._buckets
 
 
 def test_a_voter_is_served_while_clients_use_all_their_slots(tmp_path: Path) -> None:

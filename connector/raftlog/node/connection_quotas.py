@@ -21,6 +21,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from raftlog.wire import Listener
@@ -33,6 +34,8 @@ _BURST_S: Final = 5.0
 _IPV6_HOST_BITS: Final = 64
 BUCKETS_MAX: Final = 100_000
 """Addresses whose rate is known: with a low quota a bucket takes long to be full again."""
+BUCKETS_PER_CHECK: Final = 5_000
+"""Of those that were used longest ago, to see whether they are full: some 2 ms."""
 QUOTA: Final = "connection_creation_rate"
 """Kafka's quota of an address."""
 
@@ -215,7 +218,8 @@ class ConnectionQuotas:
             for one in [at for at in strangers if now_s - at.began_s > self._handshake_s]:
                 del strangers[one]
                 one.close()
-        for key in [at for at, one in self._buckets.items() if one.is_full(now_s)]:
+        oldest = list(islice(self._buckets.items(), BUCKETS_PER_CHECK))
+        for key in [at for at, one in oldest if one.is_full(now_s)]:
             del self._buckets[key]
 
     @property
