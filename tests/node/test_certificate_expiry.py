@@ -117,3 +117,13 @@ def test_doctor_reports_certificates_that_expire_soon_or_have_expired(tmp_path: 
         *found, _ = map(json.loads, out.splitlines())
         levels = [one["level"] for one in found if "certificate 1" in one["found"]]
         assert levels == ([] if level is None else [level])
+    config = parse_config(path.read_text(), str(path))
+    assert config.voters is not None
+    assert config.voters.tls is not None
+    ca = Path(config.voters.tls.ca)
+    expected = len(found)
+    ca.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    _, out, _ = run("doctor", "--json", str(path))
+    first, *rest, _ = map(json.loads, out.splitlines())
+    assert (first["level"], str(ca) in first["found"]) == ("problem", True)
+    assert len(rest) == expected, "everything else is examined"

@@ -332,6 +332,17 @@ def diagnose_expiry(certificate: str, path: str, *, days_left: float) -> Iterato
         )
 
 
+def diagnose_no_certificate(reason: str, path: str) -> Diagnosis:
+    """Return the diagnosis of a file whose certificates cannot be read."""
+    return Diagnosis(
+        level=Level.PROBLEM,
+        found=reason,
+        meaning="when its certificates expire is unknown, and a node that cannot read them does "
+        "not start; restore the file, or its permissions",
+        next_command=f"ls -l {_quoted(path)}",
+    )
+
+
 def diagnose_unchecked(directory: str, partitions: Sequence[str]) -> Iterator[Diagnosis]:
     """Yield a note if a node's directory has partitions that were not checked."""
     if partitions:

@@ -165,10 +165,16 @@ def _examine_certificates(path: str) -> Iterator[Diagnosis]:
     from raftlog.client.log_handle import Clock
     from raftlog.node.certificates import read_expiries
     from raftlog.node.config import read_config
-    from raftlog_state.check.diagnosis import diagnose_expiry
+    from raftlog.node.errors import ConfigError
+    from raftlog_state.check.diagnosis import diagnose_expiry, diagnose_no_certificate
 
-    now_s = Clock().wall_ms() / 1000
-    for one in read_expiries(read_config(config_path)):
+    config, now_s = read_config(config_path), Clock().wall_ms() / 1000
+    try:
+        certificates = read_expiries(config)
+    except ConfigError as error:
+        yield diagnose_no_certificate(error.message(), error.path)
+        return
+    for one in certificates:
         text = one.describe(now_s)
         yield from diagnose_expiry(text, one.path, days_left=one.days_left(now_s))
 
