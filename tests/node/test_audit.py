@@ -9,14 +9,14 @@ import random
 import resource
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raftlog.node.access import Principal, Rights
+from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.audit import (
     APPENDS_S,
     KEYS_MAX,
@@ -199,6 +199,27 @@ def test_every_part_of_a_response_is_in_the_outcome() -> None:
     assert audit.lines("change")[1]["outcome"] == ["NONE", "TOPIC_AUTHORIZATION_FAILED"]
     audit.log.answered(principal("jobs-1"), WHERE, "METADATA", None)(response)
     assert audit.lines("refused")[0]["reason"] == "topic_authorization_failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "rights"), [("stranger", Rights.NONE), (ANONYMOUS, Rights.DESCRIBE), ("", Rights.NONE)]
+)
+@pytest.mark.parametrize(
+    "error",
+    [ErrorCode.cluster_authorization_failed, ErrorCode.delegation_token_request_not_allowed],
+)
+def test_denied_changes_of_a_peer_that_may_change_nothing_do_not_fill_the_log(
+    name: str, rights: Rights, error: ErrorCode
+) -> None:
+    audit = Audit()
+    peer = replace(principal(name), rights=rights)
+    for at in range(1_000):
+        audit.log.answered(peer, WHERE, "CREATE_ACLS", [at])(TopicMetadata(error_code=error))
+    assert not audit.lines("change")
+    assert [line["reason"] for line in audit.lines("refused")] == [error.name]
+    operator = replace(principal("operator"), rights=Rights.ADMIN)
+    audit.log.answered(operator, WHERE, "CREATE_ACLS", [1])(TopicMetadata(error_code=error))
+    assert len(audit.lines("change")) == 2
 
 
 def test_contiguous_appends_are_one_range_until_the_window_ends() -> None:

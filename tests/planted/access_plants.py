@@ -314,6 +314,13 @@ ACCESS_PLANTS: Final = (
         tests=(EXPIRY,),
     ),
     Plant(
+        bug="denied changes of peers without rights fill the audit log",
+        path=f"{NODE}/audit.py",
+        old="if arguments is not None and principal.may_change:",
+        new="if arguments is not None:",
+        tests=("tests/node/test_audit.py",),
+    ),
+    Plant(
         bug="clients with rights by ACLs lock voters out of their listener",
         path=f"{NODE}/connection_quotas.py",
         old="connection.listener == Listener.VOTERS and bool(principal.rights)",

@@ -180,6 +180,11 @@ class Principal:
         return bool(self.possible_rights) and self.name not in ("", ANONYMOUS)
 
     @property
+    def may_change(self) -> bool:
+        """Return whether it may change something: the settings of a resource, or its tokens."""
+        return Rights.ADMIN in self.possible_rights or self.may_have_tokens
+
+    @property
     def _is_super_user(self) -> bool:
         return bool(self.rights & (Rights.ADMIN | Rights.VOTE))
 

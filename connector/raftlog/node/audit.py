@@ -63,6 +63,7 @@ AUTHORIZATION_ERRORS: Final = frozenset(
         ErrorCode.cluster_authorization_failed,
         ErrorCode.transactional_id_authorization_failed,
         ErrorCode.delegation_token_authorization_failed,
+        ErrorCode.delegation_token_request_not_allowed,
     )
 )
 TEXT_LENGTH_MAX: Final = 16_384
@@ -181,11 +182,11 @@ class AuditLog:
         self, principal: Principal, where: str, request: str, arguments: object | None
     ) -> Callable[[object], None]:
         """Return a function that logs the response to a request: of one that changes something as
-        ``change`` does, of another one only if it was denied. ``arguments``: None if it changes
-        nothing."""
+        ``change`` does, of another one only if it was denied, as those of a principal that may not
+        change anything: they must not fill the log. ``arguments``: None if it changes nothing."""
         if self._write is None:
             return lambda _: None
-        if arguments is not None:
+        if arguments is not None and principal.may_change:
             return self.change(principal, where, request, arguments)
 
         def ended(response: object) -> None:
