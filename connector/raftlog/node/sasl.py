@@ -10,7 +10,8 @@ again, as the same user by the same mechanism, or is closed at its next request 
 
 The file is per node, as ``[access]`` is, and SIGHUP reloads it. Where the node has a controller,
 the users of its log (AlterUserScramCredentials) authenticate, too, except those that the file has.
-A reader of that log has their verifiers, which can be attacked offline.
+A reader of that log has their verifiers, which can be attacked offline. Their challenges may have
+other iterations and lengths of salts than those of unknown users, which are like the file's.
 
 Source: Kafka ``SaslServerAuthenticator``, ``ScramSaslServer``.
 """
