@@ -21,6 +21,7 @@ import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.deploy.test_container import last_stage
+from tests.support.certificates import Authority
 from tests.support.quorum_processes import QuorumProcesses, free_ports
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
@@ -35,20 +36,25 @@ EXPRESSIONS = {
 }
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
 NODE = """
+tls = {{ certificate = "{0.certificate}", key = "{0.key}", ca = "{1}/ca.pem" }}
+[access]
+nodes = "node-{{id}}"
 [log]
 values = "kraft"
 [controller]
 enabled = true
 [metrics]
-address = "127.0.0.1:{}"
+address = "127.0.0.1:{2}"
 """
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Return the port of the metrics of a node with a controller."""
+    """Return the port of the metrics of a node with TLS and a controller."""
     (port,) = free_ports(1)
-    with QuorumProcesses(tmp_path_factory.mktemp("node"), 1, extra=NODE.format(port)):
+    home = tmp_path_factory.mktemp("node")
+    pair = Authority(home).sign("node-1")
+    with QuorumProcesses(home, 1, extra=NODE.format(pair, home, port)):
         yield port
 
 
@@ -139,6 +145,10 @@ def healthy() -> dict[str, str]:
         series[f"up{{{labels}}}"] = f"1x{MINUTES}"
         for name in ("log_end_offset", "high_watermark"):
             series[f"raftlog_{name}{{{labels}}}"] = f"0+1000x{MINUTES}"
+        days_left = (
+            f'raftlog_certificate_days_left{{{labels}, listener="voters", kind="ca", number="1"}}'
+        )
+        series[days_left] = f"300x{MINUTES}"
         series[f'raftlog_role{{{labels}, role="leader"}}'] = f"{int(one == 'a')}x{MINUTES}"
         series[f'raftlog_waiting_for_memory{{{labels}, budget="clients"}}'] = f"0x{MINUTES}"
         series[f'raftlog_connections_refused_total{{{labels}, limit="rate"}}'] = f"7x{MINUTES}"
@@ -182,11 +192,16 @@ FAILURES = {
     "RaftlogConnectionsRefused": changed("raftlog_connections_refused_total", "7+1x130", ON_A),
     "RaftlogMemoryExhausted": changed("raftlog_waiting_for_memory", "0x9 3x120", ON_A),
     "RaftlogAuditLinesLost": changed("raftlog_audit_lines_lost_total", "0+1x130", ON_A),
+    "RaftlogCertificateExpires": changed("raftlog_certificate_days_left", "31x9 29x120", ON_A),
+    "RaftlogCertificateExpired": changed("raftlog_certificate_days_left", "31x9 0x120", ON_A),
     "RaftlogFewVoters": changed("raftlog_voters", "1x130"),
     "RaftlogSnapshotsDisabled": changed("raftlog_snapshots_disabled", "0x9 1x120", ON_A),
     "RaftlogControllerFaults": changed("raftlog_controller_faults_total", "0+1x130", ON_A),
 }
-IMPLIED = {"RaftlogMajorityDown": {"RaftlogNodeDown"}}
+IMPLIED = {
+    "RaftlogMajorityDown": {"RaftlogNodeDown"},
+    "RaftlogCertificateExpired": {"RaftlogCertificateExpires"},
+}
 """Alerts that fire together with one."""
 
 
