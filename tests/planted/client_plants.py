@@ -276,8 +276,8 @@ CLIENT_PLANTS: Final = (
     Plant(
         bug="raftlog append writes a long stdin with a required offset in several appends",
         path="state/raftlog_state/cli/append.py",
-        old="_whole(sys.stdin.buffer) if is_one_batch else _pieces(sys.stdin.buffer)",
-        new="_pieces(sys.stdin.buffer)",
+        old="_whole(stream) if is_one_batch else _pieces(stream)",
+        new="_pieces(stream)",
         tests=("tests/state/cli/test_cli_append.py::test_a_long_stdin_is_one_batch_or_none",),
     ),
 )

@@ -10,6 +10,7 @@ DIRECTORIES: Final = "tests/client/embedded/test_node_directories.py"
 FOREIGN: Final = "tests/node/test_foreign_batches.py"
 RESCUE: Final = "tests/state/cli/test_cli_rescue.py"
 RESCUED_NODES: Final = "tests/node/test_rescued_nodes.py"
+FIRST_FORMAT: Final = "tests/node/test_first_format.py"
 DEV: Final = "tests/state/cli/test_cli_dev.py"
 NODE: Final = "connector/raftlog/node"
 CLUSTERS: Final = "tests/client/remote/test_cluster_ids.py"
@@ -21,6 +22,13 @@ FOREIGN_BATCHES: Final = "connector/raftlog/log/reading/foreign_batches.py"
 
 NODE_DIRECTORY_PLANTS: Final = (
     # --- the directory of a node ------------------------------------------------------------------
+    Plant(
+        bug="a voter that lost its directory is formatted with its old id while there are records",
+        path=f"{NODE}/first_format.py",
+        old="                if not batch.is_control:\n",
+        new="                if False:\n",
+        tests=(FIRST_FORMAT,),
+    ),
     Plant(
         bug="the log of a quorum's node is opened as an embedded log",
         path=f"{EMBEDDED}/handle.py",

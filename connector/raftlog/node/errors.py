@@ -45,6 +45,24 @@ class AlreadyFormattedError(LogError, code="RAFTLOG_ALREADY_FORMATTED"):
         )
 
 
+class QuorumHasRecordsError(RaftlogError, code="RAFTLOG_QUORUM_HAS_RECORDS", retriable=True):
+    """An initial voter to be formatted, of a quorum that has or may have records.
+
+    ``voter`` is the voter that was asked. Nothing was written.
+    """
+
+    node_id: int
+    voter: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"node {self.node_id} may have lost its directory: voter {self.voter} {self.reason}; "
+            "format it with --no-initial-voters, as an observer with a new directory id, and add "
+            "it to the voters; if it has never had a directory, confirm that with --never-formatted"
+        )
+
+
 class WrongDirectoryError(LogError, code="RAFTLOG_WRONG_DIRECTORY"):
     """A directory that belongs to another node."""
 

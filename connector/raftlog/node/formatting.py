@@ -79,6 +79,7 @@ def format_directory(
     is_standalone: bool = False,
     is_observer: bool = False,
     bootstrap: bytes | None = None,
+    check_voters: Callable[[VoterSet], None] | None = None,
     write_log: Callable[[WritableStorage, str, VoterSet], None] | None = None,
     storage: WritableStorage | None = None,
     time_ms: int | None = None,
@@ -89,6 +90,8 @@ def format_directory(
     id), ``is_standalone`` (this node is the only initial voter) and ``is_observer`` (the node is
     added to the voters later). The parent directory must exist. ``bootstrap``: content of
     ``bootstrap.checkpoint``, the records of a new cluster that a controller begins its log with.
+    ``check_voters`` is called with ``initial_voters`` before a file is written, and raises if this
+    node must not be one of them (``node.first_format``).
     ``write_log`` writes a log with these voters into an empty directory; without it the log is
     empty.
 
@@ -117,6 +120,8 @@ def format_directory(
     with lock:
         has_log = write_log is not None
         _check_is_free(files, config, has_bootstrap=bootstrap is not None, has_log=has_log)
+        if check_voters is not None and initial_voters is not None:
+            check_voters(initial_voters)
         partition = partition_directory(files, config)
         if write_log is not None:
             voters = initial_voters or config.static_voters

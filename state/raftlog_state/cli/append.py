@@ -6,7 +6,6 @@ import argparse
 import base64
 import binascii
 import json
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -14,7 +13,7 @@ from raftlog.limits import LOG_BATCH_BYTES_MAX, MIB
 
 from .output import Console, Output, json_text
 from .parser import Commands, offset
-from .source import add_target, open_target
+from .source import add_target, open_target, stdin
 
 if TYPE_CHECKING:
     from raftlog.append import UserRecord
@@ -83,14 +82,15 @@ def run_append(arguments: argparse.Namespace, output: Output, console: Console) 
     bounds = {} if arguments.timeout_ms is None else {"timeout_ms": arguments.timeout_ms}
     parse = _parse_json if arguments.json else _parse_text
     with open_target(arguments) as log:
-        pieces = _whole(sys.stdin.buffer) if is_one_batch else _pieces(sys.stdin.buffer)
+        stream = stdin().buffer
+        pieces = _whole(stream) if is_one_batch else _pieces(stream)
         for records in _records(pieces, parse):
             done = log.append(records, **one_batch, **bounds)
             found: dict[str, object] = {
                 "base_offset": done.base_offset,
                 "end_offset": done.end_offset,
                 "leader_epoch": done.epoch,
-                "records": len(records),
+                "records": done.end_offset - done.base_offset,
             }
             if done.was_duplicate:
                 found["was_duplicate"] = True
@@ -141,22 +141,33 @@ def _check_size(byte_count: int, what: str) -> None:
 
 
 def _records(
-    pieces: Iterator[list[bytes]], parse: Callable[[bytes, int], UserRecord]
+    pieces: Iterator[list[bytes]], parse: Callable[[bytes], UserRecord]
 ) -> Iterator[list[UserRecord]]:
-    """Yield the records of each piece. Raises ``OptionError`` for an invalid line."""
+    """Yield the records of each piece.
+
+    Raises ``OptionError`` for an invalid line, with the first line that is not appended.
+    """
+    from raftlog.errors import OptionError
+
     number = 0
     for lines in pieces:
-        yield [parse(line, number + at) for at, line in enumerate(lines, start=1)]
+        records = []
+        for at, line in enumerate(lines, start=number + 1):
+            try:
+                records.append(parse(line))
+            except ValueError as error:
+                reason = f"line {at}: {error}; lines from {number + 1} on were not appended"
+                raise OptionError(option="stdin", reason=reason) from None
+        yield records
         number += len(lines)
 
 
-def _parse_text(line: bytes, number: int) -> UserRecord:
+def _parse_text(line: bytes) -> UserRecord:
     return line
 
 
-def _parse_json(line: bytes, number: int) -> UserRecord:
-    """Return the record in a line that ``raftlog cat`` printed. Raises ``OptionError``."""
-    from raftlog.errors import OptionError
+def _parse_json(line: bytes) -> UserRecord:
+    """Return the record in a line that ``raftlog cat`` printed. Raises ``ValueError``."""
     from raftlog.records import Header, NewRecord
 
     try:
@@ -174,9 +185,8 @@ def _parse_json(line: bytes, number: int) -> UserRecord:
             headers=tuple(Header(*pair) for pair in _headers(row.get("headers", []))),
             timestamp_ms=timestamp_ms,
         )
-    except (ValueError, RecursionError) as error:
-        reason = f"line {number}: {error}"
-        raise OptionError(option="stdin", reason=reason) from None
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 def _field(row: dict[str, Any], name: str) -> bytes | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from .output import Console, Output, json_text
@@ -14,6 +13,7 @@ from .source import (
     add_source,
     open_source,
     open_target,
+    stdin,
 )
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _read_rows(file_name: str) -> list[dict[str, Any]]:
 
     try:
         if file_name == "-":
-            lines = sys.stdin.read().splitlines()
+            lines = stdin().read().splitlines()
         else:
             with open(file_name, encoding="utf-8") as file:
                 lines = file.read().splitlines()

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 from raftlog.limits import BATCH_BYTES_MAX
@@ -18,6 +18,7 @@ from .parser import Commands
 from .source import add_target, open_target
 
 if TYPE_CHECKING:
+    from raftlog.client.location import AnyLog
     from raftlog.client.log_handle import LogHandle
 
 ABOUT: Final = """
@@ -25,7 +26,8 @@ Append records of random bytes to a log of raftlog's own, or to that of a raftlo
 throughput and latency, as Kafka's kafka-producer-perf-test does. The latency of an append is the
 time until it is durable or, in a quorum, committed.
 
-The records stay in the log: use one for tests, such as that of `raftlog dev`.
+The records stay in the log: use one for tests, such as that of `raftlog dev`. A log that has
+records already is refused without --existing.
 
 Each client has its own connection or handle, and appends --batch records at a time; the next append
 follows when the one before it is acknowledged. So with one client and --batch 1 the result is the
@@ -88,6 +90,9 @@ def add_bench(commands: Commands) -> None:
     command.set_defaults(run=run_bench)
     add_target(command)
     command.add_argument("--create", action="store_true", help="create the log in PATH if needed")
+    command.add_argument(
+        "--existing", action="store_true", help="append to a log that has records already"
+    )
     for name, default, help_text in (
         ("records", RECORDS_DEFAULT, "number of records, of all clients together"),
         ("size", SIZE_DEFAULT, "bytes of each record's value"),
@@ -116,6 +121,8 @@ def run_bench(arguments: argparse.Namespace, output: Output, console: Console) -
             opened.enter_context(open_target(arguments, create=arguments.create))
             for _ in range(client_count)
         ]
+        if not arguments.existing:
+            _check_is_empty(logs[0])
         value = Random(size).randbytes(size)
         rounds = _Rounds(records, batch)
         clients = [_Client(log, value, rounds, arguments.timeout_ms) for log in logs]
@@ -153,6 +160,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise OptionError(option="--batch", reason=reason)
     if arguments.create and arguments.bootstrap_server is not None:
         arguments.parser.error("--create requires PATH")
+
+
+def _check_is_empty(log: AnyLog) -> None:
+    """Raise ``OptionError`` if a log has records: those of the benchmark could not be removed."""
+    from raftlog.errors import OptionError, UnexpectedEndOffsetError
+
+    with suppress(UnexpectedEndOffsetError):  # a log that cannot be written has its own error
+        log.append([], required_end_offset=log.end_offset)
+    for record in log.read():
+        reason = (
+            f"must be given: the log has records from offset {record.offset} on, and those of the "
+            "benchmark stay in it"
+        )
+        raise OptionError(option="--existing", reason=reason)
 
 
 class _Rounds:

@@ -17,6 +17,7 @@ shell.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
@@ -104,8 +105,13 @@ def _run(argv: Sequence[str] | None, stdout: BinaryIO | None, stderr: TextIO | N
     from .output import Console, Output, OutputFailedError
     from .parser import WrongCallError
 
-    console = Console(sys.stderr if stderr is None else stderr)
-    output = Output(sys.stdout.buffer if stdout is None else stdout)
+    console = Console(sys.stderr or io.StringIO() if stderr is None else stderr)
+    if stdout is None:
+        if sys.stdout is None:
+            console.warn("cannot write to stdout: it is closed")
+            return EXIT_FAILED
+        stdout = sys.stdout.buffer
+    output = Output(stdout)
     try:
         arguments = _parse(sys.argv[1:] if argv is None else argv)
         if getattr(arguments, "quiet", False):

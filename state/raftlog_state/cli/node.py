@@ -95,6 +95,10 @@ accepts connections: two quorums of one cluster would diverge.
 A node with [controller] enabled also gets the features of a new cluster of Kafka, which the first
 active controller writes to its log: those of --release-version, with the levels of --feature.
 
+With --initial-voters the other voters that are running are asked first. If the quorum has records
+already, this node may have lost its directory, with records that it had acknowledged: then nothing
+is formatted. Format it as an observer, and add it to the voters.
+
 A formatted directory is never overwritten: a node that loses its vote could elect a second leader
 in the same epoch. A format that was interrupted can be repeated.
 """
@@ -141,6 +145,12 @@ def _add_format(commands: Commands) -> None:
     )
     add_old_voters_stopped(command)
     command.add_argument(
+        "--never-formatted",
+        action="store_true",
+        help="confirm that this voter has never had another directory, instead of asking the other "
+        "initial voters whether the quorum has records",
+    )
+    command.add_argument(
         "--release-version",
         metavar="VERSION",
         help="metadata.version of the cluster, such as 4.3 or 4.3-IV0; default: the newest",
@@ -168,19 +178,27 @@ def _run_format(arguments: argparse.Namespace, output: Output, console: Console)
 
     from raftlog.node.config import read_config
     from raftlog.node.errors import AlreadyFormattedError
+    from raftlog.node.first_format import check_is_first_format
     from raftlog.node.formatting import format_directory, random_id
 
     config = read_config(arguments.config)
     if arguments.survivor is not None:
         return _format_from(arguments, config, output)
+    cluster_id = arguments.cluster_id or random_id()
+
+    def check_voters(voters: VoterSet) -> None:
+        if not (arguments.never_formatted or arguments.standalone):
+            check_is_first_format(config, voters, cluster_id)
+
     try:
         format_directory(
             config,
-            cluster_id=arguments.cluster_id or random_id(),
+            cluster_id=cluster_id,
             initial_voters=_initial_voters(arguments.initial_voters),
             is_standalone=arguments.standalone,
             is_observer=arguments.no_initial_voters,
             bootstrap=_bootstrap(arguments, config),
+            check_voters=check_voters,
         )
     except AlreadyFormattedError:
         if not arguments.ignore_formatted:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
 
@@ -326,6 +327,15 @@ def image_in_tables(
             raise OptionError(option=option, reason=error.reason) from None
     console.log(f"{option} is end offset {view.offset + 1} (exclusive) of the tables")
     return opened.image(view.offset)
+
+
+def stdin() -> TextIO:
+    """Return stdin. Raises ``OptionError`` if it is closed."""
+    if sys.stdin is None:
+        from raftlog.errors import OptionError
+
+        raise OptionError(option="stdin", reason="is closed: the command reads from it")
+    return sys.stdin
 
 
 def check_no_node_options(arguments: argparse.Namespace) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import getpass
 import os
-import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from .output import Console, Output
 from .parser import Commands, Parser
+from .source import stdin
 
 if TYPE_CHECKING:
     from raftlog.node.sasl import Users
@@ -118,7 +118,7 @@ def _password(path: str | None) -> str:
         return password
     try:
         if path == "-":
-            return sys.stdin.readline().rstrip("\r\n")
+            return stdin().readline().rstrip("\r\n")
         with open(path, encoding="utf-8") as file:
             return file.readline().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:

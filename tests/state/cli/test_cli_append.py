@@ -132,6 +132,8 @@ def test_a_named_append_is_done_once(monkeypatch: pytest.MonkeyPatch, log: Path)
     assert status == 0
     status, (again,), _ = append(monkeypatch, b"a\nb\n", log, *name)
     assert (status, again) == (0, {**first, "was_duplicate": True})
+    status, (again,), _ = append(monkeypatch, b"other\n", log, *name)
+    assert (status, again["records"]) == (0, 2), "those of the first append"
     assert values(log) == [b"a", b"b"]
     status, found, err = append(monkeypatch, b"c\n", log, "--name", "nightly", "--version", "6")
     assert (status, found) == (1, [])
@@ -163,6 +165,36 @@ def test_an_invalid_line_is_named_and_nothing_of_its_read_is_appended(
     status, found, err = append(monkeypatch, b'{"value":"a"}\n' + line + b"\n", log, "--json")
     assert (status, found) == (2, [])
     assert reason in err
+    assert "; lines from 1 on were not appended" in err
+    assert values(log) == []
+
+
+def test_an_invalid_line_leaves_the_lines_of_earlier_reads_appended(
+    monkeypatch: pytest.MonkeyPatch, log: Path
+) -> None:
+    lines = b'{"value":"%s"}\n' % (b"x" * 999_990) * 3
+    status, found, err = append(monkeypatch, lines + b"{", log, "--json")
+    assert status == 2
+    appended = sum(one["records"] for one in found)
+    assert appended == len(values(log)) >= 2
+    assert "line 4: Expecting property name enclosed in double quotes" in err
+    assert f"; lines from {appended + 1} on were not appended" in err
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"),
+    [("<&-", "option stdin: is closed"), (">&-", "cannot write to stdout: it is closed")],
+)
+def test_a_closed_stream_is_an_error_and_nothing_is_appended(
+    log: Path, redirection: str, reason: str
+) -> None:
+    command = [sys.executable, "-m", "raftlog_state.cli", "append", str(log)]
+    shell = ["sh", "-c", f'"$@" {redirection}', "sh", *command]
+    done = subprocess.run(shell, input=b"a\n", capture_output=True, check=False)
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith(b"raftlog: ")
+    assert reason.encode() in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert values(log) == []
 
 
@@ -200,7 +232,9 @@ def test_lines_are_appended_to_a_quorum(monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert (status, err) == (0, "")
         with raftlog.connect(quorum.bootstrap) as log:
             assert [one.value for one in log.read(done["base_offset"])] == [b"a", b"b"]
-        status, out, err = run("bench", *nodes, "--records", "20", "--clients", "2", "--json")
+        status, out, err = run(
+            "bench", *nodes, "--existing", "--records", "20", "--clients", "2", "--json"
+        )
         assert (status, err) == (0, "")
         assert json.loads(out)["records"] == 20
         with raftlog.connect(quorum.bootstrap) as log:

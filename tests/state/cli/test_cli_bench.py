@@ -51,6 +51,9 @@ def test_all_records_are_appended_in_batches_by_several_clients(tmp_path: Path) 
     with raftlog.open(path) as log:
         assert [len(record.value or b"") for record in log.read()] == [50] * 7
     status, out, err = run("bench", path, "--records", "2")
+    assert (status, out) == (2, "")
+    assert "--existing: must be given: the log has records from offset 1 on" in err
+    status, out, err = run("bench", path, "--records", "2", "--existing")
     assert (status, err) == (0, "")
     first, second, third = out.splitlines()
     assert first.startswith("2 records of 100 bytes in ")
