@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -577,9 +577,9 @@ def test_a_heartbeat_that_was_reverted_is_repeated() -> None:
     class NotWrittenError(Exception):
         pass
 
-    def fail(operation: Callable[[PendingState], object]) -> None:
-        def failing(state: PendingState) -> None:
-            operation(state)
+    def fail(operation: Callable[[PendingState], Generator[None, None, object]]) -> None:
+        def failing(state: PendingState) -> Generator[None]:
+            yield from operation(state)
             raise NotWrittenError
 
         with pytest.raises(NotWrittenError):
