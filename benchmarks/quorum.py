@@ -80,7 +80,7 @@ from raftlog.wire import (
 
 SOURCES: Final = HOME / "benchmarks" / "peers"
 PROGRAMS: Final = HOME / "build" / "peers"
-LIMITS: Final = "[limits]\nstranger_connections_max = 500\n"
+LIMITS: Final = "[limits]\nstranger_connections_max = 500\nconnection_rate_per_address_max = 1000\n"
 """All clients connect before the first request, which shows that one has rights."""
 ATTEMPTS_MAX: Final = 5
 BUILD_TIMEOUT_S: Final = 1800
