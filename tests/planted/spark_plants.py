@@ -26,7 +26,7 @@ FUNCTIONS: Final = "tests/spark/test_table_functions.py"
 SPARK_PLANTS: Final = (
     Plant(
         bug="a reader is not closed after its block",
-        path="connector/raftlog/log/reading/log_reader.py",
+        path="connector/raftlog/storage/protocol.py",
         old="        self.close()\n",
         new="        pass\n",
         tests=(

@@ -494,6 +494,9 @@ class DirectoryLog(LogReader):
         self._is_meta_properties_read = False
         self._aborted_reader = None
 
+    def close(self) -> None:
+        """Do nothing: files are open during reads only."""
+
     # --- planning ---------------------------------------------------------------------------------
 
     def read_end(

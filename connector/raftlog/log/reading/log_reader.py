@@ -11,8 +11,6 @@ import abc
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 from raftlog.errors import DataLossError, DivergedLogError, OffsetOutOfRangeError
 from raftlog.limits import READ_CHUNK_BYTES
@@ -21,6 +19,7 @@ from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import Column, Scan
+from raftlog.storage.protocol import Closeable
 from raftlog.types import SnapshotId
 
 from .aborted_transactions import AbortedTransactions
@@ -112,8 +111,11 @@ def describe_end(basis: EndBasis, tail: LogTail | None, *, holdback_ms: int = 0)
 # --- Interface ------------------------------------------------------------------------------------
 
 
-class LogReader(abc.ABC):
-    """Readable log: one directory, one file, or the copies of several voters."""
+class LogReader(Closeable, abc.ABC):
+    """Readable log: one directory, one file, or the copies of several voters.
+
+    Files are open during reads only; connections to nodes until ``close``.
+    """
 
     path: str
     """Path that was opened."""
@@ -231,20 +233,6 @@ class LogReader(abc.ABC):
     def newest_snapshot(self) -> SnapshotId | None:
         """Return the id of the newest finished snapshot; None without one."""
         return self.snapshots[-1] if self.snapshots else None
-
-    def close(self) -> None:  # noqa: B027 - most logs have no connections
-        """Close connections to nodes. Files need nothing: they are open during reads only."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @abc.abstractmethod
     def refresh(self) -> None:

@@ -387,6 +387,10 @@ class QuorumCopies(LogReader):
             log.refresh()
         self._copies = None
 
+    def close(self) -> None:
+        for log in self.logs:
+            log.close()
+
     # --- planning ---------------------------------------------------------------------------------
 
     def read_end(
