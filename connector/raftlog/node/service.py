@@ -57,9 +57,9 @@ class RequestHandler:
     elements_max: int = WIRE_ELEMENTS_MAX
     """Elements of all arrays of one request together."""
     is_large: bool = False
-    describe_change: Callable[[Any], object | None] = lambda _: None
+    describe_change: Callable[[Request[Any]], object | None] = lambda _: None
     """Arguments of a request that changes something, without secrets, for the audit log; None for
-    others."""
+    others. It may be None, too, for one that is denied."""
 
 
 class LogAccess(Authorizer, LogCredentials, Protocol):

@@ -94,6 +94,9 @@ def create_controller(node: NodeContext) -> Service:
             )
         return await handler.respond(controller, request, forward)
 
+    def describe(key: ApiKey, request: Request[Any]) -> object | None:
+        return describe_change(key, request.body)
+
     return Service(
         listener=controller,
         handlers={
@@ -103,7 +106,7 @@ def create_controller(node: NodeContext) -> Service:
                 handle=partial(respond, api, handler),
                 elements_max=ELEMENTS_MAX,
                 is_large=handler.is_large,
-                describe_change=partial(describe_change, key),
+                describe_change=partial(describe, key),
             )
             for key, handler in HANDLERS.items()
         },

@@ -45,7 +45,7 @@ from raftlog.wire.errors import UnsupportedApiError, WireError
 
 from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs
-from .deletion import handle_delete_records
+from .deletion import describe_deletion, handle_delete_records
 from .fetch import start_fetch
 from .groups import handle_find_coordinator, handle_offset_fetch
 from .metadata import handle_describe_topic_partitions, handle_metadata
@@ -103,7 +103,6 @@ class ClientApis:
                 DescribeTopicPartitionsRequest,
                 handle_describe_topic_partitions,
             ),
-            ApiKey.DELETE_RECORDS: (DeleteRecordsRequest, handle_delete_records),
         }
 
         handlers: dict[int, RequestHandler] = {
@@ -112,6 +111,12 @@ class ClientApis:
             )
             for key, (kind, handler) in own.items()
         }
+        handlers[ApiKey.DELETE_RECORDS] = RequestHandler(
+            api=APIS[ApiKey.DELETE_RECORDS],
+            request_class=DeleteRecordsRequest,
+            handle=partial(handle_delete_records, self._cache),
+            describe_change=describe_deletion,
+        )
         served = dict(APIS)
         for service in self._services:
             if service.owns_log:
@@ -196,7 +201,7 @@ class ClientApis:
             request.principal,
             request.connection.where,
             ApiKey(api_key).name,
-            handler.describe_change(request.body),
+            handler.describe_change(request),
         )
         response = await handler.handle(request)
         ended(response)

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from kio.schema.delete_records.v2 import request as requests
@@ -22,12 +21,10 @@ from kio.schema.errors import ErrorCode
 from raftlog.errors import LogError
 from raftlog.node.request import Request
 from raftlog.types import Operation, Resource, ResourceType
-from raftlog.wire import ApiKey
 from raftlog.wire.log_identity import duration, int64, milliseconds
 
 from .metadata_cache import MetadataCache
 
-API: Final = ApiKey.DELETE_RECORDS
 _HIGH_WATERMARK: Final = -1
 _UNKNOWN: Final = -1
 _Request = Request[requests.DeleteRecordsRequest]
@@ -37,10 +34,6 @@ async def handle_delete_records(
     cache: MetadataCache, request: _Request
 ) -> responses.DeleteRecordsResponse:
     epoch = cache.core.epoch
-    ended: Callable[[object], None] | None = None
-    if any(_may_delete(request, str(topic.name)) for topic in request.body.topics):
-        where, arguments = request.connection.where, _describe(request.body)
-        ended = cache.audit.change(request.principal, where, API.name, arguments)
     last = {
         (topic.name, one.partition_index): int(one.offset)
         for topic in request.body.topics
@@ -62,27 +55,27 @@ async def handle_delete_records(
             error_code=error or waiting,
         )
         topics.setdefault(name, []).append(result)
-    response = responses.DeleteRecordsResponse(
+    return responses.DeleteRecordsResponse(
         throttle_time=duration(0),
         topics=tuple(
             responses.DeleteRecordsTopicResult(name=name, partitions=tuple(results))
             for name, results in topics.items()
         ),
     )
-    if ended is not None:
-        ended(response)
-    return response
 
 
 def _may_delete(request: _Request, topic: str) -> bool:
     return request.principal.may(Operation.DELETE, Resource(ResourceType.TOPIC, topic))
 
 
-def _describe(body: requests.DeleteRecordsRequest) -> object:
-    """Return the arguments for the audit log."""
+def describe_deletion(request: _Request) -> object | None:
+    """Return the arguments for the audit log, None if no topic's records may be deleted."""
+    topics = request.body.topics
+    if not any(_may_delete(request, str(topic.name)) for topic in topics):
+        return None
     return [
         {"topic": str(topic.name), "partition": int(one.partition_index), "offset": int(one.offset)}
-        for topic in body.topics
+        for topic in topics
         for one in topic.partitions
     ]
 
