@@ -7,7 +7,8 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from io import BufferedIOBase
+from typing import TYPE_CHECKING, Any, Final
 
 from raftlog.limits import LOG_BATCH_BYTES_MAX, MIB
 
@@ -83,6 +84,7 @@ def run_append(arguments: argparse.Namespace, output: Output, console: Console) 
     parse = _parse_json if arguments.json else _parse_text
     with open_target(arguments) as log:
         stream = stdin().buffer
+        assert isinstance(stream, BufferedIOBase)
         pieces = _whole(stream) if is_one_batch else _pieces(stream)
         for records in _records(pieces, parse):
             done = log.append(records, **one_batch, **bounds)
@@ -102,13 +104,13 @@ def run_append(arguments: argparse.Namespace, output: Output, console: Console) 
 # --- lines ----------------------------------------------------------------------------------------
 
 
-def _pieces(stream: BinaryIO) -> Iterator[list[bytes]]:
+def _pieces(stream: BufferedIOBase) -> Iterator[list[bytes]]:
     """Yield the lines of a stream, those together that one read returns.
 
     Raises ``OptionError`` for a line that fits into no batch.
     """
     rest = bytearray()
-    while data := stream.read1(_READ_BYTES):  # type: ignore[attr-defined]  # of buffered readers
+    while data := stream.read1(_READ_BYTES):
         rest += data
         end = rest.rfind(b"\n", len(rest) - len(data))
         if end < 0:
@@ -121,7 +123,7 @@ def _pieces(stream: BinaryIO) -> Iterator[list[bytes]]:
         yield [bytes(rest)]
 
 
-def _whole(stream: BinaryIO) -> Iterator[list[bytes]]:
+def _whole(stream: BufferedIOBase) -> Iterator[list[bytes]]:
     """Yield all lines of a stream together. Raises ``OptionError`` if they fit into no batch."""
     found: list[bytes] = []
     byte_count = 0
