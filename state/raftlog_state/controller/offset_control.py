@@ -331,14 +331,14 @@ class OffsetControl:
         if transaction is None:
             reason = "no transaction is open"
             raise ReplayError(offset=at.offset, record=marker.record_name, reason=reason)
-        for _, control in transaction.controls:
-            self._quorum = quorum_after(control, self._quorum)
         if marker.outcome is TransactionOutcome.COMMITTED:
             for number, (record_at, record) in enumerate(transaction.records, start=1):
                 visible = replace(record_at, visible_offset=at.offset)
                 yield from self._replay(record, visible, is_replayed) or ()
                 if not (is_replayed or number % RECORDS_PER_STEP):
                     yield
+        for _, control in transaction.controls:
+            self._quorum = quorum_after(control, self._quorum)
         self._transaction = None
 
     def _replay(

@@ -162,6 +162,24 @@ def test_a_record_that_changes_many_rows_is_replayed_in_steps(what: str) -> None
     env.assert_states_equal_a_replay()
 
 
+def test_voters_that_change_within_a_transaction_are_shown_at_its_end() -> None:
+    env = started()
+    standby, epoch = env.all[2], env.shared.epoch
+    begun = (BeginTransactionRecord(name="t"), *large_records("A" * 21 + "Q"))
+    env.shared.append(1, epoch, [encode(one) for one in begun], None)
+    env.shared.append_voters()
+    deliver_all(env)
+    before = standby.image()
+    env.shared.append(1, epoch, [encode(EndTransactionRecord())], None)
+    step_count = 1
+    while env.shared.node(2).deliver_once():
+        step_count += 1
+        assert standby.image() == before
+    assert step_count == 3
+    assert len(standby.image().quorum.voters) == 1
+    assert standby.image() == replayed(env.shared.batches)
+
+
 @pytest.mark.parametrize("what", ["deletion", "transaction"])
 def test_a_loader_that_is_closed_between_the_steps_of_a_record_is_unchanged(what: str) -> None:
     loader = MetadataLoader()
