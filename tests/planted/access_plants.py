@@ -295,7 +295,7 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="connections outlive the password of their user in the log",
         path=PUBLISHER,
-        old="        if has_credentials:\n",
+        old="        if credentials is not self._credentials:\n",
         new="        if False:\n",
         tests=(PUBLISHED,),
     ),

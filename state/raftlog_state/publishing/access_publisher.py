@@ -26,8 +26,10 @@ from raftlog.types import Operation, Resource
 from raftlog_state.image import (
     AclRow,
     Entity,
+    Key,
     MetadataImage,
     QuotaRow,
+    Row,
     ScramRow,
     quota_entity_key,
 )
@@ -144,7 +146,8 @@ class AccessPublisher:
             the end of its own log.)
         has_failed: returns whether the image has stopped to follow the log. Then everything is
             denied, since a revoked right would stay.
-        credentials_changed: is called after an update with changes of credentials.
+        credentials_changed: is called after an update with changes of credentials, or a snapshot
+            of some; after an update that has failed, with the next one.
     """
 
     def __init__(
@@ -159,6 +162,8 @@ class AccessPublisher:
         self._committed_at_start: Final = committed_at_start
         self._has_failed: Final = has_failed
         self._credentials_changed: Final = credentials_changed
+        self._credentials: Mapping[Key, Row] | None = None
+        """The credentials when their last change was reported; images share an unchanged map."""
         self._is_complete = True
         """False after an update that has failed: the next one builds the index again."""
 
@@ -209,19 +214,20 @@ class AccessPublisher:
         """Apply the changes of an update, or replace all ACLs by those of a snapshot."""
         is_delta = self._is_complete and isinstance(manifest, LogDeltaManifest)
         self._is_complete, self._image = False, image
-        has_credentials = False
-        if not is_delta:
+        if is_delta:
+            for changes in update.changes:
+                for change in changes.changes:
+                    if isinstance(change.before, AclRow):
+                        self._index.remove(change.before)
+                    if isinstance(change.after, AclRow):
+                        self._index.add(change.after)
+        else:
             acls = image.map(Entity.ACL).values()
             self._index = AclIndex(row for row in acls if isinstance(row, AclRow))
-        for changes in update.changes:
-            for change in changes.changes:
-                has_credentials |= change.entity is Entity.SCRAM
-                if is_delta and isinstance(change.before, AclRow):
-                    self._index.remove(change.before)
-                if is_delta and isinstance(change.after, AclRow):
-                    self._index.add(change.after)
         self._is_complete = True
-        if has_credentials:
+        credentials = image.maps.get(Entity.SCRAM)
+        if credentials is not self._credentials:
+            self._credentials = credentials
             self._credentials_changed()
 
     def on_controller_change(self, leader: object) -> None:

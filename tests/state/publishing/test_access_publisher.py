@@ -95,6 +95,7 @@ class Node:
 
 
 READ_A = AddAcl(resource_type="TOPIC", resource_name="a", principal="User:a", operation="READ")
+SET_SCRAM = SetScram(user="u", mechanism="SCRAM-SHA-256", password="p" * 9)
 
 
 def started() -> Controllers:
@@ -165,7 +166,7 @@ def test_everything_is_denied_once_the_image_has_stopped_to_follow() -> None:
     env = started()
     node = Node(env, 9)
     node.committed_at_start = env.shared.end_offset
-    write(env.all[1], READ_A, SetScram(user="u", mechanism="SCRAM-SHA-256", password="p" * 9))
+    write(env.all[1], READ_A, SET_SCRAM)
     env.shared.deliver()
     assert node.may_read() is True
     assert node.access.find_credential(1, "u") is not None
@@ -184,13 +185,15 @@ def test_a_snapshot_replaces_all_acls_and_a_failed_update_is_repaired() -> None:
     env.shared.deliver()
     assert node.may_read() is True
     index, node.access._index = node.access._index, AclIndex()  # as after a bug
-    write(env.all[1], RemoveAcl(principal="User:a"))
+    write(env.all[1], RemoveAcl(principal="User:a"), SET_SCRAM)
     env.shared.deliver()
     assert node.faults.faults, "the ACL to remove is absent"
     assert node.may_read() is False, "denied, since the ACLs are incomplete"
+    assert node.changed_count == 0, "no credential is in effect"
     write(env.all[1], READ_A)
     env.shared.deliver()
     assert node.may_read() is True
+    assert node.changed_count == 1, "its credential is in effect"
     assert index is not node.access._index
 
 
