@@ -37,6 +37,13 @@ async def put(node: Node, *values: Any, **more: Any) -> int:
     return int(answer.responses[0].partition_responses[0].base_offset)
 
 
+async def elect_and_put() -> tuple[Cluster, Node, int]:
+    """Return three voters, their leader, and the offset of its first record."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    return cluster, leader, await put(leader, b"a")
+
+
 def deletion(
     *offsets: int, topic: str = TOPIC, partition: int = 0
 ) -> requests.DeleteRecordsRequest:
@@ -152,9 +159,7 @@ def test_the_log_start_and_named_commits_survive_restarts_and_new_leaders() -> N
 
 def test_a_voter_that_is_away_delays_the_response_and_deletes_when_it_is_back() -> None:
     async def work() -> None:
-        cluster = Cluster(3)
-        leader = cluster.elect()
-        end = await put(leader, b"a")
+        cluster, leader, end = await elect_and_put()
         away = cluster.follower
         away.is_cut_off = True
         task = start(leader, end)
@@ -180,9 +185,7 @@ def test_a_voter_that_is_away_delays_the_response_and_deletes_when_it_is_back() 
 
 def test_a_new_leader_ends_the_wait() -> None:
     async def work() -> None:
-        cluster = Cluster(3)
-        leader = cluster.elect()
-        end = await put(leader, b"a")
+        cluster, leader, end = await elect_and_put()
         away = cluster.follower
         away.is_cut_off = True
         task = start(leader, end)
@@ -229,9 +232,7 @@ def test_a_log_whose_start_something_else_determines_is_refused(config: LogConfi
 
 def test_a_log_with_a_state_machine_is_refused_and_follows_no_leader() -> None:
     async def work() -> None:
-        cluster = Cluster(3)
-        leader = cluster.elect()
-        end = await put(leader, b"a")
+        cluster, leader, end = await elect_and_put()
         cluster.follower.replica.has_listeners = True
         task = start(leader, end)
         await settle()
@@ -247,9 +248,7 @@ def test_a_log_with_a_state_machine_is_refused_and_follows_no_leader() -> None:
 
 def test_a_full_disk_of_a_voter_only_delays_it() -> None:
     async def work() -> None:
-        cluster = Cluster(3)
-        leader = cluster.elect()
-        end = await put(leader, b"a")
+        cluster, leader, end = await elect_and_put()
         voter = cluster.follower
         cluster.pass_time(1_000)
         voter.disk.leave_room(0)
@@ -266,9 +265,7 @@ def test_a_full_disk_of_a_voter_only_delays_it() -> None:
 
 def test_a_snapshot_that_is_at_the_new_start_is_what_a_new_voter_fetches() -> None:
     async def work() -> None:
-        cluster = Cluster(3)
-        leader = cluster.elect()
-        end = await put(leader, b"a")
+        cluster, leader, end = await elect_and_put()
         await delete(leader, end)
         for node in cluster.nodes:
             log = node.replica.log
