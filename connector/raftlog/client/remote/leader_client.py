@@ -36,15 +36,13 @@ from .commit_waiter import CommitWaiter
 from .connection import ConnectionLostError, NetworkThread, tls_context
 from .login import SaslLogin, warn_of_plain_secrets
 from .messages import Committed, TopicIdentity
-from .metadata import LeaderConnection, Metadata
+from .metadata import PAUSE_FIRST_S, PAUSE_LONGEST_S, LeaderConnection, Metadata
 from .nodes import Address
 from .producer_batches import LogSettings
 from .security import PLAINTEXT, ClientSecurity
 
 RESPONSE_TIMEOUT_S: Final = 6.0
 FETCH_BYTES: Final = 1 * MIB
-PAUSE_FIRST_S: Final = 0.02
-PAUSE_LONGEST_S: Final = 0.4
 _OFFSET_OUT_OF_RANGE: Final = 1
 _RETRIABLE_ERRORS: Final = messages.RETRIABLE_ERRORS | {7, 8, 41, 78}
 """Kafka's error codes after which a retry, or another leader, may help: those of all requests,

@@ -57,6 +57,7 @@ REASON_INTERVAL_S: Final = 2.0
 PROBE_AFTER_S: Final = 0.5
 """Time without a response after which other nodes are asked whether the leader changed."""
 PAUSE_FIRST_S: Final = 0.02
+"""Pause before a client repeats what failed: a search for the leader, a request, a batch."""
 PAUSE_LONGEST_S: Final = 0.4
 _METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 

@@ -43,7 +43,7 @@ from raftlog.wire.produce_error_messages import parse_appended_message
 
 from . import messages
 from .connection import ConnectionLostError, NetworkThread
-from .metadata import LeaderConnection, Metadata
+from .metadata import PAUSE_FIRST_S, PAUSE_LONGEST_S, LeaderConnection, Metadata
 from .producer import Producer
 from .producer_batches import LogSettings, ProducerBatch
 
@@ -53,8 +53,6 @@ RESPONSE_TIMEOUT_S: Final = 6.0
 """Time without a response after which a connection is closed."""
 EXPIRY_INTERVAL_S: Final = 0.05
 SEARCH_S: Final = 10.0
-PAUSE_FIRST_S: Final = 0.02
-PAUSE_LONGEST_S: Final = 0.4
 
 
 class AppendQueue:
