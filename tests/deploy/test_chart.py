@@ -8,6 +8,7 @@ compared; ``REWRITE=1`` writes it.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -96,6 +97,25 @@ def test_helm_refuses_values_that_cannot_work(options: tuple[str, ...], reason: 
     done = render(*options)
     assert done.returncode != 0
     assert reason in done.stderr
+
+
+def value_names(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> set[str]:
+    """Return the paths of all values, of which each object of the chart has those of its schema."""
+    assert schema["additionalProperties"] is False, path
+    assert values.keys() == schema["properties"].keys() - {"global"}, path
+    found = set()
+    for name, value in values.items():
+        inner = schema["properties"][name]
+        is_of_chart = "properties" in inner  # and not of Kubernetes, such as resources
+        found |= value_names(value, inner, f"{path}.{name}") if is_of_chart else {f"{path}.{name}"}
+    return found
+
+
+def test_values_schema_and_templates_have_the_same_names() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    names = value_names(yaml.safe_load((CHART / "values.yaml").read_text()), schema)
+    templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+    assert set(re.findall(r"\.Values((?:\.\w+)+)", templates)) == names
 
 
 # --- as Kubernetes reads it -----------------------------------------------------------------------
