@@ -21,15 +21,17 @@ from raftlog_state.controller import (
     Write,
     write_changes,
 )
+from raftlog_state.controller.activation import new_cluster_features
 from raftlog_state.controller.active import NO_DEADLINE
 from raftlog_state.controller.pending_state import Operation
+from raftlog_state.controller_apis import HostedController
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.image.rows import RECORD_ROW_TYPES
 from raftlog_state.loader.metadata_loader import MetadataLoader, batch_records
 from raftlog_state.records import encode
 from raftlog_state.snapshots import snapshot_bytes
-from tests.support.shared_log import SharedLog
+from tests.support.shared_log import SharedLog, SharedLogNode
 
 
 @dataclass
@@ -169,6 +171,23 @@ def replayed(batches: Sequence[RecordBatch]) -> MetadataImage:
     for batch in batches:
         loader.append(batch_records(batch))
     return loader.image
+
+
+def hosted_on(
+    node: SharedLogNode, listener: Listener | None = None, **more: Any
+) -> HostedController:
+    """Return a controller that a node of a shared log calls; ``more``: arguments of it."""
+    hosted = HostedController(
+        node,
+        cluster_id="c",
+        listener=listener or Listener(),
+        bootstrap_features=new_cluster_features(),
+        log_configs=dict,
+        forwarded_principal=lambda sender, _, _host: sender,
+        **more,
+    )
+    node.register(hosted)
+    return hosted
 
 
 def changes(*requests: ChangeRequest) -> Operation[int]:

@@ -11,7 +11,14 @@ from itertools import pairwise
 
 import pytest
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
-from tests.support.controllers import Controllers, Listener, bootstrap, replayed, write
+from tests.support.controllers import (
+    Controllers,
+    Listener,
+    bootstrap,
+    hosted_on,
+    replayed,
+    write,
+)
 
 from raftlog.errors import CorruptBatchError, StateMachineError
 from raftlog.records import RecordBatch
@@ -25,7 +32,6 @@ from raftlog_state.controller import (
     QuorumController,
     write_change,
 )
-from raftlog_state.controller.activation import new_cluster_features
 from raftlog_state.controller.active import NO_DEADLINE
 from raftlog_state.controller_apis import HostedController
 from raftlog_state.errors import NotControllerError
@@ -281,17 +287,7 @@ def in_the_middle_of_a_batch(
         return 0
 
     node = env.shared.node(2)
-    hosted = HostedController(
-        node,
-        cluster_id="c",
-        listener=Listener(),
-        bootstrap_features=new_cluster_features(),
-        log_configs=dict,
-        forwarded_principal=lambda sender, _, _host: sender,
-        rng=random.Random(0),
-        time_us=time_us,
-    )
-    node.register(hosted)
+    hosted = hosted_on(node, rng=random.Random(0), time_us=time_us)
     env.shared.deliver()
     values = [encode(one) for one in (*large_records("A" * 21 + "Q"), *last)]
     env.shared.append(1, env.shared.epoch, values, None)

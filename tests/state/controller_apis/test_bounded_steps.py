@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from tests.state.controller_apis.test_rights import Asked, principal
 from tests.support.controller_context import ControllerContext
 from tests.support.controller_nodes import controller_nodes
-from tests.support.controllers import Listener
+from tests.support.controllers import hosted_on
 from tests.support.request_builder import newest, request
 from tests.support.shared_log import SharedLog
 
@@ -32,9 +32,8 @@ from raftlog_state.controller.acls import (
     delete_acls,
     remove_found_acls,
 )
-from raftlog_state.controller.activation import new_cluster_features
 from raftlog_state.controller.pending_state import in_one_step
-from raftlog_state.controller_apis import HANDLERS, HostedController
+from raftlog_state.controller_apis import HANDLERS
 from raftlog_state.controller_apis.acls import handle_delete_acls
 from raftlog_state.controller_apis.configs import DESCRIBED_MAX, DESCRIBED_PER_STEP
 from raftlog_state.controller_apis.hosted_controller import ROWS_PER_STEP
@@ -63,18 +62,11 @@ class Hosted:
     token_secret: str | None = None
 
     def __post_init__(self) -> None:
-        node = self.shared.node(1)
-        self.controller = HostedController(
-            node,
-            cluster_id="c",
-            listener=Listener(),
-            bootstrap_features=new_cluster_features(),
-            log_configs=dict,
-            forwarded_principal=lambda sender, _, _host: sender,
+        self.controller = hosted_on(
+            self.shared.node(1),
             session_timeout_ms=10**9,  # no writes of the maintenance during a test
             token_secret=self.token_secret,
         )
-        node.register(self.controller)
         self.shared.elect(1)
         self.shared.deliver()
 

@@ -26,7 +26,7 @@ from tests.support.controller_nodes import (
     eventually,
     hosted,
 )
-from tests.support.controllers import Listener
+from tests.support.controllers import Listener, hosted_on
 from tests.support.dropping_proxy import DroppingProxy
 from tests.support.quorum_processes import free_ports
 from tests.support.request_builder import newest, request, response_class
@@ -95,16 +95,7 @@ def create(*names: str) -> Any:
 def test_a_request_is_answered_when_its_records_are_committed() -> None:
     async def check() -> None:
         shared = SharedLog()
-        node = shared.node(1)
-        controller = HostedController(
-            node,
-            cluster_id="c",
-            listener=Listener(),
-            bootstrap_features=new_cluster_features(),
-            log_configs=dict,
-            forwarded_principal=lambda sender, _, _host: sender,
-        )
-        node.register(controller)
+        controller = hosted_on(shared.node(1))
         shared.elect(1)
         shared.deliver()
         shared.committed_max = shared.end_offset
@@ -189,20 +180,6 @@ def codes(response: Any) -> dict[str, ErrorCode]:
     return {topic.name: topic.error_code for topic in response.topics}
 
 
-def hosted_on(shared: SharedLog, listener: Listener) -> HostedController:
-    node = shared.node(1)
-    controller = HostedController(
-        node,
-        cluster_id="c",
-        listener=listener,
-        bootstrap_features=new_cluster_features(),
-        log_configs=dict,
-        forwarded_principal=lambda sender, _, _host: sender,
-    )
-    node.register(controller)
-    return controller
-
-
 def test_a_log_with_records_but_without_a_metadata_version_gets_no_bootstrap_records() -> None:
     """ActivationRecordsGenerator.recordsForNonEmptyLog"""
 
@@ -211,7 +188,7 @@ def test_a_log_with_records_but_without_a_metadata_version_gets_no_bootstrap_rec
         shared.elect(2)
         topic = TopicRecord(name="a", topic_id="AAAAAAAAAAAAAAAAAAAAxQ")
         shared.append(2, shared.epoch, [encode_record(DecodedRecord(0, topic))], None)
-        controller = hosted_on(shared, listener)
+        controller = hosted_on(shared.node(1), listener)
         shared.elect(1)
         end_offset = shared.end_offset
         shared.deliver()
@@ -236,7 +213,7 @@ def test_an_aborted_bootstrap_transaction_leaves_the_log_empty(ends: bool) -> No
             found.append(AbortTransactionRecord(reason="test"))
         values = [encode_record(DecodedRecord(0, one)) for one in found]
         shared.append(2, shared.epoch, values, None)
-        controller = hosted_on(shared, Listener())
+        controller = hosted_on(shared.node(1))
         shared.elect(1)
         shared.deliver()
         assert controller.features().finalized == new_cluster_features()
@@ -473,18 +450,7 @@ def test_a_broker_may_have_more_partitions_than_one_request_has_records() -> Non
     async def check() -> None:
         shared, now_us = SharedLog(), 0
         shared.batch_bytes_max = 1 << 23
-        node = shared.node(1)
-        controller = HostedController(
-            node,
-            cluster_id="c",
-            listener=Listener(),
-            bootstrap_features=new_cluster_features(),
-            log_configs=dict,
-            forwarded_principal=lambda sender, _, _host: sender,
-            session_timeout_ms=80,
-            time_us=lambda: now_us,
-        )
-        node.register(controller)
+        controller = hosted_on(shared.node(1), session_timeout_ms=80, time_us=lambda: now_us)
         shared.elect(1)
         shared.deliver()
         shared.deliver()
