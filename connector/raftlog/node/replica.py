@@ -136,7 +136,8 @@ class Replica:
         self._outgoing: list[Outgoing] = []
         self._is_syncing = False
         self._is_sync_due = False
-        self._now_ms = 0
+        self._time_ms = 0
+        """Wall clock of the step, for records and snapshots."""
         self.has_listeners = False
         """Whether a state machine follows the log."""
 
@@ -217,7 +218,7 @@ class Replica:
         While the replica is stalled events are queued. After an error of the storage the replica
         has ended.
         """
-        self._now_ms = time_ms
+        self._time_ms = time_ms
         self._enqueue(event)
         if self._retry_at_ms is None or now_ms >= self._retry_at_ms:
             self._process(now_ms)
@@ -389,10 +390,12 @@ class Replica:
 
     def _change_log(self, effect: Effect) -> None:
         """Execute an effect whose result is an event."""
-        log, now_ms = self.log, self._now_ms
+        log = self.log
         match effect:
             case AppendLeaderChange():
-                log.begin_epoch(effect.epoch, epoch_head(effect, self.core.node_id), now_ms=now_ms)
+                log.begin_epoch(
+                    effect.epoch, epoch_head(effect, self.core.node_id), now_ms=self._time_ms
+                )
                 self._note_appended()
             case AppendVoters():
                 self._append_voters(effect)
@@ -424,7 +427,7 @@ class Replica:
     def _append_voters(self, effect: AppendVoters) -> None:
         try:
             self.log.append_control(
-                voters_head(effect.voter_set, effect.kraft_version), now_ms=self._now_ms
+                voters_head(effect.voter_set, effect.kraft_version), now_ms=self._time_ms
             )
         except DiskFullError as error:
             self._events.append(AppendRefused(error.message(), is_disk_full=True))
@@ -461,7 +464,7 @@ class Replica:
         if self.deletion_refusal() is None:
             # if the disk is full or a snapshot is being written, the next response repeats it
             with contextlib.suppress(DiskFullError, LogLockedError):
-                self.delete_records(offset, time_ms=self._now_ms)
+                self.delete_records(offset, time_ms=self._time_ms)
         self._events.append(LogStartAdvanced())
 
     def _reply_with_snapshot(self, effect: ReplyWithSnapshot) -> None:
