@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.quorum_processes import free_ports
+
+from raftlog.node.config import parse_config
+from raftlog_state.cli.main import parser
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 PRELUDE = """
@@ -79,6 +83,20 @@ def script(ports: list[int]) -> str:
                 commands = commands.replace("1 2 3", "1 2 3 4")
         parts.append(commands)
     return "\n".join([*parts, END])
+
+
+def test_raftlog_accepts_the_commands_and_the_configuration_of_the_page() -> None:
+    text = PAGE.read_text().replace("\\\n", " ")
+    text = re.sub(r"\$\([^()]+\)|\$\w+", "1", text.replace("$(raftlog node random-uuid)", "1"))
+    blocks = re.findall(r"^```(?:sh|text)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    commands = re.findall(r"^ *(?:echo .* \| )?raftlog ([^>\n]+)", "".join(blocks), re.MULTILINE)
+    assert len(commands) > 10
+    for command in commands:
+        assert callable(parser().parse(shlex.split(command)).run)
+    (toml,) = re.findall(r"node\.toml <<END\n(.*?)^END$", text, re.MULTILINE | re.DOTALL)
+    config = parse_config(toml, "/etc/raftlog/node.toml")
+    assert [one.port for one in config.listeners] == [9192, 9193]
+    assert config.access.name_of(1) == "log-1.example"
 
 
 @pytest.mark.nightly
