@@ -191,8 +191,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a merge of a tail that was read again since removes changes from the new one",
         path="state/raftlog_state/tables/unmerged.py",
-        old="        if len(begun) < count or any(map(operator.is_not, begun, tail.parts)):\n",
-        new="        if False:\n",
+        old="if not count or len(begun) < count or any(map(operator.is_not, begun, tail.parts)):",
+        new="if False:",
         tests=(
             "tests/state/tables/test_writer.py::"
             "test_the_end_of_a_merge_changes_nothing_if_the_tables_were_read_again_since",

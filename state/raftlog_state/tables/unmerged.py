@@ -103,11 +103,12 @@ class Unmerged:
     def end_merge(self, tail: Tail, *, is_merged: bool) -> None:
         """Record the end of a merge; ``is_merged``: ``state`` includes its changes.
 
-        No effect if the tables were read again meanwhile: its parts are others then.
+        No effect if the tables were read again meanwhile: its parts are others then. Without parts
+        that is unknown, and nothing was merged.
         """
         count = len(tail.parts)
         begun = self._parts[:count]
-        if len(begun) < count or any(map(operator.is_not, begun, tail.parts)):
+        if not count or len(begun) < count or any(map(operator.is_not, begun, tail.parts)):
             return
         self._merging_count = 0
         if is_merged:

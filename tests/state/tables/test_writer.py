@@ -185,6 +185,25 @@ def test_the_end_of_a_merge_changes_nothing_if_the_tables_were_read_again_since(
     assert contents(tables) == history.contents(50)
 
 
+def test_the_end_of_a_merge_of_nothing_changes_nothing_if_the_tables_were_truncated_since(
+    history: History,
+) -> None:
+    """Otherwise the next merge would read ``changes`` only from after the earlier end."""
+    tables = history.written(50)
+    writer = writer_of(tables, unmerged_rows_max=0)
+    writer.merge_state()
+    begun = writer.begin_merge()
+    assert not any(tail.parts for tail in begun.values())
+    writer.truncate_to(30)
+    assert writer.unmerged_row_count() == 0
+    writer.end_merge(begun)
+    for end in range(35, 65, 5):
+        writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
+    writer.merge_state()
+    assert second_count(tables) == 0
+    assert contents(tables) == history.contents(60)
+
+
 def test_a_merge_changes_nothing_that_a_reader_sees(history: History) -> None:
     tables = history.written(60)
     writer = writer_of(tables)
