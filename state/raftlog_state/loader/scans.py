@@ -14,8 +14,8 @@ from raftlog.errors import CorruptBatchError, RaftlogError
 from raftlog.limits import MIB
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog.records.control import ControlRecord, decode_control
+from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import MetadataParseError, ReplayError
-from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.records import Redactor, decode
 from raftlog_state.replay.coded_columns import NotPlainError

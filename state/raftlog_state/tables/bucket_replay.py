@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 
 from raftlog.client import Isolation, LogReader
 from raftlog.errors import DataLossError, RaftlogError
+from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import MetadataParseError
-from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.image.rows import Entity
 from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss

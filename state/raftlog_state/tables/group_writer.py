@@ -26,8 +26,8 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from raftlog.errors import DivergedLogError, RaftlogError
+from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
-from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.loader.payload import Decode
 from raftlog_state.records import decode
 

@@ -25,7 +25,7 @@ from raftlog.client import Isolation, LogReader
 from raftlog.client.log_handle import Clock
 from raftlog.errors import DataLossError, RaftlogError
 from raftlog.limits import MIB, TAIL_HOLDBACK_MS_DEFAULT
-from raftlog_state.garbage_collection import collection_paused
+from raftlog_state.collection_pause import collection_paused
 from raftlog_state.records import NO_OP_VALUE, DecodedRecord, Redactor, decode
 from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss

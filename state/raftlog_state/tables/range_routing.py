@@ -29,8 +29,8 @@ from raftlog.client import LogReader
 from raftlog.errors import RaftlogError
 from raftlog.records.control import decode_control
 from raftlog.records.scan import Column, Scan
+from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import MetadataParseError
-from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.records import Redactor
 
 from .bucket_parts import BucketRecords

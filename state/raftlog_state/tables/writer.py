@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog.errors import DivergedLogError
+from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
-from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.loader.payload import Decode
 from raftlog_state.records import decode
 
