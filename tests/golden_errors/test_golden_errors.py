@@ -28,7 +28,7 @@ CLUSTER = LOGS / "three-nodes-4.3.1"
 NODE = CLUSTER / "node-100"
 TRIMMED = LOGS / "trimmed-3.9.2" / "node-1"
 DEAD = "localhost:1"
-FAST = ("--timeout-ms", 300)
+FAST = ("--timeout-ms", 1000)
 
 
 def paths(tmp_path: Path) -> Iterator[Mistake]:
@@ -62,6 +62,8 @@ def usage() -> Iterator[Mistake]:
     """Yield mistakes with commands, options and their values."""
     yield command()
     yield command("stat", NODE)
+    yield command("cat", NODE, CLUSTER / "node-101")
+    yield command("state", NODE, CLUSTER / "node-101", "topics")
     yield command("cat", NODE, "--folow")
     yield command("cat", NODE, "--since", "-15m")
     yield command("state", NODE, "tpics")
@@ -75,6 +77,7 @@ def usage() -> Iterator[Mistake]:
     yield command("cat", "--quiet", TRIMMED, "--from", 1)
     yield command("state", "--quiet", TRIMMED, "--at", 3)
     yield command("diff", NODE)
+    yield command("diff", "--quiet", NODE, TRIMMED, "--to", 3)
     yield command("state", NODE, "--bootstrap-server", DEAD)
     yield command("snapshot", NODE, "--reveal")
 
@@ -180,7 +183,7 @@ def test_each_wrong_connection_has_its_text(tmp_path: Path) -> None:
         SaslNode(has_sasl=False) as open_node,
         ScriptedNode({ApiKey.METADATA: metadata_of_a_broker}) as broker,
     ):
-        ask = ("state", *FAST, "--bootstrap-server")
+        ask = ("state", "--bootstrap-server")  # each is answered before the timeout
         other = {"security.protocol": "SSL", "ssl.ca.location": authority.path}
         mistakes = [
             ("# plain text towards TLS", command(*ask, tls.bootstrap)[1]),
@@ -190,7 +193,7 @@ def test_each_wrong_connection_has_its_text(tmp_path: Path) -> None:
             ),
             (
                 "# TLS without the certificate that the node requires",
-                call("", lambda: raftlog.connect(tls.bootstrap, config=other, timeout_ms=900))[1],
+                call("", lambda: raftlog.connect(tls.bootstrap, config=other, timeout_ms=5_000))[1],
             ),
             ("# SASL is missing", command(*ask, sasl.address)[1]),
             (

@@ -273,3 +273,9 @@ def test_nothing_is_written_to_the_directory_of_a_log(tmp_path: Path) -> None:
     rows(log, 0, log.log_end_offset)
     log.refresh()
     assert sorted((p, p.stat().st_mtime_ns) for p in tmp_path.rglob("*")) == before
+
+
+def test_the_repr_of_a_log_is_its_path() -> None:
+    assert repr(open_path(str(TRIMMED))) == f"DirectoryLog({str(TRIMMED)!r})"
+    voters = ",".join(str(THREE / f"node-{node}") for node in (100, 101))
+    assert repr(open_path(voters)) == f"QuorumCopies({voters!r})"

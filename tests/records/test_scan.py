@@ -13,7 +13,7 @@ from tests.support.record_rows import read_rows, rows_of, scan_rows
 
 from raftlog.limits import KIB
 from raftlog.records import scan as scan_module
-from raftlog.records.batch import Compression, Header, NewRecord
+from raftlog.records.batch import Compression, Header, NewRecord, Record
 from raftlog.records.batch_columns import HEADERS_TYPE
 from raftlog.records.scan import Column, RecordColumns, Stop, scan
 
@@ -227,6 +227,16 @@ def test_equal_bytes_give_equal_columns_and_the_buffer_is_unchanged() -> None:
     first, second = scan(log, columns=Column.ALL), scan(log, columns=Column.ALL)
     assert rows_of(first) == rows_of(second)
     assert log == before
+
+
+def test_the_repr_of_a_record_has_the_sizes_of_its_values() -> None:
+    headers = (Header("source", b"s3cret"),)
+    record = Record(offset=5, timestamp_ms=7, key=b"k3y", value=b"s3cret", headers=headers)
+    assert repr(record) == (
+        "Record(offset=5, timestamp_ms=7, key=<3 bytes>, value=<6 bytes>, "
+        "headers=(Header(key='source', value=<6 bytes>),))"
+    )
+    assert repr(NewRecord(None, b"")) == "NewRecord(key=None, value=<0 bytes>)"
 
 
 def test_reprs_have_no_values() -> None:

@@ -12,17 +12,29 @@ Layout (Kafka: ``DefaultRecord``), all numbers but the attributes are zigzag var
     per header: key length, key, value length, value
 
 A record fills its length exactly. Errors have no path, position or offset; the batch adds them.
-Keys and values are not part of a ``repr``, since they may be secret.
+A ``repr`` has the sizes of keys and values, not their bytes, which may be secret.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from raftlog.errors import CorruptBatchError, HeaderLimitError
 from raftlog.limits import HEADERS_PER_RECORD_MAX
 
 from .varint import MalformedVarintError, read_varint, read_varlong, varint
+
+
+def _describe(record: Any) -> str:
+    """Return the ``repr`` of a record or header: of fields without one their sizes."""
+    parts = []
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if value != one.default:
+            is_hidden = not one.repr and value is not None
+            parts.append(f"{one.name}={f'<{len(value)} bytes>' if is_hidden else repr(value)}")
+    return f"{type(record).__name__}({', '.join(parts)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,8 @@ class Header:
     value: bytes | None = field(repr=False)
     raw_key: bytes | None = field(default=None, repr=False)
 
+    __repr__ = _describe
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -47,6 +61,8 @@ class Record:
     key: bytes | None = field(repr=False)
     value: bytes | None = field(repr=False)
     headers: tuple[Header, ...] = ()
+
+    __repr__ = _describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,8 @@ class NewRecord:
     value: bytes | None = field(repr=False)
     timestamp_ms: int | None = None
     headers: tuple[Header, ...] = ()
+
+    __repr__ = _describe
 
 
 @dataclass(frozen=True, slots=True)

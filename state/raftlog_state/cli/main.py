@@ -10,9 +10,10 @@ without a stack trace, after all output that precedes it. So that Ctrl-C prints 
 are imported by ``main`` itself, which handles it.
 
 Exit codes: 0 success; 1 the log is damaged, or does not contain what was requested, or the command
-failed; 2 invalid arguments, or a path that cannot be read; 3 warnings of ``doctor``; 130 Ctrl-C;
-141 the reader of stdout closed the pipe. 130 and 141 are 128 + SIGINT and 128 + SIGPIPE, as in a
-shell.
+failed; 2 invalid arguments, or a path that cannot be read, or the log of another cluster; 3
+warnings of ``doctor``; 130 Ctrl-C; 141 the reader of stdout closed the pipe. 130 and 141 are 128 +
+SIGINT and 128 + SIGPIPE, as in a shell. A command that fails with another code than 1, since 1 is
+an answer, sets ``exit_failed``: ``diff`` fails with 2, as diff(1) does.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ examples:
   raftlog check /var/lib/kafka && echo valid
 
 `raftlog COMMAND --help` describes a command. `raftlog --version` prints the version.
-Exit codes: 0 success, 1 damaged or not found in the log, 2 invalid arguments or unreadable path;
-doctor: 3 warnings.
+Exit codes: 0 success, 1 damaged or not found in the log, 2 invalid arguments, unreadable path or
+another cluster; doctor: 3 warnings; diff: 1 two sources differ, 2 any error.
 """
 
 
@@ -112,8 +113,10 @@ def _run(argv: Sequence[str] | None, stdout: BinaryIO | None, stderr: TextIO | N
             return EXIT_FAILED
         stdout = sys.stdout.buffer
     output = Output(stdout)
+    failed = EXIT_FAILED
     try:
         arguments = _parse(sys.argv[1:] if argv is None else argv)
+        failed = getattr(arguments, "exit_failed", EXIT_FAILED)
         if getattr(arguments, "quiet", False):
             console.be_quiet()
         status: int = arguments.run(arguments, output, console)
@@ -127,26 +130,26 @@ def _run(argv: Sequence[str] | None, stdout: BinaryIO | None, stderr: TextIO | N
         return _broken_pipe(output)
     except OutputFailedError as error:
         console.warn(f"cannot write to stdout: {error.reason}")
-        return EXIT_FAILED
+        return failed
     except KeyboardInterrupt:
         console.clear()
         raise
     except MemoryError:
         console.warn("out of memory; select fewer offsets")
-        return EXIT_FAILED
+        return failed
     except OSError as error:
         from raftlog_state.errors import OperatingSystemError
 
         name = error.filename if error.filename2 is None else error.filename2
         path = name if isinstance(name, str) else None
         reason = (error.strerror or str(error)).lower()
-        return _print_error(OperatingSystemError(path=path, reason=reason), output, console)
+        return _print_error(OperatingSystemError(path=path, reason=reason), failed, output, console)
     except Exception as error:
         from raftlog.errors import RaftlogError
 
         if not isinstance(error, RaftlogError):
             raise
-        return _print_error(error, output, console)
+        return _print_error(error, failed, output, console)
     return status
 
 
@@ -219,7 +222,8 @@ def _print_version(arguments: argparse.Namespace, output: Output, console: Conso
     return 0
 
 
-def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
+def _print_error(error: RaftlogError, failed: int, output: Output, console: Console) -> int:
+    """Print an error after the output before it; return the exit code, by default ``failed``."""
     from .output import OutputFailedError
 
     console.clear()
@@ -227,11 +231,11 @@ def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
         output.flush()
     except BrokenPipeError:
         return _broken_pipe(output)
-    except OutputFailedError as failed:
-        console.warn(f"cannot write to stdout: {failed.reason}")
-        return EXIT_FAILED
+    except OutputFailedError as closed:
+        console.warn(f"cannot write to stdout: {closed.reason}")
+        return failed
     console.warn(str(error))
-    return EXIT_WRONG_CALL if _is_usage_error(error) else EXIT_FAILED
+    return EXIT_WRONG_CALL if _is_usage_error(error) else failed
 
 
 def _is_usage_error(error: RaftlogError) -> bool:
@@ -250,6 +254,7 @@ def _is_usage_error(error: RaftlogError) -> bool:
             errors.NotALogError,
             node_errors.NotFormattedError,
             errors.OptionError,
+            errors.WrongClusterError,
             node_errors.WrongDirectoryError,
         ),
     )

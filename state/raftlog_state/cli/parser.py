@@ -24,6 +24,10 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 REDACT_KEY_VARIABLE: Final = "RAFTLOG_REDACT_KEY"
 _SYNONYMS: Final = {"--since": "--from", "--until": "--to", "--tail": "--follow", "-f": "--follow"}
 """Options of similar tools, which no spelling is near to."""
+_SEVERAL_PATHS: Final = (
+    "several paths are one argument: separate them by commas, or quote a pattern, as 'node-*', so "
+    "that the shell does not expand it"
+)
 _OFFSET_MAX: Final = 2**63 - 1
 _KEY_BYTES_MAX: Final = 4096
 
@@ -83,17 +87,36 @@ class Parser(argparse.ArgumentParser):
             return self._parse_command(self._commands, argv)
         if not {"-h", "--help"}.isdisjoint(argv):
             return self._help()
-        found, unknown = self.parse_known_intermixed_args(_join_ages(argv))
+        argv = _join_ages(argv)
+        try:
+            found, unknown = self.parse_known_intermixed_args(argv)
+        except WrongCallError as error:
+            if self._has_several_paths(argv):  # the second one was taken for another operand
+                self.error(f"{error.reason.partition(';')[0]}; {_SEVERAL_PATHS}")
+            raise
         if unknown:
             name = unknown[0].partition("=")[0]
             if not name.startswith("-"):
-                self.error(f"unexpected argument {name!r}")
+                several = f"; {_SEVERAL_PATHS}" if self._has_several_paths(argv) else ""
+                self.error(f"unexpected argument {name!r}{several}")
             options = [text for action in self._actions for text in action.option_strings]
             known = _SYNONYMS.get(name)
             hint = f"did you mean {known}?" if known in options else nearest(name, options)
             hint = hint or "`--help` lists the options"
             self.error(f"unknown option {name!r}; {hint}")
         return found
+
+    def _has_several_paths(self, argv: Sequence[str]) -> bool:
+        """Return whether several operands exist as files, as if a shell had expanded a pattern."""
+        words = iter(argv)
+        paths = 0
+        for word in words:
+            action = self._option_string_actions.get(word)
+            if action is not None and action.nargs != 0:
+                next(words, None)  # its value
+            elif not word.startswith("-"):
+                paths += os.path.exists(word)
+        return paths > 1
 
     def _parse_command(self, commands: Commands, argv: Sequence[str]) -> argparse.Namespace:
         # argparse would pass the rest to the command's parser, but accept no options between its

@@ -259,7 +259,7 @@ The states are those of one log at two offsets, both end offsets (exclusive), li
 --to B` prints. Or they are those of PATH at --from and of OTHER at --to, by default at their ends.
 Both may be any logs, snapshots, directories of Delta tables, or running clusters. Rows of two
 sources are compared by name: of topics, and of ACLs by their content. The exit code is then 1 if
-the states differ.
+the states differ. That of an error is 2.
 
 --changes prints the changes that lead from the first state to the second instead, for
 `raftlog apply`. They leave out what cannot be chosen: ids, epochs, leaders, ISRs, directories.
@@ -282,7 +282,7 @@ raftlog diff cluster-a cluster-b --as terraform > changes.tf
 def add_diff(commands: Commands) -> None:
     """Add ``raftlog diff``."""
     command = commands.add_parser("diff", about=DIFF_ABOUT, examples=DIFF_EXAMPLES)
-    command.set_defaults(run=run_diff)
+    command.set_defaults(run=run_diff, exit_failed=2)  # 1: the states differ
     add_source(command)
     command.add_argument(
         "other", metavar="OTHER", nargs="?", help="log or snapshot with the second state"

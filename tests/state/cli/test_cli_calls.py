@@ -103,6 +103,30 @@ def test_a_misspelt_option_is_refused_with_the_nearest_name(argv: list[str], hin
 
 
 @pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (("cat", "n-1", "n-2"), "unexpected argument 'n-2'; several paths are one argument: "),
+        (("check", "n-1", "n-2", "n-3"), "unexpected argument 'n-2'; several paths are one "),
+        (("state", "n-1", "n-2", "topics"), "unknown kind 'n-2'; several paths are one argument: "),
+        (("log", "n-1", "n-2", "topic/t"), "unexpected argument 'topic/t'; several paths are one "),
+        (("diff", "n-1", "n-2", "n-3"), "unexpected argument 'n-3'; several paths are one "),
+        (("state", "n-1", "tpics"), "unknown kind 'tpics'; did you mean topics?"),
+        (("cat", "n-1", "--config", "n-2", "x"), "unexpected argument 'x'\n"),
+    ],
+)
+def test_the_paths_of_a_pattern_that_the_shell_has_expanded_are_answered_with_the_remedy(
+    argv: tuple[str, ...], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("n-1", "n-2", "n-3"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*argv)
+    assert (status, out) == (2, "")
+    assert reason in err
+    assert len(err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
     ("name", "nearest"),
     [("PARTITON_RECORD", "partition"), ("topics", "topic"), ("leaderchnge", "leaderchange")],
 )

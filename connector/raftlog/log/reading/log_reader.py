@@ -124,6 +124,9 @@ class LogReader(Closeable, abc.ABC):
     kind: LogKind
     source: SourceKind
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
     # --- properties -------------------------------------------------------------------------------
 
     @property
