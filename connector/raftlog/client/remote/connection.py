@@ -180,6 +180,7 @@ _NO_ADDRESS: Final = (ValueError, OverflowError)
 """Python's errors for an invalid host name or port, which nodes may report."""
 _HANDSHAKE_ERRORS: Final = (ssl.SSLError, ConnectionResetError, EOFError)
 """Errors of a TLS handshake that the other side broke off."""
+_CLOSED: Final = "connection closed by the node"
 REAUTHENTICATION_TIMEOUT_S: Final = 5.0
 REAUTHENTICATE_AFTER: Final = 0.85
 """Part of a session's lifetime after which the next request waits for a new authentication (Kafka:
@@ -487,7 +488,7 @@ class Connection(asyncio.Protocol):
                 path=str(self.address), reason=f"TLS: {exc.reason or type(exc).__name__}"
             )
             self._fail_all(denied)
-        self._fail("connection closed by the node" if exc is None else _error_text(exc))
+        self._fail(_CLOSED if exc is None else _error_text(exc))
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -607,6 +608,8 @@ def _fail_response(response: asyncio.Future[Any], error: Exception) -> None:
 def _error_text(error: BaseException) -> str:
     if isinstance(error, ConnectionRefusedError):  # asyncio: "Connect call failed (...)"
         return "connection refused"
+    if isinstance(error, ConnectionResetError):  # closed before it has read all bytes
+        return _CLOSED
     text = getattr(error, "strerror", None) or str(error)
     return text or type(error).__name__
 
