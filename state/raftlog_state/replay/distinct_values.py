@@ -74,33 +74,41 @@ def _bytes(codes: Int32s) -> memoryview:
 
 
 class StructRows:
-    """Columns of a struct, with a row for each version."""
+    """Columns of a struct, with a row for each version.
+
+    The numbers of a row are beside each other: versions are gathered in an order that is not that
+    of their rows, and so one line of the processor's cache has all numbers of a row.
+    """
 
     def __init__(self, kind: pa.StructType, columns: Sequence[Column]) -> None:
         """``columns`` are those of the fields, which may have other types than they."""
         self._kind = kind
-        self._columns: list[tuple[DistinctValues | None, Int32s]] = []
+        self._values: list[DistinctValues | None] = []
+        numbers: list[Any] = []
         for field, column in zip(kind, columns, strict=True):
             if isinstance(column, Coded):
                 values, codes = column
                 values = values if values.type == field.type else values.cast(field.type)
-                self._columns.append((DistinctValues(values), codes.astype(np.int32)))
+                self._values.append(DistinctValues(values))
+                numbers.append(codes)
             else:
-                self._columns.append((None, column.to_numpy()))
+                self._values.append(None)
+                numbers.append(column.to_numpy())
+        self._null_row = len(numbers[0])
+        self._numbers = np.empty((self._null_row + 1, len(numbers)), np.int32)
+        for ordinal, column in enumerate(numbers):
+            self._numbers[:-1, ordinal] = column
+        self._numbers[-1] = NULL
 
     def gather(self, rows: Int64s, is_null: Bools) -> pa.StructArray:
         """Return rows; a row of ``is_null`` is null, whatever its number."""
         count = len(rows)
-        valid = np.flatnonzero(~is_null)
-        if not len(valid):
+        if is_null.all():
             return pa.nulls(count, self._kind)
-        chosen, bitmap = rows[valid], _bitmap(~is_null)
+        bitmap = _bitmap(~is_null)
+        chosen = self._numbers.take(np.where(is_null, self._null_row, rows), axis=0).T.copy()
         children = []
-        for field, (values, numbers) in zip(self._kind, self._columns, strict=True):
-            own = numbers[chosen]
-            if bitmap is not None:
-                own, found = np.full(count, NULL, np.int32), own
-                own[valid] = found
+        for field, values, own in zip(self._kind, self._values, chosen, strict=True):
             if values is None:
                 column = pa.Array.from_buffers(pa.int32(), count, [bitmap, pa.py_buffer(own)])
                 column = column if column.type == field.type else column.cast(field.type)

@@ -77,6 +77,7 @@ TOPIC_RECORDS: Final = (
 _STATE: Final = -1
 """Position of a version that was in the state."""
 _KEY_SHIFT: Final = 32
+_KEY_MASK: Final = (1 << _KEY_SHIFT) - 1
 _INT_MAX: Final = 2**31 - 1
 
 
@@ -266,6 +267,7 @@ class _Events:
         self.is_first = is_first(self.keys)
         self.is_whole = self.order < whole_count
         self._last_whole = last_set(self.is_whole)
+        self._whole = self.order[self._last_whole]
         self.is_deleted = self.order >= len(keys) - deleted_count
         self.whole_count = whole_count
 
@@ -280,10 +282,10 @@ class _Events:
 
         ``values`` are those of all events but the last ones.
         """
-        last = self._last_whole
+        last = self._whole
         if has_value[self.whole_count :].any():
-            last = last_set(self.is_whole | self.sorted(has_value))
-        found: Int64s = values[self.order[last]]
+            last = self.order[last_set(self.is_whole | self.sorted(has_value))]
+        found: Int64s = values[last]
         return found
 
     def incremented(self, base: Int64s, is_increment: Bools) -> Int64s:
@@ -292,8 +294,7 @@ class _Events:
         ``base`` has the values of whole events; ``is_increment`` is sorted.
         """
         counts = np.cumsum(is_increment)
-        last = self._last_whole
-        found: Int64s = base[self.order[last]] + counts - counts[last]
+        found: Int64s = base[self._whole] + counts - counts[self._last_whole]
         require(is_plain=np.all(found <= _INT_MAX))
         return found
 
@@ -335,7 +336,9 @@ def sorted_order(keys: Int64s, positions: Int64s) -> Int64s:
     width = int(positions.max()) - lowest + 1
     if int(keys.max()) >= 2**62 // width:
         return np.lexsort((positions, keys))
-    return np.argsort(keys * width + (positions - lowest))
+    combined = keys * width
+    combined += positions
+    return np.argsort(combined)
 
 
 def last_set(is_set: Bools) -> Int64s:
@@ -439,16 +442,13 @@ class _PartitionEvents:
         self._ids = topics.ids
         self._whole_count = len(touched) + len(created.rows)
 
-        removed = np.flatnonzero(topics.is_removed(of_topics))
-        keys = _key(of_topics[removed], partition_ids[removed])
-        removed = removed[np.unique(keys, return_index=True)[1]]
+        keys = _key(of_topics, partition_ids)
+        removed = np.unique(keys[topics.is_removed(of_topics)])
+        removed_topics, removed_ids = removed >> _KEY_SHIFT, removed & _KEY_MASK
         sources = np.concatenate([given.row_count + stored.numbers, rows])
         self._kept = (of_topics, partition_ids, sources)
-        self._removals = (
-            *(of_topics[removed], partition_ids[removed]),
-            topics.removed[of_topics[removed]],
-        )
-        keys, positions = _key(of_topics, partition_ids), _positions(sources, given)
+        self._removals = (removed_topics, removed_ids, topics.removed[removed_topics])
+        positions = _positions(sources, given)
         of_whole = slice(self._whole_count)
         clears = _clears(cleared.rows, cleared_topics, keys[of_whole], positions[of_whole])
         self._sort(given, clears)
