@@ -1,8 +1,8 @@
 """CPU time of 10,000 micro-batches into local tables, without Spark, as fast as they are appended.
 
 A cluster of constant size: each batch changes three of its partitions. The thread that appends is
-measured, which does not wait for upkeep; and the process, upkeep included. Memory, files and the
-entries of Delta's log are those at the end.
+measured, which does not wait for upkeep; and the process, upkeep included. Memory, the files of
+each table, and those of Delta's log with its checkpoints, are those at the end.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from raftlog_state.records import (
     encode,
 )
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
-from raftlog_state.tables.schema import CHANGES_TABLE
+from raftlog_state.tables.schema import STORED_TABLES, StoredTable
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
 BATCHES = 10_000
-PART = 500
-"""Batches at the beginning and at the end that are compared."""
+PART = 200
+"""Batches at the beginning, after as many to warm up, and at the end that are compared."""
 TOPICS = 100
 PARTITIONS = range(3)
 
@@ -122,8 +122,9 @@ def measure(directory: Path, batch_count: int) -> Iterator[Row]:
     )
     while follower.append_next() is not None:
         pass
+    follow(cluster, follower, PART)
     first = follow(cluster, follower, PART)
-    follow(cluster, follower, batch_count - 2 * PART)
+    follow(cluster, follower, batch_count - 3 * PART)
     last = follow(cluster, follower, PART)
     follower.close()
     after = f"the first {PART}"
@@ -132,15 +133,22 @@ def measure(directory: Path, batch_count: int) -> Iterator[Row]:
         yield row(what, last.quantile(share), "ms CPU", first.quantile(share), after)
     yield row("the same, upkeep included, mean", last.process_ms, "ms CPU", first.process_ms, after)
     yield row("memory", last.memory_mib, "MiB", first.memory_mib, f"after {after}")
-    table = directory / "tables" / CHANGES_TABLE.name
-    live = DeltaRsStore(place).size(CHANGES_TABLE).file_count
-    stored = len(list(table.glob("*.parquet")))
-    yield row(
-        "files of changes, those of the newest version", live, "files", stored, "in the directory"
-    )
-    entries = [path.stat().st_size for path in (table / "_delta_log").iterdir()]
-    yield row("entries of the log of changes", len(entries), "entries")
-    yield row("the same", sum(entries) / 2**20, "MiB")
+    for table in STORED_TABLES.values():
+        yield from sizes(table, DeltaRsStore(place), directory / "tables" / table.name)
+
+
+def sizes(table: StoredTable, store: DeltaRsStore, path: Path) -> Iterator[Row]:
+    """Yield the figures of a table: its files, and those of Delta's log."""
+    live = store.size(table)
+    stored = len(list(path.glob("**/part-*.parquet")))
+    where = "in the directory"
+    yield row(f"files of {table.name}, newest version", live.file_count, "files", stored, where)
+    yield row(f"the same of {table.name}", live.byte_count / 2**20, "MiB")
+    entries = [path.stat().st_size for path in (path / "_delta_log").iterdir()]
+    checkpoints = len(list((path / "_delta_log").glob("*.checkpoint*.parquet")))
+    title = f"files of the log of {table.name}, checkpoints"
+    yield row(title, checkpoints, "files", len(entries), "of all")
+    yield row(f"the same of {table.name}, all", sum(entries) / 2**20, "MiB")
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ LATEST: Final = "state/raftlog_state/tables/latest.py"
 WRITES: Final = "tests/state/tables/test_writer.py"
 GROUP: Final = "state/raftlog_state/tables/group_writer.py"
 GROUPS: Final = "tests/state/tables/test_group_writer.py"
+TAILS: Final = "state/raftlog_state/tables/tails.py"
 CHANGE_OF_OWNER: Final = (
     "test_an_owner_that_is_stopped_while_the_cluster_changes_hands_leaves_no_records"
 )
@@ -39,10 +40,24 @@ TABLES_WRITER_PLANTS: Final = (
     ),
     Plant(
         bug="a merge reads all unmerged changes at a time",
-        path=ROWS,
-        old="ends[max(0, count - 1)]",
-        new="ends[-1]",
+        path=TAILS,
+        old="            count = max(1, count)\n",
+        new="            count = len(rest)\n",
         tests=(f"{WRITES}::test_changes_in_memory_are_bounded_while_merges_fail",),
+    ),
+    Plant(
+        bug="a restart reads all unmerged changes at a time",
+        path=TAILS,
+        old="    if len(windows) == 1:\n",
+        new="    if windows:\n",
+        tests=(f"{WRITES}::test_a_restart_reads_unmerged_changes_in_windows",),
+    ),
+    Plant(
+        bug="the append before a window is read with it",
+        path=TAILS,
+        old="has_fences=after == before",
+        new="has_fences=True",
+        tests=(f"{WRITES}::test_a_restart_reads_unmerged_changes_in_windows",),
     ),
     Plant(
         bug="changes before a large batch are not merged",

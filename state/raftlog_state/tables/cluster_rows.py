@@ -20,12 +20,11 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
@@ -51,7 +50,6 @@ from .schema import (
     CHANGES_TABLE,
     CLUSTER_ID,
     LOG_TABLE,
-    PROGRESS,
     PROGRESS_OP,
     STATE_TABLE,
     STORED_TABLES,
@@ -61,13 +59,10 @@ from .stored_rows import (
     StateParts,
     read_state,
     read_states,
-    rows_by,
-    split_state,
     stored_rows,
 )
 from .stores.protocol import (
     COMPACT_BYTES,
-    AnyOf,
     Condition,
     Rows,
     TableStore,
@@ -75,12 +70,11 @@ from .stores.protocol import (
     Where,
     rows_where,
 )
-from .unmerged import StoredChanges, Tail, Unmerged
+from .tails import TailFold, TailRange, read_tails
+from .unmerged import StoredChanges, Tail, Unmerged, UnmergedPart
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
-OFFSETS_READ: Final = 50_000
-"""Offsets whose changes a merge reads at a time, if no append has more."""
 RECORD_IDENTITY: Final = ("offset", "snapshot_position", "leader_epoch")
 _OFFSET_BITS: Final = 44
 """A version of a transaction has 63 bits: the incarnation, then an offset."""
@@ -149,10 +143,10 @@ class ClusterRows:
         check_layout(self.store)
         cluster_id = cluster_in(self.store, cluster_id)
         named = Progress(cluster_id=cluster_id, log_cluster_id=log_cluster_id)
-        cache = self._cache(named, *self._rows_of(named), None)
+        cache = self._cache(*self._rows_of(named), None)
         if cache.progress.group is not None:
             versions = self.ends().versions
-            cache = self._cache(named, *self._rows_of(named), versions)
+            cache = self._cache(*self._rows_of(named), versions)
         cache.log_ahead = self.log_ahead(cache.progress)
         return cache
 
@@ -167,12 +161,11 @@ class ClusterRows:
         states = read_states(self.store, cluster_ids)
         names = [Progress(cluster_id=name, log_cluster_id=name) for name in cluster_ids]
         bases = [progress_of(states[str(named.cluster_id)].others) or named for named in names]
-        tails = rows_by(self._later_changes(bases))
-        no_tail = CHANGES_TABLE.no_rows
+        folds = self._folds(bases)
         found: dict[str, ClusterCache | TablesError] = {}
-        for name, named in zip(cluster_ids, names, strict=True):
+        for name, fold in zip(cluster_ids, folds, strict=True):
             try:
-                found[name] = self._cache(named, states[name], tails.get(name, no_tail), versions)
+                found[name] = self._cache(states[name], fold, versions)
             except ConcurrentWriterError:
                 raise
             except TablesError as error:
@@ -207,20 +200,21 @@ class ClusterRows:
                 versions[group] = max(version, versions.get(group, version))
         return Ends({name: end for name, end in newest.items() if name is not None}, versions)
 
-    def _cache(
-        self, named: Progress, state: StateParts, tail: pa.Table, versions: Versions | None
-    ) -> ClusterCache:
+    def _cache(self, state: StateParts, tail: TailFold, versions: Versions | None) -> ClusterCache:
         """Return the cache of a cluster's rows; None for ``versions``: they have not been read."""
-        base = progress_of(state.others) or named
-        tail = self._valid_tail(base, tail, versions)
-        later = state_rows(tail)
-        progress = progress_of(later) or base
-        self._check_tail(base, tail)
+        base, progress = tail.base, tail.progress
+        self._complete_truncation(tail, versions)
+        if tail.missing_offset is not None:
+            raise TablesError(
+                place=self.place,
+                reason=f"table changes lacks the append from offset {tail.missing_offset} on",
+                remedy="create new tables at another location from the log",
+            )
         rows = stored_rows(
             StateParts(
                 *(
-                    overlay(without_reverted(part, base), changed)
-                    for part, changed in zip(state, split_state(later), strict=True)
+                    overlay(without_reverted(part, base), later)
+                    for part, later in zip(state, tail.later, strict=True)
                 )
             )
         )
@@ -231,7 +225,7 @@ class ClusterRows:
                 decode=self._decode,
             ),
             origins=RowOrigins(rows),
-            unmerged=Unmerged(tail, base_offset=base.offset, end_offset=progress.offset),
+            unmerged=Unmerged(tail.unmerged, base_offset=base.offset, end_offset=progress.offset),
             log_ahead=LOG_TABLE.no_rows.select(RECORD_IDENTITY),
             versions={} if versions is None else versions,
         )
@@ -249,46 +243,33 @@ class ClusterRows:
         empty = table.no_rows
         return empty if columns is None else empty.select(list(columns))
 
-    def _rows_of(self, named: Progress) -> tuple[StateParts, pa.Table]:
+    def _rows_of(self, named: Progress) -> tuple[StateParts, TailFold]:
         """Return the rows of a cluster in ``state``, and the changes after their progress."""
         state = read_state(self.store, named.cluster_id)
-        return state, self._later_changes([progress_of(state.others) or named])
+        [tail] = self._folds([progress_of(state.others) or named])
+        return state, tail
 
-    def _later_changes(self, bases: Sequence[Progress]) -> pa.Table:
-        """Return the changes of clusters that ``state`` does not include."""
-        any_of = tuple(one for base in bases if base.cluster_id is not None for one in _tail(base))
-        if not any_of or not self.store.exists(CHANGES_TABLE):
-            return CHANGES_TABLE.no_rows
-        return self.store.read(CHANGES_TABLE, any_of=any_of)
+    def _folds(self, bases: Sequence[Progress]) -> list[TailFold]:
+        """Return the changes of clusters that ``state`` does not include, folded."""
+        folds = {base.cluster_id: TailFold(base) for base in bases}
+        ranges = [
+            TailRange(base.cluster_id, base.offset, None, has_fences=True)
+            for base in bases
+            if base.cluster_id is not None
+        ]
+        for is_only, window in read_tails(self.store, ranges):
+            for name, rows in window.items():
+                folds[name].add(rows, is_only=is_only)
+        return [*folds.values()]
 
-    def _valid_tail(self, base: Progress, tail: pa.Table, versions: Versions | None) -> pa.Table:
-        """Return the changes after the progress of ``state``; complete a truncation to it."""
-        valid = without_reverted(tail, base)
-        is_fenced = (pc.max(valid["incarnation"]).as_py() or 0) >= base.incarnation
-        is_complete = is_fenced and valid.num_rows == tail.num_rows
+    def _complete_truncation(self, tail: TailFold, versions: Versions | None) -> None:
+        """Complete a truncation to the progress of ``state`` if it was interrupted."""
+        base = tail.base
         are_versions_known = base.group is None or versions is not None
-        if base.truncated_to is not None and not is_complete and are_versions_known:
+        if base.truncated_to is not None and not tail.is_complete and are_versions_known:
             self.complete_truncation(
-                base, {} if versions is None else versions, is_fenced=is_fenced
+                base, {} if versions is None else versions, is_fenced=tail.is_fenced
             )
-        is_later: Condition = ("visible_offset", ">", base.offset)
-        is_fence: Condition = ("incarnation", ">", base.incarnation)
-        return rows_where(valid, any_of=((is_later,), (is_fence,)))
-
-    def _check_tail(self, base: Progress, tail: pa.Table) -> None:
-        """Check that the appends after the progress of ``state`` follow each other."""
-        order = [(name, "ascending") for name in ("offset", "incarnation")]
-        columns = tail.select(["offset", "incarnation", "entity", "after"])
-        appends = rows_where(columns, IS_PROGRESS).sort_by(order)
-        next_offset = base.next_offset
-        for append in appends.to_pylist():
-            if append["after"][PROGRESS]["from_offset"] != next_offset:
-                raise TablesError(
-                    place=self.place,
-                    reason=f"table changes lacks the append from offset {next_offset} on",
-                    remedy="create new tables at another location from the log",
-                )
-            next_offset = append["offset"] + 1
 
     def log_ahead(self, progress: Progress) -> pa.Table:
         """Return the identities of the records in ``log`` that a crash kept from ``changes``.
@@ -357,17 +338,21 @@ class ClusterRows:
         if all(tail.is_empty for tail in tails.values()):
             return
         self._check_incarnations([tail.end for tail in tails.values()])
-        for rows in self._state_of(tails.values()):
+        for rows in self._state_of(tails):
             self.store.merge(rows)
             self.step(STATE_TABLE.name)
 
-    def _state_of(self, tails: Iterable[Tail]) -> Iterator[Rows]:
+    def _state_of(self, tails: Mapping[str, Tail]) -> Iterator[Rows]:
         """Yield the rows of ``state`` for the unmerged changes of clusters, of one merge each.
 
         A merge has each key once, so the changes before and after slices are merges of their own.
+        After a restart, the first changes of many clusters may have to be read: together.
         """
+        yield from self._stored_state(
+            {name: tail for name, tail in tails.items() if isinstance(_first(tail), StoredChanges)}
+        )
         small: list[pa.Table] = []
-        for tail in tails:
+        for name, tail in tails.items():
             tables: list[pa.Table] = []
             for part in tail.parts:
                 if isinstance(part, pa.Table):
@@ -377,32 +362,22 @@ class ClusterRows:
                 tables = []
                 if isinstance(part, ChangeSlices):
                     yield part.state()
-                else:
-                    for changes in self._stored_changes(part, tail.end):
-                        yield from _state_of_tables([changes])
+                elif part is not _first(tail):
+                    yield from self._stored_state({name: Tail(tail.end, (part,))})
             small += tables
         yield from _state_of_tables(small)
 
-    def _stored_changes(self, part: StoredChanges, end: Progress) -> Iterator[pa.Table]:
-        """Yield changes of a cluster that are in ``changes`` only, of whole appends.
-
-        In memory are those of ``OFFSETS_READ`` offsets, or of one append.
-        """
-        version = self.store.version(CHANGES_TABLE)
-        within = _between(end, part.after_offset, part.last_offset)
-        columns = ("visible_offset",)
-        appends = self.store.read(
-            CHANGES_TABLE, (IS_PROGRESS,), columns, any_of=within, version=version
-        )
-        after_offset = part.after_offset
-        ends = np.unique(appends["visible_offset"].to_numpy())
-        while len(ends := ends[ends > after_offset]):
-            count = int(np.searchsorted(ends, after_offset + OFFSETS_READ, side="right"))
-            last_offset = int(ends[max(0, count - 1)])
-            within = _between(end, after_offset, last_offset)
-            rows = self.store.read(CHANGES_TABLE, any_of=within, version=version)
-            yield without_reverted(rows, end)
-            after_offset = last_offset
+    def _stored_state(self, tails: Mapping[str, Tail]) -> Iterator[pa.Table]:
+        """Yield the rows of ``state`` for first parts of tails, which are in ``changes`` only."""
+        ranges = [
+            TailRange(name, part.after_offset, part.last_offset, has_fences=True)
+            for name, tail in tails.items()
+            if isinstance(part := _first(tail), StoredChanges)
+        ]
+        for _, window in read_tails(self.store, ranges):
+            yield from _state_of_tables(
+                [without_reverted(rows, tails[name].end) for name, rows in window.items()]
+            )
 
     def merge_rows(self, end: Progress, rows: Rows) -> None:
         """Merge rows of a cluster, with their progress, into ``state``."""
@@ -578,6 +553,10 @@ def group_transaction_of(table: StoredTable, group: str, version: int) -> Transa
     return Transaction(app_id=f"raftlog-group-{table.name}-{group}", version=version)
 
 
+def _first(tail: Tail) -> UnmergedPart | None:
+    return tail.parts[0] if tail.parts else None
+
+
 def _state_of_tables(tables: Sequence[pa.Table]) -> Iterator[pa.Table]:
     parts = [table for table in tables if table.num_rows]
     if parts:
@@ -608,25 +587,6 @@ def _is_valid(progress: Progress, base: Progress) -> bool:
 def _from(base: Progress) -> Where:
     """Return the conditions of the changes of a cluster from its progress in ``state`` on."""
     return (_of_cluster(str(base.cluster_id)), ("visible_offset", ">=", base.offset))
-
-
-def _tail(base: Progress) -> AnyOf:
-    """Return the conditions of the changes of a cluster that ``state`` does not include.
-
-    Fences may be at the end of ``state``, where all rows of a snapshot may be, too.
-    """
-    of_cluster = _of_cluster(str(base.cluster_id))
-    return (
-        (of_cluster, ("visible_offset", ">", base.offset)),
-        (of_cluster, ("visible_offset", "=", base.offset), IS_PROGRESS),
-    )
-
-
-def _between(progress: Progress, after_offset: int, last_offset: int) -> AnyOf:
-    """Return the conditions of the changes of a cluster in a part of its tail."""
-    is_within: Condition = ("visible_offset", "<=", last_offset)
-    start = replace(progress, offset=after_offset)
-    return tuple((*where, is_within) for where in _tail(start))
 
 
 def _ahead(end: Progress) -> Where:

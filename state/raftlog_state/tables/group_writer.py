@@ -192,8 +192,6 @@ class GroupWriter:
                 kept = self._unmerged.get(name)
                 if kept is not None:
                     kept.end_merge(tail, is_merged=is_merged)
-                    if not kept.row_count and name not in self._caches:
-                        del self._unmerged[name]
 
     def rows_on(self, store: TableStore) -> ClusterRows:
         """Return the rows of the tables in another store of the same place."""
@@ -425,8 +423,18 @@ class GroupWriter:
         return None
 
     def _begin_merge(self) -> dict[str, Tail]:
+        """Return the tails that are not empty; forget those of clusters whose state was dropped."""
         self._ready()
-        return {name: one.begin_merge(self._ends[name]) for name, one in self._unmerged.items()}
+        self._unmerged = {
+            name: one
+            for name, one in self._unmerged.items()
+            if one.row_count or name in self._caches
+        }
+        return {
+            name: one.begin_merge(self._ends[name])
+            for name, one in self._unmerged.items()
+            if one.row_count
+        }
 
     # --- owners -----------------------------------------------------------------------------------
 

@@ -58,10 +58,10 @@ class Tail(NamedTuple):
 class Unmerged:
     """Changes of a cluster after ``base_offset``, up to which ``state`` includes all."""
 
-    def __init__(self, rows: pa.Table, *, base_offset: int, end_offset: int) -> None:
+    def __init__(self, changes: UnmergedPart, *, base_offset: int, end_offset: int) -> None:
         self.base_offset = base_offset
         self._end_offset = end_offset
-        self._parts: list[UnmergedPart] = [rows]
+        self._parts: list[UnmergedPart] = [changes]
         self._merging_count = 0
         self._merging_offset = base_offset
 

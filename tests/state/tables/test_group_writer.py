@@ -30,6 +30,7 @@ from raftlog_state.errors import (
     OffsetGapError,
     TablesError,
 )
+from raftlog_state.tables import tails as tails_module
 from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.group_writer import GroupWriter
 from raftlog_state.tables.progress import Progress
@@ -541,6 +542,45 @@ class CountingStore(MemoryStore):
     ) -> pa.Table:
         self.read_count += table is STATE_TABLE and columns is not None
         return super().read(table, where, columns, any_of=any_of, version=version)
+
+
+def test_a_merge_is_of_the_clusters_that_have_changes(history: History) -> None:
+    """Also if states are dropped: a group may have hundreds of clusters, of which a few change."""
+    tables = filled(history, dict.fromkeys(CLUSTERS, 40))
+    group = group_of(tables, cached_rows_max=1)
+    assert group.begin_merge() == {}
+    for end, name in ((50, CLUSTERS[0]), (60, CLUSTERS[1]), (70, CLUSTERS[0])):
+        assert group.apply({name: history.range(group.progress(name).next_offset, end)}).appended
+        tails = group.begin_merge()
+        assert tails.keys() == {name}
+        group.rows_on(MemoryStore(tables)).merge(tails)
+        group.end_merge(tails)
+        assert group.unmerged_row_count() == 0
+        assert group.begin_merge() == {}
+    group_of(tables, "two", take_over=True).apply({CLUSTERS[2]: history.range(40, 60)})
+    check(tables, history, dict(zip(CLUSTERS, (70, 60, 60), strict=True)))
+
+
+@pytest.mark.parametrize("offsets_read", [10, 1_000])
+def test_a_restart_reads_the_unmerged_changes_of_all_clusters_in_windows(
+    history: History, offsets_read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails_module, "OFFSETS_READ", offsets_read)
+    tables = filled(history, dict.fromkeys(CLUSTERS, 8))
+    group = group_of(tables)
+    for end in range(12, 60, 4):
+        for name in CLUSTERS:
+            group.apply({name: history.range(group.progress(name).next_offset, end)})
+    second = group_of(tables)
+    end = group.progress(CLUSTERS[0]).next_offset
+    second.apply({name: history.range(end, 70) for name in CLUSTERS})
+    merge_count = len([commit for commit in tables.commits if commit.operation == "merge"])
+    second.forget()
+    second.apply({name: history.range(70, END) for name in CLUSTERS})
+    second.merge_state()
+    merges = [commit for commit in tables.commits[merge_count:] if commit.operation == "merge"]
+    assert len(merges) > 10 if offsets_read == 10 else len(merges) == 1
+    check(tables, history, dict.fromkeys(CLUSTERS, END))
 
 
 def test_the_states_that_are_kept_have_a_limit(history: History) -> None:

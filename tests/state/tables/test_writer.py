@@ -34,10 +34,11 @@ from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesEr
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.loader.payload import Payload
-from raftlog_state.tables import cluster_rows
+from raftlog_state.tables import tails as cluster_tails
 from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.cluster_rows import ClusterRows
-from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
+from raftlog_state.tables.stores.protocol import AnyOf, Where
 from raftlog_state.tables.unmerged import SMALL_PARTS_MAX, UNMERGED_ROWS_MAX, Tail
 from raftlog_state.tables.writer import Writer
 
@@ -112,7 +113,7 @@ def test_changes_in_memory_are_bounded_while_merges_fail(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next merge reads the others from ``changes``, some appends at a time."""
-    monkeypatch.setattr(cluster_rows, "OFFSETS_READ", 20)
+    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 20)
     tables, are_failing = MemoryTables(), True
 
     def fail(operation: str, table: str) -> None:
@@ -147,6 +148,76 @@ def test_changes_in_memory_are_bounded_while_merges_fail(
     writer.merge_state()
     assert contents(tables) == history.contents(END)
     assert second_count(tables) == 0
+
+
+class ReadsCounted(MemoryStore):
+    """Store that counts the rows of each read of ``changes`` with all of their columns."""
+
+    def __init__(self, tables: MemoryTables) -> None:
+        super().__init__(tables)
+        self.row_counts: list[int] = []
+
+    def read(
+        self,
+        table: StoredTable,
+        where: Where = (),
+        columns: tuple[str, ...] | None = None,
+        *,
+        any_of: AnyOf = (),
+        version: int | None = None,
+    ) -> pa.Table:
+        found = super().read(table, where, columns, any_of=any_of, version=version)
+        if table == CHANGES_TABLE and columns is None:
+            self.row_counts.append(found.num_rows)
+        return found
+
+
+@pytest.mark.parametrize("merged_to", [0, 40])
+def test_a_restart_reads_unmerged_changes_in_windows(
+    history: History, merged_to: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after days in which merges failed. A later merge reads them in windows, too."""
+    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 10)
+    tables = MemoryTables()
+    writer = writer_of(tables)
+    largest = 0
+    for end in range(4, END + 1, 4):
+        before = writer.unmerged_row_count()
+        writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
+        largest = max(largest, writer.unmerged_row_count() - before)
+        if end == merged_to:
+            writer.merge_state()
+    store = ReadsCounted(tables)
+    second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
+    assert second.progress() == writer.progress()
+    assert second.epochs() == writer.epochs()
+    assert second.unmerged_row_count() == writer.unmerged_row_count()
+    # The progress row of the merge is read, too: it could be a fence.
+    assert sum(store.row_counts) == writer.unmerged_row_count() + (merged_to > 0)
+    assert len(store.row_counts) > 5
+    # Of four offsets an append has at least one.
+    assert max(store.row_counts) <= 3 * largest
+    tails = second.begin_merge()
+    assert rows_in_memory(tails.values()) == 0
+    second.end_merge(tails, is_merged=False)
+    second.apply(history.range(END, END + 30), CLUSTER)
+    store.row_counts.clear()
+    second.merge_state()
+    assert max(store.row_counts) <= 3 * largest
+    assert second.unmerged_row_count() == second_count(tables) == 0
+    assert contents(tables) == history.contents(END + 30)
+
+
+def test_a_few_unmerged_changes_are_read_together_at_a_restart_and_kept(history: History) -> None:
+    tables = history.written(60)
+    store = ReadsCounted(tables)
+    second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
+    assert store.row_counts == []
+    count = second.unmerged_row_count()
+    assert store.row_counts == [count]
+    second.merge_state()
+    assert store.row_counts == [count]
+    history.check(read_view(tables))
 
 
 def test_appends_during_a_merge_are_bounded_in_memory_and_not_part_of_it(
@@ -807,7 +878,7 @@ def test_crashes_between_any_commits_lose_and_repeat_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two processes take turns, each with its own cache of the tables, and merges beside it."""
-    monkeypatch.setattr(cluster_rows, "OFFSETS_READ", 15)
+    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 15)
     expected = history.contents(end_offset)
     crash_count = 0
     for seed in seeds:
