@@ -62,7 +62,7 @@ CONTROLLER_API_PLANTS: Final = (
     Plant(
         bug="controller node: a large response is encoded on the event loop",
         path="connector/raftlog/node/apis/client_apis.py",
-        old="await self._in_executor(write) if handler.is_large else write()",
+        old="await self._in_executor(request, write) if handler.is_large else write()",
         new="write()",
         tests=(STEPS,),
     ),

@@ -458,7 +458,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a large batch is decoded on the event loop",
         path=f"{APIS}/produce.py",
-        old="        reading = asyncio.get_running_loop().run_in_executor(cache.executor, read)\n"
+        old="        reading = asyncio.get_running_loop()"
+        ".run_in_executor(cache.executor, request.timed(read))\n"
         "        reading.add_done_callback(self._has_read)\n        return None\n",
         new="        return read()\n",
         tests=(MEMORY,),

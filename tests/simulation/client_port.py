@@ -1,6 +1,6 @@
 """Listener for clients of a simulated node: connections and request handlers of the product.
 
-What the product's ``Server`` adds are sockets and quotas.
+What the product's ``Server`` adds are sockets and limits of connections.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from raftlog.limits import MIB, WIRE_FRAME_BYTES_MAX
 from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.apis.client_apis import ClientApis
+from raftlog.node.client_quotas import ClientQuota, QuotaTable, QuotaType
 from raftlog.node.connection import Connection, FlushQueue, TransferDeadline
 from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.raft_node import RaftNode
@@ -28,6 +29,7 @@ CLIENT: Final = Principal(
     listener=Listener.CLIENTS,
     rights=Rights.DESCRIBE | Rights.READ | Rights.APPEND,
 )
+ANY_CLIENT: Final = (("client-id", None),)
 STALLED_S: Final = 30
 BYTES_PER_SECOND_MIN: Final = 4096
 
@@ -41,7 +43,11 @@ class ClientPort:
         self._node_id = node_id
         self._cluster = cluster
         self._loop: Final = loop
-        self._apis: Final = ClientApis(raft_node, is_one_socket=True)
+        self._raft_node: Final = raft_node
+        rate = cluster.client_byte_rate
+        quotas = () if rate is None else (ClientQuota(ANY_CLIENT, QuotaType.PRODUCE, rate),)
+        limits = QuotaTable(quotas)
+        self._apis: Final = ClientApis(raft_node, is_one_socket=True, quota_limits=lambda: limits)
         self._memory: Final = MemoryPool(64 * MIB)
         self._flush_queue: Final = FlushQueue(self._loop)
 
@@ -58,7 +64,7 @@ class ClientPort:
                 where=where,
                 authenticate=lambda _: CLIENT,
                 handle=self._handle,
-                closed=lambda _: None,
+                closed=self._closed,
                 log_event=self._log_event,
                 apis=self._apis.served,
                 frame_bytes_max=lambda _: WIRE_FRAME_BYTES_MAX,
@@ -68,6 +74,13 @@ class ClientPort:
                 flush_queue=self._flush_queue,
             )
         )
+
+    def _closed(self, connection: Connection) -> None:
+        throttled = self._apis.quotas.throttled_requests
+        for _ in range(throttled.total()):
+            self._cluster.count("throttled")
+        throttled.clear()
+        self._raft_node.throttled.remove(connection)
 
     def _log_event(self, what: str, where: str, reason: str) -> None:
         raise AssertionError(f"node {self._node_id} ends {where}: {what}: {reason}")

@@ -79,6 +79,7 @@ class Cluster:
         has_controllers: bool = False,
         has_old_versions: bool = False,
         has_clients: bool = False,
+        client_byte_rate: float | None = None,
     ) -> None:
         self.world = world
         self.has_old_versions = has_old_versions
@@ -87,6 +88,7 @@ class Cluster:
         self.counted = Counted()
         self.network = Network(world)
         self.has_clients = has_clients
+        self.client_byte_rate = client_byte_rate
         self.peers = Peers(world, self.network)
         self.witness = Witness()
         self.replayed = ReplayedLog(self)

@@ -126,6 +126,8 @@ class Plan:
     """Whether nodes have older versions of Kafka's requests, each its own."""
     client_user_counts: tuple[int, ...] = ()
     """Number of users of each handle of the product's client."""
+    client_byte_rate: float | None = None
+    """Quota of the bytes that each handle produces per second, on each node."""
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:

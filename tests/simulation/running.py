@@ -97,6 +97,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
         has_controllers=plan.has_controllers,
         has_old_versions=plan.has_old_versions,
         has_clients=bool(plan.client_user_counts),
+        client_byte_rate=plan.client_byte_rate,
     )
     failure = None
     try:

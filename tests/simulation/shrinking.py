@@ -63,6 +63,7 @@ _CALM: dict[str, Any] = {
     "has_counters": False,
     "has_old_versions": False,
     "client_user_counts": (),
+    "client_byte_rate": None,
     "user_count": 1,
     "observer_count": 0,
     "is_dynamic": False,

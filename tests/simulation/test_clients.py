@@ -40,6 +40,14 @@ def test_appends_of_the_products_client_keep_their_promises_under_faults() -> No
     assert result.counts["request PRODUCE"] > result.counts["result of a client: done"] / 5
 
 
+def test_throttled_appends_keep_their_promises_under_faults() -> None:
+    plan = replace(plan_of(SEED), client_byte_rate=20.0)
+    result = run_seed(SEED, plan=plan)
+    assert result.failure is None
+    assert result.counts["throttled"] > 5
+    assert result.counts["result of a client: done"] > 5
+
+
 def appended(base_offset: int) -> Operation:
     operation = Operation(Kind.PLAIN, (b"value",), 0, None, Outcome.DONE)
     operation.base_offset, operation.end_offset = base_offset, base_offset + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
@@ -33,7 +34,7 @@ from raftlog.wire import (
     latest_schemas,
 )
 from raftlog.wire.errors import MalformedMessageError, UnsupportedFieldError
-from raftlog.wire.log_identity import milliseconds
+from raftlog.wire.log_identity import duration, milliseconds
 
 VERSIONS: Final = range(3, 14)
 _NUMBERS: Final = (0, -1, 1, 2**31 - 1, -(2**31))
@@ -140,8 +141,12 @@ def test_responses_have_the_bytes_of_kios_classes(version: int, seed: int) -> No
     batches = [batch for topic in request.topics for batch in topic.batches]
     results = [random_result(rng, one.partition) for one in batches]
     endpoints = [LeaderEndpoint(at, f"node{at}.example", 9092) for at in range(rng.randrange(3))]
-    expected = encode(as_kio(request, results, endpoints), version)
-    assert encode_produce_response(version, request, results, endpoints) == expected
+    throttle_ms = rng.choice((0, 1, 2**31 - 1))
+    kio = replace(as_kio(request, results, endpoints), throttle_time=duration(throttle_ms))
+    found = encode_produce_response(
+        version, request, results, endpoints, throttle_time_ms=throttle_ms
+    )
+    assert found == encode(kio, version)
 
 
 @given(st.sampled_from(VERSIONS), st.integers(0, 2**64))

@@ -189,8 +189,13 @@ class Principal:
         return bool(self.rights & (Rights.ADMIN | Rights.VOTE))
 
     @property
+    def kafka_name(self) -> str:
+        """Return its name as Kafka's ACLs and quotas have it."""
+        return KAFKA_ANONYMOUS if self.name == ANONYMOUS else self.name
+
+    @property
     def _acl_name(self) -> str:
-        return f"User:{KAFKA_ANONYMOUS if self.name == ANONYMOUS else self.name}"
+        return f"User:{self.kafka_name}"
 
     @property
     def is_node(self) -> bool:

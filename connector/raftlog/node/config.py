@@ -53,6 +53,14 @@ admin = ["operator"]
 "jobs-etl" = ["nightly-*"]              # in addition; `admin`: any id. At most this many ids per
                                         # principal: [access] commit_names_max = 1000
 
+# [[quotas]]                            # of clients, as in Kafka: the most specific one applies.
+# user = "jobs-etl"                     # "*": every user that has no quota of its own
+# client_id = "*"                       # likewise; without `user`: of clients of any user
+# producer_byte_rate = 1048576          # bytes per second, on each node
+# consumer_byte_rate = 4194304
+# request_percentage = 20               # of one processor. SIGHUP reloads them. With [controller]
+                                        # enabled they are in the log: use kafka-configs
+
 [quorum]                                # milliseconds and bytes; the values are the defaults
 election_timeout_ms = 1000
 fetch_timeout_ms = 1000                 # time without the leader until an election; Kafka: 2000
@@ -139,7 +147,7 @@ from raftlog.storage.file_rights import change_by_others
 from raftlog.types import CLUSTER_METADATA_TOPIC, ReplicaKey
 from raftlog.wire import Listener
 
-from .access import NODE_ID_PLACEHOLDER, AccessTable
+from .access import ANONYMOUS, KAFKA_ANONYMOUS, NODE_ID_PLACEHOLDER, AccessTable
 from .addresses import (
     CLIENTS_NAME,
     CONTROLLER_NAME,
@@ -150,6 +158,7 @@ from .addresses import (
     parse_address,
     parse_static_voters,
 )
+from .client_quotas import ClientQuota, QuotaType
 from .config_table import ConfigTable
 from .errors import ConfigError
 
@@ -159,6 +168,8 @@ QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000, fetch_hw_delay_ms=5
 (``fetch_max_wait_ms``), and jobs wait for the log during a failover."""
 RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 """Kafka: ``log.retention.check.interval.ms``."""
+ANY_NAME: Final = "*"
+"""Name of a quota that is the default of every user or client id."""
 _CONFIG_BYTES_MAX: Final = 1 * MIB
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INT32_MAX: Final = 2**31 - 1
@@ -310,6 +321,7 @@ class NodeConfig:
     audit: AuditConfig | None = None
     controller: ControllerConfig | None = None
     snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
+    quotas: tuple[ClientQuota, ...] = ()
     retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS
     allow_plaintext_beyond_loopback: bool = False
     path: str | None = field(default=None, compare=False)
@@ -360,16 +372,18 @@ def parse_config(text: str, path: str) -> NodeConfig:
     return _parsed(ConfigTable(path, "", values), path)
 
 
-def reload_access(config: NodeConfig) -> AccessTable:
-    """Return the current ``[access]`` table of a running node's configuration file.
+def reload_access(config: NodeConfig) -> tuple[AccessTable, tuple[ClientQuota, ...]]:
+    """Return the current ``[access]`` table and quotas of a running node's configuration file.
 
     The rest of the file is checked, and takes effect at the next start. Raises ``ConfigError`` if
     anything in the file is wrong, or if the table does not fit the running node.
     """
     assert config.path is not None, "the configuration has no file"
-    access = read_config(config.path).access
-    _check_identities(replace(config, access=access), ConfigTable(config.path, "", {}))
-    return access
+    found, root = read_config(config.path), ConfigTable(config.path, "", {})
+    changed = replace(config, access=found.access, quotas=found.quotas)
+    _check_identities(changed, root)
+    _check_controller(changed, root)
+    return found.access, found.quotas
 
 
 def _parsed(root: ConfigTable, path: str) -> NodeConfig:
@@ -392,6 +406,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
         ),
         allow_plaintext_beyond_loopback=node.flag("allow_plaintext_beyond_loopback"),
         access=_access(root),
+        quotas=_quotas(root),
         quorum=_numbers(root.table("quorum"), QUORUM_DEFAULT, at_most=_DAY_MS),
         log=_log(root.table("log")),
         limits=_numbers(root.table("limits"), LimitsConfig(), at_most=_INT32_MAX),
@@ -572,6 +587,29 @@ def _access(root: ConfigTable) -> AccessTable:
     return found
 
 
+def _quotas(root: ConfigTable) -> tuple[ClientQuota, ...]:
+    found: list[ClientQuota] = []
+    for table in root.tables("quotas"):
+        entity: list[tuple[str, str | None]] = []
+        for key, kind in (("client_id", "client-id"), ("user", "user")):
+            if table.has(key):
+                name = table.text(key)
+                if kind == "user" and name == ANONYMOUS:
+                    name = KAFKA_ANONYMOUS
+                entity.append((kind, None if name == ANY_NAME else name))
+        if not entity:
+            raise table.wrong("user", "missing: a quota is for a user, a client_id, or both")
+        quotas = {one: table.decimal(one) for one in QuotaType if table.has(one)}
+        table.finish()
+        if not quotas:
+            raise table.wrong("producer_byte_rate", f"missing: set {', '.join(QuotaType)}, or some")
+        twice = [one.name for one in found if one.entity == tuple(entity) and one.name in quotas]
+        if twice:
+            raise table.wrong(twice[0], "another [[quotas]] of the same names has it, too")
+        found += [ClientQuota(tuple(entity), name, value) for name, value in quotas.items()]
+    return tuple(found)
+
+
 def _commits(table: ConfigTable | None) -> Mapping[str, tuple[str, ...]] | None:
     if table is None:
         return None
@@ -733,6 +771,12 @@ def _check_controller(config: NodeConfig, root: ConfigTable) -> None:
         raise root.wrong(
             "node.topic",
             f"with [controller] enabled the log is {CLUSTER_METADATA_TOPIC}: remove the key",
+        )
+    if config.quotas:
+        raise root.wrong(
+            "quotas",
+            "with [controller] enabled the quotas are in the log: set them by kafka-configs, and "
+            "remove these tables",
         )
     if config.log.values is not ValueKind.KRAFT:
         raise root.wrong(

@@ -7,6 +7,7 @@ that no method has read.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -62,6 +63,14 @@ class ConfigTable:
             raise self.wrong(key, f"expected a table: [{self._full(key)}]")
         return ConfigTable(self._path, self._full(key), values)
 
+    def tables(self, key: str) -> list[ConfigTable]:
+        """Return an array of tables, empty if it is missing."""
+        values = self._values[key] if self.has(key) else []
+        if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+            raise self.wrong(key, f"expected an array of tables: [[{self._full(key)}]]")
+        name = self._full(key)
+        return [ConfigTable(self._path, f"{name}[{at}]", one) for at, one in enumerate(values)]
+
     def required_table(self, key: str) -> ConfigTable:
         """Return a required subtable."""
         found = self.table(key)
@@ -95,6 +104,14 @@ class ConfigTable:
         ):
             raise self.wrong(key, f"expected an integer from {at_least} to {at_most}")
         return value
+
+    def decimal(self, key: str) -> float:
+        """Return a number above 0, with or without decimals."""
+        value = self._value(key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
+            raise self.wrong(key, "expected a number above 0")
+        return float(value)
 
     def flag(self, key: str) -> bool:
         """Return a boolean, False if the key is missing."""

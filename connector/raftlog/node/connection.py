@@ -13,6 +13,7 @@ Invariants:
 4. No request is started while the peer does not read responses, and at most one request with a
    possibly large response is in flight (Kafka mutes the whole channel).
 5. The responses of one turn of the event loop are one write.
+6. While it is muted, because its client exceeds a quota, nothing is read and no request is started.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ class Connection(asyncio.Protocol):
         self._is_reading = True
         self._is_writable = True
         self._is_finishing = False
+        self._is_muted = False
 
     # --- asyncio.Protocol -------------------------------------------------------------------------
 
@@ -240,6 +242,18 @@ class Connection(asyncio.Protocol):
         self._discard_frames()
         self._close_if_finished()
 
+    def mute(self) -> bool:
+        """Start no more requests, and read none, until ``unmute``; responses are written. Return
+        False if it is closed."""
+        self._is_muted = self.is_open
+        self._start_requests_soon()
+        return self._is_muted
+
+    def unmute(self) -> None:
+        """Start requests again."""
+        self._is_muted = False
+        self._start_requests_soon()
+
     def abort(self) -> None:
         """Close immediately."""
         if self._transport is not None:
@@ -274,11 +288,12 @@ class Connection(asyncio.Protocol):
         )
 
     def _may_start_any(self) -> bool:
-        return len(self._requests) < self._in_flight_max and self._is_writable and self.is_open
+        has_place = len(self._requests) < self._in_flight_max and not self._is_muted
+        return has_place and self._is_writable and self.is_open
 
     def _may_read(self, share: MemoryShare) -> bool:
         """Return whether to read more bytes: the rest of a frame, or another request."""
-        if self._frames or self._decoder is None:
+        if self._frames or self._decoder is None or self._is_muted:
             return False
         if not self._decoder.expected_byte_count:
             return self._may_start_any() and share.has_room
@@ -338,10 +353,13 @@ class Connection(asyncio.Protocol):
         if isinstance(received, UnknownApiVersions):
             request.respond(encode_unsupported_version_response())
             return
+        request.begin_work()
         try:
             self._handle(self, request)
         except WireError as error:
             self.refuse(error)
+        finally:
+            request.end_work()
 
     # --- responses --------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from raftlog.limits import KIB
 from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 
 from .certificates import CertificateExpiry
+from .client_quotas import ClientQuotas
 from .driver import SYNC_BOUNDS_S, SyncDurations
 from .errors import NodeAddressError
 from .raft_node import RaftNode
@@ -49,6 +50,7 @@ class NodeCollector(Collector):
         elections: Callable[[], int],
         services: Sequence[Service] = (),
         *,
+        quotas: ClientQuotas,
         sync_durations: SyncDurations,
         lost_audit_lines: Callable[[], int],
         certificates: Callable[[], Sequence[CertificateExpiry]],
@@ -57,6 +59,7 @@ class NodeCollector(Collector):
         self._server = server
         self._elections = elections
         self._services = services
+        self._quotas = quotas
         self._sync_durations = sync_durations
         self._lost_audit_lines = lost_audit_lines
         self._certificates = certificates
@@ -66,6 +69,7 @@ class NodeCollector(Collector):
         yield from self._log()
         yield from self._quorum()
         yield from self._connections()
+        yield from self._throttled()
         yield _counter(
             "audit_lines_lost",
             "Lines of the audit log that could not be written.",
@@ -178,6 +182,29 @@ class NodeCollector(Collector):
             metrics.closed_connections,
         )
 
+    def _throttled(self) -> Iterator[Metric]:
+        quotas = self._quotas
+        yield _by_label(
+            "throttled_requests",
+            "Requests of clients that exceeded a quota, by quota.",
+            "quota",
+            quotas.throttled_requests,
+        )
+        yield _by_label(
+            "throttle_seconds",
+            "Sum of the throttle times of these requests, by quota.",
+            "quota",
+            {name: time_ms / 1000 for name, time_ms in quotas.throttle_ms.items()},
+        )
+        yield _gauge(
+            "muted_connections",
+            "Connections that are muted, because their clients exceed a quota.",
+            quotas.muted_count,
+        )
+        yield _gauge(
+            "quota_rates", "Rates of clients with quotas that are in memory.", quotas.rate_count
+        )
+
 
 def _replicas(role: object) -> Iterator[Metric]:
     """Yield the end offsets of the other replicas, if this node is the leader."""
@@ -225,7 +252,7 @@ def _counter(name: str, help_text: str, value: float) -> Metric:
     return CounterMetricFamily(f"raftlog_{name}", help_text, value=value)
 
 
-def _by_label(name: str, help_text: str, label: str, counts: Mapping[str, int]) -> Metric:
+def _by_label(name: str, help_text: str, label: str, counts: Mapping[str, float]) -> Metric:
     found = CounterMetricFamily(f"raftlog_{name}", help_text, labels=[label])
     for value, count in list(counts.items()):
         found.add_metric([value], count)

@@ -1,8 +1,8 @@
 """Process of a node: lock the directory, open the log, serve the listeners until a signal.
 
 SIGTERM and SIGINT hand over leadership, complete the requests in progress and close the log; a
-second signal ends the process immediately. SIGHUP reloads certificates and ``[access]``: on an
-error the old ones stay in use; connections whose principal has changed are closed. A failed log
+second signal ends the process immediately. SIGHUP reloads certificates, ``[access]`` and quotas: on
+an error the old ones stay in use; connections whose principal has changed are closed. A failed log
 ends the process with ``EXIT_FAILED``: the next start recovers the log. A node with more connections
 in its limits than file descriptors does not start: it would fail later, under load. What it loads
 is visited once by Python's garbage collection (``garbage_collection``).
@@ -44,6 +44,7 @@ from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .audit import AuditFile, AuditLog
 from .certificates import ExpiryWatch
+from .client_quotas import ClientQuota, QuotaLimits, QuotaTable
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .driver import Driver
 from .errors import ConfigError
@@ -140,10 +141,11 @@ def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -
     """Reload certificates and ``[access]``. A part with an error keeps its old state."""
     node.reopen_audit_log()  # first: a certificate that cannot be read must not keep the old file
     before = access = tls.access
-    users = tls.users()
+    users, quotas = tls.users(), node.quotas
     if config.path is not None:
         try:
-            access = reload_access(config)
+            access, loaded = reload_access(config)
+            quotas = QuotaTable(loaded)
         except ConfigError as error:
             reason = f"not reloaded, the old table stays in use: {error}"
             lines.log("access", level="error", reason=reason)
@@ -156,6 +158,7 @@ def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -
         lines.log("certificates", level="error", reason=reason)
         node.audit.log("reload", outcome=reason)
         return
+    quotas_before, node.quotas = node.quotas, quotas
     node.expiry_watch.check()
     closed_count = node.access_changed(before, is_trust_reduced=is_trust_reduced)
     lines.log("certificates", reason="reloaded", closed_connections=closed_count)
@@ -164,6 +167,7 @@ def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -
         outcome="reloaded",
         closed_connections=closed_count,
         **_changed_rights(before, access),
+        **_changed_quotas(quotas_before.quotas, quotas.quotas),
         **_changed_users(users, tls.users()),
     )
     if access != before:
@@ -178,6 +182,13 @@ def _changed_rights(before: AccessTable, after: AccessTable) -> dict[str, object
         for name in new
         if old[name] != new[name]
     }
+
+
+def _changed_quotas(
+    before: tuple[ClientQuota, ...], after: tuple[ClientQuota, ...]
+) -> dict[str, object]:
+    """Return the old and new quotas, if they have changed, for the audit log."""
+    return {} if before == after else {"quotas": {"old": before, "new": after}}
 
 
 def _changed_users(before: Users, after: Users) -> dict[str, object]:
@@ -206,6 +217,7 @@ class Node:
     ) -> None:
         """Open the log and create the services. Raises the errors of ``Replica.open``."""
         self._config, self._lines, self._tls = config, lines, tls
+        self.quotas = QuotaTable(config.quotas)
         self.lost_audit_lines = 0
         """Number of lines that could not be written."""
         self._audit_file = file = self._open_audit_file()
@@ -237,20 +249,15 @@ class Node:
             clock=clock,
         )
         self.raft_node: Final = self.driver.raft_node
-        self._channel = NetworkChannel(
-            self.log_identity,
-            client_id=f"raftlog-{config.node_id}",
-            software_version=__version__,
-            handle=self.raft_node.step,
-            log_event=self._log_peer,
-            tls=tls.for_peer,
-            frame_bytes_max=config.limits.frame_bytes_max,
-        )
+        self._channel = self._create_channel()
         context = self._context(self.log_identity.cluster_id)
         self.services: Final = [one for create in services if (one := create(context)) is not None]
-        is_one_socket = config.clients is config.voters
         self._apis = ClientApis(
-            self.raft_node, is_one_socket=is_one_socket, services=self.services, audit=self.audit
+            self.raft_node,
+            is_one_socket=config.clients is config.voters,
+            services=self.services,
+            audit=self.audit,
+            quota_limits=self._quota_limits,
         )
         self.server: Final = Server(
             self.raft_node,
@@ -263,6 +270,17 @@ class Node:
         )
         self._metrics: MetricsServer | None = None
         self.expiry_watch: Final = self._expiry_watch()
+
+    def _create_channel(self) -> NetworkChannel:
+        return NetworkChannel(
+            self.log_identity,
+            client_id=f"raftlog-{self._config.node_id}",
+            software_version=__version__,
+            handle=self.raft_node.step,
+            log_event=self._log_peer,
+            tls=self._tls.for_peer,
+            frame_bytes_max=self._config.limits.frame_bytes_max,
+        )
 
     def _expiry_watch(self) -> ExpiryWatch:
         def log(level: str, text: str) -> None:
@@ -317,6 +335,7 @@ class Node:
                 self.server,
                 lambda: self._election_count,
                 self.services,
+                quotas=self._apis.quotas,
                 sync_durations=self.driver.sync_durations,
                 lost_audit_lines=lambda: self.lost_audit_lines,
                 certificates=self._tls.expiries,
@@ -440,6 +459,9 @@ class Node:
     @property
     def _log_access(self) -> LogAccess | None:
         return next((one.access for one in self.services if one.access is not None), None)
+
+    def _quota_limits(self) -> QuotaLimits:
+        return self._log_access or self.quotas
 
     def _users(self) -> Users:
         return replace(self._tls.users(), log=self._log_access)

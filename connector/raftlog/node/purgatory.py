@@ -165,6 +165,57 @@ class AppendPurgatory:
         return failed(AppendUnknownError(path=self._path, reason=reason))
 
 
+# --- Throttled connections ------------------------------------------------------------------------
+
+
+class ThrottledChannel(Protocol):
+    """Connection of a client that exceeds a quota."""
+
+    def mute(self) -> bool:
+        """Start no more requests, and read none, until ``unmute``; return False if it is lost."""
+
+    def unmute(self) -> None:
+        """Start requests again. Raises nothing."""
+
+
+class ThrottledChannels:
+    """Muted connections by the end of their throttle time (Kafka: ``ThrottledChannelReaper``)."""
+
+    def __init__(self) -> None:
+        self._ends: Final[dict[ThrottledChannel, int]] = {}
+        self._deadlines: Final = Deadlines[ThrottledChannel]()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines.lowest()
+
+    def add(self, channel: ThrottledChannel, deadline_ms: int) -> None:
+        """Mute a connection until a time, unless it is muted for longer already."""
+        before_ms = self._ends.get(channel, -1)
+        if before_ms >= deadline_ms or (before_ms < 0 and not channel.mute()):
+            return
+        self.remove(channel)
+        self._ends[channel] = deadline_ms
+        self._deadlines.add(deadline_ms, channel)
+
+    def remove(self, channel: ThrottledChannel) -> None:
+        """Remove a connection, if it is muted: it is lost."""
+        deadline_ms = self._ends.pop(channel, None)
+        if deadline_ms is not None:
+            self._deadlines.remove(deadline_ms, channel)
+
+    def expire(self, now_ms: int) -> None:
+        """Unmute the first connections whose throttle time is over."""
+        self._deadlines.expire(now_ms, self._unmute)
+
+    def _unmute(self, channel: ThrottledChannel) -> None:
+        del self._ends[channel]
+        channel.unmute()
+
+
 # --- Fetches --------------------------------------------------------------------------------------
 
 

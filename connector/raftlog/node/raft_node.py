@@ -57,7 +57,14 @@ from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
 
 from .pending_appends import PendingAppends
-from .purgatory import AppendPurgatory, Complete, FetchPurgatory, WaitingFetch
+from .purgatory import (
+    AppendPurgatory,
+    Complete,
+    FetchPurgatory,
+    ThrottledChannel,
+    ThrottledChannels,
+    WaitingFetch,
+)
 from .raft_client import CHUNK_BYTES_MAX, RaftListener, RaftListeners, ReplicaRaftClient
 from .replica import Outgoing, Replica, RunSync
 
@@ -127,6 +134,8 @@ class RaftNode:
         self.identity: Final = identity
         self.fetches: Final = FetchPurgatory(replica)
         """Delayed fetches of consumers."""
+        self.throttled: Final = ThrottledChannels()
+        """Connections that are muted, because their clients exceed a quota."""
         self.listeners: Final = RaftListeners(replica, chunk_bytes_max=chunk_bytes_max)
         self.raft_client: Final = ReplicaRaftClient(
             replica, self.act, self.time_ms, self._resign_soon_on_disk_full
@@ -182,6 +191,7 @@ class RaftNode:
             self.replica.next_deadline_ms,
             self._purgatory.next_deadline_ms,
             self.fetches.next_deadline_ms,
+            self.throttled.next_deadline_ms,
             self._submit_at_ms,
             self._clean_at_ms,
             *self._waiters.values(),
@@ -215,6 +225,7 @@ class RaftNode:
                 self.deliver()
             self.fetches.pass_time(now_ms)
             self._purgatory.expire(now_ms)
+            self.throttled.expire(now_ms)
             self._wake(now_ms)
             if _is_due(self._submit_at_ms, now_ms):
                 self.submit()
@@ -453,6 +464,11 @@ class RaftNode:
     def delay(self, fetch: WaitingFetch, timeout_ms: int) -> None:
         """Delay a fetch of a consumer until it is due, or for ``timeout_ms``."""
         self.fetches.add(fetch, self.now_ms() + timeout_ms)
+        self._set_timer()
+
+    def throttle(self, channel: ThrottledChannel, throttle_ms: int) -> None:
+        """Mute a connection for a time, unless it is muted for longer already."""
+        self.throttled.add(channel, self.now_ms() + throttle_ms)
         self._set_timer()
 
     async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:

@@ -39,6 +39,7 @@ from raftlog.wire import (
 
 from .access import Principal
 from .audit import AuditLog
+from .client_quotas import ClientQuotas, QuotaType
 from .connection import Connection
 from .raft_node import RaftNode
 from .request import Request
@@ -55,9 +56,14 @@ class RaftRequestHandler:
     """Handler of the requests of replicas and of changes of voters."""
 
     def __init__(
-        self, raft_node: RaftNode, log_event: Callable[[str, str, str], None], audit: AuditLog
+        self,
+        raft_node: RaftNode,
+        log_event: Callable[[str, str, str], None],
+        audit: AuditLog,
+        quotas: ClientQuotas,
     ) -> None:
         self._raft_node = raft_node
+        self._quotas = quotas
         self._log_event = log_event
         self._audit = audit
 
@@ -127,7 +133,10 @@ class RaftRequestHandler:
                 self._respond_error(request, error)
                 connection.finish()
                 return
-            request.respond(encode_response(key, version, response, self._identity))
+            parts = encode_response(key, version, response, self._identity)
+            if isinstance(message, FetchSnapshotRequest) and _is_of_consumer(message):
+                self._quotas.throttle(request, QuotaType.FETCH, sum(map(len, parts)))
+            request.respond(parts)
 
         request_id = self._raft_node.receive(message, reply)
         ids.append(request_id)
@@ -147,12 +156,16 @@ def is_allowed(message: messages.Request, principal: Principal, topic: str) -> b
     match message:
         case AddVoterRequest() | RemoveVoterRequest():
             return principal.may(Operation.ALTER)
-        case FetchSnapshotRequest() if message.replica.node_id == CONSUMER_REPLICA_ID:
+        case FetchSnapshotRequest() if _is_of_consumer(message):
             return principal.may(Operation.READ, Resource(ResourceType.TOPIC, topic))
         case VersionsRequest():
             return True
         case _:
             return principal.may_act_as(_claimed_node_id(message))
+
+
+def _is_of_consumer(message: FetchSnapshotRequest) -> bool:
+    return message.replica.node_id == CONSUMER_REPLICA_ID
 
 
 def _is_not_leader(response: messages.Response) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from raftlog.append import InOrderGate
@@ -78,6 +80,12 @@ class RequestConnection(Protocol):
     def finish(self) -> None:
         """Start no more requests, and close after the responses to those in flight."""
 
+    def mute(self) -> bool:
+        """Start no more requests, and read none, until ``unmute``; return False if it is lost."""
+
+    def unmute(self) -> None:
+        """Start requests again."""
+
 
 @dataclass(slots=True, eq=False)
 class Request(Generic[Body]):
@@ -100,6 +108,9 @@ class Request(Generic[Body]):
     response: bytes | None = None
     """Frame of the response; None also if there is no response."""
     is_answered: bool = False
+    _busy_s: float = 0.0
+    """Time that the node has worked on it, since that was last taken."""
+    _working_since_s: float | None = None
 
     @property
     def version(self) -> int:
@@ -125,6 +136,7 @@ class Request(Generic[Body]):
 
         Kafka: ``KafkaApis.handle``.
         """
+        is_outermost = self.begin_work()
         try:
             return work()
         except WireError as error:
@@ -133,7 +145,67 @@ class Request(Generic[Body]):
             self.connection.refuse(INTERNAL_ERROR)
             context = {"message": INTERNAL_ERROR, "exception": bug}
             asyncio.get_running_loop().call_exception_handler(context)
+        finally:
+            if is_outermost:
+                self.end_work()
         return None
+
+    # --- request time -----------------------------------------------------------------------------
+
+    def begin_work(self) -> bool:
+        """Begin to count the time of work on it; return False if that has begun already."""
+        if self._working_since_s is not None:
+            return False
+        self._working_since_s = asyncio.get_running_loop().time()
+        return True
+
+    def end_work(self) -> None:
+        """Count the time since ``begin_work``."""
+        if self._working_since_s is not None:
+            self._busy_s += asyncio.get_running_loop().time() - self._working_since_s
+            self._working_since_s = None
+
+    def timed(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Return work for another thread, whose time is counted. There is one at a time."""
+        time_s = asyncio.get_running_loop().time
+
+        def run() -> T:
+            start_s = time_s()
+            try:
+                return work()
+            finally:
+                self._busy_s += time_s() - start_s
+
+        return run
+
+    @coroutine
+    def in_steps(self, work: Coroutine[Any, None, T]) -> Generator[Any, None, T]:
+        """Await work whose steps are counted, without the time in which it waits."""
+        step: Callable[[], Any] = partial(work.send, None)
+        while True:
+            self.begin_work()
+            try:
+                awaited = step()
+            except StopIteration as done:
+                return cast("T", done.value)
+            finally:
+                self.end_work()
+            try:
+                yield awaited
+            except BaseException as error:  # noqa: BLE001 - raised where the work waits
+                step = partial(work.throw, error)
+            else:
+                step = partial(work.send, None)
+
+    def take_busy_s(self) -> float:
+        """Return the time of work until now, which is not counted again."""
+        if self._working_since_s is not None:
+            self.end_work()
+            self.begin_work()
+        taken, self._busy_s = self._busy_s, 0.0
+        return taken
+
+    # --- the end ----------------------------------------------------------------------------------
 
     def complete(self, response: bytes | None) -> None:
         """Replace the request by the frame of its response."""

@@ -106,7 +106,7 @@ class Server:
         self._apis = apis
         sasl_apis = {key: Api(key=ApiKey(key), clients=at) for key, at in SASL_APIS.items()}
         self._apis_with_sasl: Final[Mapping[int, Api]] = {**apis.served, **sasl_apis}
-        self._raft_handler = RaftRequestHandler(raft_node, log_event, audit)
+        self._raft_handler = RaftRequestHandler(raft_node, log_event, audit, apis.quotas)
         self._listener_sockets = listener_sockets
         self._limits = limits
         self.clients_memory: Final = MemoryPool(limits.queued_bytes_max)
@@ -235,13 +235,6 @@ class Server:
         """Perform the TLS handshake; then asyncio drives the connection."""
         is_known = False
 
-        def closed(connection: Connection) -> None:
-            self._connections.discard(connection)
-            self._entered.pop(connection, None)
-            for number in connection.raft_request_ids:
-                self._raft_node.drop(number)
-            self._left(entered)
-
         def authenticate(transport: asyncio.Transport) -> Principal | None:
             nonlocal is_known
             user = None if sasl is None else sasl.user
@@ -258,7 +251,7 @@ class Server:
             where=where,
             authenticate=authenticate,
             handle=self._handle,
-            closed=closed,
+            closed=lambda connection: self._closed(connection, entered),
             log_event=self._log_event,
             apis=self._served(has_sasl=sasl is not None),
             frame_bytes_max=self._frame_bytes_max,
@@ -311,6 +304,14 @@ class Server:
             return None
         self._audit.connected(principal, where)
         return principal
+
+    def _closed(self, connection: Connection, entered: CountedConnection) -> None:
+        self._connections.discard(connection)
+        self._entered.pop(connection, None)
+        self._raft_node.throttled.remove(connection)
+        for number in connection.raft_request_ids:
+            self._raft_node.drop(number)
+        self._left(entered)
 
     def _left(self, entered: CountedConnection) -> None:
         self.metrics.connections -= 1
@@ -410,7 +411,7 @@ class Server:
             )
             is_from_consumer = request.body.replica_id < 0
         if key is ApiKey.API_VERSIONS:
-            request.respond(self._versions(connection, request))
+            request.attempt(lambda: request.respond(self._versions(connection, request)))
         elif key in QUORUM_APIS and not is_from_consumer:
             self._raft_handler.handle(connection, request)
         else:
@@ -461,6 +462,7 @@ class Server:
             features_epoch=core.high_watermark,
             apis=self._served(has_sasl=connection.sasl is not None),
             features=self._apis.features(),
+            throttle_time_ms=self._apis.quotas.throttle(request),
         )
 
 

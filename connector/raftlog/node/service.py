@@ -21,6 +21,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.wire import NO_FEATURES, Api, ApiKey, Features
 
 from .access import Authorizer, Principal
+from .client_quotas import QuotaLimits
 from .config import NodeConfig
 from .raft_client import RaftClient, RaftListener
 from .request import Request
@@ -62,8 +63,8 @@ class RequestHandler:
     others. It may be None, too, for one that is denied."""
 
 
-class LogAccess(Authorizer, LogCredentials, Protocol):
-    """ACLs, credentials and quotas of addresses in the log."""
+class LogAccess(Authorizer, LogCredentials, QuotaLimits, Protocol):
+    """ACLs, credentials and quotas in the log."""
 
     def connection_rate(self, host: str) -> float | None:
         """Return how many connections an address may open per second; None without a quota."""

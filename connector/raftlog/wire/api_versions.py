@@ -27,7 +27,6 @@ KRAFT_VERSIONS: Final = VersionRange(0, 1)
 """Supported levels of ``kraft.version``."""
 _LEVEL_ZERO: Final = VersionRange(0, 0)
 _ZERO_LEVELS_FROM: Final = 4
-_NO_THROTTLE: Final = duration(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +76,7 @@ def encode_versions_response(
     features_epoch: int | None = None,
     apis: Mapping[int, Api] = APIS,
     features: Features = NO_FEATURES,
+    throttle_time_ms: int = 0,
 ) -> bytes:
     """Return the body of an ApiVersions response, with the ``apis`` of ``listener``.
 
@@ -103,7 +103,7 @@ def encode_versions_response(
     response = api_versions_response.ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=keys,
-        throttle_time=_NO_THROTTLE,
+        throttle_time=duration(throttle_time_ms),
         supported_features=tuple(
             api_versions_response.SupportedFeatureKey(
                 name=name, min_version=int16(levels.first), max_version=int16(levels.last)
@@ -131,7 +131,7 @@ def encode_unsupported_version_response() -> bytes:
         max_version=int16(versions.last),
     )
     response = api_versions_response.ApiVersionsResponse(
-        error_code=ErrorCode.unsupported_version, api_keys=(key,), throttle_time=_NO_THROTTLE
+        error_code=ErrorCode.unsupported_version, api_keys=(key,), throttle_time=duration(0)
     )
     return encode(response, 0)
 

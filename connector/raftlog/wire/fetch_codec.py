@@ -124,12 +124,13 @@ class FetchedTopic(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """Kafka's Fetch response, without throttle time and racks."""
+    """Kafka's Fetch response, without racks."""
 
     topics: Sequence[FetchedTopic]
     error: int = 0
     session_id: int = 0
     endpoints: Sequence[LeaderEndpoint] = ()
+    throttle_time_ms: int = 0
 
 
 # --- Requests -------------------------------------------------------------------------------------
@@ -289,9 +290,10 @@ def encode_fetch_response(version: int, response: FetchResponse) -> list[bytes]:
     """
     is_flexible = version >= _FLEXIBLE_FROM
     if version >= _SESSIONS_FROM:
-        out = [_RESPONSE_HEAD.pack(0, response.error, response.session_id)]
+        head = response.throttle_time_ms, response.error, response.session_id
+        out = [_RESPONSE_HEAD.pack(*head)]
     else:
-        out = [_INT32.pack(0)]
+        out = [_INT32.pack(response.throttle_time_ms)]
     encode_topics(out, _RESPONSE, version, response.topics, _encode_result, is_flexible=is_flexible)
     if is_flexible:
         endpoints = response.endpoints if version >= _ENDPOINTS_FROM else ()
@@ -368,16 +370,18 @@ def decode_fetch_response(version: int, data: bytes, *, start: int = 0) -> Fetch
     cursor = Cursor(data, _RESPONSE, version, start=start)
     is_flexible, error, session_id = version >= _FLEXIBLE_FROM, 0, 0
     if version >= _SESSIONS_FROM:
-        _, error, session_id = cursor.unpack(_RESPONSE_HEAD, "the head")
+        throttle_time_ms, error, session_id = cursor.unpack(_RESPONSE_HEAD, "the head")
     else:
-        cursor.unpack(_INT32, "throttle_time")
+        (throttle_time_ms,) = cursor.unpack(_INT32, "throttle_time")
     found = read_topics(cursor, version, _fetched_partition, 20, is_flexible=is_flexible)
     topics = [FetchedTopic(*one) for one in found]
     values: dict[str, Any] = {}
     if is_flexible:
         read_tagged(cursor, _ENDPOINT_TAGS if version >= _ENDPOINTS_FROM else {}, values)
     cursor.finish()
-    return FetchResponse(topics, error_of(error), session_id, **values)
+    return FetchResponse(
+        topics, error_of(error), session_id, throttle_time_ms=throttle_time_ms, **values
+    )
 
 
 def _fetched_partition(cursor: Cursor, version: int) -> FetchedPartition:

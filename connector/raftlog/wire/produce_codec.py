@@ -174,6 +174,8 @@ def encode_produce_response(
     request: ProduceRequest,
     results: Sequence[ProduceResult],
     endpoints: Sequence[LeaderEndpoint] = (),
+    *,
+    throttle_time_ms: int = 0,
 ) -> bytes:
     """Return the body of the response with the results of all batches of a request, in its order.
 
@@ -188,7 +190,7 @@ def encode_produce_response(
         _encode_result(out, next(left), version)
 
     encode_topics(out, _API, version, request.topics, encode_next, is_flexible=is_flexible)
-    out.append(_INT32.pack(0))  # throttle time
+    out.append(_INT32.pack(throttle_time_ms))
     if is_flexible:
         out.append(encode_endpoints(_API, version, endpoints if version >= _LEADER_FROM else ()))
     return b"".join(out)

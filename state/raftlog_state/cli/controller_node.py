@@ -21,6 +21,7 @@ from kio.schema.envelope.v0.response import EnvelopeResponse
 
 from raftlog.node.addresses import CONTROLLER_NAME
 from raftlog.node.apis.configs import topic_settings
+from raftlog.node.client_quotas import QuotaEntity
 from raftlog.node.config import NodeConfig
 from raftlog.node.formatting import random_id
 from raftlog.node.request import Request
@@ -117,7 +118,7 @@ def create_controller(node: NodeContext) -> Service:
 
 
 class _LogAccess:
-    """ACLs and credentials of a node's log, as the node uses them."""
+    """ACLs, credentials and quotas of a node's log, as the node uses them."""
 
     def __init__(self, publisher: AccessPublisher) -> None:
         self._publisher: Final = publisher
@@ -136,6 +137,12 @@ class _LogAccess:
 
     def connection_rate(self, host: str) -> float | None:
         return self._publisher.connection_rate(host)
+
+    def has_quota(self, name: str) -> bool:
+        return self._publisher.has_quota(name)
+
+    def quota_of(self, entity: QuotaEntity, name: str) -> float | None:
+        return self._publisher.quota_of(entity, name)
 
     def find_credential(self, mechanism: str, user: str) -> ScramCredential | None:
         row = self._publisher.find_credential(_SCRAM_NUMBERS.get(mechanism, 0), user)

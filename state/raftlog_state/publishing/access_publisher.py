@@ -31,7 +31,6 @@ from raftlog_state.image import (
     QuotaRow,
     Row,
     ScramRow,
-    quota_entity_key,
 )
 
 from .publisher import LogDeltaManifest, Manifest, MetadataUpdate
@@ -158,6 +157,9 @@ class AccessPublisher:
         credentials_changed: Callable[[], object],
     ) -> None:
         self._index = AclIndex()
+        self._quotas: Final[dict[tuple[tuple[tuple[str, str | None], ...], str], float]] = {}
+        self._quota_counts: Final[Counter[str]] = Counter()
+        """Number of quotas by name."""
         self._image = MetadataImage.empty()
         self._committed_at_start: Final = committed_at_start
         self._has_failed: Final = has_failed
@@ -203,10 +205,18 @@ class AccessPublisher:
         except ValueError:
             forms = (host, host, None)
         for ip in forms:
-            row = self._image.find(QuotaRow, quota_entity_key((("ip", ip),)), CONNECTION_RATE)
-            if row is not None:
-                return row.value
+            rate = self.quota_of((("ip", ip),), CONNECTION_RATE)
+            if rate is not None:
+                return rate
         return None
+
+    def has_quota(self, name: str) -> bool:
+        """Return whether any entity has a quota of this name."""
+        return self._quota_counts[name] > 0
+
+    def quota_of(self, entity: tuple[tuple[str, str | None], ...], name: str) -> float | None:
+        """Return the quota of exactly this entity, sorted by type; None if it is not set."""
+        return self._quotas.get((entity, name))
 
     def on_metadata_update(
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
@@ -221,14 +231,28 @@ class AccessPublisher:
                         self._index.remove(change.before)
                     if isinstance(change.after, AclRow):
                         self._index.add(change.after)
+                    if isinstance(change.before, QuotaRow):
+                        self._quota_counts[change.before.quota] -= 1
+                        del self._quotas[change.before.entity, change.before.quota]
+                    if isinstance(change.after, QuotaRow):
+                        self._add_quota(change.after)
         else:
             acls = image.map(Entity.ACL).values()
             self._index = AclIndex(row for row in acls if isinstance(row, AclRow))
+            self._quotas.clear()
+            self._quota_counts.clear()
+            for row in image.map(Entity.QUOTA).values():
+                if isinstance(row, QuotaRow):
+                    self._add_quota(row)
         self._is_complete = True
         credentials = image.maps.get(Entity.SCRAM)
         if credentials is not self._credentials:
             self._credentials = credentials
             self._credentials_changed()
+
+    def _add_quota(self, row: QuotaRow) -> None:
+        self._quotas[row.entity, row.quota] = row.value
+        self._quota_counts[row.quota] += 1
 
     def on_controller_change(self, leader: object) -> None:
         """Do nothing: what is committed does not depend on the leader."""

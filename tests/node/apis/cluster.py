@@ -77,6 +77,12 @@ class Caller:
     def finish(self) -> None:
         assert isinstance(self.response.result(), LastResponse)
 
+    def mute(self) -> bool:
+        raise AssertionError("no client has a quota")
+
+    def unmute(self) -> None:
+        raise AssertionError("no client has a quota")
+
 
 def asked(
     apis: ClientApis,

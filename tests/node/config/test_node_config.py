@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -329,7 +330,7 @@ def test_reloading_a_file_changes_only_the_access(tmp_path: Path) -> None:
     path.write_text(WITH_TLS)
     config = read_config(path)
     path.write_text(WITH_TLS + "2 = 'log-2'\n[limits]\nidle_ms = 5\n")
-    assert dict(reload_access(config).nodes) == {1: "log-1", 2: "log-2"}
+    assert dict(reload_access(config)[0].nodes) == {1: "log-1", 2: "log-2"}
     path.write_text(SMALLEST)
     with pytest.raises(ConfigError, match=r"access\.nodes\.1"):
         reload_access(config)  # valid in that file, but this node listens with TLS
@@ -407,3 +408,81 @@ def test_snapshots_have_thresholds_without_a_controller_too() -> None:
     assert parse_config(SMALLEST, "node.toml").snapshots == SnapshotsConfig(
         bytes_max=20 * 1024 * 1024, interval_ms=3_600_000
     )
+
+
+QUOTA = "[[quotas]]\n"
+
+
+def test_quotas_are_for_users_client_ids_or_both(tmp_path: Path) -> None:
+    text = (
+        SMALLEST
+        + QUOTA
+        + "user = 'jobs'\nproducer_byte_rate = 1024\nrequest_percentage = 2.5\n"
+        + QUOTA
+        + "user = '*'\nclient_id = '*'\nconsumer_byte_rate = 7\n"
+        + QUOTA
+        + "user = 'anonymous'\nconsumer_byte_rate = 8\n"
+    )
+    quotas = parse_config(text, PATH).quotas
+    assert quotas == (
+        ((("user", "jobs"),), "producer_byte_rate", 1024.0),
+        ((("user", "jobs"),), "request_percentage", 2.5),
+        ((("client-id", None), ("user", None)), "consumer_byte_rate", 7.0),
+        ((("user", "ANONYMOUS"),), "consumer_byte_rate", 8.0),
+    )
+    path = tmp_path / "node.toml"
+    path.write_text(SMALLEST)
+    config = read_config(path)
+    assert config.quotas == ()
+    path.write_text(text)
+    assert reload_access(config)[1] == quotas
+    json.dumps(asdict(parse_config(text, PATH)).get("quotas"))  # as the audit log has them
+
+
+@pytest.mark.parametrize(
+    ("quotas", "key", "words"),
+    [
+        ("quotas = 1\n", "quotas", r"an array of tables: \[\[quotas\]\]"),
+        (QUOTA + "producer_byte_rate = 1\n", "quotas[0].user", "a user, a client_id, or both"),
+        (QUOTA + "user = 'a'\n", "quotas[0].producer_byte_rate", "missing: set producer_byte_rate"),
+        (QUOTA + "user = ''\nproducer_byte_rate = 1\n", "quotas[0].user", "not empty"),
+        (QUOTA + "user = 'a'\nproducer_byte_rate = 0\n", "quotas[0].producer_byte_rate", "above 0"),
+        (
+            QUOTA + "user = 'a'\nconsumer_byte_rate = inf\n",
+            "quotas[0].consumer_byte_rate",
+            "above 0",
+        ),
+        (
+            QUOTA + "user = 'a'\nrequest_percentage = nan\n",
+            "quotas[0].request_percentage",
+            "above 0",
+        ),
+        (
+            QUOTA + "user = 'a'\nrequest_percentage = true\n",
+            "quotas[0].request_percentage",
+            "above",
+        ),
+        (
+            QUOTA + "user = 'a'\nbyte_rate = 1\nproducer_byte_rate = 1\n",
+            "quotas[0].byte_rate",
+            "unkn",
+        ),
+        (
+            2 * (QUOTA + "client_id = '*'\nproducer_byte_rate = 1\n"),
+            "quotas[1].producer_byte_rate",
+            "another",
+        ),
+        (
+            QUOTA + "user = 'a'\nproducer_byte_rate = 1\n[controller]\nenabled = true\n"
+            "[log]\nvalues = 'kraft'\n",
+            "quotas",
+            "set them by kafka-configs",
+        ),
+    ],
+)
+def test_a_wrong_quota_is_reported_by_its_key(quotas: str, key: str, words: str) -> None:
+    is_top = quotas.startswith("quotas")
+    text = quotas + SMALLEST if is_top else SMALLEST + quotas
+    with pytest.raises(ConfigError, match=words) as caught:
+        parse_config(text, PATH)
+    assert caught.value.key == key

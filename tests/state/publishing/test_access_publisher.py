@@ -233,6 +233,30 @@ def test_the_quota_of_an_address_precedes_that_of_all_addresses() -> None:
     assert node.access.connection_rate(HOST) == 7
 
 
+def test_quotas_of_clients_are_those_of_the_committed_log() -> None:
+    env = started()
+    node = Node(env, 9)
+    env.shared.deliver()
+    rate, percentage = "producer_byte_rate", "request_percentage"
+    alice: tuple[tuple[str, str | None], ...] = (("client-id", None), ("user", "alice"))
+    assert not node.access.has_quota(rate)
+    write(env.all[1], SetQuota(entity=dict(alice), quota=rate, limit=5))
+    write(env.all[1], SetQuota(entity={"user": None}, quota=rate, limit=6))
+    write(env.all[1], SetQuota(entity={"user": None}, quota=rate, limit=7))
+    env.shared.deliver()
+    assert (node.access.has_quota(rate), node.access.has_quota(percentage)) == (True, False)
+    assert node.access.quota_of(alice, rate) == 5
+    assert node.access.quota_of((("user", None),), rate) == 7
+    assert node.access.quota_of((("user", "alice"),), rate) is None
+    write(env.all[1], RemoveQuota(entity=dict(alice), quota=rate))
+    env.shared.deliver()
+    assert node.access.quota_of(alice, rate) is None
+    assert node.access.has_quota(rate)
+    write(env.all[1], RemoveQuota(entity={"user": None}, quota=rate))
+    env.shared.deliver()
+    assert not node.access.has_quota(rate)
+
+
 def test_a_long_name_costs_no_more_than_the_prefixes_in_use() -> None:
     rng = Random(1)
     acl = replace(

@@ -1,4 +1,5 @@
-"""Dispatch of client requests: decode, call the handler of the API, encode the response.
+"""Dispatch of client requests: decode, call the handler of the API, encode the response, with the
+throttle time of a client that exceeds a quota.
 
 Handlers do not deal with frames, and with versions only where the meaning of a field depends on
 them. Trailing bytes after a request are ignored, as by Kafka's brokers: librdkafka 2.16 appends
@@ -12,8 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
@@ -27,6 +29,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRe
 from raftlog.limits import WIRE_ELEMENTS_MAX
 from raftlog.node.access import Principal, Rights
 from raftlog.node.audit import NO_AUDIT, AuditLog
+from raftlog.node.client_quotas import NO_QUOTAS, ClientQuotas, QuotaLimits
 from raftlog.node.raft_node import RaftNode
 from raftlog.node.request import INTERNAL_ERROR, Request
 from raftlog.node.service import APPENDING_APIS, RequestHandler, Service
@@ -42,6 +45,7 @@ from raftlog.wire import (
     latest_schemas,
 )
 from raftlog.wire.errors import UnsupportedApiError, WireError
+from raftlog.wire.log_identity import duration
 
 from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs
@@ -71,8 +75,11 @@ class ClientApis:
         is_one_socket: bool = False,
         services: Sequence[Service] = (),
         audit: AuditLog = NO_AUDIT,
+        quota_limits: Callable[[], QuotaLimits] = lambda: NO_QUOTAS,
     ) -> None:
-        """``is_one_socket``: the nodes have one listener for clients and voters."""
+        """``is_one_socket``: the nodes have one listener for clients and voters. ``quota_limits``
+        returns the current quotas."""
+        self.quotas: Final = ClientQuotas(raft_node, quota_limits)
         self._executor: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-executor")
         self._services: Final = tuple(services)
         self._cache: Final = MetadataCache(
@@ -82,6 +89,7 @@ class ClientApis:
             is_read_only=any(service.owns_log for service in self._services),
             warnings=self.warnings,
             audit=audit,
+            quotas=self.quotas,
         )
         own: dict[ApiKey, tuple[type[Any], _Handler]] = {
             ApiKey.LIST_OFFSETS: (ListOffsetsRequest, handle_list_offsets),
@@ -167,13 +175,14 @@ class ClientApis:
     async def _respond(self, request: Request[Any]) -> None:
         connection = request.connection
         try:
-            body = await self._handle(request)
+            body = await request.in_steps(self._handle(request))
         except WireError as error:
             connection.refuse(error)
             return
         except Exception:
             connection.refuse(INTERNAL_ERROR)
             raise
+        self.quotas.record_rest(request)
         request.respond(body)
         if request.closes_connection:
             connection.finish()
@@ -196,7 +205,7 @@ class ClientApis:
                 may_trail=True,
             )
             is_long = handler.is_large and len(request.frame) > DECODED_ON_LOOP_BYTES_MAX
-            request.body = await self._in_executor(read) if is_long else read()
+            request.body = await self._in_executor(request, read) if is_long else read()
         ended = self._cache.audit.answered(
             request.principal,
             request.connection.where,
@@ -205,14 +214,18 @@ class ClientApis:
         )
         response = await handler.handle(request)
         ended(response)
+        throttle_ms = self.quotas.throttle(request)
         if isinstance(response, bytes):
-            return response
+            return response  # of the active controller, which has not throttled the client
+        if throttle_ms and hasattr(response, "throttle_time"):
+            response = replace(cast("Any", response), throttle_time=duration(throttle_ms))
         write = partial(encode, response, version)
-        return await self._in_executor(write) if handler.is_large else write()
+        return await self._in_executor(request, write) if handler.is_large else write()
 
-    async def _in_executor(self, work: Callable[[], T]) -> T:
-        """Return the result of work that is executed outside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+    async def _in_executor(self, request: Request[Any], work: Callable[[], T]) -> T:
+        """Return the result of work on a request that is executed outside the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, request.timed(work))
 
     def close(self) -> None:
         """Stop the executor. There must be no further requests."""

@@ -10,6 +10,7 @@
    FETCH_SESSION_ID_NOT_FOUND (KIP-227).
 4. If a partition is repeated, its last occurrence counts (Kafka's request is a map).
 5. A fetch has no task: it waits in ``FetchPurgatory``, and in the memory pool if that is used up.
+6. A consumer that exceeds a quota gets no records, and its connection is muted (KIP-219).
 
 Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
 """
@@ -95,12 +96,21 @@ class ConsumerFetch:
     Kafka: ``DelayedFetch``.
     """
 
-    __slots__ = ("_cache", "_has_room_by", "_parts", "_request")
+    __slots__ = ("_byte_count_max", "_cache", "_has_room_by", "_parts", "_request")
 
     def __init__(self, cache: MetadataCache, request: _Request) -> None:
         self._cache: Final = cache
         self._request: Final = request
         self._parts: Final = _parts(request.body)
+        self._byte_count_max: Final = int(
+            min(
+                RESPONSE_BYTES_MAX,
+                max(request.body.max_bytes, 0),
+                cache.quotas.fetch_bytes_max(request),
+            )
+        )
+        """Of the records, unless the first batch is larger. More than the quota of the client
+        allows in a window would never be sent."""
         self._has_room_by: asyncio.TimerHandle | None = None
         """Deadline of the wait for memory, while it waits for that."""
 
@@ -186,7 +196,7 @@ class ConsumerFetch:
         if part.counted_offset >= part.end_offset:
             return False
         body = self._request.body
-        limit = min(RESPONSE_BYTES_MAX, body.max_bytes, part.partition.max_bytes)
+        limit = min(self._byte_count_max, part.partition.max_bytes)
         left = max(min(body.min_bytes, limit) - part.counted_byte_count, 0)
         try:
             data, part.counted_offset = _batches(
@@ -236,8 +246,19 @@ class ConsumerFetch:
 
     def _respond(self, build: Callable[[], FetchResponse]) -> None:
         self._end_wait()
+        self._request.attempt(lambda: self._send(build()))
+
+    def _send(self, response: FetchResponse) -> None:
+        """Send a response; without its records if the client exceeds a quota."""
         request = self._request
-        request.attempt(lambda: request.respond(encode_fetch_response(request.version, build())))
+        parts = encode_fetch_response(request.version, response)
+        throttle_ms, has_records = self._cache.quotas.throttle_fetch(request, sum(map(len, parts)))
+        if throttle_ms:
+            if not has_records:
+                response = response._replace(topics=list(map(_without_records, response.topics)))
+            response = response._replace(throttle_time_ms=throttle_ms)
+            parts = encode_fetch_response(request.version, response)
+        request.respond(parts)
 
     def _respond_with_records(self) -> None:
         self._respond(lambda: self._build(has_room=True))
@@ -258,7 +279,7 @@ class ConsumerFetch:
 
     def _read(self) -> None:
         """Read as many bytes as fit; at least one batch of the first partition that has records."""
-        left = min(max(self._request.body.max_bytes, 0), RESPONSE_BYTES_MAX)
+        left = self._byte_count_max
         is_first = True
         for part in self._parts:
             part.records = b""
@@ -326,6 +347,10 @@ def _parts(body: FetchRequest) -> list[_Part]:
                 topic=topic, partition=one, counted_offset=one.fetch_offset
             )
     return list(found.values())
+
+
+def _without_records(topic: FetchedTopic) -> FetchedTopic:
+    return topic._replace(partitions=[one._replace(records=b"") for one in topic.partitions])
 
 
 def _divergence(

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from raftlog.node.access import Principal, Rights
 from raftlog.node.addresses import CLIENTS_NAME
 from raftlog.node.audit import NO_AUDIT, AuditLog
+from raftlog.node.client_quotas import ClientQuotas
 from raftlog.node.raft_node import RaftNode
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.roles import Leader, Resigned
@@ -54,6 +55,7 @@ class MetadataCache:
         is_read_only: bool = False,
         warnings: Callable[[], Sequence[str]] = lambda: (),
         audit: AuditLog = NO_AUDIT,
+        quotas: ClientQuotas,
     ) -> None:
         """``executor`` runs long work outside the event loop, in one thread to bound its memory.
         ``is_one_socket``: nodes have one listener for clients and voters, so every voter's endpoint
@@ -63,6 +65,7 @@ class MetadataCache:
         self.is_read_only: Final = is_read_only
         self.warnings: Final = warnings
         self.audit: Final = audit
+        self.quotas: Final = quotas
         self._is_one_socket: Final = is_one_socket
         self.executor: Final = executor
 

@@ -38,6 +38,7 @@ from raftlog.errors import (
 from raftlog.limits import KIB
 from raftlog.node.access import Rights
 from raftlog.node.audit import AUTHORIZATION_ERRORS
+from raftlog.node.client_quotas import QuotaType
 from raftlog.node.request import QueuedAppend, Request
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import PackedRecords, SealedBatch
@@ -206,7 +207,7 @@ class DelayedProduce:
                 return read(decompressed_bytes_max=READ_AT_ONCE_BYTES_MAX)
             except DecompressionLimitError:
                 pass  # large once decompressed
-        reading = asyncio.get_running_loop().run_in_executor(cache.executor, read)
+        reading = asyncio.get_running_loop().run_in_executor(cache.executor, request.timed(read))
         reading.add_done_callback(self._has_read)
         return None
 
@@ -310,6 +311,7 @@ class DelayedProduce:
     def _encode_response(self) -> bytes | None:
         """Return the body of the response, None for none. Raises ``UnacknowledgedAppendError``."""
         cache, request = self._cache, self._request
+        throttle_ms = cache.quotas.throttle(request, QuotaType.PRODUCE, len(request.frame))
         results = [
             self._result(batch.partition, outcome)
             for (_, batch), outcome in zip(self._batches, self._outcomes, strict=True)
@@ -320,7 +322,9 @@ class DelayedProduce:
             return None
         has_leader = any(one.leader_id >= 0 for one in results)
         endpoints = cache.leader_endpoints() if has_leader else ()
-        return encode_produce_response(request.version, request.body, results, endpoints)
+        return encode_produce_response(
+            request.version, request.body, results, endpoints, throttle_time_ms=throttle_ms
+        )
 
     def _result(self, partition: int, outcome: Outcome) -> ProduceResult:
         cache = self._cache
