@@ -53,23 +53,18 @@ class LoggedChange:
         return name_of(row)
 
 
-def selected(
-    changes: Iterable[RecordChanges], filters: Sequence[RowFilter]
-) -> Iterator[LoggedChange]:
-    """Yield the changes of rows that match any of the filters, before or after."""
-    for record in changes:
+def logged(records: Iterable[RecordChanges]) -> Iterator[LoggedChange]:
+    """Yield each change of records."""
+    for record in records:
         for change in record.changes:
-            row = change.after or change.before
-            assert row is not None, "a change has a row"
-            if any(one.matches(row) for one in filters):
-                yield LoggedChange(
-                    record.offset,
-                    record.visible_offset,
-                    record.leader_epoch,
-                    record.timestamp_ms,
-                    record.record_type,
-                    change,
-                )
+            yield LoggedChange(
+                record.offset,
+                record.visible_offset,
+                record.leader_epoch,
+                record.timestamp_ms,
+                record.record_type,
+                change,
+            )
 
 
 def read_changes(
@@ -124,7 +119,7 @@ def changes_between(
     )
     if not from_oldest:
         images.image_at(start.offset)
-    return selected(images.changes(end.offset), filters)
+    return logged(images.changes(end.offset, filters))
 
 
 def offset_spec(option: str, value: Offset | None) -> OffsetSpec | None:

@@ -89,14 +89,8 @@ READING_PLANTS: Final = (
     Plant(
         bug="the changes of a history begin with the next scan",
         path="state/raftlog_state/loader/image_reader.py",
-        old="""        begin = loader.next_offset
-        for scan in self._log.scan(begin, end_offset, columns=LOADER_COLUMNS):
-            yield from append_scan(loader, scan.records)
-""",
-        new="""        begin = loader.next_offset
-        for scan in self._log.scan(begin, end_offset, columns=LOADER_COLUMNS):
-            yield from append_scan(loader, scan.records)[1:]
-""",
+        old="            yield from changes\n",
+        new="            next(changes, None)\n            yield from changes\n",
         tests=(
             "tests/state/cli/test_cli_log.py"
             "::test_all_changes_from_an_offset_lead_to_the_state_at_the_end",

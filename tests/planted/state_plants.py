@@ -107,6 +107,36 @@ STATE_PLANTS: Final = (
         tests=(TOPIC_ROWS,),
     ),
     Plant(
+        bug="by columns: a change has the row after it as that before",
+        path=f"{STATE}/loader/topic_rows.py",
+        old="np.searchsorted(used, which - 1)",
+        new="np.searchsorted(used, which)",
+        tests=(f"{TOPIC_ROWS}::test_changes_by_columns_are_those_of_a_loader",),
+    ),
+    Plant(
+        bug="by columns: changes in a transaction are before those that took effect earlier",
+        path=f"{STATE}/loader/topic_rows.py",
+        old="np.lexsort((rows, visible_offsets[rows]))",
+        new="np.lexsort((numbers, visible_offsets[rows]))",
+        tests=(
+            f"{TOPIC_ROWS}::test_changes_in_transactions_and_with_secrets_are_those_of_a_loader",
+        ),
+    ),
+    Plant(
+        bug="changes of other records are after those of all topics of a window",
+        path=f"{STATE}/loader/scans.py",
+        old="merge(topics, matching(self.others, filters), key=_order)",
+        new="iter([*topics, *matching(self.others, filters)])",
+        tests=(f"{TOPIC_ROWS}::test_changes_of_other_records_are_between_those_of_topics",),
+    ),
+    Plant(
+        bug="rows that a filter does not name are among the changes",
+        path=f"{STATE}/loader/topic_rows.py",
+        old="                of_filter &= _equal(",
+        new="                of_filter |= _equal(",
+        tests=(f"{TOPIC_ROWS}::test_changes_by_columns_are_those_of_a_loader",),
+    ),
+    Plant(
         bug="records skipped before a snapshot are counted after it",
         path=f"{STATE}/loader/metadata_loader.py",
         old="        self._skipped = {}\n        for unknown",

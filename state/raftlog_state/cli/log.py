@@ -93,7 +93,7 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
     from raftlog.client.offset_spec import EARLIEST
     from raftlog_state.image.entity_names import row_filters, split_name
     from raftlog_state.loader.image_reader import ImageReader
-    from raftlog_state.log_changes import selected
+    from raftlog_state.log_changes import logged
 
     from .signals import StopSignals, TerminatedError
 
@@ -123,7 +123,7 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
         if start is not None:
             images.image_at(start_offset)
         change = None
-        for change in selected(images.changes(end_offset), filters):
+        for change in logged(images.changes(end_offset, filters)):
             output.line(line(change))
         if change is None:
             where = f"in the offsets from {start_offset} to {end_offset} (exclusive)"
@@ -145,7 +145,7 @@ def follow_changes(
 ) -> NoReturn:
     """Print the changes as they are committed, until a signal. Raises the errors of ``follow``."""
     from raftlog.client import Isolation
-    from raftlog_state.log_changes import selected
+    from raftlog_state.log_changes import logged
 
     from .follow import check_can_grow, follow, followed_end
 
@@ -159,7 +159,7 @@ def follow_changes(
 
     def print_up_to(end_offset: int) -> None:
         images.refresh()
-        for change in selected(images.changes(end_offset), filters):
+        for change in logged(images.changes(end_offset, filters)):
             output.line(line(change))
 
     follow(

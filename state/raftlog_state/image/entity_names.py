@@ -22,13 +22,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from raftlog.errors import OptionError
 from raftlog_state.enums import CONFIG_RESOURCE_TYPES
 
+from .delta import RecordChanges, RowChange
 from .rows import (
     AclRow,
     ConfigRow,
@@ -89,6 +90,24 @@ class RowFilter:
         if isinstance(row, QuotaRow):
             return self.quota_of in row.entity_key
         return all(getattr(row, name) == value for name, value in self.values)
+
+
+def matching(
+    records: Iterable[RecordChanges], filters: Sequence[RowFilter] | None
+) -> Iterator[RecordChanges]:
+    """Yield the changes of rows that match any of the filters, after or else before; None: all."""
+
+    def matches(change: RowChange) -> bool:
+        row = change.after or change.before
+        assert row is not None, "a change has a row"
+        return any(one.matches(row) for one in filters or ())
+
+    for record in records:
+        changes = record.changes if filters is None else tuple(filter(matches, record.changes))
+        if changes:
+            yield (
+                record if len(changes) == len(record.changes) else replace(record, changes=changes)
+            )
 
 
 def row_filters(

@@ -11,7 +11,7 @@ Records are redacted before they reach the loader, so rows hold no secrets unles
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from raftlog.client import Isolation, LogKind, LogReader, SourceKind, open_path
@@ -24,11 +24,12 @@ from raftlog.errors import (
 from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image.entity_names import RowFilter, matching
 from raftlog_state.records import DecodedRecord, Redactor, decode
 
 from .metadata_loader import MetadataLoader
 from .payload import SkippedRecords
-from .scans import LOADER_COLUMNS, advance, append_scan, load_snapshot
+from .scans import LOADER_COLUMNS, advance, changes_of_scans, load_snapshot
 
 
 class Listener(Protocol):
@@ -147,9 +148,12 @@ class ImageReader:
                 log_end_offset=self._log_end_offset,
             )
 
-    def changes(self, end_offset: int) -> Iterator[RecordChanges]:
+    def changes(
+        self, end_offset: int, filters: Sequence[RowFilter] | None = None
+    ) -> Iterator[RecordChanges]:
         """Yield the changes that take effect below ``end_offset`` after the last call or image.
 
+        They are those of rows that match any of ``filters``; None: of all rows.
         Without one, the first changes are those of the oldest snapshot, if the log begins with it.
         If reading fails, the next call continues after the last changes that were returned.
 
@@ -159,12 +163,13 @@ class ImageReader:
         self._check_end(end_offset)
         if self._loader is None:
             loader = self._loader_before(end_offset)
-            yield from self._base_changes
+            yield from matching(self._base_changes, filters)
             self._loader, self._base_changes = loader, []
         loader = self._loader
         begin = loader.next_offset
-        for scan in self._log.scan(begin, end_offset, columns=LOADER_COLUMNS):
-            yield from append_scan(loader, scan.records)
+        scans = self._log.scan(begin, end_offset, columns=LOADER_COLUMNS)
+        for changes in changes_of_scans(loader, scans, self._redactor, filters):
+            yield from changes
             self._console.progress(loader.next_offset - begin, end_offset - begin)
         self._log_omissions(loader)
 

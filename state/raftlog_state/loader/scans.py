@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from heapq import merge
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +19,13 @@ from raftlog.records.control import ControlRecord, decode_control
 from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import MetadataParseError, ReplayError
 from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image.entity_names import RowFilter, matching
 from raftlog_state.records import Redactor, decode
-from raftlog_state.replay.coded_columns import NotPlainError
+from raftlog_state.replay.coded_columns import Int64s, NotPlainError
 
 from .metadata_loader import LogRecord, MetadataLoader
 from .payload import Payload
-from .topic_rows import replay_topics
+from .topic_rows import TopicChanges, replay_topics
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -50,11 +53,33 @@ def advance(loader: MetadataLoader, scans: Iterable[Scan], redactor: Redactor) -
     ``append_scan`` and of ``scans``, in their order.
     """
     for window in _windows(scans):
-        if not _append_window(loader, window, redactor):
+        if _append_window(loader, window, redactor) is None:
             for records in window:
                 append_scan(loader, records)
         window.clear()  # else it is in memory while the next one is read
         yield loader.next_offset
+
+
+def changes_of_scans(
+    loader: MetadataLoader,
+    scans: Iterable[Scan],
+    redactor: Redactor,
+    filters: Sequence[RowFilter] | None,
+) -> Iterator[Iterator[RecordChanges]]:
+    """Replay scans as ``advance``, and yield the changes of each part of them.
+
+    They are those of rows that match any of ``filters``; None: of all rows. Of topics, only these
+    are objects.
+    """
+    for window in _windows(scans):
+        replayed = _append_window(loader, window, redactor)
+        if replayed is None:
+            for records in window:
+                yield matching(append_scan(loader, records), filters)
+        else:
+            yield replayed.changes(filters)
+        del replayed
+        window.clear()
 
 
 def _windows(scans: Iterable[Scan]) -> Iterator[list[RecordColumns]]:
@@ -77,11 +102,28 @@ def _windows(scans: Iterable[Scan]) -> Iterator[list[RecordColumns]]:
         yield window
 
 
+class _Replayed(NamedTuple):
+    """Changes of a window: those of topics by columns, and those of all other records."""
+
+    topics: TopicChanges
+    others: list[RecordChanges]
+    places: tuple[Int64s, Int64s, Int64s]
+    """Offset, leader epoch and timestamp of each record."""
+
+    def changes(self, filters: Sequence[RowFilter] | None) -> Iterator[RecordChanges]:
+        """Yield the changes of rows that match, in the order in which they take effect."""
+        topics = self.topics.records(*self.places, filters)
+        return merge(topics, matching(self.others, filters), key=_order)
+
+
+_order = attrgetter("visible_offset", "offset")
+
+
 @collection_paused()
 def _append_window(
     loader: MetadataLoader, window: Sequence[RecordColumns], redactor: Redactor
-) -> bool:
-    """Replay a window with its topics by columns; False if nothing was done."""
+) -> _Replayed | None:
+    """Replay a window with its topics by columns; None if nothing was done."""
     offsets = _numbers([records.offset for records in window])
     leader_epochs = _numbers([records.leader_epoch for records in window])
     is_plain = (
@@ -93,7 +135,7 @@ def _append_window(
         and np.all(np.diff(leader_epochs) >= 0)
     )
     if not is_plain:
-        return False
+        return None
     timestamps_ms = _numbers([records.timestamp_ms for records in window])
     try:
         values, controls = _joined(window)
@@ -102,7 +144,7 @@ def _append_window(
         payloads = decoded_payloads(values.take(pa.array(which)), redactor)
         for row, control in controls.items():
             payloads[int(np.searchsorted(which, row))] = control
-        loader.append_selected(
+        others = loader.append_selected(
             offsets[which].tolist(),
             leader_epochs[which].tolist(),
             timestamps_ms[which].tolist(),
@@ -112,8 +154,8 @@ def _append_window(
             deleted=topics.deleted,
         )
     except (MetadataParseError, NotPlainError, ReplayError):
-        return False  # record by record, an error has the offset of its record
-    return True
+        return None  # record by record, an error has the offset of its record
+    return _Replayed(topics.changes, others, (offsets, leader_epochs, timestamps_ms))
 
 
 def _joined(

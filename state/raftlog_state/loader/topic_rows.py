@@ -1,4 +1,5 @@
-"""Rows of topics, their partitions and configs after a range of a log, by columns of its records.
+"""Rows of topics, their partitions and configs after a range of a log, by columns of its records;
+their changes in it.
 
 Most records of a long log change partitions, each of them many times. A state after the range does
 not need the rows between, and has no Python object of a record.
@@ -14,8 +15,8 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
-from operator import attrgetter
+from itertools import groupby, repeat
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ import pyarrow as pa
 from raftlog_state.fast_dataclass import positional_constructor
 from raftlog_state.image import ROW_TYPES, ConfigRow, Entity, Key, PartitionRow, Row, TopicRow
 from raftlog_state.image.column_types import column_type
+from raftlog_state.image.delta import Op, RecordChanges, RowChange
+from raftlog_state.image.entity_names import RowFilter
 from raftlog_state.image.row_schema import row_schema
 from raftlog_state.records import (
     ClearElrRecord,
@@ -36,8 +39,9 @@ from raftlog_state.records import (
     TopicRecord,
 )
 from raftlog_state.records.typed_columns import no_ops
-from raftlog_state.replay.coded_columns import Coded, Column, Int64s, NotPlainError
+from raftlog_state.replay.coded_columns import Bools, Coded, Column, Int64s, NotPlainError
 from raftlog_state.replay.row_versions import (
+    TOPIC_RECORDS,
     Given,
     StoredColumns,
     TypedRecords,
@@ -46,7 +50,7 @@ from raftlog_state.replay.row_versions import (
     versions_of,
 )
 from raftlog_state.replay.state import Rows
-from raftlog_state.replay.topic_records import topic_records
+from raftlog_state.replay.topic_records import TopicRecords, topic_records
 from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 
 _CONSTRUCTORS: Final[Mapping[Entity, Callable[..., Row]]] = {
@@ -62,6 +66,11 @@ _KEY_COLUMNS: Final[Mapping[Entity, tuple[str, ...]]] = {
 _WITH_TOPIC_ID: Final = (TopicRecord, PartitionRecord, PartitionChangeRecord, RemoveTopicRecord)
 
 
+SLICE_CHANGES: Final = 10_000
+"""Changes that are converted to objects together."""
+_RECORD_TYPES: Final = {kind.schema.api_key: kind.schema.json_type for kind in TOPIC_RECORDS}
+
+
 class TopicRows(NamedTuple):
     """Rows of topics that a range has written, and keys of those that it has deleted before.
 
@@ -72,6 +81,100 @@ class TopicRows(NamedTuple):
     written: list[Row]
     deleted: list[tuple[Entity, Key]]
     others: Int64s
+    changes: TopicChanges
+
+
+class TopicChanges(NamedTuple):
+    """Changes of the rows of topics in a range, as versions of them."""
+
+    found: TopicRecords
+    versions: Sequence[Versions]
+
+    def records(
+        self,
+        offsets: Int64s,
+        leader_epochs: Int64s,
+        timestamps_ms: Int64s,
+        filters: Sequence[RowFilter] | None,
+    ) -> Iterator[RecordChanges]:
+        """Yield the changes of rows that match any of ``filters``, None: of all, by their records.
+
+        They are in the order in which they take effect, as a loader returns them. The columns have
+        a value for each record of the range.
+        """
+        chosen = [np.flatnonzero(~of.is_stored & _matching(of, filters)) for of in self.versions]
+        entities = np.repeat(np.arange(len(chosen)), [len(which) for which in chosen])
+        numbers = np.concatenate(chosen)
+        rows = np.concatenate(
+            [of.positions[which] for of, which in zip(self.versions, chosen, strict=True)]
+        )
+        visible_offsets = self.found.visible_offsets
+        order = np.lexsort((rows, visible_offsets[rows]))  # stable: else by entity, then by key
+        changes = self._changes(rows[order], entities[order], numbers[order])
+        for row, of_record in groupby(changes, key=itemgetter(0)):
+            yield RecordChanges(
+                offset=int(offsets[row]),
+                visible_offset=int(visible_offsets[row]),
+                leader_epoch=int(leader_epochs[row]),
+                timestamp_ms=int(timestamps_ms[row]),
+                record_type=_RECORD_TYPES[int(self.found.api_keys[row])],
+                changes=tuple(change for _, change in of_record),
+            )
+
+    def _changes(
+        self, rows: Int64s, entities: Int64s, numbers: Int64s
+    ) -> Iterator[tuple[int, RowChange]]:
+        """Yield each change with the row of its record."""
+        for start in range(0, len(rows), SLICE_CHANGES):
+            part = slice(start, start + SLICE_CHANGES)
+            own = entities[part]
+            changes = [
+                _row_changes(versions, numbers[part][own == ordinal])
+                for ordinal, versions in enumerate(self.versions)
+            ]
+            for row, ordinal in zip(rows[part].tolist(), own.tolist(), strict=True):
+                yield row, next(changes[ordinal])
+
+
+def _matching(versions: Versions, filters: Sequence[RowFilter] | None) -> Bools:
+    """Return which versions match any of the filters; None: all of them."""
+    found = np.full(len(versions.keys), filters is None)
+    for one in filters or ():
+        if one.entity is versions.entity:
+            of_filter = np.ones(len(found), np.bool_)
+            for name, value in one.values:
+                of_filter &= _equal(versions.columns[name], value)
+            found |= of_filter
+    return found
+
+
+def _equal(column: Column, value: str | int) -> Bools:
+    if isinstance(column, Coded):  # in Python: Arrow has no text of bytes that are not UTF-8
+        is_equal = [one == value for one in column.values.to_pylist()]
+        of_codes: Bools = np.array([*is_equal, False])[column.codes]  # the last one is of NULL
+        return of_codes
+    found: Bools = column.to_numpy() == value
+    return found
+
+
+def _row_changes(versions: Versions, which: Int64s) -> Iterator[RowChange]:
+    """Yield the changes to these versions from those before them."""
+    is_deleted, has_before = versions.is_deleted[which], versions.has_before[which]
+    used = np.unique(np.concatenate([which[~is_deleted], which[has_before] - 1]))
+    rows = _rows(versions, used)
+    columns = (
+        is_deleted,
+        has_before,
+        np.searchsorted(used, which - 1),
+        np.searchsorted(used, which),
+    )
+    for deletes, updates, before, after in zip(*(one.tolist() for one in columns), strict=True):
+        row_before = rows[before] if updates else None
+        row_after = None if deletes else rows[after]
+        row = row_after or row_before
+        assert row is not None, "only a row that is there is deleted"
+        op = Op.DELETE if deletes else Op.UPDATE if updates else Op.CREATE
+        yield RowChange(versions.entity, row.key, op, row_before, row_after)
 
 
 def replay_topics(
@@ -93,14 +196,16 @@ def replay_topics(
     given = Given(row_count=len(values), records=found.by_type, stored=stored)
     written: list[Row] = []
     deleted: list[tuple[Entity, Key]] = []
-    for versions in versions_of(given):
+    all_versions = versions_of(given)
+    for versions in all_versions:
         first, last = _bounds(versions)
         is_deleted = versions.is_deleted[last]
         written += _rows(versions, last[~is_deleted & ~versions.is_stored[last]])
         is_deleted = np.logical_or.reduceat(versions.is_deleted, first)
         deleted += _keys(versions, first[is_deleted & versions.is_stored[first]])
     is_other = ~found.is_of_topics & ~no_ops(values, found.api_keys)
-    return TopicRows(written, deleted, np.flatnonzero(is_other))
+    changes = TopicChanges(found, all_versions)
+    return TopicRows(written, deleted, np.flatnonzero(is_other), changes)
 
 
 def _touched(

@@ -1,4 +1,4 @@
-"""An image whose topics are replayed by columns is that of all records one by one.
+"""An image whose topics are replayed by columns is that of all records one by one; so are changes.
 
 ``RAFTLOG_TOPIC_ROWS_SEEDS=500`` sets the number of random histories.
 """
@@ -25,13 +25,22 @@ from raftlog.records.control import LeaderChange
 from raftlog.records.scan import scan
 from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import Entity, MetadataImage
-from raftlog_state.loader import scans
+from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image.entity_names import RowFilter, matching, row_filters
+from raftlog_state.loader import scans, topic_rows
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
-from raftlog_state.loader.scans import LOADER_COLUMNS, advance, append_scan, load_snapshot
+from raftlog_state.loader.scans import (
+    LOADER_COLUMNS,
+    advance,
+    append_scan,
+    changes_of_scans,
+    load_snapshot,
+)
 from raftlog_state.records import (
     NO_OP_VALUE,
     ClearElrRecord,
     ConfigRecord,
+    DecodedRecord,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
@@ -416,3 +425,109 @@ def test_records_before_damage_of_the_log_are_replayed_first() -> None:
     with pytest.raises(CorruptBatchError):
         list(advance(loader, damaged(), REVEALED))
     assert loader.next_offset == len(values)
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+NAMED: list[tuple[str | None, str | None, bool]] = [
+    (None, None, True),
+    ("topic", None, False),
+    ("topic", f"topic-{IDS[0]}", True),
+    ("topic", "not there", True),
+    ("topic", "\udcff", True),
+    ("partition", f"topic-{IDS[1]}/2", True),
+    ("partition", f"topic-{IDS[1]}/{10**17}", True),
+    ("config", "topic", False),
+    ("config", f"topic/topic-{IDS[0]}/a", False),
+    ("broker", "1", False),
+]
+FILTERS: list[Sequence[RowFilter] | None] = [
+    None,
+    (),
+    *(row_filters(entity, name, partitions=all_of) for entity, name, all_of in NAMED),
+]
+
+
+def changes_by_columns(
+    values: Sequence[bytes], seed: int, redactor: Redactor, filters: Sequence[RowFilter] | None
+) -> list[RecordChanges]:
+    parts = scans_of(values, random.Random(seed))
+    found = changes_of_scans(loader_of(redactor), parts, redactor, filters)
+    return [record for part in found for record in part]
+
+
+def assert_same_changes(values: Sequence[bytes], seed: int, redactor: Redactor = REVEALED) -> None:
+    """Assert that changes by columns are those of a loader, for each of the filters."""
+    loader = loader_of(redactor)
+    parts = scans_of(values, random.Random(seed))
+    expected = [record for one in parts for record in append_scan(loader, one.records)]
+    assert expected
+    for filters in FILTERS:
+        found = changes_by_columns(values, seed, redactor, filters)
+        assert found == list(matching(expected, filters)), filters
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record has changes of several slices."""
+    monkeypatch.setattr(topic_rows, "SLICE_CHANGES", 3)
+
+
+@pytest.mark.usefixtures("small_slices")
+@pytest.mark.parametrize("seed", range(min(SEEDS, 4)))
+def test_changes_by_columns_are_those_of_a_loader(seed: int) -> None:
+    """Of records of the types in a cluster's log, in their order."""
+    records = [*random_records(seed, 400), RegisterBrokerRecord(broker_id=1)]
+    records.insert(200, RegisterBrokerRecord(broker_id=1, broker_epoch=2))
+    assert_same_changes([encode(record) for record in records], seed)
+
+
+@pytest.mark.parametrize("seed", range(min(SEEDS, 4)))
+def test_changes_in_transactions_and_with_secrets_are_those_of_a_loader(seed: int) -> None:
+    redactor = Redactor(key=b"a redaction key of 30 characters")
+    assert_same_changes(list(Topics(random.Random(seed)).values(400)), seed, redactor)
+
+
+def test_changes_of_random_logs_of_all_record_types_are_those_of_a_loader() -> None:
+    log = RandomLog(5, 23)
+    log.grow(300)
+    assert_same_changes([encode(record) for record in log.records], 5)
+
+
+def test_changes_of_other_records_are_between_those_of_topics() -> None:
+    """In one window, whose records are replayed by two."""
+    topic, broker = list(created(IDS[0])), RegisterBrokerRecord(broker_id=1)
+    values = [encode(one) for one in (*topic[:2], broker, *topic[2:])]
+    window = window_of(values)
+    replayed = scans._append_window(MetadataLoader(), window, REVEALED)
+    assert replayed is not None
+    assert [record.offset for record in replayed.changes(None)] == list(range(len(values)))
+
+
+def test_records_of_topics_that_no_filter_names_are_not_decoded() -> None:
+    def decode_other(value: bytes) -> DecodedRecord:
+        decoded = decode(value)
+        assert not isinstance(decoded.record, PartitionRecord | PartitionChangeRecord)
+        return decoded
+
+    records = [one for one in random_records(3, 300) if not isinstance(one, ClearElrRecord)]
+    values = [encode(one) for one in records]
+    filters = row_filters("topic", f"topic-{IDS[0]}")
+    parts = changes_of_scans(
+        MetadataLoader(decode=decode_other), scans_of(values, chance()), REVEALED, filters
+    )
+    found = [record for part in parts for record in part]
+    assert found
+    assert found == changes_by_columns(values, 2, REVEALED, filters)
+
+
+def test_changes_before_an_error_are_returned_first() -> None:
+    values = [encode(record) for record in random_records(6, 200)]
+    wrong = [*values, encode(WRONG["a change of a topic that is not there"]), *values[:20]]
+    found: list[RecordChanges] = []
+    parts = changes_of_scans(MetadataLoader(), scans_of(wrong, chance()), REVEALED, None)
+    with pytest.raises(ReplayError):
+        found.extend(record for part in parts for record in part)
+    expected = changes_by_columns(values, 2, REVEALED, None)
+    assert found == expected[: len(found)]
+    assert len(found) > 100

@@ -30,10 +30,10 @@ from raftlog.records.batch_columns import Scan
 from raftlog_state.errors import TablesError
 from raftlog_state.image import ConfigRow, MetadataImage
 from raftlog_state.image.delta import key_json
-from raftlog_state.image.entity_names import row_filters
+from raftlog_state.image.entity_names import matching, row_filters
 from raftlog_state.image.rows import Entity, Key, Row, table_of
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
-from raftlog_state.log_changes import selected
+from raftlog_state.log_changes import logged
 from raftlog_state.records import (
     BeginTransactionRecord,
     ConfigRecord,
@@ -252,8 +252,10 @@ def test_changes_are_found_by_table_key_name_range_and_time(
     for entity, name, partitions in NAMED:
         filters = row_filters(entity, name, partitions=partitions)
         loader = MetadataLoader()
-        logged = selected(loader.append(without_secrets(replayed.log.records[:END])), filters)
-        expected = [(one.offset, one.change.key_json, str(one.change.op)) for one in logged]
+        changes = matching(loader.append(without_secrets(replayed.log.records[:END])), filters)
+        expected = [
+            (one.offset, one.change.key_json, str(one.change.op)) for one in logged(changes)
+        ]
         found = opened.changes(entity=entity, name=name, partitions=partitions)
         rows = found.select(["offset", "key", "op"]).to_pylist()
         assert [tuple(row.values()) for row in rows] == expected != []
