@@ -125,6 +125,7 @@ def test_a_failed_accept_does_not_close_the_listener(
 ) -> None:
     async def check(node: ServedNode) -> None:
         loop = asyncio.get_running_loop()
+        await still_serves(node)  # it waits for the next connection
         accept, failures = loop.sock_accept, [errno.ECONNABORTED, errno.EPERM]
 
         async def failing(listening: socket.socket) -> Any:

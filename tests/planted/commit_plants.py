@@ -11,6 +11,7 @@ NODE: Final = "connector/raftlog/node"
 OWNERS: Final = "tests/node/apis/test_commit_owners.py"
 FETCHING: Final = "tests/node/apis/test_fetching.py"
 DRIVER: Final = "tests/node/test_driver.py"
+TURNS: Final = "tests/node/test_append_turns.py"
 PURGATORY: Final = "tests/node/test_purgatory.py"
 DELAYED: Final = "tests/node/test_delayed_fetches.py"
 ASKING: Final = "tests/node/apis/test_queries.py"
@@ -50,11 +51,23 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="the leader syncs records before it sends them to followers",
         path=f"{NODE}/driver.py",
-        old="            self._loop_sync = ticket\n            return\n",
-        new="            self._loop_sync, self._is_loop_sync_queued = ticket, True\n"
-        "            self._loop.call_soon(self._sync_on_loop, ticket)\n"
-        "            return\n",
+        old="            self._flush_queue.run(work, *args, **kwargs)\n",
+        new="            work(*args, **kwargs)\n",
         tests=(DRIVER,),
+    ),
+    Plant(
+        bug="responses are written in the next iteration of the event loop",
+        path=f"{NODE}/connection.py",
+        old="        if not self._connections and not self._is_running:\n",
+        new="        if not self._connections:\n",
+        tests=(TURNS,),
+    ),
+    Plant(
+        bug="a follower syncs, and fetches again, in the next iteration of the event loop",
+        path=f"{NODE}/driver.py",
+        old=" and not (self._is_running or self._is_loop_sync_queued):\n",
+        new=" and not self._is_loop_sync_queued:\n",
+        tests=(TURNS,),
     ),
     Plant(
         bug="long syncs run on the event loop",

@@ -1,6 +1,6 @@
-"""Node of one voter in the test's own event loop, and raw connections to it.
+"""Nodes in the test's own event loop, a quorum of one or several, and raw connections to them.
 
-The node uses real files and a real loopback socket; only the process is the test's.
+A node uses real files and a real loopback socket; only the process is the test's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from raftlog.append import AppendRequest, RequestResult
+from raftlog.node.addresses import parse_initial_voters
 from raftlog.node.config import NodeConfig, parse_config
 from raftlog.node.formatting import format_directory, random_id, read_identity
 from raftlog.node.log_lines import LogLines
@@ -40,7 +41,7 @@ PATIENCE_S = 20.0
 
 
 class ServedNode:
-    """Node that leads its quorum of one."""
+    """Node, its configuration and log lines."""
 
     def __init__(self, node: Node, config: NodeConfig, lines: io.StringIO) -> None:
         self.node = node
@@ -153,17 +154,58 @@ async def served_node(
     listeners: str | None = None,
     services: Sequence[CreateService] = (),
 ) -> AsyncIterator[ServedNode]:
-    """Run a node that leads; shut it down at the end. ``extra`` is added to its configuration, and
-    ``listeners`` replaces the default listener."""
+    """Run a node that leads its quorum of one; shut it down at the end. ``extra`` is added to its
+    configuration, and ``listeners`` replaces the default listener."""
     if listeners is None:
-        (port,) = free_ports(1)
-        listeners = f'[listeners.both]\naddress = "127.0.0.1:{port}"\n'
-    config = parse_config(
-        f'[node]\nid = 1\ndirectory = "{home / "data"}"\n{listeners}{extra}', "node.toml"
-    )
-    storage = ReservedDescriptorStorage()
+        listeners = _listener(*free_ports(1))
+    config = _config(1, home / "data", listeners + extra)
     format_directory(config, cluster_id=random_id(), is_standalone=True)
-    lines = io.StringIO()
+    async with _running(config, services) as served:
+        raft_node = served.node.raft_node
+        assert await raft_node.wait_until(lambda: _leads(raft_node), timeout_ms=20_000)
+        yield served
+
+
+@contextlib.asynccontextmanager
+async def served_quorum(home: Path, extra: str = "") -> AsyncIterator[list[ServedNode]]:
+    """Run three nodes, of which the first one in the list leads."""
+    configs = [
+        _config(node_id, home / str(node_id), _listener(port) + extra)
+        for node_id, port in enumerate(free_ports(3), 1)
+    ]
+    cluster_id, names = random_id(), [one.listeners[0].address for one in configs]
+    voters = parse_initial_voters(
+        ",".join(f"{at}@{name}:{random_id()}" for at, name in enumerate(names, 1))
+    )
+    for config in configs:
+        format_directory(config, cluster_id=cluster_id, initial_voters=voters)
+    async with contextlib.AsyncExitStack() as running:
+        served = [await running.enter_async_context(_running(config)) for config in configs]
+        while not any(_leads(one.node.raft_node) for one in served):
+            await asyncio.sleep(0.01)
+        yield sorted(served, key=lambda one: not _leads(one.node.raft_node))
+
+
+def _leads(raft_node: RaftNode) -> bool:
+    """Return whether a node leads, and a record of its epoch is committed."""
+    core = raft_node.replica.core
+    return core.is_leader and bool(core.high_watermark)
+
+
+def _listener(port: int) -> str:
+    return f'[listeners.both]\naddress = "127.0.0.1:{port}"\n'
+
+
+def _config(node_id: int, directory: Path, tables: str) -> NodeConfig:
+    return parse_config(f'[node]\nid = {node_id}\ndirectory = "{directory}"\n{tables}', "node.toml")
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    config: NodeConfig, services: Sequence[CreateService] = ()
+) -> AsyncIterator[ServedNode]:
+    """Run a node with a formatted directory; shut it down at the end."""
+    storage, lines = ReservedDescriptorStorage(), io.StringIO()
     node = Node(
         config,
         read_identity(config, storage),
@@ -174,10 +216,6 @@ async def served_node(
     )
     try:
         await node.start()
-        core = node.raft_node.replica.core
-        assert await node.raft_node.wait_until(
-            lambda: core.is_leader and bool(core.high_watermark), timeout_ms=20_000
-        )
         yield ServedNode(node, config, lines)
     finally:
         await node.close()

@@ -12,7 +12,8 @@ Invariants:
    connections would hold the memory that they wait for.
 4. No request is started while the peer does not read responses, and at most one request with a
    possibly large response is in flight (Kafka mutes the whole channel).
-5. The responses of one turn of the event loop are one write.
+5. The responses that a connection gets in one callback of the event loop are one write, at the end
+   of the callback: the loop does not turn between a request and a response that is there already.
 6. While it is muted, because its client exceeds a quota, nothing is read and no request is started.
 """
 
@@ -23,7 +24,7 @@ import math
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from raftlog.wire import (
     Api,
@@ -43,22 +44,38 @@ from .memory_pool import ConnectionMemory, MemoryShare
 from .request import Request, Session
 from .sasl import SaslAuthenticator
 
+P = ParamSpec("P")
 _WRITE_BYTES_MAX: Final = 256 * 1024
 """Maximum bytes of one write: TLS encrypts all bytes of a write before it pauses the writer."""
 _LARGE_RESPONSES: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 
 
 class FlushQueue:
-    """Connections with responses that are not written: each is flushed once, in the next iteration
-    of the event loop, whatever the number of its responses."""
+    """Connections with responses that are not written: each is flushed once, whatever the number of
+    its responses, at the end of ``run``, and otherwise in the next iteration of the event loop.
+
+    Never within a call of the replica: a flushed connection may start requests, which begin one. A
+    request that is started so has its response flushed in the next iteration.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._connections: list[Connection] = []
+        self._is_running = False
+
+    def run(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call ``work``, the whole of a callback of the event loop or the last part, then flush."""
+        assert not self._is_running, "not within a callback that flushes"
+        self._is_running = True
+        try:
+            work(*args, **kwargs)
+        finally:
+            self._is_running = False
+            self._flush()
 
     def add(self, connection: Connection) -> None:
-        """Flush a connection, which is not queued yet, in the next iteration."""
-        if not self._connections:
+        """Flush a connection, which is not queued yet."""
+        if not self._connections and not self._is_running:
             self._loop.call_soon(self._flush)
         self._connections.append(connection)
 
@@ -150,6 +167,9 @@ class Connection(asyncio.Protocol):
             self._decoder.byte_count_max = self._frame_bytes_max(principal)
 
     def data_received(self, data: bytes) -> None:
+        self._flush_queue.run(self._receive, data)
+
+    def _receive(self, data: bytes) -> None:
         if self._decoder is None or self._is_finishing:
             return
         self._deadline.extend(len(data), asyncio.get_running_loop().time())

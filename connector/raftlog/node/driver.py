@@ -21,18 +21,20 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, ParamSpec
 
 from raftlog.client.log_handle import Clock
 from raftlog.errors import LogError, RaftlogError
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.quorum.effects import Send
-from raftlog.quorum.events import TimePassed
+from raftlog.quorum.events import Event, TimePassed
 from raftlog.wire import LogIdentity
 
+from .connection import FlushQueue
 from .raft_node import Notification, RaftNode
 from .replica import Replica
 
+P = ParamSpec("P")
 SHORT_SYNC_S_MAX: Final = 0.002
 """Maximum duration of a short sync, in seconds."""
 SYNC_BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -75,11 +77,14 @@ class Driver:
         *,
         send: Callable[[Send], None],
         notify: Callable[[Notification], None],
+        flush_queue: FlushQueue,
         clean_interval_ms: int,
         clock: Clock | None = None,
     ) -> None:
-        """``send`` sends a request to another node, ``notify`` logs and counts."""
+        """``send`` sends a request to another node, ``notify`` logs and counts. ``flush_queue`` has
+        the connections to the node."""
         self._loop = asyncio.get_running_loop()
+        self._flush_queue = flush_queue
         self.send: Final = send
         self.notify: Final = notify
         self.raft_node: Final = RaftNode(
@@ -97,23 +102,45 @@ class Driver:
         self.sync_durations: Final = SyncDurations()
         self._syncing: asyncio.Future[float] | None = None
         self._loop_sync: PendingSync | None = None
-        """Sync that runs on the event loop, queued at the end of its step."""
+        """Sync that runs on the event loop, at the end of ``_run`` or of its step."""
         self._is_loop_sync_queued = False
+        self._is_running = False
         self._snapshot_syncs: set[asyncio.Future[None]] = set()
 
     def start(self) -> None:
         """Start the node."""
-        self.raft_node.step(TimePassed())
+        self.handle(TimePassed())
+
+    # --- inputs of the node -----------------------------------------------------------------------
+
+    def handle(self, event: Event) -> None:
+        """Pass an event that is not a request to the node."""
+        self._run(self.raft_node.step, event)
+
+    def _run(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call an input of the node as the whole of a callback of the event loop: write the
+        responses, then sync. The loop does not turn in between, nor before what the sync permits:
+        the fetch of a follower, the responses of a single voter.
+
+        Requests are not called so: all that are received in one iteration share a sync.
+        """
+        self._is_running = True
+        try:
+            self._flush_queue.run(work, *args, **kwargs)
+        finally:
+            self._is_running = False
+            if self._loop_sync is not None and not self._is_loop_sync_queued:
+                self._flush_queue.run(self._sync_on_loop, self._loop_sync)
 
     # --- outputs of the node ----------------------------------------------------------------------
 
     def set_timer(self) -> None:
         """Set the timer, unless the present one ends earlier: it is set again at its end. So a
         deadline that each response postpones does not cost a timer for each."""
-        if self._loop_sync is not None and not self._is_loop_sync_queued:
+        if self._loop_sync is not None and not (self._is_running or self._is_loop_sync_queued):
             self._is_loop_sync_queued = True
-            # after the flush of connections, which is queued already: this is the end of a step
-            self._loop.call_soon(self._sync_on_loop, self._loop_sync)
+            # after the flush of connections, at the end of this callback or queued already
+            self._loop.call_soon(self._flush_queue.run, self._sync_on_loop, self._loop_sync)
         deadline_ms = self.raft_node.next_deadline_ms
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
@@ -127,7 +154,7 @@ class Driver:
 
     def _on_time(self) -> None:
         self._timer = None
-        self.raft_node.pass_time()
+        self._run(self.raft_node.pass_time)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -135,7 +162,7 @@ class Driver:
             self._timer = None
 
     def submit_soon(self) -> None:
-        self._loop.call_soon(self.raft_node.submit)
+        self._loop.call_soon(self._run, self.raft_node.submit)
 
     def run_sync(self, ticket: PendingSync) -> None:
         assert self._syncing is None, "one sync at a time"

@@ -46,6 +46,7 @@ from .audit import AuditFile, AuditLog
 from .certificates import ExpiryWatch
 from .client_quotas import ClientQuota, QuotaLimits, QuotaTable
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
+from .connection import FlushQueue
 from .driver import Driver
 from .errors import ConfigError
 from .formatting import read_identity, topic_id_of
@@ -240,11 +241,13 @@ class Node:
             now_ms=int(clock.now_ms()),
             time_ms=clock.wall_ms(),
         )
+        flush_queue = FlushQueue(asyncio.get_running_loop())
         self.driver: Final = Driver(
             replica,
             self.log_identity,
             send=lambda outgoing: self._channel.send(outgoing),
             notify=self._log_notification,
+            flush_queue=flush_queue,
             clean_interval_ms=config.retention_check_interval_ms,
             clock=clock,
         )
@@ -266,6 +269,7 @@ class Node:
             config.limits,
             self._log_connection,
             audit=self.audit,
+            flush_queue=flush_queue,
             has_descriptors=storage.refill,
         )
         self._metrics: MetricsServer | None = None
@@ -276,7 +280,7 @@ class Node:
             self.log_identity,
             client_id=f"raftlog-{self._config.node_id}",
             software_version=__version__,
-            handle=self.raft_node.step,
+            handle=self.driver.handle,
             log_event=self._log_peer,
             tls=self._tls.for_peer,
             frame_bytes_max=self._config.limits.frame_bytes_max,

@@ -98,6 +98,7 @@ class Server:
         limits: LimitsConfig,
         log_event: Callable[[str, str, str], None],
         audit: AuditLog,
+        flush_queue: FlushQueue,
         has_descriptors: Callable[[], bool] = lambda: True,
     ) -> None:
         """``has_descriptors`` returns whether the log has its reserve of file descriptors."""
@@ -120,7 +121,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._entered: dict[Connection, CountedConnection] = {}
         """Of listeners with SASL, until the connection is closed."""
-        self._flush_queue: Final = FlushQueue(self._loop)
+        self._flush_queue: Final = flush_queue
         self.quotas: Final = ConnectionQuotas(limits)
         self.wall_s: Callable[[], float] = time.time
         """Clock of the validity of certificates, in seconds since 1970."""
