@@ -51,6 +51,7 @@ from raftlog.log.reading.transactions import (
     transaction_name,
 )
 from raftlog.records.builder import BatchAccumulator, ProducerStamp
+from raftlog.records.control import ControlRecord
 from raftlog.records.encoding import PackedRecords, RecordToAppend, SealedBatch
 from raftlog.records.record import Header, NewRecord
 from raftlog.records.varint import MalformedVarintError, read_unsigned_varint
@@ -94,6 +95,8 @@ class AppendRequest:
     """Records to append, and the conditions. After ``deadline_ms`` the append is not begun."""
 
     records: Sequence[RecordToAppend]
+    control: tuple[ControlRecord, ...] = ()
+    """Control records instead of ``records``, in a batch of their own; of nodes only."""
     epoch: int | None = None
     required_end_offset: int | None = None
     required_base_offset: int | None = None
@@ -125,7 +128,7 @@ class AppendRequest:
     @property
     def writes(self) -> bool:
         """Whether it has records. Without any, the outcome is never unknown: it is only a check."""
-        return bool(self.records)
+        return bool(self.records or self.control)
 
     def byte_count(self) -> int:
         """Return the approximate size of the records in memory and of their batch."""
@@ -574,6 +577,8 @@ class AppendBatch:
         if self._log.is_read_only:
             self._log.flush()  # raises the reason
         epoch = self._epoch(request)
+        if request.control:
+            return self._append_control(request.control, epoch)
         if self._log.config.cleanup_policy.compacts:
             _check_keys(request.records)
         records, values = request.records, self._log.config.values
@@ -603,6 +608,14 @@ class AppendBatch:
         elif records:
             self._add_identity(request, result)
         return result
+
+    def _append_control(self, control: Sequence[ControlRecord], epoch: int) -> AppendResult:
+        """Write the earlier appends, and these control records."""
+        self.write()
+        base_offset = self._log.end_offset
+        self._log.append_control(control, now_ms=self._now_ms)
+        self._begin()
+        return AppendResult(base_offset, self._log.end_offset - 1, epoch)
 
     def _add_identity(self, request: AppendRequest, result: AppendResult) -> None:
         """Add the identity of an append: the next one is checked against it, written or not."""

@@ -133,6 +133,19 @@ COMMITS_PER_PRINCIPAL_MAX: Final = 1_000
 """Application ids of one principal, if they have owners: a tenth, so that no principal can evict
 those of the others."""
 
+GROUP_OFFSETS_BYTES_MAX: Final = 1 * MIB
+"""Committed offsets of consumer groups in the producer state: of 15,000 groups with ids of 30 bytes
+and no metadata. The least recently written ones are evicted first."""
+
+GROUP_ID_BYTES_MAX: Final = 256
+"""Longest id in UTF-8 of a consumer group that commits offsets."""
+
+OFFSET_METADATA_BYTES_MAX: Final = 4 * KIB
+"""Longest metadata in UTF-8 of a committed offset (Kafka: `offset.metadata.max.bytes`)."""
+
+GROUP_OFFSET_REWRITE_MS: Final = 24 * 60 * 60 * 1000
+"""Age at which an unchanged offset is committed again, so that its group is not evicted."""
+
 WAITING_FETCHES_MAX: Final = 256
 """Delayed fetches of one principal that complete when records arrive; further ones complete at
 their timeout."""

@@ -21,9 +21,54 @@ GROUPS: Final = "tests/client/embedded/test_group_commit.py"
 REMOTE: Final = "connector/raftlog/client/remote"
 AFTER_RETENTION: Final = "tests/client/remote/test_commits_after_retention.py"
 FOLLOWED: Final = "tests/client/remote/test_followed_records.py"
+GROUP_OFFSETS: Final = "tests/log/producer_state/test_group_offsets.py"
+COMMITTING: Final = "tests/node/apis/test_group_offsets.py"
 REMEMBERING: Final = "tests/log/writing/test_producer_state_without_clock.py"
 
 COMMIT_PLANTS: Final = (
+    Plant(
+        bug="a snapshot has no offsets of groups",
+        path=f"{WRITING}/group_offsets.py",
+        old="        if not self._groups:\n            return ()\n",
+        new="        if self._groups:\n            return ()\n",
+        tests=(GROUP_OFFSETS,),
+    ),
+    Plant(
+        bug="a consumer has to read the commits after the last record",
+        path=f"{WRITING}/group_offsets.py",
+        old="        return self._end_offset if is_tail else offset\n",
+        new="        return offset\n",
+        tests=(GROUP_OFFSETS, COMMITTING),
+    ),
+    Plant(
+        bug="an unchanged offset is confirmed before the earlier commit is committed",
+        path=f"{NODE}/apis/group_offsets.py",
+        old="    result = await _appended(cache, () if is_unchanged else (commit,))\n",
+        new="    if is_unchanged:\n        return ErrorCode.none\n"
+        "    result = await _appended(cache, (commit,))\n",
+        tests=(COMMITTING,),
+    ),
+    Plant(
+        bug="a member of a group is not fenced",
+        path=f"{NODE}/apis/group_offsets.py",
+        old="    if body.generation_id_or_member_epoch < 0:\n",
+        new="    if body.generation_id_or_member_epoch < 5:\n",
+        tests=(COMMITTING,),
+    ),
+    Plant(
+        bug="a committed offset requires no right to the group",
+        path=f"{NODE}/apis/group_offsets.py",
+        old="    if not request.principal.may(Operation.READ, Resource(ResourceType.GROUP, group)):\n",
+        new="    if not request.principal.possible_rights:\n",
+        tests=(COMMITTING,),
+    ),
+    Plant(
+        bug="a refused OffsetFetch has the metadata of the group",
+        path=f"{NODE}/apis/group_offsets.py",
+        old="        commit = _Committed()\n    topics",
+        new="        pass\n    topics",
+        tests=(COMMITTING,),
+    ),
     Plant(
         bug="a followed read waits for records on the connection of the appends",
         path=f"{REMOTE}/commit_waiter.py",
@@ -129,9 +174,10 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="every caller is shown the commits of others",
-        path=f"{NODE}/apis/groups.py",
-        old="    if request.principal.may_read_commit(group.group_id):\n",
-        new="    if request.principal.possible_rights:\n",
+        path=f"{NODE}/apis/group_offsets.py",
+        old="        is_allowed = principal.may_read_commit(group_id.removeprefix("
+        "COMMIT_GROUP_PREFIX))\n",
+        new="        is_allowed = bool(principal.possible_rights)\n",
         tests=(OWNERS,),
     ),
     Plant(

@@ -257,16 +257,16 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="a leader that could not confirm a commit in time is taken for a replaced one",
-        path=f"{APIS}/groups.py",
+        path=f"{APIS}/group_offsets.py",
         old="    is_unknown = isinstance(result.error, AppendUnknownError)\n",
         new="    is_unknown = False\n",
         tests=(ASKING,),
     ),
     Plant(
         bug="a commit is returned before it is committed",
-        path=f"{APIS}/groups.py",
-        old="    error = await _confirmed(cache, request)\n",
-        new="    error = ErrorCode.none\n",
+        path=f"{APIS}/group_offsets.py",
+        old="        error = await confirm(cache)\n",
+        new="        error = ErrorCode.none\n",
         tests=(ASKING,),
     ),
     Plant(

@@ -128,6 +128,8 @@ class Plan:
     """Number of users of each handle of the product's client."""
     client_byte_rate: float | None = None
     """Quota of the bytes that each handle produces per second, on each node."""
+    commits_offsets: bool = False
+    """Whether a consumer commits offsets; not drawn."""
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:

@@ -28,6 +28,7 @@ from .cluster import Cluster, small_log_config
 from .controllers import Changing
 from .counters import Counting, check_counters
 from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Hook, Plan, draw_plan
+from .group_offsets import Committing
 from .invariants import InvariantViolationError
 from .shrinking import describe_plan, shrunk
 from .users import Operation, User
@@ -143,23 +144,28 @@ def _run(cluster: Cluster, plan: Plan) -> None:
 def _run_users(cluster: Cluster, plan: Plan, users: list[User], book: list[Operation]) -> None:
     world = cluster.world
     driver, counting = FaultDriver(cluster, plan), Counting(cluster)
-    changing = Changing(cluster)
+    changing, committing = Changing(cluster), Committing(cluster)
     cluster.start()
     counting.begin()
     changing.begin()
+    if plan.commits_offsets:
+        committing.begin()
     for user in users:
         user.begin()
     driver.begin()
     world.run(CALM_US + FAULTS_US)
     world.note("healing")
     driver.heal()
-    counting.is_stopping = changing.is_stopping = True
+    counting.is_stopping = changing.is_stopping = committing.is_stopping = True
     for user in users:
         user.is_stopping = True
     healed = world.run(
         world.now_us + HEAL_WITHIN_US,
         lambda: (
-            all(user.is_idle for user in users) and not cluster.is_replacing and cluster.is_level()
+            all(user.is_idle for user in users)
+            and committing.is_idle
+            and not cluster.is_replacing
+            and cluster.is_level()
         ),
     )
     if not healed:
@@ -168,6 +174,8 @@ def _run_users(cluster: Cluster, plan: Plan, users: list[User], book: list[Opera
         changing.check()
     else:
         check_counters(cluster, cluster.witness.history)
+    if plan.commits_offsets:
+        committing.check(cluster.witness.history)
     _kill_the_leader(cluster)
     for node in cluster.nodes.values():
         if node.replica is None:

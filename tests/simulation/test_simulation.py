@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,14 @@ def check(seed: int, plan: Plan | None = None) -> Counter[str]:
 @pytest.mark.parametrize("seed", QUICK_SEEDS)
 def test_invariants_hold_under_random_faults(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("seed", [7, *(pytest.param(at, marks=pytest.mark.slow) for at in (8, 12))])
+def test_committed_offsets_of_groups_survive_random_faults(seed: int) -> None:
+    plan = replace(draw_plan(seed, rounds=1), user_count=2, commits_offsets=True)
+    counts = check(seed, replace(plan, retention_bytes=20_000))
+    assert counts["offset committed"] > 20
+    assert counts["state with offsets"] >= plan.node_count
 
 
 @pytest.mark.slow

@@ -189,8 +189,17 @@ def kinds() -> list[Kind]:
             "OffsetFetch",
             key.OFFSET_FETCH,
             Rights.READ | Rights.APPEND | Rights.ADMIN,
-            lambda _: {"groups": [{"group_id": "app", "topics": None}]},
+            lambda _: {"groups": [{"group_id": "raftlog.commit:app", "topics": None}]},
         ),
+        Kind("OffsetCommit", key.OFFSET_COMMIT, Rights.READ, _offset_commit, codes=(12,)),
+        Kind(
+            "DescribeGroups",
+            key.DESCRIBE_GROUPS,
+            DESCRIBE,
+            lambda _: {"groups": ["g"]},
+            codes=(69,),
+        ),
+        Kind("ListGroups", key.LIST_GROUPS, DESCRIBE, lambda _: {}),
         Kind(
             "FindCoordinator", key.FIND_COORDINATOR, DESCRIBE, lambda _: {"coordinator_keys": "a"}
         ),
@@ -231,6 +240,13 @@ def kinds() -> list[Kind]:
         Kind("AddRaftVoter", key.ADD_RAFT_VOTER, Rights.ADMIN, _add_voter, codes=(126,)),
         Kind("RemoveRaftVoter", key.REMOVE_RAFT_VOTER, Rights.ADMIN, _remove_voter, codes=(127,)),
     ]
+
+
+def _offset_commit(claim: Claim) -> dict[str, Any]:
+    metadata = "too long " * 1_000 if claim.is_harmless else ""
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": metadata}
+    topics = [{"topic_id": claim.topic_id, "partitions": [partition]}]
+    return {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": topics}
 
 
 def _delete_records(claim: Claim) -> dict[str, Any]:

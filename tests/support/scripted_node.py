@@ -15,7 +15,6 @@ from typing import Any, Final, Self
 
 from raftlog.wire import (
     APIS,
-    CLIENT_APIS,
     SASL_APIS,
     Api,
     ApiKey,
@@ -30,8 +29,7 @@ from raftlog.wire import (
 
 BOTH: Final = Listener.CLIENTS | Listener.VOTERS
 RECEIVED: Final = dict(APIS) | {
-    key: Api(key=ApiKey(key), clients=versions)
-    for key, versions in (*SASL_APIS.items(), *CLIENT_APIS.items())
+    key: Api(key=ApiKey(key), clients=versions) for key, versions in SASL_APIS.items()
 }
 BROKER_APIS: Final = {key: api for key, api in RECEIVED.items() if key not in SASL_APIS}
 Answer = Callable[[int, bytes], Any]

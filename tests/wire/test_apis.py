@@ -7,7 +7,6 @@ from kio import index as kio_index
 
 from raftlog.wire.apis import (
     APIS,
-    CLIENT_APIS,
     CONTROLLER_APIS,
     SASL_APIS,
     Api,
@@ -32,8 +31,8 @@ def test_the_table_agrees_with_kio(api: Api) -> None:
 
 
 def test_every_request_is_in_the_table_and_served_on_a_listener() -> None:
-    assert set(ALL) | set(SASL_APIS) | set(CLIENT_APIS) == set(ApiKey)
-    assert set(ALL).isdisjoint(set(SASL_APIS) | set(CLIENT_APIS))
+    assert set(ALL) | set(SASL_APIS) == set(ApiKey)
+    assert set(ALL).isdisjoint(SASL_APIS)
     assert not set(APIS) & set(CONTROLLER_APIS)
     for api in ALL.values():
         assert api.clients is not None or api.voters is not None

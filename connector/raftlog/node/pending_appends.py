@@ -127,8 +127,8 @@ class PendingAppends:
             if isinstance(result, Failed) and isinstance(result.error, _IMMEDIATE):
                 self._refuse(request, result)
                 continue
-            is_empty = not request.records
-            request.records = ()
+            is_empty = not request.writes
+            request.records = request.control = ()
             ticket = self._ticket_for(result, is_empty=is_empty)
             end_offset = self._end_to_wait_for(result)
             self._add(PendingAppend(request, result, is_empty, end_offset, ticket))

@@ -38,7 +38,7 @@ class Figure:
     is_counter: bool = False
 
 
-APPENDING_APIS: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID)
+APPENDING_APIS: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_COMMIT)
 """APIs of clients that append."""
 
 

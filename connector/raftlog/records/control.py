@@ -136,7 +136,10 @@ def tagged_bytes(tagged: tuple[TaggedField, ...]) -> bytes:
 
 
 class ControlType(enum.IntEnum):
-    """Types of control records in Kafka 4.3 (Kafka: ``ControlRecordType``)."""
+    """Types of control records in Kafka 4.3 (Kafka: ``ControlRecordType``), and one of raftlog.
+
+    Kafka's consumers and tools skip types that they do not know.
+    """
 
     ABORT = 0
     COMMIT = 1
@@ -145,6 +148,7 @@ class ControlType(enum.IntEnum):
     SNAPSHOT_FOOTER = 4
     KRAFT_VERSION = 5
     KRAFT_VOTERS = 6
+    OFFSET_COMMIT = 0x7266
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +253,25 @@ class EndTransactionMarker:
     trailing: bytes = b""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommit:
+    """Offset that a consumer group has committed in this log.
+
+    The fields are those of Kafka's ``OffsetCommitKey`` and ``OffsetCommitValue`` (KIP-211, KIP-320)
+    but topic and partition, which are those of the log.
+    """
+
+    group: str
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int
+    version: int = 0
+    tagged_fields: tuple[TaggedField, ...] = ()
+    trailing: bytes = b""
+    control_type: ClassVar[ControlType] = ControlType.OFFSET_COMMIT
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownControl:
     """Control record of an unknown type or version, with its bytes unchanged."""
@@ -265,6 +288,7 @@ ControlRecord: TypeAlias = (
     | KRaftVersion
     | KRaftVoters
     | EndTransactionMarker
+    | OffsetCommit
     | UnknownControl
 )
 
@@ -334,6 +358,14 @@ _FIELDS: Final[dict[type[Any], tuple[_Field, ...]]] = {
         _TAGGED_FIELDS,
     ),
     KRaftVoters: (_Field("voters", "voters", Voter), _TAGGED_FIELDS),
+    OffsetCommit: (
+        _Field("group", "group", _STRING),
+        _Field("offset", "offset", _INT64),
+        _Field("leader_epoch", "leaderEpoch", _INT32),
+        _Field("metadata", "", _STRING),  # a consumer's own data
+        _Field("commit_timestamp_ms", "commitTimestamp", _INT64),
+        _TAGGED_FIELDS,
+    ),
 }
 
 
@@ -398,6 +430,7 @@ __all__ = [
     "KRaftVoters",
     "LeaderChange",
     "LeaderChangeVoter",
+    "OffsetCommit",
     "SnapshotFooter",
     "SnapshotHeader",
     "UnknownControl",
@@ -495,6 +528,7 @@ _KINDS: Final[dict[int, type[Any]]] = {
     ControlType.SNAPSHOT_FOOTER: SnapshotFooter,
     ControlType.KRAFT_VERSION: KRaftVersion,
     ControlType.KRAFT_VOTERS: KRaftVoters,
+    ControlType.OFFSET_COMMIT: OffsetCommit,
 }
 _VERSION_MAX: Final[dict[int, int]] = {ControlType.LEADER_CHANGE: 1}
 """Newest known version of a message; 0 if not listed."""

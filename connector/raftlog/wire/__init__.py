@@ -19,7 +19,6 @@ from .api_versions import (
 )
 from .apis import (
     APIS,
-    CLIENT_APIS,
     CONTROLLER_APIS,
     SASL_APIS,
     Api,
@@ -77,7 +76,6 @@ from .topic_codec import LeaderEndpoint
 
 __all__ = [
     "APIS",
-    "CLIENT_APIS",
     "SASL_APIS",
     "CONTROLLER_APIS",
     "NO_FEATURES",

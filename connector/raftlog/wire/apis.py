@@ -1,13 +1,14 @@
 """Table of the APIs that a node serves, their versions and listeners.
 
 1. The table has the versions that kio has and that are stable in Apache Kafka 4.3; a test compares
-   it with both. Group membership is not served: consumers assign partitions themselves.
+   it with both. Group membership is not served: consumers assign partitions themselves, and commit
+   offsets of groups without members.
 2. The voters' listener serves Fetch from version 13 on: older versions have no topic id, and
    Kafka's controllers reject them.
-3. FindCoordinator is served because clients use it to find the node for OffsetFetch, and because
-   librdkafka infers LZ4 support from its version 0. ApiVersions returns Produce from version 0, as
-   Kafka does, although it is served from 3: librdkafka infers the supported compressions from the
-   old versions (KAFKA-18659).
+3. FindCoordinator is served because clients use it to find the node for the requests of a group,
+   and because librdkafka infers LZ4 support from its version 0. ApiVersions returns Produce from
+   version 0, as Kafka does, although it is served from 3: librdkafka infers the supported
+   compressions from the old versions (KAFKA-18659).
 4. ``CONTROLLER_APIS`` are served by nodes with a controller, in the versions of Kafka's
    controllers. Requests of admin clients are served on both listeners: in a Kafka cluster the
    brokers forward them. Requests of brokers and controllers are for the voters' listener only.
@@ -30,8 +31,10 @@ class ApiKey(enum.IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
@@ -161,8 +164,11 @@ _TABLE: Final = (
     Api(key=ApiKey.FETCH, clients=VersionRange(4, 18), voters=VersionRange(13, 18)),
     _clients(ApiKey.LIST_OFFSETS, 1, 11),
     _clients(ApiKey.METADATA, 0, 13),
+    _clients(ApiKey.OFFSET_COMMIT, 2, 10),
     _clients(ApiKey.OFFSET_FETCH, 1, 10),
     _clients(ApiKey.FIND_COORDINATOR, 0, 6),
+    _clients(ApiKey.DESCRIBE_GROUPS, 0, 6),
+    _clients(ApiKey.LIST_GROUPS, 0, 5),
     _both(ApiKey.API_VERSIONS, 0, 4),
     _clients(ApiKey.DELETE_RECORDS, 0, 2),
     _clients(ApiKey.INIT_PRODUCER_ID, 0, 5),
@@ -222,10 +228,6 @@ SASL_APIS: Final[Mapping[int, VersionRange]] = {
 """APIs of listeners with SASL. Handshakes of version 0 are followed by messages without headers."""
 
 
-CLIENT_APIS: Final[Mapping[int, VersionRange]] = {ApiKey.LIST_GROUPS: VersionRange(0, 5)}
-"""APIs of Kafka's brokers that only raftlog's client uses."""
-
-
 def served_api(
     api_key: int, version: int, listener: Listener, apis: Mapping[int, Api] = APIS
 ) -> Api:
@@ -248,7 +250,7 @@ def common_version(
     It is at most ``version_max``. Raises ``NoCommonVersionError``.
     """
     served = CONTROLLER_APIS.get(key) or APIS.get(key)
-    own = (SASL_APIS.get(key) or CLIENT_APIS[key]) if served is None else served.versions
+    own = SASL_APIS[key] if served is None else served.versions
     if version_max is not None:
         own = VersionRange(own.first, min(own.last, version_max))
     peer = node_versions.get(key)

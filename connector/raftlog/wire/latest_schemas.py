@@ -8,6 +8,7 @@ encode has both the old and the new fields set.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from kio.schema.alter_partition.v3 import request as alter_partition
 from kio.schema.delete_topics.v6 import request as delete_topics
@@ -19,6 +20,8 @@ from kio.schema.find_coordinator.v6 import request as find_coordinator
 from kio.schema.find_coordinator.v6 import response as find_coordinator_response
 from kio.schema.metadata.v13 import request as metadata
 from kio.schema.metadata.v13 import response as metadata_response
+from kio.schema.offset_commit.v10 import request as offset_commit
+from kio.schema.offset_commit.v10 import response as offset_commit_response
 from kio.schema.offset_fetch.v10 import request as offset_fetch
 from kio.schema.offset_fetch.v10 import response as offset_fetch_response
 from kio.schema.produce.v13 import request as produce
@@ -27,12 +30,14 @@ from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.schema.update_features.v1 import response as update_features_response_v1
 from kio.schema.update_features.v2 import request as update_features
 from kio.schema.update_features.v2 import response as update_features_response
-from kio.static.primitive import i32
+from kio.static.primitive import i32, i64Timedelta
 
 _INT32 = {"kafka_type": "int32"}
 _STRING = {"kafka_type": "string"}
 _ERROR = {"kafka_type": "error_code"}
 _BOOL = {"kafka_type": "bool"}
+_DURATION = {"kafka_type": "timedelta_i64"}
+_NO_DURATION = i64Timedelta.parse(timedelta(milliseconds=-1))
 
 # --- EndQuorumEpoch: successors without directory ids until version 0 -----------------------------
 
@@ -133,6 +138,30 @@ class FindCoordinatorResponse(find_coordinator_response.FindCoordinatorResponse)
     node_id: BrokerId = field(metadata=_INT32, default=BrokerId(-1))
     host: str = field(metadata=_STRING, default="")
     port: i32 = field(metadata=_INT32, default=i32(-1))
+
+
+# --- OffsetCommit: topic names until version 9, a retention time until 4 --------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedTopic(offset_commit.OffsetCommitRequestTopic):
+    name: TopicName = field(metadata=_STRING, default=TopicName(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequest(offset_commit.OffsetCommitRequest):
+    topics: tuple[CommittedTopic, ...]
+    retention_time: i64Timedelta = field(metadata=_DURATION, default=_NO_DURATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedTopicResult(offset_commit_response.OffsetCommitResponseTopic):
+    name: TopicName = field(metadata=_STRING, default=TopicName(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitResponse(offset_commit_response.OffsetCommitResponse):
+    topics: tuple[CommittedTopicResult, ...]
 
 
 # --- OffsetFetch: one group until version 7, topic names until 9 ----------------------------------

@@ -23,6 +23,9 @@ from .apis import ApiKey
 
 PARTITION: Final = 0
 PORT_MAX: Final = 65_535
+COMMIT_GROUP_PREFIX: Final = "raftlog.commit:"
+"""A group id with this prefix is an application id after it: its offset is that of the last named
+commit. Consumers cannot commit offsets of such a group."""
 _UUID_CACHE_SIZE: Final = 256
 _MILLISECOND: Final = timedelta(milliseconds=1)
 

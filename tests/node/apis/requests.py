@@ -13,6 +13,7 @@ from kio.schema.list_offsets.v11.request import (
     ListOffsetsTopic,
 )
 from kio.schema.metadata.v13.request import MetadataRequestTopic
+from kio.schema.offset_commit.v10.request import OffsetCommitRequestPartition
 from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -118,6 +119,35 @@ def epoch_end(epoch: int, *, leader_epoch: int = -1, topic: str = TOPIC) -> Any:
     )
     return OffsetForLeaderEpochRequest(
         topics=(OffsetForLeaderTopic(topic=_any(topic), partitions=(one,)),)
+    )
+
+
+def offset_commit(
+    offset: int,
+    *,
+    group: str = "readers",
+    metadata: str | None = "",
+    leader_epoch: int = -1,
+    member_epoch: int = -1,
+    topic: str = TOPIC,
+    topic_id: str = TOPIC_ID,
+    partition: int = 0,
+) -> latest_schemas.OffsetCommitRequest:
+    one = OffsetCommitRequestPartition(
+        partition_index=_any(partition),
+        committed_offset=_any(offset),
+        committed_leader_epoch=_any(leader_epoch),
+        committed_metadata=metadata,
+    )
+    return latest_schemas.OffsetCommitRequest(
+        group_id=_any(group),
+        generation_id_or_member_epoch=_any(member_epoch),
+        member_id="" if member_epoch < 0 else "a member",
+        topics=(
+            latest_schemas.CommittedTopic(
+                topic_id=uuid_or_none(topic_id), name=_any(topic), partitions=(one,)
+            ),
+        ),
     )
 
 

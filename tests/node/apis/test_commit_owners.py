@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from raftlog.node.access import AccessTable, Principal, Rights, principal_of
 from raftlog.records.batch import Header, NewRecord
 from raftlog.wire import ApiKey, Listener, latest_schemas
+from raftlog.wire.log_identity import COMMIT_GROUP_PREFIX
 from raftlog.wire.produce_error_messages import parse_appended_message
 from tests.node.config.test_access import certificate, listener_for
 
@@ -48,7 +49,11 @@ async def commit(
 
 async def asked(node: Node, caller: Principal, app: str) -> Any:
     answer = await node.ask_client(
-        ApiKey.OFFSET_FETCH, 9, offset_fetch(9, app), latest_schemas.OffsetFetchResponse, caller
+        ApiKey.OFFSET_FETCH,
+        9,
+        offset_fetch(9, COMMIT_GROUP_PREFIX + app),
+        latest_schemas.OffsetFetchResponse,
+        caller,
     )
     return answer.groups[0]
 
@@ -125,7 +130,9 @@ def test_each_of_several_groups_has_its_own_answer() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await commit(leader, principal("jobs-b"), "jobs-b.etl", "q", 1)
-        request = offset_fetch(9, "nightly-job", "jobs-b.etl")
+        request = offset_fetch(
+            9, COMMIT_GROUP_PREFIX + "nightly-job", COMMIT_GROUP_PREFIX + "jobs-b.etl"
+        )
         answer = await leader.ask_client(
             ApiKey.OFFSET_FETCH, 9, request, latest_schemas.OffsetFetchResponse, principal("jobs-b")
         )

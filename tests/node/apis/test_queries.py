@@ -20,12 +20,12 @@ from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.node.apis import ClientApis
-from raftlog.node.apis.groups import CONFIRM_MS
+from raftlog.node.apis.group_offsets import CONFIRM_MS
 from raftlog.records.batch import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import ApiKey, Listener, decode, encode, latest_schemas
 from raftlog.wire.errors import MalformedMessageError
-from raftlog.wire.log_identity import uuid_or_none
+from raftlog.wire.log_identity import COMMIT_GROUP_PREFIX, uuid_or_none
 
 from .batches import batch, commit_header, produce
 from .cluster import (
@@ -312,8 +312,10 @@ def named(version: int) -> Any:
     return produce(batch(NewRecord(None, b"x", TIME_MS, (header,))))
 
 
-async def committed(node: Node, version: int, *groups: str, **more: Any) -> Any:
+async def committed(node: Node, version: int, *apps: str, **more: Any) -> Any:
+    """Return the response with the last commits of application ids."""
     principal = more.pop("principal", None)
+    groups = [COMMIT_GROUP_PREFIX + app for app in apps]
     return await node.ask_client(
         ApiKey.OFFSET_FETCH,
         version,
@@ -370,7 +372,9 @@ def test_a_commit_is_returned_once_it_is_committed() -> None:
         for node in cluster.nodes:
             node.is_sync_held = node is not leader
         leader.start(ApiKey.PRODUCE, 9, named(7), caller())
-        task = leader.start(ApiKey.OFFSET_FETCH, 9, offset_fetch(9, "app"), caller())
+        task = leader.start(
+            ApiKey.OFFSET_FETCH, 9, offset_fetch(9, COMMIT_GROUP_PREFIX + "app"), caller()
+        )
         await settle()
         assert not task.done()
         cluster.follower.release_syncs()
@@ -387,7 +391,9 @@ def test_a_commit_that_is_not_committed_in_time_is_to_be_read_again() -> None:
         leader = cluster.elect()
         leader.is_sync_held = cluster.follower.is_sync_held = True
         leader.start(ApiKey.PRODUCE, 9, named(7), caller())
-        task = leader.start(ApiKey.OFFSET_FETCH, 9, offset_fetch(9, "app"), caller())
+        task = leader.start(
+            ApiKey.OFFSET_FETCH, 9, offset_fetch(9, COMMIT_GROUP_PREFIX + "app"), caller()
+        )
         await settle()
         cluster.pass_time(CONFIRM_MS - 1)
         await settle()
@@ -407,7 +413,9 @@ def test_a_replaced_leader_returns_no_commits() -> None:
         cluster = Cluster(3)
         old = cluster.elect()
         old.is_cut_off = True
-        task = old.start(ApiKey.OFFSET_FETCH, 9, offset_fetch(9, "app"), caller())
+        task = old.start(
+            ApiKey.OFFSET_FETCH, 9, offset_fetch(9, COMMIT_GROUP_PREFIX + "app"), caller()
+        )
         await settle()
         assert not task.done()
         cluster.pass_time(6_000)

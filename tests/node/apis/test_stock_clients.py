@@ -208,7 +208,11 @@ def test_librdkafka_finds_offsets_by_timestamp_and_committed_offsets_by_group(
     assert low == 0
     assert high > offsets[-1]
     consumer = Consumer(
-        {"bootstrap.servers": quorum.bootstrap, "group.id": "an application", "log_level": 0}
+        {
+            "bootstrap.servers": quorum.bootstrap,
+            "group.id": "raftlog.commit:an application",
+            "log_level": 0,
+        }
     )
     asked = TopicPartition(TOPIC, 0, 1_700_000_000_000)
     (by_time,) = consumer.offsets_for_times([asked], timeout=PATIENCE_S)

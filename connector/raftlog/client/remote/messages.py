@@ -26,6 +26,7 @@ from kio.schema.offset_for_leader_epoch.v4 import request as epoch_ends
 from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
 from raftlog.wire import ProducedBatch, ProducedTopic, ProduceRequest, ProduceResult, latest_schemas
 from raftlog.wire.errors import MalformedMessageError
+from raftlog.wire.log_identity import COMMIT_GROUP_PREFIX
 
 PARTITION: Final = 0
 LATEST_TIMESTAMP: Final = -1
@@ -178,13 +179,14 @@ def epoch_end_request(log: TopicIdentity, epoch: int) -> epoch_ends.OffsetForLea
 
 
 def commit_request(log: TopicIdentity, application_id: str) -> latest_schemas.OffsetFetchRequest:
-    """Return a request for the last commit of an application id, which is the group id."""
+    """Return a request for the last commit of an application id, as of a group."""
     topic = latest_schemas.OffsetFetchTopic(
         topic_id=log.topic_id, name=_any(log.topic), partition_indexes=(_any(PARTITION),)
     )
-    group = latest_schemas.OffsetFetchGroup(group_id=_any(application_id), topics=(topic,))
+    group_id = _any(COMMIT_GROUP_PREFIX + application_id)
+    group = latest_schemas.OffsetFetchGroup(group_id=group_id, topics=(topic,))
     return latest_schemas.OffsetFetchRequest(
-        groups=(group,), group_id=_any(application_id), topics=(topic,), require_stable=True
+        groups=(group,), group_id=group_id, topics=(topic,), require_stable=True
     )
 
 

@@ -1,4 +1,4 @@
-"""Producer state of a log: producers, commits and open transactions up to an offset.
+"""Producer state of a log: producers, commits, open transactions and consumer groups' offsets.
 
 ``apply`` is called for every batch in the order of the log, by the writer, by recovery and by a
 follower, and never fails. ``check_producer`` and ``check_commit`` are called before an append; a
@@ -6,7 +6,8 @@ group of appends is checked against a ``copy``, to which each one is applied.
 
 The state is a function of the batches alone, so it is equal on every replica: no clock is read, and
 nothing expires by age. Log time is the greatest timestamp of any batch so far. Its size is bounded
-by ``PRODUCERS_MAX``, ``COMMITS_MAX`` and, for transactions, ``drop_decided``.
+by ``PRODUCERS_MAX``, ``COMMITS_MAX``, ``GROUP_OFFSETS_BYTES_MAX`` and, for transactions,
+``drop_decided``.
 
 It is stored in the producer snapshot (``<offset>.snapshot``), which Kafka's tools can read, and as
 the same bytes in a tagged field of a checkpoint's header.
@@ -36,6 +37,7 @@ from raftlog.limits import (
     BATCH_BYTES_MAX,
     COMMIT_ID_BYTES_MAX,
     COMMITS_MAX,
+    GROUP_OFFSETS_BYTES_MAX,
     PRODUCER_BATCHES_KEPT,
     PRODUCERS_MAX,
 )
@@ -62,6 +64,8 @@ from raftlog.records.control import (
     string_bytes,
     tagged_bytes,
 )
+
+from .group_offsets import GroupOffsets
 
 NO_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
@@ -231,7 +235,7 @@ class OpenTransaction:
 #     array: per producer, in the order of the entries, its batches but the last one
 #     array: the last commits
 #     array: the open metadata transaction, if there is one
-#     tagged fields
+#     tagged fields: 0, the offsets of consumer groups (``GroupOffsets``)
 #
 # Kafka ignores the trailer, since its CRC covers it. Trailing bytes that do not start with
 # ``raftlog`` are no trailer. A trailer that does not parse or has another version is
@@ -260,17 +264,25 @@ _TRANSACTION: Final = struct.Struct(
 )
 _COMMIT_BYTES_MAX: Final = _COMMIT.size + 2 * (COMMIT_ID_BYTES_MAX + 2)
 _PRODUCER_BYTES_MAX: Final = 46 + 1 + (PRODUCER_BATCHES_KEPT - 1) * _BATCH.size
-assert COMMITS_MAX * _COMMIT_BYTES_MAX + PRODUCERS_MAX * _PRODUCER_BYTES_MAX < BATCH_BYTES_MAX
+assert (
+    COMMITS_MAX * _COMMIT_BYTES_MAX + PRODUCERS_MAX * _PRODUCER_BYTES_MAX + GROUP_OFFSETS_BYTES_MAX
+    < BATCH_BYTES_MAX
+)
 
 _Trailer: TypeAlias = tuple[
-    int, tuple[tuple[ProducerBatch, ...], ...], tuple[LastCommit, ...], OpenTransaction | None
+    int,
+    tuple[tuple[ProducerBatch, ...], ...],
+    tuple[LastCommit, ...],
+    OpenTransaction | None,
+    GroupOffsets,
 ]
-"""Log time; the older batches of each producer, oldest first; commits; open transaction."""
+"""Log time; the older batches of each producer, oldest first; commits; open transaction; offsets of
+groups."""
 
 
 def _encode_trailer(trailer: _Trailer) -> bytes:
     """Return the bytes that follow the entries of a producer snapshot."""
-    log_time_ms, older_batches, commits, opened = trailer
+    log_time_ms, older_batches, commits, opened, group_offsets = trailer
     return b"".join(
         (
             _MAGIC,
@@ -279,12 +291,14 @@ def _encode_trailer(trailer: _Trailer) -> bytes:
             array_bytes(tuple(map(_batches_bytes, older_batches))),
             array_bytes(tuple(map(_commit_bytes, commits))),
             array_bytes(() if opened is None else (_transaction_bytes(opened),)),
-            tagged_bytes(()),
+            tagged_bytes(group_offsets.to_tagged_fields()),
         )
     )
 
 
-def _parse_trailer(data: bytes, path: str, producer_count: int) -> _Trailer | None:
+def _parse_trailer(
+    data: bytes, path: str, *, producer_count: int, end_offset: int
+) -> _Trailer | None:
     """Parse the bytes after ``producer_count`` entries; None if there is no trailer.
 
     Raises ``CorruptFileError``.
@@ -302,7 +316,7 @@ def _parse_trailer(data: bytes, path: str, producer_count: int) -> _Trailer | No
         older_batches = reader.array(_read_batches)
         commits = reader.array(_read_commit)
         opened = reader.array(_read_transaction)
-        reader.tagged_fields()
+        group_offsets = GroupOffsets.from_tagged_fields(reader.tagged_fields(), end_offset)
     except CorruptBatchError as error:
         raise CorruptFileError(path=path, reason=f"invalid trailer: {error.reason}") from None
     except OptionError as error:
@@ -314,7 +328,7 @@ def _parse_trailer(data: bytes, path: str, producer_count: int) -> _Trailer | No
             reason=f"invalid trailer: {len(older_batches)} producers instead of {producer_count}, "
             f"{len(opened)} open transactions",
         )
-    return log_time_ms, older_batches, commits, opened[0] if opened else None
+    return log_time_ms, older_batches, commits, opened[0] if opened else None, group_offsets
 
 
 def _batches_bytes(batches: Iterable[ProducerBatch]) -> bytes:
@@ -386,6 +400,7 @@ class ProducerStateManager:
         self._log_time_ms = -1
         self._producers: dict[int, ProducerEntry] = {}
         self._commits: dict[str, LastCommit] = {}
+        self._group_offsets = GroupOffsets(end_offset)
         self._transactions = TransactionIndex(
             path, complete_from=end_offset, retained_max=ENDED_TRANSACTIONS_MAX
         )
@@ -400,6 +415,7 @@ class ProducerStateManager:
         copied._unknown_from = self._unknown_from
         copied._producers = self._producers.copy()
         copied._commits = self._commits.copy()
+        copied._group_offsets = self._group_offsets.copy()
         copied._transactions = self._transactions.copy()
         return copied
 
@@ -428,6 +444,11 @@ class ProducerStateManager:
     def last_commit(self, application_id: str) -> LastCommit | None:
         """Return the last commit of an application id; None if unknown or evicted."""
         return self._commits.get(application_id)
+
+    @property
+    def group_offsets(self) -> GroupOffsets:
+        """Committed offsets of consumer groups."""
+        return self._group_offsets
 
     @property
     def open_transaction(self) -> TransactionSpan | None:
@@ -501,6 +522,7 @@ class ProducerStateManager:
                     self._apply_metadata_marker(marker, outside_offset)
                 case ProducerMarker():
                     aborted += self._end_transaction(metadata, marker)
+        self._group_offsets.apply(metadata)
         self._end_offset = metadata.next_offset
         return tuple(aborted)
 
@@ -621,6 +643,7 @@ class ProducerStateManager:
                 None
                 if opened is None
                 else OpenTransaction(opened[0].first_offset, opened[1], opened[0].name),
+                self._group_offsets,
             )
         )
         return encode_producer_snapshot(map(_state, self.producers), trailer)
@@ -633,13 +656,14 @@ class ProducerStateManager:
         transaction. Raises ``CorruptFileError``.
         """
         states, trailing = split_producer_snapshot(data, path)
-        trailer = _parse_trailer(trailing, path, len(states))
+        trailer = _parse_trailer(trailing, path, producer_count=len(states), end_offset=end_offset)
         producer_state = cls(
             path, end_offset=end_offset, is_whole=trailer is not None or end_offset == 0
         )
         older: Iterable[tuple[ProducerBatch, ...]] = ((),) * len(states)
         if trailer is not None:
-            producer_state._log_time_ms, older, commits, opened = trailer
+            producer_state._log_time_ms, older, commits, opened, group_offsets = trailer
+            producer_state._group_offsets = group_offsets
             producer_state._commits = {one.name.application_id: one for one in commits}
             if opened is not None:
                 producer_state._transactions.metadata_marker(

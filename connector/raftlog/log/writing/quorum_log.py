@@ -50,7 +50,7 @@ from raftlog.log.reading.foreign_batches import find_foreign_batches
 from raftlog.log.reading.transactions import BatchMetadata, batch_metadata, control_of
 from raftlog.log.recovery.recover import RecoveredLog
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
-from raftlog.records.control import ControlRecord, KRaftVoters
+from raftlog.records.control import ControlRecord, KRaftVoters, OffsetCommit
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch
 
@@ -447,7 +447,8 @@ class QuorumLog(ReplicatedLog):
             yield from self._segments.batches(start, self._end_offset)
 
     def drain_control_records(self) -> list[tuple[int, ControlRecord]]:
-        """Return the control records appended since the last call, with their offsets."""
+        """Return the control records appended since the last call, but committed offsets of
+        consumer groups, with their offsets."""
         taken, self._control = self._control, []
         return taken
 
@@ -476,16 +477,12 @@ class QuorumLog(ReplicatedLog):
             if epoch > self.epoch:
                 try:
                     self._segments.begin_epoch(epoch, start_offset=self._end_offset)
-                    self._append_control(head, now_ms)
+                    self.append_control(head, now_ms=now_ms)
                 except DiskFullError:
                     self._segments.revert_epoch(before)
                     raise
             if self._producer_state.open_transaction is not None:
                 self._append_abort(now_ms)
-
-    def append_control(self, controls: Sequence[ControlRecord], *, now_ms: int) -> None:
-        """Append control records in a batch of their own, in the current epoch."""
-        self._append_control(controls, now_ms)
 
     @property
     def is_receiving_snapshot(self) -> bool:
@@ -586,7 +583,9 @@ class QuorumLog(ReplicatedLog):
     def _note_written(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
         super()._note_written(data, metadata)
         self._tail_cache.add(metadata.base_offset, bytes(data))
-        self._control += control_of(metadata)
+        self._control += [
+            one for one in control_of(metadata) if not isinstance(one[1], OffsetCommit)
+        ]
 
     def _recover(self) -> None:
         self._tail_cache.clear()

@@ -524,7 +524,7 @@ class ReplicatedLog(ABC):
             if self._end_offset:
                 self._publish(next_epoch=epoch)
             self._segments.begin_epoch(epoch, start_offset=self._end_offset)
-            self._append_control(head, now_ms)
+            self.append_control(head, now_ms=now_ms)
             if self._producer_state.open_transaction is not None:
                 self._append_abort(now_ms)
 
@@ -533,7 +533,8 @@ class ReplicatedLog(ABC):
         value = marker_value(Marker.ABORT, ABORT_REASON)
         self._append_batch([value], now_ms, markers=(marker,))
 
-    def _append_control(self, controls: Sequence[ControlRecord], now_ms: int) -> None:
+    def append_control(self, controls: Sequence[ControlRecord], *, now_ms: int) -> None:
+        """Append control records in a batch of their own, in the current epoch."""
         records = [NewRecord(*encode_control(control)) for control in controls]
         self._append_batch(records, now_ms, control=controls)
 

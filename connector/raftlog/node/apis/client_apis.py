@@ -20,9 +20,11 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
+from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
 from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_offsets.v11.request import ListOffsetsRequest
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
@@ -51,7 +53,8 @@ from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs
 from .deletion import describe_deletion, handle_delete_records
 from .fetch import start_fetch
-from .groups import handle_find_coordinator, handle_offset_fetch
+from .group_offsets import handle_offset_commit, handle_offset_fetch
+from .groups import handle_describe_groups, handle_find_coordinator, handle_list_groups
 from .metadata import handle_describe_topic_partitions, handle_metadata
 from .metadata_cache import MetadataCache
 from .offsets import handle_list_offsets, handle_offset_for_leader_epoch
@@ -94,6 +97,9 @@ class ClientApis:
         own: dict[ApiKey, tuple[type[Any], _Handler]] = {
             ApiKey.LIST_OFFSETS: (ListOffsetsRequest, handle_list_offsets),
             ApiKey.METADATA: (latest_schemas.MetadataRequest, handle_metadata),
+            ApiKey.OFFSET_COMMIT: (latest_schemas.OffsetCommitRequest, handle_offset_commit),
+            ApiKey.DESCRIBE_GROUPS: (DescribeGroupsRequest, handle_describe_groups),
+            ApiKey.LIST_GROUPS: (ListGroupsRequest, handle_list_groups),
             ApiKey.OFFSET_FETCH: (latest_schemas.OffsetFetchRequest, handle_offset_fetch),
             ApiKey.FIND_COORDINATOR: (
                 latest_schemas.FindCoordinatorRequest,

@@ -1,42 +1,40 @@
-"""Handlers of FindCoordinator and OffsetFetch, which read the last named commit of an application.
+"""Handlers of FindCoordinator, DescribeGroups and ListGroups.
 
-1. A group id is an application id. Its committed offset is the version of its last commit, the
-   metadata the query id, the leader epoch the epoch of the commit's batch; -1 and "" if the log has
-   no commit of it.
-2. The read is linearizable: the leader results after the commit that it returns is committed in the
-   quorum, and a majority has confirmed that it still leads. Clients decide by it what to write
-   next.
-3. Only the owners of an application id, and principals with READ or ADMIN, may read its commits.
-4. There are neither group memberships nor transactions: a request for their coordinators gets an
-   error that clients do not retry.
+1. The leader is the coordinator of every group: it has committed offsets, and no members. A group
+   with a committed offset is in state Empty, as a group of consumers that assign partitions is in
+   Kafka.
+2. There are neither group memberships nor transactions: JoinGroup and its like are not served, and
+   a request for the coordinator of a transaction gets an error that clients do not retry.
+3. Every node is asked for the groups that it coordinates: one that does not lead has none.
 """
 
 from __future__ import annotations
 
-import asyncio
 import enum
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
+from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
+from kio.schema.describe_groups.v6.response import DescribedGroup, DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6 import response as found_coordinator
-from kio.schema.offset_fetch.v10 import response as responses
+from kio.schema.list_groups.v5.request import ListGroupsRequest
+from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
+from kio.schema.types import GroupId
 
-from raftlog.append import NOT_AWAITED, AppendRequest, Failed, RequestResult
-from raftlog.errors import AppendUnknownError
+from raftlog.node.access import Principal
 from raftlog.node.request import Request
-from raftlog.types import Operation, Resource, ResourceType
+from raftlog.types import Operation
 from raftlog.wire import latest_schemas
-from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node
+from raftlog.wire.log_identity import duration, int32, node
 
-from .metadata_cache import MetadataCache
+from .group_offsets import confirm, group_resource
+from .metadata_cache import NOT_REQUESTED, MetadataCache, operations
 
 _KEYS_FROM: Final = 4
-_GROUPS_FROM: Final = 8
-_TOPIC_IDS_FROM: Final = 10
-_GROUP_ERROR_FROM: Final = 2
-CONFIRM_MS: Final = 5_000
-"""Maximum wait for the confirmation that this node is still the leader."""
+_NOT_FOUND_FROM: Final = 6
+_EMPTY: Final = "Empty"
+_DEAD: Final = "Dead"
+_CLASSIC: Final = "classic"
 NO_TRANSACTIONS: Final = (
     "transactions are not supported: remove transactional.id from the configuration"
 )
@@ -79,9 +77,7 @@ def _coordinator(
     leader = cache.leader()
     error, text = ErrorCode.none, None
     match request.body.key_type:
-        case _Kind.GROUP if not request.principal.may(
-            Operation.DESCRIBE, Resource(ResourceType.GROUP, key)
-        ):
+        case _Kind.GROUP if not request.principal.may(Operation.DESCRIBE, group_resource(key)):
             error = ErrorCode.group_authorization_failed
         case _Kind.GROUP if leader is None:
             error, text = ErrorCode.coordinator_not_available, "no leader is known"
@@ -115,147 +111,85 @@ def _coordinator(
     )
 
 
-# --- OffsetFetch ----------------------------------------------------------------------------------
+# --- DescribeGroups and ListGroups ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Commit:
-    version: int = -1
-    query_id: str = ""
-    epoch: int = -1
-
-
-_Request = Request[latest_schemas.OffsetFetchRequest]
-
-
-async def handle_offset_fetch(
-    cache: MetadataCache, request: _Request
-) -> latest_schemas.OffsetFetchResponse:
-    body = request.body
-    groups = body.groups
-    if request.version < _GROUPS_FROM:
-        groups = (latest_schemas.OffsetFetchGroup(group_id=body.group_id, topics=body.topics),)
-    commits = [_last_commit(cache, group.group_id) for group in groups]
-    error = await _confirmed(cache, request)
-    results = tuple(
-        _group(cache, request, group, commit, _access_error(request, group) or error)
-        for group, commit in zip(groups, commits, strict=True)
-    )
-    if request.version >= _GROUPS_FROM:
-        return latest_schemas.OffsetFetchResponse(throttle_time=duration(0), groups=results)
-    (only,) = results
-    return latest_schemas.OffsetFetchResponse(
-        throttle_time=duration(0), groups=(), topics=only.topics, error_code=only.error_code
+async def handle_describe_groups(
+    cache: MetadataCache, request: Request[DescribeGroupsRequest]
+) -> DescribeGroupsResponse:
+    known = _groups(cache)
+    error = await confirm(cache)
+    return DescribeGroupsResponse(
+        throttle_time=duration(0),
+        groups=tuple(
+            _described(request, group, error, is_known=str(group) in known)
+            for group in request.body.groups
+        ),
     )
 
 
-async def _confirmed(cache: MetadataCache, request: _Request) -> ErrorCode:
-    """Wait until the present log is committed, and this node is confirmed as leader."""
-    if not request.principal.possible_rights:
-        return ErrorCode.group_authorization_failed
-    if not cache.is_leader:
-        return ErrorCode.not_coordinator
-    confirmed: asyncio.Future[RequestResult] = asyncio.get_running_loop().create_future()
-
-    def complete(result: RequestResult) -> None:
-        if not confirmed.done():
-            confirmed.set_result(result)
-
-    deadline_ms = cache.raft_node.now_ms() + CONFIRM_MS
-    check = AppendRequest(
-        records=(), epoch=cache.core.epoch, deadline_ms=deadline_ms, future=NOT_AWAITED
-    )
-    cache.raft_node.append(check, complete, timeout_ms=CONFIRM_MS)
-    result = await confirmed
-    if not isinstance(result, Failed):
-        return ErrorCode.none
-    is_unknown = isinstance(result.error, AppendUnknownError)
-    return ErrorCode.coordinator_load_in_progress if is_unknown else ErrorCode.not_coordinator
-
-
-def _access_error(request: _Request, group: latest_schemas.OffsetFetchGroup) -> ErrorCode | None:
-    if request.principal.may_read_commit(group.group_id):
-        return None
-    return ErrorCode.group_authorization_failed
-
-
-def _last_commit(cache: MetadataCache, application_id: str) -> _Commit:
-    log = cache.raft_node.replica.log
-    last = log.producer_state.last_commit(application_id)
-    if last is None:
-        return _Commit()
-    epoch = log.epochs.epoch_at(last.base_offset)
-    return _Commit(last.name.version, last.name.query_id, -1 if epoch is None else epoch)
-
-
-def _group(
-    cache: MetadataCache,
-    request: _Request,
-    group: latest_schemas.OffsetFetchGroup,
-    commit: _Commit,
-    error: ErrorCode,
-) -> latest_schemas.FetchedOffsetsGroup:
-    """Return the result of a group. Before version 2 its error is in every partition."""
-    has_place = request.version >= _GROUP_ERROR_FROM
-    topics = _topics(cache, request, group, commit, ErrorCode.none if has_place else error)
-    if error is not ErrorCode.none and has_place:
-        topics = ()
-    return latest_schemas.FetchedOffsetsGroup(
-        group_id=group.group_id, topics=topics, error_code=error
-    )
-
-
-def _topics(
-    cache: MetadataCache,
-    request: _Request,
-    group: latest_schemas.OffsetFetchGroup,
-    commit: _Commit,
-    error: ErrorCode,
-) -> tuple[latest_schemas.FetchedOffsetsTopic, ...]:
-    identity = cache.identity
-    if group.topics is None:  # all partitions with a commit
-        if commit.version < 0:
-            return ()
-        return (
-            latest_schemas.FetchedOffsetsTopic(
-                topic_id=cache.topic_uuid,
-                name=name(identity.topic),
-                partitions=(_partition(PARTITION, commit, error),),
-            ),
-        )
-    return tuple(_topic(cache, request, topic, commit, error) for topic in group.topics)
-
-
-def _topic(
-    cache: MetadataCache,
-    request: _Request,
-    topic: latest_schemas.OffsetFetchTopic,
-    commit: _Commit,
-    error: ErrorCode,
-) -> latest_schemas.FetchedOffsetsTopic:
-    partitions = []
-    for index in topic.partition_indexes:
-        if request.version >= _TOPIC_IDS_FROM:
-            missing = cache.id_error(topic.topic_id, index)
-        else:
-            missing = cache.name_error(topic.name, index)
-        if missing is ErrorCode.none:
-            partitions.append(_partition(index, commit, error))
-        else:  # another topic or partition has no commits
-            is_unknown_id = missing is ErrorCode.unknown_topic_id
-            partitions.append(_partition(index, _Commit(), missing if is_unknown_id else error))
-    return latest_schemas.FetchedOffsetsTopic(
-        topic_id=topic.topic_id, name=topic.name, partitions=tuple(partitions)
-    )
-
-
-def _partition(
-    index: int, commit: _Commit, error: ErrorCode
-) -> responses.OffsetFetchResponsePartitions:
-    return responses.OffsetFetchResponsePartitions(
-        partition_index=int32(index),
-        committed_offset=int64(commit.version),
-        committed_leader_epoch=int32(commit.epoch),
-        metadata=commit.query_id,
+def _described(
+    request: Request[DescribeGroupsRequest], group: GroupId, error: ErrorCode, *, is_known: bool
+) -> DescribedGroup:
+    resource, state, message, allowed = group_resource(group), "", None, NOT_REQUESTED
+    if not request.principal.may(Operation.DESCRIBE, resource):
+        error = ErrorCode.group_authorization_failed
+    elif error is ErrorCode.none:
+        is_requested = request.body.include_authorized_operations
+        allowed = operations(request.principal, is_requested=is_requested, resource=resource)
+        state = _EMPTY if is_known else _DEAD
+        if not is_known and request.version >= _NOT_FOUND_FROM:
+            error = ErrorCode.group_id_not_found
+            message = f"Group {group} not found."
+    return DescribedGroup(
         error_code=error,
+        error_message=message,
+        group_id=group,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=(),
+        authorized_operations=int32(allowed),
     )
+
+
+async def handle_list_groups(
+    cache: MetadataCache, request: Request[ListGroupsRequest]
+) -> ListGroupsResponse:
+    body, groups = request.body, _groups(cache)
+    error = await confirm(cache) if cache.is_leader else ErrorCode.none
+    is_shown = _has(body.states_filter, _EMPTY) and _has(body.types_filter, _CLASSIC)
+    if not request.principal.possible_rights:
+        error = ErrorCode.cluster_authorization_failed
+    if error is not ErrorCode.none or not is_shown or not cache.is_leader:
+        groups = ()
+    return ListGroupsResponse(
+        throttle_time=duration(0),
+        error_code=error,
+        groups=tuple(
+            ListedGroup(
+                group_id=cast("GroupId", group),
+                protocol_type="",
+                group_state=_EMPTY,
+                group_type=_CLASSIC,
+            )
+            for group in groups
+            if _may_list(request.principal, group)
+        ),
+    )
+
+
+def _has(names: tuple[str, ...], name: str) -> bool:
+    return not names or name.lower() in [one.lower() for one in names]
+
+
+def _may_list(principal: Principal, group: str) -> bool:
+    return principal.may(Operation.DESCRIBE) or principal.may(
+        Operation.DESCRIBE, group_resource(group)
+    )
+
+
+def _groups(cache: MetadataCache) -> tuple[str, ...]:
+    """Return the groups with a committed offset."""
+    offsets = cache.raft_node.replica.log.producer_state.group_offsets
+    return tuple(one.commit.group for one in offsets.values())

@@ -1,0 +1,161 @@
+"""Committed offsets of consumer groups: a part of the producer state of a log.
+
+A commit is a control record of the log itself (``OffsetCommit``), so it is replicated, durable and
+ordered as all records are, and no reader returns it as data. The last commit of each group is in
+the producer state, and by it in producer snapshots and checkpoints: retention may delete the
+record.
+
+A commit takes an offset. A consumer that has read everything, and commits that, would have to read
+its own commit and commit again, without end; and its lag would never be 0. Therefore all offsets
+after the last batch of data are one position:
+
+    offset      10     11     12         13         14 = end
+    batch       data   data   a commits  b commits
+    positions   10     11     12  ==     13  ==     14
+
+Kafka: ``OffsetMetadataManager``, whose commits are in a log of their own, ``__consumer_offsets``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.limits import GROUP_OFFSETS_BYTES_MAX
+from raftlog.log.reading.transactions import BatchMetadata, control_of
+from raftlog.records.control import (
+    FieldReader,
+    OffsetCommit,
+    TaggedField,
+    array_bytes,
+    string_bytes,
+)
+
+_TAG: Final = 0
+"""Tag in the trailer of a producer snapshot, as of ``producer_state``; absent without a commit."""
+_COMMIT: Final = struct.Struct(
+    ">"
+    "q"  # offset
+    "i"  # leader_epoch
+    "q"  # commit_timestamp_ms
+    "q"  # record_offset
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """Last commit of a group, and the offset of its control record."""
+
+    commit: OffsetCommit
+    record_offset: int
+
+    def encode(self) -> bytes:
+        commit = self.commit
+        return (
+            string_bytes(commit.group)
+            + string_bytes(commit.metadata)
+            + _COMMIT.pack(
+                commit.offset, commit.leader_epoch, commit.commit_timestamp_ms, self.record_offset
+            )
+        )
+
+
+class GroupOffsets:
+    """Last commit of each group, the least recently written first. Not shared between threads."""
+
+    def __init__(self, end_offset: int) -> None:
+        self._groups: dict[str, GroupOffset] = {}
+        self._byte_count = 0
+        self._end_offset = end_offset
+        self._data_end_offset = end_offset
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def copy(self) -> GroupOffsets:
+        """Return an independent copy."""
+        copied = GroupOffsets(self._end_offset)
+        copied._groups = self._groups.copy()
+        copied._byte_count = self._byte_count
+        copied._data_end_offset = self._data_end_offset
+        return copied
+
+    def values(self) -> tuple[GroupOffset, ...]:
+        """Return the last commits, the least recently written first."""
+        return tuple(self._groups.values())
+
+    def commit_of(self, group: str) -> OffsetCommit | None:
+        """Return the last commit of a group; None if it has none, or is evicted."""
+        found = self._groups.get(group)
+        return None if found is None else found.commit
+
+    def position(self, offset: int) -> int:
+        """Return the last offset at which a reader is when it is at ``offset``: the end of the log,
+        if there is no data between."""
+        is_tail = self._data_end_offset <= offset <= self._end_offset
+        return self._end_offset if is_tail else offset
+
+    def is_current(self, commit: OffsetCommit) -> bool:
+        """Return whether the group has committed this position with this metadata."""
+        last = self.commit_of(commit.group)
+        if last is None or last.metadata != commit.metadata:
+            return False
+        if last.offset == commit.offset:
+            return last.leader_epoch == commit.leader_epoch
+        return self.position(last.offset) == self.position(commit.offset)
+
+    # --- batches of the log -----------------------------------------------------------------------
+
+    def apply(self, metadata: BatchMetadata) -> None:
+        """Apply the next batch."""
+        self._end_offset = metadata.next_offset
+        if not metadata.is_control:
+            self._data_end_offset = metadata.next_offset
+            return
+        for offset, record in control_of(metadata):
+            if isinstance(record, OffsetCommit):
+                self._add(GroupOffset(record, offset))
+
+    def _add(self, added: GroupOffset) -> None:
+        """Make a commit the most recently written one; evict the oldest ones beyond the bound."""
+        before = self._groups.pop(added.commit.group, None)
+        self._byte_count += len(added.encode()) - (0 if before is None else len(before.encode()))
+        self._groups[added.commit.group] = added
+        while self._byte_count > GROUP_OFFSETS_BYTES_MAX:
+            evicted = self._groups.pop(next(iter(self._groups)))
+            self._byte_count -= len(evicted.encode())
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def to_tagged_fields(self) -> tuple[TaggedField, ...]:
+        """Return the field of a producer snapshot's trailer; none without a commit."""
+        if not self._groups:
+            return ()
+        commits = array_bytes(tuple(one.encode() for one in self._groups.values()))
+        return (TaggedField(_TAG, struct.pack(">q", self._data_end_offset) + commits),)
+
+    @classmethod
+    def from_tagged_fields(cls, fields: Iterable[TaggedField], end_offset: int) -> GroupOffsets:
+        """Parse the fields of a trailer. Raises ``CorruptBatchError``."""
+        found = cls(end_offset)
+        for field in fields:
+            if field.tag == _TAG:
+                reader = FieldReader(field.data)
+                found._data_end_offset = min(reader.int64(), end_offset)
+                for one in reader.array(_read):
+                    found._add(one)
+        return found
+
+
+def _read(reader: FieldReader) -> GroupOffset:
+    group, metadata = reader.string(), reader.string()
+    commit = OffsetCommit(
+        group=group,
+        metadata=metadata,
+        offset=reader.int64(),
+        leader_epoch=reader.int32(),
+        commit_timestamp_ms=reader.int64(),
+    )
+    return GroupOffset(commit, reader.int64())
