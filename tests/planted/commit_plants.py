@@ -44,7 +44,8 @@ COMMIT_PLANTS: Final = (
         bug="an unchanged offset is confirmed before the earlier commit is committed",
         path=f"{NODE}/apis/group_offsets.py",
         old="    result = await _appended(cache, () if",
-        new="    if is_unchanged:\n        return ErrorCode.none\n    result = await _appended(cache, () if",
+        new="    if is_unchanged:\n        return ErrorCode.none\n"
+        "    result = await _appended(cache, () if",
         tests=(COMMITTING,),
     ),
     Plant(
@@ -57,7 +58,8 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="a committed offset requires no right to the group",
         path=f"{NODE}/apis/group_offsets.py",
-        old="    if not request.principal.may(Operation.READ, Resource(ResourceType.GROUP, group)):\n",
+        old="    if not request.principal.may(Operation.READ, Resource("
+        "ResourceType.GROUP, group)):\n",
         new="    if not request.principal.possible_rights:\n",
         tests=(COMMITTING,),
     ),
