@@ -19,7 +19,7 @@ from kio.schema.types import GroupId
 from raftlog.wire import ApiKey, decode, latest_schemas
 from raftlog.wire.log_identity import duration, int32, int64, node
 from raftlog.wire.log_identity import name as topic_name
-from tests.support.scripted_node import BROKER_APIS, Answer, ScriptedNode
+from tests.support.scripted_node import Answer, ScriptedNode
 
 TOPIC_ID = uuid.UUID(int=7)
 NOT_LEADER = ErrorCode.not_leader_or_follower
@@ -58,7 +58,7 @@ class Broker:
             ApiKey.OFFSET_FETCH: self.answer_offset_fetch,
             ApiKey.LIST_OFFSETS: self.answer_list_offsets,
         }
-        return ScriptedNode(answers, apis=BROKER_APIS)
+        return ScriptedNode(answers)
 
     def answer_metadata(self, version: int, body: bytes) -> Any:
         request = decode(latest_schemas.MetadataRequest, version, body)

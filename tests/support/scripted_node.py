@@ -31,7 +31,6 @@ BOTH: Final = Listener.CLIENTS | Listener.VOTERS
 RECEIVED: Final = dict(APIS) | {
     key: Api(key=ApiKey(key), clients=versions) for key, versions in SASL_APIS.items()
 }
-BROKER_APIS: Final = {key: api for key, api in RECEIVED.items() if key not in SASL_APIS}
 Answer = Callable[[int, bytes], Any]
 """Version and body of a request -> response: a message, whole frames as bytes, None to hang up."""
 

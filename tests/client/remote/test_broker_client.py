@@ -26,7 +26,7 @@ from raftlog.errors import (
     NodeRefusedError,
     WrongClusterError,
 )
-from raftlog.wire import ApiKey
+from raftlog.wire import APIS, ApiKey
 from raftlog.wire.log_identity import uuid_text
 
 LOADING = ErrorCode.coordinator_load_in_progress
@@ -145,7 +145,9 @@ def test_an_error_that_a_retry_does_not_change_is_raised() -> None:
 
 def test_a_node_without_groups_is_refused() -> None:
     nodes: list[ScriptedNode] = []
-    nodes.append(ScriptedNode({ApiKey.METADATA: Broker(Script(), 0, nodes).answer_metadata}))
+    answers = {ApiKey.METADATA: Broker(Script(), 0, nodes).answer_metadata}
+    apis = {key: api for key, api in APIS.items() if key != ApiKey.LIST_GROUPS}
+    nodes.append(ScriptedNode(answers, apis=apis))
     with (
         nodes[0] as one,
         closing(BrokerClient(parse_addresses(one.address), timeout_ms=PATIENCE_MS)) as client,
