@@ -15,6 +15,7 @@ from raftlog.records.control import (
     KRaftVersion,
     KRaftVoters,
     LeaderChange,
+    OffsetCommit,
     SnapshotFooter,
     SnapshotHeader,
     UnknownControl,
@@ -32,8 +33,8 @@ def replay_control(
 ) -> Quorum:
     """Write a control record's leader epoch into ``delta``, and return the quorum after it.
 
-    Unknown control records and producers' transaction markers change nothing. Raises
-    ``ReplayError`` for a snapshot's header or footer, which do not occur in a log.
+    Unknown control records, producers' transaction markers and offsets of consumer groups change
+    nothing. Raises ``ReplayError`` for a snapshot's header or footer, which do not occur in a log.
     """
     match control:
         case LeaderChange():
@@ -49,7 +50,7 @@ def replay_control(
                 record=control.control_type.name,
                 reason="snapshot headers and footers occur in snapshots only",
             )
-        case EndTransactionMarker() | UnknownControl():
+        case EndTransactionMarker() | OffsetCommit() | UnknownControl():
             return quorum
 
 

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.scripted_brokers import TOPIC_ID, Broker, Script, scripted_brokers
-from tests.support.scripted_node import ScriptedNode
+from tests.support.scripted_node import Answer, ScriptedNode
 
 from raftlog.client.remote.broker_client import (
     BrokerClient,
@@ -145,7 +145,7 @@ def test_an_error_that_a_retry_does_not_change_is_raised() -> None:
 
 def test_a_node_without_groups_is_refused() -> None:
     nodes: list[ScriptedNode] = []
-    answers = {ApiKey.METADATA: Broker(Script(), 0, nodes).answer_metadata}
+    answers: dict[ApiKey, Answer] = {ApiKey.METADATA: Broker(Script(), 0, nodes).answer_metadata}
     apis = {key: api for key, api in APIS.items() if key != ApiKey.LIST_GROUPS}
     nodes.append(ScriptedNode(answers, apis=apis))
     with (
