@@ -13,12 +13,16 @@ from pyspark_raftlog import errors as spark_errors
 from raftlog import errors
 from raftlog.node import errors as node_errors
 from raftlog.node import survivor
+from raftlog.storage import errors as storage_errors
 from raftlog.wire import errors as wire_errors
 from raftlog_state import errors as state_errors
 
 KINDS = [
     kind
-    for module in (errors, wire_errors, node_errors, survivor, state_errors, spark_errors)
+    for module in (
+        *(errors, storage_errors, wire_errors, node_errors, survivor, state_errors),
+        spark_errors,
+    )
     for _, kind in inspect.getmembers(module, inspect.isclass)
     if issubclass(kind, errors.RaftlogError) and kind.__module__ == module.__name__
 ]

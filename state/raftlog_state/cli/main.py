@@ -52,6 +52,8 @@ commands:
   report     write what happened to a cluster as one HTML file, with charts
   snapshot   write the cluster state at an offset to a snapshot that Kafka can load
   tables     write a log to Delta tables, see `raftlog tables --help`
+  backup     copy a log to a directory or an object store; only what is new is copied
+  restore    write a log's directory from a backup, as it is or as it was at an offset
   rescue     write the directories of a new quorum from a controller that survived
 
 commands for logs created by raftlog (raftlog.open), not for Kafka's:
@@ -158,6 +160,7 @@ def parser() -> Parser:
     from . import (
         append,
         apply,
+        backup,
         bench,
         cat,
         dev,
@@ -187,6 +190,8 @@ def parser() -> Parser:
         report.add_report,
         state.add_snapshot,
         tables.add_tables,
+        backup.add_backup,
+        backup.add_restore,
         rescue.add_rescue,
         append.add_append,
         bench.add_bench,

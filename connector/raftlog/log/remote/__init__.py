@@ -1,0 +1,1 @@
+"""Segments of a log in an object store, with a manifest in Kafka's format: backup and restore."""

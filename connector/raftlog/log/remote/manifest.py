@@ -1,0 +1,227 @@
+"""Manifest of an object store: a log in Kafka's ``__remote_log_metadata`` format, in objects.
+
+An object store has no append and no lock. So each writer has a partition of its own, and each of
+its appends is a segment of it::
+
+    manifest/__remote_log_metadata-1804289383/00000000000000000000.log    offsets 0 to 1
+    manifest/__remote_log_metadata-1804289383/00000000000000000002.log    offset 2
+    manifest/__remote_log_metadata-719885386/00000000000000000000.log     another writer
+
+Invariants:
+
+1. All records of an entry are in one partition, so their order is known. Writers need not know of
+   each other: entries have unique ids.
+2. What is not finished is not there: an entry is FINISHED after all of its objects are durable.
+3. The offsets of a partition are consecutive. The last object of one may be torn: its writer died,
+   and did not refer to it.
+
+Kafka: ``RemoteLogMetadataManager``, ``RemoteLogMetadataCache``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from raftlog.errors import CorruptBatchError, RaftlogError
+from raftlog.limits import MIB
+from raftlog.log.format.directory import (
+    LOG_SUFFIX,
+    offset_name,
+    parse_offset_name,
+    parse_partition_name,
+)
+from raftlog.records.batch import TornTail, read_batch
+from raftlog.records.builder import build_batch
+from raftlog.records.record import NewRecord
+from raftlog.storage.errors import CorruptRemoteObjectError
+from raftlog.storage.objects import ObjectStore, StoredObject
+from raftlog.types import REMOTE_LOG_METADATA_TOPIC, TopicPartition
+
+from .segment_metadata import (
+    BackupEntry,
+    ManifestEvent,
+    RemoteLogMetadataSerde,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    SegmentRange,
+    parse_entry,
+)
+
+MANIFEST_DIRECTORY: Final = "manifest"
+_OBJECT_BYTES_MAX: Final = 16 * MIB
+_ENTRIES_MAX: Final = 1_000_000
+"""Entries in memory: a kilobyte each."""
+
+
+class RemoteLogManifest:
+    """What the manifest of a store had when it was read: the finished entries.
+
+    ``ranges`` by segment and position; ``backups`` by ordinal, ascending; ``partitions`` are the
+    numbers that writers have used.
+    """
+
+    def __init__(self, store: ObjectStore, serde: RemoteLogMetadataSerde) -> None:
+        self.ranges: dict[str, SegmentRange] = {}
+        self.backups: list[BackupEntry] = []
+        self._store = store
+        self._serde = serde
+        entries: dict[str, RemoteLogSegmentMetadata] = {}
+        partitions: defaultdict[int, list[tuple[int, StoredObject]]] = defaultdict(list)
+        for stored in store.list_objects(MANIFEST_DIRECTORY):
+            partition, base_offset = self._position_of(stored.name)
+            partitions[partition].append((base_offset, stored))
+        self.partitions = frozenset(partitions)
+        for objects in partitions.values():
+            self._replay(sorted(objects), entries)
+        for entry in entries.values():
+            if entry.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                self._add(entry)
+        self.backups.sort(key=lambda one: (one.ordinal, one.metadata.segment_id))
+
+    def _add(self, entry: RemoteLogSegmentMetadata) -> None:
+        found = parse_entry(entry)
+        if isinstance(found, str):
+            raise self._corrupt(entry.object_name(), found)
+        if isinstance(found, SegmentRange):
+            self.ranges[entry.segment_id] = found
+        else:
+            self.backups.append(found)
+
+    def _position_of(self, name: str) -> tuple[int, int]:
+        """Return the partition number and the base offset in the name of an object."""
+        parts = name.split("/")
+        if len(parts) == 3:
+            partition, base_offset = (
+                parse_partition_name(parts[1]),
+                parse_offset_name(parts[2], LOG_SUFFIX),
+            )
+            is_named = partition is not None and partition.topic == REMOTE_LOG_METADATA_TOPIC
+            if partition is not None and is_named and base_offset is not None:
+                return partition.partition, base_offset
+        raise self._corrupt(name, "it is not part of a manifest")
+
+    def _replay(
+        self,
+        objects: Sequence[tuple[int, StoredObject]],
+        entries: dict[str, RemoteLogSegmentMetadata],
+    ) -> None:
+        """Apply the records of one partition."""
+        next_offset = 0
+        for ordinal, (base_offset, stored) in enumerate(objects):
+            name = stored.name
+            if base_offset != next_offset:
+                raise self._corrupt(name, f"the records from offset {next_offset} on are missing")
+            is_last = ordinal == len(objects) - 1
+            for event in self._events(stored, is_last=is_last):
+                next_offset += 1
+                if event is not None:
+                    self._apply(event, entries, name)
+
+    def _events(self, stored: StoredObject, *, is_last: bool) -> Iterator[ManifestEvent | None]:
+        """Yield the events of one object; those of other types as None."""
+        name, position = stored.name, 0
+        if stored.byte_count > _OBJECT_BYTES_MAX:
+            raise self._corrupt(name, f"it has more than {_OBJECT_BYTES_MAX} bytes")
+        with self._store.open_object(name) as file:
+            data = file.read_at(0, _OBJECT_BYTES_MAX)
+        while position < len(data):
+            try:
+                batch = read_batch(data, position, path=name)
+                if isinstance(batch, TornTail):
+                    if is_last:
+                        return
+                    raise self._corrupt(name, "it ends inside a record batch")
+                for record in batch.records(decompressed_bytes_max=_OBJECT_BYTES_MAX):
+                    yield self._serde.decode(record.value or b"")
+            except CorruptRemoteObjectError:
+                raise
+            except RaftlogError as error:
+                reason = error.reason if isinstance(error, CorruptBatchError) else error.message()
+                raise self._corrupt(name, reason) from None
+            position += batch.byte_count
+
+    def _apply(
+        self, event: ManifestEvent, entries: dict[str, RemoteLogSegmentMetadata], name: str
+    ) -> None:
+        known = entries.get(event.segment_id)
+        if isinstance(event, RemoteLogSegmentMetadata):
+            reason = event.damage()
+            if known is not None:
+                reason = f"entry {event.segment_id} is there twice"
+            elif event.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+                reason = f"entry {event.segment_id} begins in state {event.state.name}"
+            elif len(entries) >= _ENTRIES_MAX:
+                reason = f"the manifest has more than {_ENTRIES_MAX} entries"
+            if reason is not None:
+                raise self._corrupt(name, reason)
+            entries[event.segment_id] = event
+            return
+        if known is None or not known.state.may_become(event.state):
+            before = "missing" if known is None else known.state.name
+            reason = f"entry {event.segment_id[:40]!r} becomes {event.state.name}, and is {before}"
+            raise self._corrupt(name, reason)
+        entries[event.segment_id] = replace(
+            known,
+            state=event.state,
+            event_timestamp_ms=event.event_timestamp_ms,
+            custom_metadata=event.custom_metadata or known.custom_metadata,
+        )
+
+    def _corrupt(self, name: str, reason: str) -> CorruptRemoteObjectError:
+        return CorruptRemoteObjectError(location=self._store.location, name=name, reason=reason)
+
+    def new_writer(self, new_partition: Callable[[], int]) -> ManifestWriter:
+        """Return a writer with a partition of its own. ``new_partition`` returns int31 numbers."""
+        partition = new_partition()
+        while partition in self.partitions:
+            partition = new_partition()
+        return ManifestWriter(self._store, self._serde, partition)
+
+
+class ManifestWriter:
+    """Writer of one partition of a manifest.
+
+    After an error of a write it is unknown whether the events are there: begin a new writer.
+    """
+
+    def __init__(self, store: ObjectStore, serde: RemoteLogMetadataSerde, partition: int) -> None:
+        self._store = store
+        self._serde = serde
+        self._directory = str(TopicPartition(REMOTE_LOG_METADATA_TOPIC, partition))
+        self._next_offset = 0
+
+    def append(self, events: Sequence[ManifestEvent]) -> None:
+        """Append events, durably on return."""
+        data = build_batch(
+            [NewRecord(None, self._serde.encode(event)) for event in events],
+            base_offset=self._next_offset,
+            leader_epoch=0,
+            base_timestamp_ms=events[0].event_timestamp_ms,
+        ).data
+        name = offset_name(self._next_offset, LOG_SUFFIX)
+        self._store.put(f"{MANIFEST_DIRECTORY}/{self._directory}/{name}", [data])
+        self._next_offset += len(events)
+
+    def finish(
+        self,
+        entry: SegmentRange | BackupEntry,
+        *,
+        now_ms: int,
+        then: Sequence[RemoteLogSegmentMetadata] = (),
+    ) -> None:
+        """Set an entry to FINISHED, and append the next one that is started."""
+        metadata = entry.metadata
+        update = RemoteLogSegmentMetadataUpdate(
+            segment_id=metadata.segment_id,
+            topic_partition=metadata.topic_partition,
+            topic_id=metadata.topic_id,
+            broker_id=metadata.broker_id,
+            event_timestamp_ms=now_ms,
+            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+            custom_metadata=entry.custom_metadata(),
+        )
+        self.append([update, *then])

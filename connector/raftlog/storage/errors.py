@@ -1,0 +1,79 @@
+"""Errors of object stores and of the objects in them. The rules are in ``raftlog.errors``.
+
+``location`` is that of the store, without user info.
+"""
+
+from __future__ import annotations
+
+from raftlog.errors import LogError
+
+
+class RemoteStorageError(LogError, code="RAFTLOG_REMOTE_STORAGE", retriable=True, kafka_code=56):
+    """A request that an object store refused or did not answer (Kafka: ``RemoteStorageException``).
+
+    After a failed write the object may exist, complete or in part.
+    """
+
+    location: str
+    name: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"object {self.name} in {self.location}: {self.reason}; check that the store can be "
+            "reached and grants access, then run the command again: it continues"
+        )
+
+
+class RemoteObjectNotFoundError(LogError, code="RAFTLOG_REMOTE_OBJECT_NOT_FOUND"):
+    """An object that the manifest names and the store does not have.
+
+    Kafka: ``RemoteResourceNotFoundException``.
+    """
+
+    location: str
+    name: str
+
+    def message(self) -> str:
+        return (
+            f"object {self.name} in {self.location} does not exist: it was deleted, or it is in "
+            "another location; restore it from a version of the store, or use another backup"
+        )
+
+
+class CorruptRemoteObjectError(LogError, code="RAFTLOG_CORRUPT_REMOTE_OBJECT"):
+    """An object that is damaged, or that contradicts the manifest. Nothing of it is used."""
+
+    location: str
+    name: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"object {self.name} in {self.location} is corrupt: {self.reason}; use another backup, "
+            "or an older version of the object"
+        )
+
+
+class BackupNotFoundError(LogError, code="RAFTLOG_BACKUP_NOT_FOUND"):
+    """A location without a complete backup, or without one of the requested offset."""
+
+    location: str
+    reason: str
+
+    def message(self) -> str:
+        return f"no backup can be restored from {self.location}: {self.reason}"
+
+
+class WrongBackupError(LogError, code="RAFTLOG_WRONG_BACKUP"):
+    """A location with the backups of another log. Nothing was written."""
+
+    location: str
+    path: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"{self.location} has the backups of another log than {self.path}: {self.reason}; "
+            "give each log a location of its own"
+        )

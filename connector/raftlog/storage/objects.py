@@ -1,0 +1,121 @@
+"""Protocol of object stores, and the one that keeps objects as files of a storage.
+
+Invariants:
+
+1. An object has one content: its name contains a unique id, and is written once. Names are relative
+   and use ``/``.
+2. ``put`` is durable on return. After an error, or a crash before its return, the object may be
+   absent, complete or, where uploads have parts, truncated: what is stored is the manifest's to
+   say, not the store's.
+3. Errors are raftlog's own: ``RemoteObjectNotFoundError``, ``RemoteStorageError``, and those of
+   ``storage.protocol`` where objects are files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from raftlog.errors import LogNotFoundError
+
+from .errors import RemoteObjectNotFoundError
+from .protocol import ReadableFile, WritableStorage
+
+_TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+class StoredObject(NamedTuple):
+    """Object in a listing: its name, and its size in bytes."""
+
+    name: str
+    byte_count: int
+
+
+class ObjectStore(Protocol):
+    """Objects below one location."""
+
+    @property
+    def location(self) -> str:
+        """Location in messages, without user info."""
+        ...
+
+    def put(self, name: str, chunks: Iterable[bytes]) -> None:
+        """Write an object."""
+        ...
+
+    def open_object(self, name: str) -> ReadableFile:
+        """Open an object for reading. Raises ``RemoteObjectNotFoundError``."""
+        ...
+
+    def list_objects(self, directory: str) -> list[StoredObject]:
+        """Return the objects whose names begin with ``directory/``, sorted; none if absent."""
+        ...
+
+
+class StorageObjects:
+    """Objects as files below a directory of a storage."""
+
+    def __init__(self, storage: WritableStorage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._durable: set[str] = set()
+
+    @property
+    def location(self) -> str:
+        return self._directory
+
+    def put(self, name: str, chunks: Iterable[bytes]) -> None:
+        *directories, file_name = name.split("/")
+        directory = self._make_directories(directories)
+        path = self._storage.join(directory, file_name)
+        temporary = path + _TEMPORARY_SUFFIX
+        with contextlib.suppress(LogNotFoundError):
+            self._storage.unlink(temporary)  # left by a crash
+        with self._storage.create_file(temporary) as file:
+            position = 0
+            for chunk in chunks:
+                file.write_at(position, chunk)
+                position += len(chunk)
+            file.sync()
+        self._storage.rename(temporary, path)
+        self._storage.sync_directory(directory)
+
+    def open_object(self, name: str) -> ReadableFile:
+        path = self._directory
+        for part in name.split("/"):
+            path = self._storage.join(path, part)
+        try:
+            return self._storage.open_file(path)
+        except LogNotFoundError:
+            raise RemoteObjectNotFoundError(location=self.location, name=name) from None
+
+    def list_objects(self, directory: str) -> list[StoredObject]:
+        path = self._directory
+        for part in directory.split("/"):
+            path = self._storage.join(path, part)
+        try:
+            return sorted(self._below(path, directory))
+        except LogNotFoundError:
+            return []
+
+    def _below(self, path: str, name: str) -> Iterator[StoredObject]:
+        for entry in self._storage.list_names(path):
+            below, entry_name = self._storage.join(path, entry), f"{name}/{entry}"
+            if self._storage.is_directory(below):
+                yield from self._below(below, entry_name)
+            elif not entry.endswith(_TEMPORARY_SUFFIX):
+                with self._storage.open_file(below) as file:
+                    yield StoredObject(entry_name, file.byte_count())
+
+    def _make_directories(self, directories: list[str]) -> str:
+        """Create the directories of an object, each durably in the one above it."""
+        path = self._directory
+        for part in (None, *directories):
+            path = path if part is None else self._storage.join(path, part)
+            if path not in self._durable:
+                self._storage.make_directory(path)
+                # Also if it exists: another process may have created it and not synced yet.
+                self._storage.sync_directory(self._storage.split(path)[0])
+                self._durable.add(path)
+        return path

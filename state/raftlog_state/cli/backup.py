@@ -1,0 +1,96 @@
+"""``raftlog backup`` and ``raftlog restore``: a log in a directory or an object store."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from .output import Console, Output
+from .parser import Commands, offset
+
+BACKUP_ABOUT: Final = """
+Back up a log: copy what URI lacks of its directory. PATH is a directory of Kafka's or raftlog's,
+and may belong to a running node: it is not locked, and what was being written is not part of the
+backup. Each range of a segment is copied once, after its checksums were verified; a backup that is
+interrupted is continued by the next one.
+
+URI is a directory, or a URI of S3 (s3://bucket/path), Google Cloud Storage (gs://) or Azure
+(abfs://) with the options of pyarrow.fs. Give each log a URI of its own. It has all backups of the
+log, and a manifest with records of Kafka's __remote_log_metadata: `raftlog cat URI/manifest/*`
+prints it, of a local URI.
+
+A backup has the secrets of the log in clear text. If the last backup has the same files, nothing is
+written.
+"""
+
+BACKUP_EXAMPLES: Final = """
+raftlog backup /var/lib/kafka/__cluster_metadata-0 s3://backups/eu/__cluster_metadata-0
+raftlog backup decisions-0 /mnt/backups/decisions-0
+"""
+
+RESTORE_ABOUT: Final = """
+Write the directory of a log from its last backup in URI. DIR is a new directory, complete or not at
+all; give it the name of the log's directory, such as __cluster_metadata-0. Segments are those of
+the log byte for byte, and are read and verified before DIR gets its name.
+
+With --to-offset only the batches that end below this offset are restored, with the snapshots and
+checkpoints of that time.
+
+Never put a restored directory in the place of a node that has voted since: the node would forget
+what it has acknowledged. See docs/backup-and-rescue.md.
+"""
+
+RESTORE_EXAMPLES: Final = """
+raftlog restore s3://backups/eu/__cluster_metadata-0 restored/__cluster_metadata-0
+raftlog restore /mnt/backups/decisions-0 decisions-0 --to-offset 4711
+"""
+
+
+def add_backup(commands: Commands) -> None:
+    """Add ``raftlog backup``."""
+    command = commands.add_parser("backup", about=BACKUP_ABOUT, examples=BACKUP_EXAMPLES)
+    command.set_defaults(run=run_backup)
+    command.add_argument("path", metavar="PATH", help="directory of a log, or of a node")
+    command.add_argument("uri", metavar="URI", help="directory or URI with the backups of the log")
+
+
+def run_backup(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Back up a log and print its extent; return the exit code."""
+    from raftlog_state.backups import backup
+
+    done = backup(arguments.path, arguments.uri)
+    extent = f"offsets from {done.log_start_offset} to {done.end_offset} (exclusive)"
+    if not done.is_new:
+        output.line(f"unchanged: {extent}; nothing was written")
+        return 0
+    output.line(
+        f"backed up: {extent}; {done.uploaded_bytes} bytes uploaded, {done.reused_bytes} bytes are "
+        "in earlier backups"
+    )
+    return 0
+
+
+def add_restore(commands: Commands) -> None:
+    """Add ``raftlog restore``."""
+    command = commands.add_parser("restore", about=RESTORE_ABOUT, examples=RESTORE_EXAMPLES)
+    command.set_defaults(run=run_restore)
+    command.add_argument("uri", metavar="URI", help="directory or URI with the backups of the log")
+    command.add_argument("directory", metavar="DIR", help="new directory to write")
+    command.add_argument(
+        "--to-offset",
+        metavar="OFFSET",
+        type=offset,
+        help="restore the batches that end below this offset",
+    )
+
+
+def run_restore(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Restore a log and print its extent; return the exit code."""
+    from raftlog_state.backups import restore
+
+    done = restore(arguments.uri, arguments.directory, to_offset=arguments.to_offset)
+    output.line(
+        f"restored: {arguments.directory}: offsets from {done.log_start_offset} to "
+        f"{done.end_offset} (exclusive), {done.byte_count} bytes"
+    )
+    return 0

@@ -1,0 +1,90 @@
+"""Bugs of backups and restores."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+REMOTE: Final = "connector/raftlog/log/remote"
+BACKUP: Final = "tests/log/remote/test_backup.py"
+HOSTILE: Final = "tests/log/remote/test_hostile_manifests.py"
+
+REMOTE_PLANTS: Final = (
+    Plant(
+        bug="a backup is visible before its inventory is there",
+        path=f"{REMOTE}/backup.py",
+        old="""            self._uploaded_bytes += file.byte_count
+        self._store.put(entry.object_name(INVENTORY_SUFFIX), [data])
+        self._finish(backup)
+""",
+        new="""            self._uploaded_bytes += file.byte_count
+        self._finish(backup)
+        self._store.put(entry.object_name(INVENTORY_SUFFIX), [data])
+""",
+        tests=(f"{BACKUP}::test_a_store_that_fails_at_any_write_leaves_no_incomplete_backup",),
+    ),
+    Plant(
+        bug="a range that was only started is part of a backup",
+        path=f"{REMOTE}/manifest.py",
+        old="if entry.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:",
+        new="if entry.state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:",
+        tests=(f"{BACKUP}::test_a_store_that_fails_at_any_write_leaves_no_incomplete_backup",),
+    ),
+    Plant(
+        bug="a range of an earlier backup is used again without a look at its last batch",
+        path=f"{REMOTE}/backup.py",
+        old="return crc32c(header) == one.last_batch_crc32c",
+        new="return len(header) == BATCH_HEADER_BYTES",
+        tests=(f"{BACKUP}::test_a_segment_that_was_truncated_is_uploaded_again",),
+    ),
+    Plant(
+        bug="a segment that retention deletes meanwhile is part of a backup",
+        path=f"{REMOTE}/backup.py",
+        old="            if self._size_of(base) != size:\n",
+        new="            if self._sizes[base] != size:\n",
+        tests=(f"{BACKUP}::test_a_segment_that_retention_deletes_meanwhile_is_left_out",),
+    ),
+    Plant(
+        bug="an object of a backup is not compared with its CRC",
+        path=f"{REMOTE}/objects.py",
+        old="    elif actual_crc != crc:\n",
+        new="    elif actual_crc != crc and not actual_count:\n",
+        tests=(f"{HOSTILE}::test_an_inventory_with_false_fields_is_refused",),
+    ),
+    Plant(
+        bug="the inventory of a backup may name any file",
+        path=f"{REMOTE}/inventory.py",
+        old="if name in SMALL_NAMES or is_indexed or",
+        new="if name or name in SMALL_NAMES or is_indexed or",
+        tests=(f"{HOSTILE}::test_an_inventory_with_false_fields_is_refused",),
+    ),
+    Plant(
+        bug="ranges of a backup may overlap",
+        path=f"{REMOTE}/restore.py",
+        old="if one.base_offset != segment.base_offset or not follows:",
+        new="if not follows and one.base_offset < 0:",
+        tests=(f"{HOSTILE}::test_an_inventory_with_false_fields_is_refused",),
+    ),
+    Plant(
+        bug="a directory restored from a backup has its name before its segments are durable",
+        path=f"{REMOTE}/restore.py",
+        old="            file.sync()\n        self._byte_count += position\n",
+        new="        self._byte_count += position\n",
+        tests=(f"{BACKUP}::test_a_crash_of_a_restore_leaves_the_directory_complete_or_absent",),
+    ),
+    Plant(
+        bug="a log that is cut by a restore of a backup keeps the epochs after its end",
+        path=f"{REMOTE}/inventory.py",
+        old="        fitted = epochs.without_from(end_offset)\n",
+        new="        fitted = epochs\n",
+        tests=(f"{BACKUP}::test_epochs_after_the_end_of_a_log_that_is_cut_are_not_restored",),
+    ),
+    Plant(
+        bug="the backup of another log is extended",
+        path=f"{REMOTE}/backup.py",
+        old="        if previous.topic_partition != self._partition:\n",
+        new="        if previous.topic_partition == self._partition:\n",
+        tests=(f"{BACKUP}::test_a_location_has_the_backups_of_one_log",),
+    ),
+)

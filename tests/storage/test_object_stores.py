@@ -1,0 +1,189 @@
+"""One contract for every object store; S3 is a server of moto's, which a test installs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
+from tests.support.cli import run
+from tests.support.kafka import HOME
+from tests.support.quorum_processes import free_ports
+
+import raftlog
+from raftlog.client.backup import open_object_store
+from raftlog.errors import OptionError
+from raftlog.storage.arrow_objects import ArrowObjects
+from raftlog.storage.errors import RemoteObjectNotFoundError, RemoteStorageError
+from raftlog.storage.objects import ObjectStore, StorageObjects, StoredObject
+
+MOTO = "moto[server]==5.2.5"
+
+
+def arrow_objects(tmp_path: Path) -> ArrowObjects:
+    return ArrowObjects(fs.LocalFileSystem(), str(tmp_path / "objects"), "local")
+
+
+STORES: dict[str, Callable[[Path], ObjectStore]] = {
+    "a directory": lambda tmp_path: open_object_store(tmp_path / "objects"),
+    "a file: URI": lambda tmp_path: open_object_store(f"file://{tmp_path}/objects"),
+    "a simulated disk": lambda _: StorageObjects(SimulatedDisk(), "/objects"),
+    "a file system of pyarrow": arrow_objects,
+}
+
+
+def check_contract(store: ObjectStore) -> None:
+    assert store.list_objects("a") == []
+    with pytest.raises(RemoteObjectNotFoundError) as caught:
+        store.open_object("a/b/c")
+    assert (caught.value.location, caught.value.name) == (store.location, "a/b/c")
+    store.put("a/b/c", [b"first ", b"", b"second"])
+    store.put("a/empty", [])
+    store.put("ab/c", iter([b"x" * 3_000_000] * 2))
+    assert store.list_objects("a") == [StoredObject("a/b/c", 12), StoredObject("a/empty", 0)]
+    assert store.list_objects("ab") == [StoredObject("ab/c", 6_000_000)]
+    with store.open_object("a/b/c") as file:
+        assert file.byte_count() == 12
+        assert file.read_at(6, 3) == b"sec"
+        assert file.read_at(9, 100) == b"ond"
+        assert file.read_at(12, 1) == file.read_at(100, 1) == b""
+    store.put("a/b/c", [b"again"])  # as after a crash
+    with store.open_object("a/b/c") as file:
+        assert file.read_at(0, 100) == b"again"
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_store_keeps_the_contract(kind: str, tmp_path: Path) -> None:
+    check_contract(STORES[kind](tmp_path))
+
+
+def test_an_object_is_durable_when_it_is_put() -> None:
+    disk = SimulatedDisk()
+    StorageObjects(disk, "/objects").put("a/b/c", [b"content"])
+    disk.crash(Survival.NOTHING)
+    assert disk.files() == {"/objects/a/b/c": b"content"}
+
+
+def test_an_object_that_fails_meanwhile_has_its_name_only_where_uploads_have_parts(
+    tmp_path: Path,
+) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"first"
+        raise RemoteStorageError(location="x", name="y", reason="the source fails")
+
+    for kind, found in (("a directory", []), ("a file system of pyarrow", [("a/b", 5)])):
+        store = STORES[kind](tmp_path / kind.replace(" ", "-"))
+        (tmp_path / kind.replace(" ", "-")).mkdir()
+        with pytest.raises(RemoteStorageError, match="the source fails"):
+            store.put("a/b", chunks())
+        assert store.list_objects("a") == found
+
+
+@pytest.mark.parametrize(
+    "uri", ["s4://key:secret@host/path", "s3://", "s3://?secret", "gs://", "nowhere://secret"]
+)
+def test_a_uri_that_cannot_be_opened_is_an_error_without_its_secrets(uri: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        open_object_store(uri)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_failure_of_a_file_system_names_the_object(tmp_path: Path) -> None:
+    (tmp_path / "objects").write_bytes(b"a file instead of a directory")
+    store = arrow_objects(tmp_path)
+    with pytest.raises(RemoteStorageError, match="object a/b in local:"):
+        store.put("a/b", [b"x"])
+    with pytest.raises(RemoteStorageError, match="object a/b in local:"):
+        store.open_object("a/b")
+
+
+# --- S3 -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s3_port() -> Iterator[int]:
+    """Start a server of S3's API that is installed under ``build``; yield its port."""
+    packages = HOME / "build" / MOTO.replace("[", "-").replace("]", "")
+    if not (packages / "moto").exists():
+        install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(packages), MOTO]
+        subprocess.run(install, check=True)
+    (port,) = free_ports(1)
+    program = (
+        f"import sys; sys.path.insert(0, {str(packages)!r})\n"
+        "from moto.server import main\n"
+        f"main(['-H', '127.0.0.1', '-p', '{port}'])"
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until_it_accepts(server, port)
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/backups", method="PUT")
+        urllib.request.urlopen(request).close()
+        yield port
+    finally:
+        server.kill()
+        server.wait()
+
+
+def wait_until_it_accepts(server: subprocess.Popen[bytes], port: int) -> None:
+    while server.poll() is None:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+    raise AssertionError("the server has ended")
+
+
+def s3_uri(port: int, path: str) -> str:
+    options = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+    return f"s3://key:topsecret@backups/{path}?{options}"
+
+
+@pytest.mark.nightly
+def test_s3_keeps_the_contract(s3_port: int) -> None:
+    store = open_object_store(s3_uri(s3_port, "contract"))
+    assert store.location == "s3://***@backups/contract"
+    check_contract(store)
+
+
+@pytest.mark.nightly
+def test_a_log_is_backed_up_to_s3_and_restored(s3_port: int, tmp_path: Path) -> None:
+    path = tmp_path / "decisions-0"
+    with raftlog.open(path) as log:
+        for at in range(30):
+            log.append([os.urandom(200_000), b"%d" % at])
+    uri = s3_uri(s3_port, "decisions-0")
+    status, out, _ = run("backup", path, uri)
+    assert (status, out.split(":")[0]) == (0, "backed up")
+    with raftlog.open(path) as log:
+        log.append([b"more"])
+    status, out, _ = run("backup", path, uri)
+    assert status == 0
+    assert run("backup", path, uri)[1].startswith("unchanged")
+    assert run("restore", uri, tmp_path / "restored" / "decisions-0")[0] == 2
+    (tmp_path / "restored").mkdir()
+    status, out, error = run("restore", uri, tmp_path / "restored" / "decisions-0")
+    assert status == 0, error
+    segment = "00000000000000000000.log"
+    copy = tmp_path / "restored" / "decisions-0"
+    assert (copy / segment).read_bytes() == (path / segment).read_bytes()
+    assert run("check", copy)[0] == 0
+
+
+@pytest.mark.nightly
+def test_a_bucket_that_does_not_exist_is_an_error_without_the_keys(
+    s3_port: int, tmp_path: Path
+) -> None:
+    uri = s3_uri(s3_port, "x").replace("backups", "absent")
+    status, _, error = run("restore", uri, tmp_path / "new-0")
+    assert status == 1
+    assert "RAFTLOG_" in error
+    assert "topsecret" not in error
