@@ -6,16 +6,26 @@ import argparse
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from .output import Console, Output
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
-from .source import add_decompression_limit, add_source, open_source, range_in
+from .source import (
+    add_decompression_limit,
+    add_source,
+    check_order,
+    image_in_tables,
+    is_tables,
+    open_source,
+    range_in,
+)
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
     from raftlog.client.offset_spec import OffsetSpec
+    from raftlog_state.image import MetadataImage
+    from raftlog_state.image.delta import RecordChanges
     from raftlog_state.report.page import Report
 
 FORMATS: Final = (".html", ".svg", ".png")
@@ -30,7 +40,9 @@ The size of the file is bounded: time is divided into at most 240 intervals, and
 those that were under-replicated for the longest are shown, of many brokers those with the most
 changes, of many changes the first. The same log gives the same file.
 
-Requires pip install "raftlog[report]". Secrets are redacted.
+Requires pip install "raftlog[report]". Secrets are redacted. PATH may also be a directory of Delta
+tables (pip install "raftlog[delta]"), which have the changes that the log has deleted. Their
+secrets are as they were written, and the time of a state is that of its last change.
 {OFFSET_FORMS}"""
 
 EXAMPLES = """
@@ -38,6 +50,7 @@ raftlog report /var/lib/kafka -o cluster.html
 raftlog report /var/lib/kafka -o incident.html --from '2026-11-21 10:02' --to '2026-11-21 10:05'
 raftlog report --bootstrap-server controller-1:9093 -o last-hour.html --from -1h
 raftlog report node-1,node-2,node-3 -o charts.svg
+raftlog report ./tables -o month.html --from 2026-11-01
 """
 
 
@@ -81,8 +94,7 @@ def run_report(arguments: argparse.Namespace, output: Output, console: Console) 
 
     chart_library()  # fails now, and not after a long log has been read
     with _replacing(arguments.output) as file:
-        with open_source(arguments) as log:
-            report = _read(log, arguments, console)
+        report = _read(arguments, console)
         if suffix == ".png":
             data = report.png()
         elif suffix == ".svg":
@@ -96,12 +108,18 @@ def run_report(arguments: argparse.Namespace, output: Output, console: Console) 
     return 0
 
 
-def _read(log: LogReader, arguments: argparse.Namespace, console: Console) -> Report:
+def _read(arguments: argparse.Namespace, console: Console) -> Report:
+    """Return the report on the source between ``--from`` and ``--to``."""
+    if is_tables(arguments):
+        return _read_tables(arguments, console)
+    with open_source(arguments) as log:
+        return _read_log(log, arguments, console)
+
+
+def _read_log(log: LogReader, arguments: argparse.Namespace, console: Console) -> Report:
     """Return the report on a log between ``--from`` and ``--to``."""
     from raftlog.client.offset_spec import EARLIEST
     from raftlog_state.loader.image_reader import ImageReader
-    from raftlog_state.report.history import ClusterHistory
-    from raftlog_state.report.page import Report
 
     # the leader at the start is not in a snapshot
     images = ImageReader(log, redactor(arguments), console, from_oldest=True)
@@ -112,22 +130,49 @@ def _read(log: LogReader, arguments: argparse.Namespace, console: Console) -> Re
         log, start, arguments.end_offset, images.end_offset, console, is_state=True
     )
     before = images.image_at(start_offset)
+    changes = images.changes(end_offset)
+    return _report(log.path, log.cluster_id, before, changes, lambda: images.image_at(end_offset))
+
+
+def _read_tables(arguments: argparse.Namespace, console: Console) -> Report:
+    """Return the report on the tables in PATH between ``--from`` and ``--to``."""
+    from raftlog.client.offset_spec import EARLIEST
+    from raftlog_state.tables.reader import open_tables
+
+    opened = open_tables(os.path.abspath(arguments.path), cluster_id=arguments.cluster_id)
+    start: OffsetSpec | None = arguments.start_offset
+    if start in (None, EARLIEST):
+        before = opened.oldest_image()
+    else:
+        before = image_in_tables(arguments, "--from", start, console)
+    after = image_in_tables(arguments, "--to", arguments.end_offset, console)
+    check_order(before, after)
+    changes = opened.record_changes(before.offset, after.offset)
+    cluster_id = opened.status().cluster_id
+    return _report(arguments.path, cluster_id, before, changes, lambda: after)
+
+
+def _report(
+    source: str,
+    cluster_id: str | None,
+    before: MetadataImage,
+    changes: Iterable[RecordChanges],
+    read_after: Callable[[], MetadataImage],
+) -> Report:
+    """Return the report on the changes after a state; ``read_after`` returns that at their end."""
+    from raftlog_state.report.history import ClusterHistory
+    from raftlog_state.report.page import Report
+
     history = None
-    for record in images.changes(end_offset):
+    for record in changes:
         if history is None:
             history = ClusterHistory(before, record.timestamp_ms)
         history.add(record)
-    after = images.image_at(end_offset)
+    after = read_after()
     if history is None:
         history = ClusterHistory(before, after.timestamp_ms)
     history.finish(after.timestamp_ms)
-    return Report(
-        source=log.path,
-        cluster_id=log.cluster_id,
-        before=before,
-        after=after,
-        history=history,
-    )
+    return Report(source=source, cluster_id=cluster_id, before=before, after=after, history=history)
 
 
 def _oldest_state(log: LogReader) -> OffsetSpec:

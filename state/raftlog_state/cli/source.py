@@ -329,6 +329,15 @@ def image_in_tables(
     return opened.image(view.offset)
 
 
+def check_order(before: MetadataImage, after: MetadataImage) -> None:
+    """Raise ``OptionError`` if the state at ``--from`` is after that at ``--to``."""
+    if before.offset > after.offset:
+        from raftlog.errors import OptionError
+
+        reason = f"offset {before.offset + 1} is after that of --to, {after.offset + 1}"
+        raise OptionError(option="--from", reason=reason)
+
+
 def stdin() -> TextIO:
     """Return stdin. Raises ``OptionError`` if it is closed."""
     if sys.stdin is None:

@@ -22,6 +22,7 @@ from .source import (
     add_decompression_limit,
     add_source,
     check_no_node_options,
+    check_order,
     image_in_tables,
     is_tables,
     offset_in,
@@ -437,13 +438,9 @@ def _states_of_tables(
     arguments: argparse.Namespace, console: Console
 ) -> tuple[MetadataImage, MetadataImage]:
     """Return the states of the tables in PATH at ``--from`` and ``--to``."""
-    from raftlog.errors import OptionError
-
     before = image_in_tables(arguments, "--from", arguments.start_offset, console)
     after = image_in_tables(arguments, "--to", arguments.end_offset, console)
-    if before.offset > after.offset:
-        reason = f"offset {before.offset + 1} is after that of --to, {after.offset + 1}"
-        raise OptionError(option="--from", reason=reason)
+    check_order(before, after)
     return before, after
 
 

@@ -11,7 +11,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -19,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog_state.image.column_types import BIGINT, STRING, STRINGS, TIMESTAMP, Columns
+from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.image.rows import Entity, Row
 
-from .convert import plain_values, rows_of
+from .convert import milliseconds, plain_values, rows_of
 from .progress import Progress
 from .schema import (
     BY_ENTITY,
@@ -179,6 +181,33 @@ def row_history(table: TypedTable, rows: pa.Table, changes: pa.Table) -> pa.Tabl
         "replaced_time": pa.nulls(rows.num_rows, TIMESTAMP),
     }
     return pa.concat_tables([_table_of(replaced, types), _table_of(current, types)])
+
+
+def changes_of_records(table: TypedTable, changes: pa.Table) -> Iterator[tuple[int, RecordChanges]]:
+    """Yield the changes of a table's rows, each with its ``seq`` as that of its record."""
+    entity = table.entity
+    befores, afters = (_rows_or_none(table, changes, side) for side in ("before", "after"))
+    columns = (
+        *("seq", "offset", "visible_offset", "leader_epoch", "log_time", "record_type"),
+        *("key", "op"),
+    )
+    plain = (plain_values(changes[name]) for name in columns)
+    for *of_record, key, op, before, after in zip(*plain, befores, afters, strict=True):
+        seq, offset, visible_offset, leader_epoch, time_us, record_type = of_record
+        change = RowChange(entity, tuple(json.loads(key)), Op(op), before, after)
+        record = RecordChanges(
+            offset, visible_offset, leader_epoch, milliseconds(time_us), record_type, (change,)
+        )
+        yield seq, record
+
+
+def _rows_or_none(table: TypedTable, changes: pa.Table, side: str) -> Iterator[Row | None]:
+    """Yield the rows of a struct of ``changes``, None where it is null."""
+    is_given = pc.struct_field(changes[side], [str(table.entity)]).is_valid()
+    given = changes.filter(is_given)
+    rows = iter(rows_of(table.entity, _table_of(_fields(table, given, side), table.columns)))
+    for has_row in is_given.to_pylist():
+        yield next(rows) if has_row else None
 
 
 def difference(changes: pa.Table) -> pa.Table:

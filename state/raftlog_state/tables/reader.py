@@ -24,11 +24,13 @@ import pyarrow.compute
 from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import OffsetSpecKind, iso_micros, parse_word
 from raftlog_state.image import MetadataImage
+from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.entity_names import RowFilter, row_filters
 from raftlog_state.image.rows import Entity, Row
 
 from .convert import US_PER_MS, rows_of
 from .latest import (
+    changes_of_records,
     difference,
     overlay,
     row_history,
@@ -78,6 +80,8 @@ pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker s
 
 OFFSETS_READ: Final = 1_000_000
 """Offsets whose times are in memory at a time."""
+OFFSETS_REPLAYED: Final = 20_000
+"""Offsets whose changes are in memory at a time."""
 _CHANGE_ORDER: Final = [(name, "ascending") for name in ("visible_offset", "offset", "seq")]
 
 
@@ -205,6 +209,22 @@ class _Publication:
         for table in TYPED_TABLES:
             rows += rows_of(table.entity, self.rows(table, offset))
         return image_of_rows(rows, self.progress, offset, self.last_time_us(offset))
+
+    def record_changes(self, after: int, to: int) -> Iterator[RecordChanges]:
+        """Yield each change after an offset and up to another (inclusive), in their order.
+
+        Memory is that of the changes of ``OFFSETS_REPLAYED`` offsets.
+        """
+        for start in range(after, to, OFFSETS_REPLAYED):
+            end = min(start + OFFSETS_REPLAYED, to)
+            found = [
+                one
+                for table in TYPED_TABLES
+                for one in changes_of_records(table, self.changes_of(table, start, end))
+            ]
+            found.sort(key=lambda one: (one[1].visible_offset, one[1].offset, one[0]))
+            for _, record in found:
+                yield record
 
     def epoch_start(self, leader_epoch: int) -> int | None:
         """Return the start offset of a leader epoch; None if it is unknown."""
@@ -385,6 +405,25 @@ class ArrowTables:
         """
         publication = self._newest()
         return publication.image(checked_offset(publication, offset, "offset"))
+
+    def oldest_image(self) -> MetadataImage:
+        """Return the oldest state: the empty one, if the tables begin with the log's first record.
+
+        Raises:
+            TablesError: nothing was published.
+        """
+        publication = self._newest()
+        offset = publication.progress.oldest_offset
+        return publication.image(offset) if offset else MetadataImage.empty()
+
+    def record_changes(self, since: int, until: int) -> Iterator[RecordChanges]:
+        """Yield the changes after an offset up to another (inclusive), as from a log.
+
+        Each is a change of one row with its record's position. Offsets are those of states, but
+        ``since`` may be -1: the start of the log.
+        """
+        publication = self._newest()
+        return publication.record_changes(since, checked_offset(publication, until, "until"))
 
     def status(self) -> ClusterStatus:
         """Return the offsets that the tables have reached."""

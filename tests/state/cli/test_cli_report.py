@@ -25,6 +25,7 @@ from raftlog_state.records import ConfigRecord, PartitionRecord, TopicRecord, en
 from raftlog_state.report.charts import TOPICS_SHOWN_MAX, WIDTH, duration_text
 from raftlog_state.report.history import ClusterHistory
 from raftlog_state.report.page import Report
+from raftlog_state.tables import reader
 
 LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
 NODE = LOGS / "three-nodes-4.3.1" / "node-100"
@@ -119,6 +120,33 @@ def test_the_log_and_its_end_are_described_once(tmp_path: Path) -> None:
         "the end offset is 3131 (exclusive)",
         "the state at end offset 3131 is built from the start of the log",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("node", "span"),
+    [
+        (NODE, ()),
+        (NODE, ("--from", "1200", "--to", "1300")),
+        (TRIMMED, ()),
+    ],
+)
+def test_tables_give_the_report_of_their_log(
+    node: Path, span: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "OFFSETS_REPLAYED", 70)
+    tables = tmp_path / "tables"
+    holdback = ("--tail-holdback-ms", "0")
+    assert run("tables", "follow", node, tables, "--once", *holdback)[0] == 0
+    of_log = report(node, tmp_path / "log.html", *span)
+    of_tables = report(tables, tmp_path / "tables.html", *span)
+    assert of_tables.replace(str(tables), str(node)) == of_log
+
+    status, out, err = run(
+        "report", tables, "-o", tmp_path / "c.svg", "--from", "1250", "--to", "1240"
+    )
+    assert (status, out) == (2, "")
+    assert "option --from: offset 1250 is after that of --to, 1240" in err
 
 
 def test_names_and_values_of_a_log_are_texts_not_markup(tmp_path: Path, evil: Path) -> None:
