@@ -12,21 +12,25 @@ import pytest
 HOME = Path(__file__).parents[2]
 
 
-def run_connected(*command: str) -> str:
-    """Run Python with a session of a local Connect server; return its output."""
+def connect_environment() -> dict[str, str]:
+    """Return the environment of a process with a session of a local Connect server."""
     for package in ("grpc", "pandas"):
         pytest.importorskip(package, reason='pip install "raftlog[connect]"')
     roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
-    environment = {
+    return {
         **os.environ,
         "SPARK_REMOTE": "local[2]",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(roots),
     }
+
+
+def run_connected(*command: str) -> str:
+    """Run Python with a session of a local Connect server; return its output."""
     done = subprocess.run(
         [sys.executable, *command],
         cwd=HOME,
-        env=environment,
+        env=connect_environment(),
         capture_output=True,
         text=True,
         check=False,
