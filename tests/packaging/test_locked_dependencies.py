@@ -18,6 +18,7 @@ TOOLS = {"dev", "release"}
 """Extras that no user installs."""
 LICENCES = {
     "0BSD",
+    "3-Clause BSD License",
     "Apache Software License",
     "Apache-2.0",
     "BSD License",
