@@ -39,6 +39,15 @@ REMOTE_PLANTS: Final = (
         tests=(f"{BACKUP}::test_a_segment_that_was_truncated_is_uploaded_again",),
     ),
     Plant(
+        bug="a range that is truncated during its upload is part of a backup",
+        path=f"{REMOTE}/backup.py",
+        old="        if not _matches(new, file):\n",
+        new="        if file.byte_count() == 0:\n",
+        tests=(
+            f"{BACKUP}::test_a_log_that_is_truncated_meanwhile_is_backed_up_as_it_was_at_one_moment",
+        ),
+    ),
+    Plant(
         bug="a segment that retention deletes meanwhile is part of a backup",
         path=f"{REMOTE}/backup.py",
         old="            if self._size_of(base) != size:\n",

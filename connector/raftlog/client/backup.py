@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import secrets
 import time
-import uuid
 from typing import Final
 
 from raftlog.log.format.epoch_cache import EpochEntry as EpochEntry
@@ -29,6 +27,7 @@ from raftlog.log.remote.segment_metadata import RemoteLogSegmentState as RemoteL
 from raftlog.storage.local import PrivateLocalStorage
 from raftlog.storage.objects import ObjectStore, StorageObjects
 
+from .embedded.directory import random_id
 from .log_handle import without_scheme
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -72,6 +71,6 @@ def restore_directory(
 def _surroundings() -> Surroundings:
     return Surroundings(
         now_ms=lambda: time.time_ns() // 1_000_000,
-        new_id=lambda: base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode(),
+        new_id=random_id,
         new_partition=lambda: secrets.randbelow(2**31),
     )

@@ -28,6 +28,7 @@ from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.log.format.directory import (
     BOOTSTRAP_ID,
     CHECKSUMS_NAME,
+    INCOMPLETE_SUFFIX,
     META_PROPERTIES_NAME,
     NODE_LOCK_NAME,
     MetaProperties,
@@ -57,8 +58,6 @@ from .errors import AlreadyFormattedError, NotFormattedError, WrongDirectoryErro
 
 BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
 """File with the first records of a controller's log, as in Kafka (``BootstrapDirectory``)."""
-INCOMPLETE_SUFFIX: Final = ".part"
-"""Suffix of a directory that is not complete yet."""
 _META_VERSION: Final = 1
 _KRAFT_VERSION: Final = 1
 _LEFTOVERS: Final = {

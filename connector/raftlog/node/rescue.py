@@ -35,6 +35,7 @@ from raftlog.errors import (
 )
 from raftlog.log.format.directory import (
     EPOCH_CHECKPOINT_NAME,
+    INCOMPLETE_SUFFIX,
     META_PROPERTIES_NAME,
     NODE_LOCK_NAME,
     PARTITION_METADATA_NAME,
@@ -63,7 +64,7 @@ from raftlog.types import CLUSTER_METADATA_TOPIC_ID, ZERO_UUID, ReplicaKey, Topi
 
 from .config import NodeConfig
 from .control_values import quorum_state
-from .formatting import INCOMPLETE_SUFFIX, encode_meta, format_directory, random_id
+from .formatting import encode_meta, format_directory, random_id
 from .survivor import Survivor, find_survivor
 
 

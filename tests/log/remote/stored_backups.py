@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 from tests.simulated_disk.simulated_disk import SimulatedDisk
@@ -21,7 +21,7 @@ STORE = "/backups"
 TARGET = "/restored/decisions-0"
 SERDE = ManifestSerde()
 PROCESS_FILES = (
-    *(".append.lock", ".append.turn", ".snapshot.lock"),
+    *(".append.lock", ".append.turn", ".snapshot.lock", ".cleaner.lock"),
     *(".kafka_cleanshutdown", "published", "checksums"),
 )
 """Files that are valid for one process or one boot, and ``checksums``, which is written again."""
@@ -72,6 +72,23 @@ def files_of(disk: SimulatedDisk, directory: str) -> dict[str, bytes]:
         for name, data in found.items()
         if name not in PROCESS_FILES and name != f"{last}timeindex"
     }
+
+
+class InterruptedObjects(StorageObjects):
+    """Store that calls a function before write number ``at_write``."""
+
+    def __init__(
+        self, disk: SimulatedDisk, action: Callable[[], object], *, at_write: int = 0
+    ) -> None:
+        super().__init__(disk, STORE)
+        self._action = action
+        self._left = at_write
+
+    def put(self, name: str, chunks: Iterable[bytes]) -> None:
+        if self._left == 0:
+            self._action()
+        self._left -= 1
+        super().put(name, chunks)
 
 
 class FailingObjects:

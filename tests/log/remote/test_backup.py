@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.log.cleaning.test_compaction import compact, fill, log_of
 from tests.log.remote.stored_backups import (
     STORE,
     TARGET,
     FailingObjects,
+    InterruptedObjects,
     backed_up,
     files_of,
     objects_of,
@@ -19,6 +21,7 @@ from tests.log.remote.stored_backups import (
 from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
 from tests.support.cli import rows, run
 from tests.support.crash_injection import crashes_after
+from tests.support.log_builder import LogBuilder
 from tests.support.written_logs import DIRECTORY, SMALL, WrittenLog
 
 import raftlog
@@ -215,6 +218,43 @@ def test_epochs_after_the_end_of_a_log_that_is_cut_are_not_restored() -> None:
     assert (log.end_offset, log.report.read_only, log.report.anomalies) == (9, None, ())
 
 
+@pytest.mark.parametrize("at_write", range(5))
+def test_a_log_that_is_truncated_meanwhile_is_backed_up_as_it_was_at_one_moment(
+    at_write: int,
+) -> None:
+    log, disk = LogBuilder(directory="/data/orders-0"), store_disk()
+    log.lead(1)
+    log.no_ops(20)
+    kept = len(log.storage.files[log.path()])
+    log.no_ops(20)
+    before = bytes(log.storage.files[log.path()])
+
+    def truncate() -> None:
+        log.storage.truncate(log.path(), kept)
+        log.next_offset, log.epoch = 21, 2
+        log.no_ops(4)
+
+    store = InterruptedObjects(disk, truncate, at_write=at_write)
+    report = backed_up(log.storage, store, 1, directory=log.directory)
+    done = restored(store, disk)
+    assert done.end_offset == report.end_offset == (25 if at_write < 2 else 41)
+    expected = bytes(log.storage.files[log.path()]) if at_write < 2 else before
+    assert record_bytes(disk, TARGET) == expected
+
+
+def test_a_segment_that_was_compacted_is_uploaded_again() -> None:
+    source, log = log_of()
+    disk = store_disk()
+    store = StorageObjects(disk, STORE)
+    fill(log, 3)
+    backed_up(source, store, 1, directory=log.path)
+    assert compact(log)
+    fill(log, 4, 5)
+    backed_up(source, store, 2, directory=log.path)
+    restored(store, disk)
+    assert files_of(disk, TARGET) == files_of(source, log.path)
+
+
 def test_a_location_has_the_backups_of_one_log() -> None:
     source, disk = written(), store_disk()
     store = StorageObjects(disk, STORE)
@@ -246,13 +286,10 @@ def test_damage_of_the_log_is_not_backed_up() -> None:
 def test_a_segment_that_retention_deletes_meanwhile_is_left_out() -> None:
     source, disk = written(), store_disk()
 
-    class Deleting(StorageObjects):
-        def put(self, name: str, chunks: Iterable[bytes]) -> None:
-            if not source.log.log_start_offset:
-                source.log.delete_records(30, now_ms=2_000_000)
-            super().put(name, chunks)
+    def delete() -> None:
+        source.log.delete_records(30, now_ms=2_000_000)
 
-    backed_up(source.disk, Deleting(disk, STORE), 1)
+    backed_up(source.disk, InterruptedObjects(disk, delete), 1)
     restored(StorageObjects(disk, STORE), disk)
     assert files_of(disk, TARGET) == files_of(source.disk, DIRECTORY)
 
@@ -260,14 +297,11 @@ def test_a_segment_that_retention_deletes_meanwhile_is_left_out() -> None:
 def test_a_log_that_grows_and_is_trimmed_meanwhile_is_backed_up_with_its_new_end() -> None:
     source, disk = written(3), store_disk()
 
-    class Growing(StorageObjects):
-        def put(self, name: str, chunks: Iterable[bytes]) -> None:
-            if not source.log.log_start_offset:
-                source.fill(3)
-                source.log.delete_records(6, now_ms=2_000_000)
-            super().put(name, chunks)
+    def grow() -> None:
+        source.fill(3)
+        source.log.delete_records(6, now_ms=2_000_000)
 
-    report = backed_up(source.disk, Growing(disk, STORE), 1)
+    report = backed_up(source.disk, InterruptedObjects(disk, grow), 1)
     assert (report.log_start_offset, report.end_offset) == (6, 7)
     assert restored(StorageObjects(disk, STORE), disk).log_start_offset == 6
     assert files_of(disk, TARGET) == files_of(source.disk, DIRECTORY)

@@ -199,12 +199,16 @@ def _properties(storage: WritableStorage, path: str) -> LogProperties:
 def _new_topic_id(name: str) -> str:
     """Return the topic id of a new log in a directory of that name.
 
-    Cluster metadata has Kafka's fixed id; any other log has a random one, which as in Kafka never
-    begins with a dash (Kafka: ``Uuid.randomUuid``).
+    Cluster metadata has Kafka's fixed id; any other log has a random one.
     """
     partition = parse_partition_name(name)
     if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
         return CLUSTER_METADATA_TOPIC_ID
+    return random_id()
+
+
+def random_id() -> str:
+    """Return a random uuid without a leading dash (Kafka: ``Uuid.randomUuid``)."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):

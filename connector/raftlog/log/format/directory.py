@@ -36,6 +36,8 @@ CHECKPOINT_SUFFIX: Final = ".checkpoint"
 DELETED_SUFFIX: Final = ".deleted"
 SWAP_SUFFIX: Final = ".swap"
 CLEANED_SUFFIX: Final = ".cleaned"
+INCOMPLETE_SUFFIX: Final = ".part"
+"""raftlog's, not Kafka's: suffix of a directory that is not complete yet."""
 CLEANER_LOCK_NAME: Final = ".cleaner.lock"
 """raftlog's, not Kafka's: the lock file of a compaction, which writes ``.cleaned`` files."""
 

@@ -350,6 +350,8 @@ class _Backup:
                 yield chunk
 
         self._store.put(new.metadata.object_name(), chunks())
+        if not _matches(new, file):
+            raise SegmentDeletedError(path=file.path)  # the range was truncated meanwhile
         self._unfinished = replace(new, crc32c=crc)
         self._uploaded_bytes += end_position - position
         return self._unfinished

@@ -14,11 +14,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 from raftlog.errors import LogNotFoundError, OptionError
 from raftlog.log.format.directory import (
     BOOTSTRAP_ID,
+    INCOMPLETE_SUFFIX,
     INDEX_SUFFIX,
     LOG_START_CHECKPOINT_NAME,
     LOG_SUFFIX,
@@ -52,9 +52,6 @@ from .inventory import (
 from .manifest import RemoteLogManifest
 from .objects import read_inventory, read_object
 from .segment_metadata import BackupEntry, RemoteLogMetadataSerde, SegmentRange
-
-INCOMPLETE_SUFFIX: Final = ".part"
-"""Suffix of a directory that is not complete yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +105,12 @@ def _choose(
     """Return the last backup, or the last one that can be cut at ``to_offset``."""
     ends = []
     for backup in reversed(manifest.backups):
-        inventory = read_inventory(store, backup)
-        if to_offset is None or _can_end_at(inventory, to_offset):
-            return backup, inventory
-        ends.append((inventory.log_start_offset, inventory.end_offset))
+        first_offset, end_offset = backup.metadata.first_offset, backup.metadata.last_offset + 1
+        ends.append((first_offset, end_offset))
+        if to_offset is None or first_offset < to_offset <= end_offset:
+            inventory = read_inventory(store, backup)
+            if to_offset is None or _can_end_at(inventory, to_offset):
+                return backup, inventory
     reason = "it has none that is complete"
     if ends:
         first, last = min(ends)[0], max(end for _, end in ends)
