@@ -1,10 +1,15 @@
-"""What one append of one client costs on three nodes: callbacks of the event loop, and syncs."""
+"""What one append of one client costs on three nodes: callbacks of the event loop, syncs, calls."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import pytest
@@ -17,8 +22,13 @@ from tests.support.served_node import PATIENCE_S, RawConnection, ServedNode, ser
 
 VERSION: Final = 11
 LOG: Final = TopicIdentity("raftlog", topic_id=None, cluster_id=None, is_controller=False)
-QUIET: Final = "[quorum]\nfetch_timeout_ms = 60_000\nfetch_hw_delay_ms = 10_000\n"
-"""No election, and no high watermark without records, during a test."""
+QUIET: Final = """[quorum]
+fetch_timeout_ms = 120_000
+request_timeout_ms = 60_000
+fetch_max_wait_ms = 30_000
+fetch_hw_delay_ms = 30_000
+"""
+"""No election, and no fetch without records, during a test."""
 
 
 async def until_all_fetch(leader: ServedNode) -> None:
@@ -35,6 +45,21 @@ async def append(connection: RawConnection, leader: ServedNode) -> None:
     connection.ask(ApiKey.PRODUCE, VERSION, body)
     await connection.answer(ApiKey.PRODUCE, VERSION)
     await until_all_fetch(leader)
+
+
+@contextlib.asynccontextmanager
+async def quiet_quorum(home: Path) -> AsyncIterator[tuple[list[ServedNode], RawConnection]]:
+    """Run three nodes, of which the first has had an append of the connection."""
+    async with (
+        served_quorum(home, QUIET) as nodes,
+        asyncio.timeout(PATIENCE_S),
+        await nodes[0].connect() as connection,
+    ):
+        await append(connection, nodes[0])
+        for one in nodes:
+            for _ in range(20):  # of a fast disk
+                one.node.driver.sync_durations.add(0.0)
+        yield nodes, connection
 
 
 def test_one_append_is_one_callback_and_one_sync_of_each_node(
@@ -56,18 +81,12 @@ def test_one_append_is_one_callback_and_one_sync_of_each_node(
             syncs.append(descriptor)
             fdatasync(descriptor)
 
-        async with served_quorum(tmp_path, QUIET) as nodes, asyncio.timeout(PATIENCE_S):
-            leader = nodes[0]
-            async with await leader.connect() as connection:
-                await append(connection, leader)
-                for one in nodes:
-                    for _ in range(20):  # of a fast disk
-                        one.node.driver.sync_durations.add(0.0)
-                end_offset = leader.node.raft_node.replica.log.end_offset
-                monkeypatch.setattr(loop, "call_soon", counted)
-                monkeypatch.setattr(os, "fdatasync", synced)
-                await append(connection, leader)
-                monkeypatch.undo()
+        async with quiet_quorum(tmp_path) as (nodes, connection):
+            end_offset = nodes[0].node.raft_node.replica.log.end_offset
+            monkeypatch.setattr(loop, "call_soon", counted)
+            monkeypatch.setattr(os, "fdatasync", synced)
+            await append(connection, nodes[0])
+            monkeypatch.undo()
             ends = {one.node.raft_node.replica.log.synced_end_offset for one in nodes}
             assert ends == {end_offset + 1}
 
@@ -75,3 +94,31 @@ def test_one_append_is_one_callback_and_one_sync_of_each_node(
     callbacks = [one for one in callbacks if one != "Driver._on_time"]
     assert callbacks == ["Driver._run"], "of the leader: the append is written with others"
     assert len(syncs) == len(set(syncs)) == 3
+
+
+def test_an_append_derives_deadlines_once_a_callback_and_nothing_from_known_voters(
+    tmp_path: Path,
+) -> None:
+    calls = Counter[str]()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls[frame.f_code.co_qualname] += 1
+
+    async def run() -> None:
+        async with quiet_quorum(tmp_path) as (nodes, connection):
+            before = sys.getprofile()
+            sys.setprofile(count)
+            try:
+                await append(connection, nodes[0])
+            finally:
+                sys.setprofile(before)
+
+    asyncio.run(run())
+    callbacks_of_the_leader, callbacks_of_followers = 3, 2  # the append and two fetches; responses
+    assert (
+        calls["RaftNode.next_deadline_ms"] - calls["Driver._on_time"]
+        == callbacks_of_the_leader + callbacks_of_followers
+    )
+    assert calls["QuorumCore.step"] > 0
+    assert not calls["OwnVoterSet.of"]

@@ -126,18 +126,23 @@ class Driver:
         """
         self._is_running = True
         try:
-            self._flush_queue.run(work, *args, **kwargs)
+            try:
+                self._flush_queue.run(work, *args, **kwargs)
+            finally:
+                if self._loop_sync is not None and not self._is_loop_sync_queued:
+                    self._flush_queue.run(self._sync_on_loop, self._loop_sync)
         finally:
             self._is_running = False
-            if self._loop_sync is not None and not self._is_loop_sync_queued:
-                self._flush_queue.run(self._sync_on_loop, self._loop_sync)
+            self.set_timer()
 
     # --- outputs of the node ----------------------------------------------------------------------
 
     def set_timer(self) -> None:
         """Set the timer, unless the present one ends earlier: it is set again at its end. So a
         deadline that each response postpones does not cost a timer for each."""
-        if self._loop_sync is not None and not (self._is_running or self._is_loop_sync_queued):
+        if self._is_running:
+            return  # called again at the end of ``_run``
+        if self._loop_sync is not None and not self._is_loop_sync_queued:
             self._is_loop_sync_queued = True
             # after the flush of connections, at the end of this callback or queued already
             self._loop.call_soon(self._flush_queue.run, self._sync_on_loop, self._loop_sync)

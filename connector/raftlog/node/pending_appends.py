@@ -195,6 +195,8 @@ class PendingAppends:
         """Complete the appends that are final, after a new high watermark or a leader change."""
         role = self._replica.core.role
         epoch = role.epoch if isinstance(role, Leader) else None
+        if epoch is None and self._epoch is None:
+            return  # nothing is pending on a follower
         if epoch != self._epoch:
             self._epoch = epoch
             for one in self._remove_all():

@@ -78,6 +78,8 @@ class BucketQueue(Generic[T]):
     def pop_below(self, bound: int, count_max: int = sys.maxsize) -> list[T]:
         """Remove and return the first items whose number is lower than ``bound``, in order."""
         found: list[T] = []
+        if not self._buckets:
+            return found
         while count_max and (lowest := self.lowest()) is not None and lowest < bound:
             taken = list(islice(self._buckets[lowest], count_max))
             for item in taken:

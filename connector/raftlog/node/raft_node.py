@@ -493,6 +493,8 @@ class RaftNode:
 
     def _wake(self, deadline_ms_max: float = math.inf) -> None:
         """Continue the waits, or only those whose deadline has passed."""
+        if not self._waiters:
+            return
         for stepped in [one for one, at_ms in self._waiters.items() if at_ms <= deadline_ms_max]:
             del self._waiters[stepped]
             if not stepped.done():

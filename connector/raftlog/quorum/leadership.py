@@ -69,17 +69,9 @@ class Leadership:
     def _is_check_quorum_expired(self, role: Leader) -> bool:
         """Return whether no majority has fetched for too long: there may be a newer leader."""
         state = self._state
-        if not self._other_majority_count():
+        if not state.other_majority_count:
             return False
         return state.now_ms >= role.check_quorum_deadline_ms
-
-    def _other_majority_count(self) -> int:
-        """Return how many voters besides this replica are needed for a majority.
-
-        A leader that is removed is not counted: then the others alone must be a majority.
-        """
-        state = self._state
-        return state.voter_set.majority_count - (1 if state.is_voter else 0)
 
     def _complete_expired(self, role: Leader) -> None:
         expired = [
@@ -125,7 +117,7 @@ class Leadership:
         if not isinstance(role, Leader):
             return None
         times = [delayed.deadline_ms for delayed in role.delayed_fetches.values()]
-        if self._other_majority_count():
+        if self._state.other_majority_count:
             times.append(role.check_quorum_deadline_ms)
         if self._state.other_voters:
             times.append(role.begin_epoch_deadline_ms)
@@ -168,7 +160,7 @@ class Leadership:
             (role.acknowledged_reads.get(voter.key, 0) for voter in self._state.other_voters),
             reverse=True,
         )
-        needed = self._other_majority_count()
+        needed = self._state.other_majority_count
         newest = role.pending_reads[-1] if role.pending_reads and not needed else 0
         if needed:
             newest = acknowledged[needed - 1] if needed <= len(acknowledged) else 0
@@ -258,7 +250,7 @@ class Leadership:
             return
         role.acknowledged_voters.add(voter.key)
         role.fetched_voters.add(voter.key)
-        if len(role.fetched_voters) >= self._other_majority_count():
+        if len(role.fetched_voters) >= state.other_majority_count:
             role.fetched_voters.clear()
             role.check_quorum_deadline_ms = state.now_ms + state.config.check_quorum_timeout_ms
 

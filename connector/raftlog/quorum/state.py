@@ -113,6 +113,22 @@ class InitialState:
     is_recovering: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OwnVoterSet:
+    """What a voter set is for one replica."""
+
+    voter_set: VoterSet
+    is_voter: bool
+    others: tuple[Voter, ...]
+    other_majority_count: int
+
+    @classmethod
+    def of(cls, voter_set: VoterSet, key: ReplicaKey) -> OwnVoterSet:
+        is_voter = voter_set.has(key)
+        others = tuple(voter for voter in voter_set if voter.key.node_id != key.node_id)
+        return cls(voter_set, is_voter, others, voter_set.majority_count - is_voter)
+
+
 class ReplicaState:
     """State of a replica, and the effects emitted so far in the current step."""
 
@@ -120,6 +136,7 @@ class ReplicaState:
         self.local_voter: Final = initial_state.local_voter
         self.log: Final = initial_state.log
         self.voters: Final = initial_state.voters
+        self._last_own_voter_set = OwnVoterSet.of(self.voters.latest, self.local_voter.key)
         self.config: Final = initial_state.config
         self.requests: Final = RequestManager()
         self.now_ms = now_ms
@@ -191,7 +208,7 @@ class ReplicaState:
 
     @property
     def is_voter(self) -> bool:
-        return self.voter_set.has(self.key)
+        return self._own_voter_set.is_voter
 
     @property
     def is_voter_set_uncommitted(self) -> bool:
@@ -274,8 +291,24 @@ class ReplicaState:
         return () if voter is None else voter.endpoints
 
     @property
-    def other_voters(self) -> list[Voter]:
-        return [voter for voter in self.voter_set if voter.key.node_id != self.node_id]
+    def other_voters(self) -> tuple[Voter, ...]:
+        return self._own_voter_set.others
+
+    @property
+    def other_majority_count(self) -> int:
+        """Number of voters besides this replica that are needed for a majority.
+
+        A leader that is removed is not counted: then the others alone must be a majority.
+        """
+        return self._own_voter_set.other_majority_count
+
+    @property
+    def _own_voter_set(self) -> OwnVoterSet:
+        """The latest voter set as this replica uses it, in each step: derived once for each set."""
+        own = self._last_own_voter_set
+        if own.voter_set is not self.voters.latest:
+            own = self._last_own_voter_set = OwnVoterSet.of(self.voters.latest, self.key)
+        return own
 
     # --- credible epochs --------------------------------------------------------------------------
 
@@ -324,19 +357,20 @@ class ReplicaState:
     def check_invariants(self) -> None:
         """Assert what holds after every step, whatever the other replicas sent."""
         role, high_watermark, log = self.role, self.high_watermark, self.log
+        end_offset, last_epoch = log.end_offset, log.last_fetched_epoch
         assert role.epoch == self._persisted.epoch, "the epoch of the role is the stored one"
         assert self.voted_key == self._persisted.voted_key, "the vote is the stored one"
-        assert role.epoch >= log.last_fetched_epoch, "the log has no later epoch"
+        assert role.epoch >= last_epoch, "the log has no later epoch"
         assert (role.leader_id == self.node_id) is isinstance(role, Leader | Resigned)
         if isinstance(role, Candidate):
             assert self.voted_key == self.key, "a candidate votes for itself"
         if isinstance(role, Prospective | Candidate | Leader):
             assert not self.is_recovering, "a replica that lost records neither campaigns nor leads"
         if isinstance(role, Leader):
-            assert role.epoch_start_offset <= log.end_offset, "its epoch begins in its log"
-        assert max(log.log_start_offset, log.synced_end_offset) <= log.end_offset
+            assert role.epoch_start_offset <= end_offset, "its epoch begins in its log"
+        assert max(log.log_start_offset, log.synced_end_offset) <= end_offset
         if high_watermark is not None:
-            assert self._checked_high_watermark <= high_watermark <= log.end_offset
+            assert self._checked_high_watermark <= high_watermark <= end_offset
             self._checked_high_watermark = high_watermark
 
     # --- effects ----------------------------------------------------------------------------------

@@ -355,7 +355,8 @@ class QuorumLog(ReplicatedLog):
     @property
     def last_fetched_epoch(self) -> int:
         """The epoch of the last record, or of the snapshot at which an empty log starts; else 0."""
-        return self._epoch_validation.last_fetched_epoch
+        epoch = self.epochs.latest_epoch  # asked in each step of the replica
+        return self._epoch_validation.last_fetched_epoch if epoch is None else epoch
 
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
         """Return the size of a snapshot's file; None if it is not among ``snapshots``."""
