@@ -113,25 +113,34 @@ def test_a_producer_beyond_its_quota_gets_its_response_and_is_muted(tmp_path: Pa
     with_quotas(tmp_path, 'client_id = "test"\nproducer_byte_rate = 100', check)
 
 
-def test_requests_that_were_received_before_are_answered_after_the_throttle_time(
+def test_requests_that_were_received_before_are_started_after_the_throttle_time(
     tmp_path: Path,
 ) -> None:
     async def check(node: ServedNode) -> None:
+        requests = node.node.server.metrics.requests
         async with await node.connect() as connection:
-            for at in range(3):
-                body = encode(produce(batch(ONE_RECORD)), VERSION)
+            body = encode(produce(batch(ONE_RECORD)), VERSION)
+            for at in range(3):  # one write, one segment
                 connection.ask(ApiKey.PRODUCE, VERSION, body, at)
-            connection.ask_versions(3)
-            for at in range(4):
-                key, version = (ApiKey.API_VERSIONS, 3) if at == 3 else (ApiKey.PRODUCE, VERSION)
-                asking = asyncio.ensure_future(connection.answer(key, version))
-                while not asking.done():
-                    await asyncio.sleep(0)
-                    pass_throttle_times(node)
-                assert asking.result()[0] == at
-        while node.node.server.connections:
-            await asyncio.sleep(0)
-        assert node.node._apis.quotas.muted_count == 0, "a lost connection is not kept"
+            for at in range(3):
+                assert (await connection.answer(ApiKey.PRODUCE, VERSION))[0] == at
+                await is_served(node)
+                assert requests["PRODUCE"] == at + 1
+                pass_throttle_times(node)
+
+    in_turn = "[limits]\nrequests_in_flight_max = 1\n"
+    with_quotas(tmp_path, 'client_id = "test"\nproducer_byte_rate = 1', check, in_turn)
+
+
+def test_a_muted_connection_that_is_lost_is_not_kept(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            assert (await produced(connection))[1] > 0
+            assert node.node._apis.quotas.muted_count == 1
+            (lost,) = node.node.server.connections
+            lost.abort()
+            assert await connection.next_frame() is None
+        assert node.node._apis.quotas.muted_count == 0
 
     with_quotas(tmp_path, 'client_id = "*"\nproducer_byte_rate = 1', check)
 

@@ -27,6 +27,7 @@ LICENCES = {
     "CC0-1.0",
     "MIT",
     "MIT License",
+    "MIT-0",
     "PSF-2.0",
     "Zlib",
 }

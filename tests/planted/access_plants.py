@@ -90,7 +90,7 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="a user authenticates again as another one",
         path=f"{NODE}/sasl.py",
-        old="if self._session is not None and self._session[1] != name:",
+        old="if self._session is not None and self._session[1] != session[1]:",
         new="if False:",
         tests=(SASL_PORT,),
     ),

@@ -76,8 +76,8 @@ SASL_PLANTS: Final = (
     Plant(
         bug="the client's secret follows a redirect of the token endpoint",
         path=f"{REMOTE}/login.py",
-        old="HTTPSHandler(context=_endpoint_context(options.endpoint_ca)), _NoRedirects",
-        new="HTTPSHandler(context=_endpoint_context(options.endpoint_ca))",
+        old="HTTPSHandler(context=_endpoint_context(ca)), _NoRedirects",
+        new="HTTPSHandler(context=_endpoint_context(ca))",
         tests=(LOGIN,),
     ),
     Plant(

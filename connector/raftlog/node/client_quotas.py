@@ -34,6 +34,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from raftlog.wire import APIS, CONTROLLER_APIS, ApiKey
 
+from .access import ANONYMOUS, KAFKA_ANONYMOUS
+from .config_table import ConfigTable
+
 if TYPE_CHECKING:
     from .raft_node import RaftNode
     from .request import Request
@@ -96,6 +99,34 @@ class QuotaTable:
 
 
 NO_QUOTAS: Final = QuotaTable(())
+
+
+ANY_NAME: Final = "*"
+"""Name of a quota that is the default of every user or client id."""
+
+
+def parse_quotas(root: ConfigTable) -> tuple[ClientQuota, ...]:
+    """Return the quotas of a node's file: the tables ``[[quotas]]``. Raises ``ConfigError``."""
+    found: list[ClientQuota] = []
+    for table in root.tables("quotas"):
+        entity: list[tuple[str, str | None]] = []
+        for key, kind in (("client_id", "client-id"), ("user", "user")):
+            if table.has(key):
+                name = table.text(key)
+                if kind == "user" and name == ANONYMOUS:
+                    name = KAFKA_ANONYMOUS
+                entity.append((kind, None if name == ANY_NAME else name))
+        if not entity:
+            raise table.wrong("user", "missing: a quota is for a user, a client_id, or both")
+        quotas = {one: table.decimal(one) for one in QuotaType if table.has(one)}
+        table.finish()
+        if not quotas:
+            raise table.wrong("producer_byte_rate", f"missing: set {', '.join(QuotaType)}, or some")
+        twice = [one.name for one in found if one.entity == tuple(entity) and one.name in quotas]
+        if twice:
+            raise table.wrong(twice[0], "another [[quotas]] of the same names has it, too")
+        found += [ClientQuota(tuple(entity), name, value) for name, value in quotas.items()]
+    return tuple(found)
 
 
 class QuotaClient(NamedTuple):

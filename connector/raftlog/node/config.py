@@ -27,6 +27,15 @@ client_certificates = "required"        # or "optional": no certificate means `a
 # [listeners.clients.sasl]              # SCRAM-SHA-256 and -512 instead of names in certificates:
 # users = "users.json"                  # with client_certificates = "optional". See raftlog users
 # max_reauth_ms = 0                     # lifetime of a session (KIP-368); 0: none
+# [listeners.clients.sasl.oauth]        # OAUTHBEARER, beside `users` or without: JSON Web Tokens
+# keys = "https://idp.example/jwks"     # or a file: JSON Web Key Set, RS256, ES256 by `kid`. Read
+                                        # again after refresh_ms, on SIGHUP, and for an unknown kid
+# issuer = "https://idp.example"        # `iss` and `aud` of a token must be these
+# audience = "raftlog"
+# ca = "idp-ca.pem"                     # CA of the URL; default: those of the system
+# principal_claim = "sub"               # the name for [access]
+# refresh_ms = 3600000
+# clock_skew_s = 30
 
 [listeners.voters]                      # or one [listeners.both] instead of these two
 address = "10.0.0.1:9193"
@@ -147,7 +156,7 @@ from raftlog.storage.file_rights import change_by_others
 from raftlog.types import CLUSTER_METADATA_TOPIC, ReplicaKey
 from raftlog.wire import Listener
 
-from .access import ANONYMOUS, KAFKA_ANONYMOUS, NODE_ID_PLACEHOLDER, AccessTable
+from .access import NODE_ID_PLACEHOLDER, AccessTable
 from .addresses import (
     CLIENTS_NAME,
     CONTROLLER_NAME,
@@ -158,9 +167,10 @@ from .addresses import (
     parse_address,
     parse_static_voters,
 )
-from .client_quotas import ClientQuota, QuotaType
+from .client_quotas import ClientQuota, parse_quotas
 from .config_table import ConfigTable
 from .errors import ConfigError
+from .oauth import OauthConfig, parse_oauth
 
 TOPIC_DEFAULT: Final = "raftlog"
 QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000, fetch_hw_delay_ms=5)
@@ -168,8 +178,6 @@ QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000, fetch_hw_delay_ms=5
 (``fetch_max_wait_ms``), and jobs wait for the log during a failover."""
 RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 """Kafka: ``log.retention.check.interval.ms``."""
-ANY_NAME: Final = "*"
-"""Name of a quota that is the default of every user or client id."""
 _CONFIG_BYTES_MAX: Final = 1 * MIB
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INT32_MAX: Final = 2**31 - 1
@@ -195,11 +203,13 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslConfig:
-    """SASL of a listener for clients: path of the file of users, and the lifetime of a session (0:
-    no end; Kafka: ``connections.max.reauth.ms``)."""
+    """SASL of a listener for clients: path of the file of users, None without SCRAM; OAUTHBEARER,
+    None without it; and the lifetime of a session (0: no end; Kafka:
+    ``connections.max.reauth.ms``)."""
 
-    users: str
+    users: str | None = None
     max_reauth_ms: int = 0
+    oauth: OauthConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,7 +416,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
         ),
         allow_plaintext_beyond_loopback=node.flag("allow_plaintext_beyond_loopback"),
         access=_access(root),
-        quotas=_quotas(root),
+        quotas=parse_quotas(root),
         quorum=_numbers(root.table("quorum"), QUORUM_DEFAULT, at_most=_DAY_MS),
         log=_log(root.table("log")),
         limits=_numbers(root.table("limits"), LimitsConfig(), at_most=_INT32_MAX),
@@ -514,9 +524,11 @@ def _sasl(listeners: ConfigTable, listener: Listener) -> SaslConfig | None:
         raise listeners.wrong(
             "sasl", "only [listeners.clients] may have SASL: voters authenticate by certificates"
         )
+    oauth = table.table("oauth")
     found = SaslConfig(
-        users=table.file("users"),
+        users=table.file("users") if oauth is None or table.has("users") else None,
         max_reauth_ms=table.number("max_reauth_ms", at_least=0, at_most=_DAY_MS, default=0),
+        oauth=None if oauth is None else parse_oauth(oauth),
     )
     table.finish()
     return found
@@ -585,29 +597,6 @@ def _access(root: ConfigTable) -> AccessTable:
     )
     table.finish()
     return found
-
-
-def _quotas(root: ConfigTable) -> tuple[ClientQuota, ...]:
-    found: list[ClientQuota] = []
-    for table in root.tables("quotas"):
-        entity: list[tuple[str, str | None]] = []
-        for key, kind in (("client_id", "client-id"), ("user", "user")):
-            if table.has(key):
-                name = table.text(key)
-                if kind == "user" and name == ANONYMOUS:
-                    name = KAFKA_ANONYMOUS
-                entity.append((kind, None if name == ANY_NAME else name))
-        if not entity:
-            raise table.wrong("user", "missing: a quota is for a user, a client_id, or both")
-        quotas = {one: table.decimal(one) for one in QuotaType if table.has(one)}
-        table.finish()
-        if not quotas:
-            raise table.wrong("producer_byte_rate", f"missing: set {', '.join(QuotaType)}, or some")
-        twice = [one.name for one in found if one.entity == tuple(entity) and one.name in quotas]
-        if twice:
-            raise table.wrong(twice[0], "another [[quotas]] of the same names has it, too")
-        found += [ClientQuota(tuple(entity), name, value) for name, value in quotas.items()]
-    return tuple(found)
 
 
 def _commits(table: ConfigTable | None) -> Mapping[str, tuple[str, ...]] | None:
@@ -759,6 +748,7 @@ def _check(config: NodeConfig, root: ConfigTable) -> None:
             f"{twice} is used twice; [listeners.both] serves clients and voters on one address",
         )
     _check_plaintext(config, root)
+    _check_tokens(config, root)
     _check_identities(config, root)
     _check_static_voters(config, root)
     _check_controller(config, root)
@@ -803,6 +793,15 @@ def _check_plaintext(config: NodeConfig, root: ConfigTable) -> None:
         f"{metrics.host} is not a loopback address, and metrics have no TLS: use 127.0.0.1, or set "
         "metrics.allow_plaintext_beyond_loopback",
     )
+
+
+def _check_tokens(config: NodeConfig, root: ConfigTable) -> None:
+    """A token that others can read is theirs, so plaintext beyond loopback is never allowed."""
+    for listener in config.listeners:
+        has_tokens = listener.sasl is not None and listener.sasl.oauth is not None
+        if has_tokens and listener.tls is None and not is_loopback(listener.host):
+            name = _table_of(listener)
+            raise root.wrong(f"{name}.sasl.oauth", f"tokens require TLS: add [{name}.tls]")
 
 
 def _check_identities(config: NodeConfig, root: ConfigTable) -> None:

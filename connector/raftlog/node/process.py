@@ -59,6 +59,7 @@ from .metrics import (
     readiness_problems,
 )
 from .network_channel import NetworkChannel
+from .oauth import TokenVerifier
 from .raft_node import CleaningRefused, LogCleaned, Notification
 from .replica import Replica
 from .sasl import SaslAuthenticator, Users
@@ -140,6 +141,7 @@ async def _run(
 
 def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -> None:
     """Reload certificates and ``[access]``. A part with an error keeps its old state."""
+    node.refresh_keys()
     node.reopen_audit_log()  # first: a certificate that cannot be read must not keep the old file
     before = access = tls.access
     users, quotas = tls.users(), node.quotas
@@ -219,6 +221,7 @@ class Node:
         """Open the log and create the services. Raises the errors of ``Replica.open``."""
         self._config, self._lines, self._tls = config, lines, tls
         self.quotas = QuotaTable(config.quotas)
+        self.tokens: Final = self._create_verifier()
         self.lost_audit_lines = 0
         """Number of lines that could not be written."""
         self._audit_file = file = self._open_audit_file()
@@ -274,6 +277,18 @@ class Node:
         )
         self._metrics: MetricsServer | None = None
         self.expiry_watch: Final = self._expiry_watch()
+
+    def _create_verifier(self) -> TokenVerifier | None:
+        """Return the verifier of clients' tokens, None without one. Raises ``ConfigError``."""
+        clients = self._config.clients
+        if clients is None or clients.sasl is None or clients.sasl.oauth is None:
+            return None
+        return TokenVerifier(
+            clients.sasl.oauth,
+            lambda: self.server.reauthenticate(),
+            lambda level, text: self._lines.log("sasl", level=level, reason=text),
+            wall_s=lambda: self.server.wall_s(),
+        )
 
     def _create_channel(self) -> NetworkChannel:
         return NetworkChannel(
@@ -371,6 +386,7 @@ class Node:
             self._lines.log("old_copy_deleted", level="warning", path=path)
         self._warn_of_retention()
         self.expiry_watch.check()
+        self.refresh_keys()
         self.driver.start()
         for service in self.services:
             self.raft_node.register(service.listener)
@@ -397,6 +413,11 @@ class Node:
             self._channel.disconnect()
         return self.server.reauthenticate()
 
+    def refresh_keys(self) -> None:
+        """Read the keys of clients' tokens again."""
+        if self.tokens is not None:
+            self.tokens.refresh()
+
     def reopen_audit_log(self) -> None:
         """Open the file of the audit log again, if there is one."""
         if self._audit_file is not None:
@@ -411,6 +432,8 @@ class Node:
     async def close(self) -> None:
         """Complete the requests in progress, then close connections and log."""
         self.expiry_watch.close()
+        if self.tokens is not None:
+            self.tokens.close()
         await self.server.close(timeout_ms=DRAIN_TIMEOUT_MS)
         self._apis.close()
         await self._channel.close()
@@ -449,7 +472,12 @@ class Node:
             tls=lambda: self._tls.for_listener(listener),
             sasl=None
             if sasl is None
-            else lambda: SaslAuthenticator(self._users, sasl.max_reauth_ms / 1000),
+            else lambda: SaslAuthenticator(
+                self._users,
+                sasl.max_reauth_ms / 1000,
+                self.tokens,
+                has_passwords=sasl.users is not None,
+            ),
         )
 
     async def _ask_leader(self, key: ApiKey, request: object, response_class: type[Any]) -> Any:

@@ -1,9 +1,11 @@
-"""SASL at a listener for clients: SCRAM, with the credentials of a file of users.
+"""SASL at a listener for clients: SCRAM, with the credentials of a file of users, and OAUTHBEARER.
 
 A connection authenticates by SaslHandshake and SaslAuthenticate. Before that, only these and
 ApiVersions are served. The principal is the user, and has the rights that ``[access]`` gives its
 name. A wrong password and an unknown user are not distinguished: the challenge of an unknown user
 is derived from its name. No password is hashed here, since a credential has the hashes.
+
+The tokens of OAUTHBEARER are verified in ``oauth``; a session ends with its token, as below.
 
 A session has a lifetime if ``max_reauth_ms`` is set: after it, the connection must authenticate
 again, as the same user by the same mechanism, or is closed at its next request (KIP-368).
@@ -39,19 +41,22 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
 from raftlog.limits import MIB, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN
 from raftlog.storage.file_rights import change_by_others, read_by_others
-from raftlog.types import SCRAM_HASHES
+from raftlog.types import SASL_OAUTHBEARER, SCRAM_HASHES
 from raftlog.wire import ApiKey, decode, encode
 from raftlog.wire.errors import WireError
 from raftlog.wire.sasl import (
+    INVALID_TOKEN,
     SaslExchangeError,
     ScramCredential,
     ServerExchange,
+    oauthbearer_token,
     scram_credential,
     scram_server_exchange,
 )
 
 from .access import ANONYMOUS, KAFKA_ANONYMOUS
 from .errors import ConfigError
+from .oauth import TokenKey, TokenRefusedError, TokenVerifier, UnknownKeyError
 from .request import Request
 
 ITERATIONS: Final = 8_192
@@ -64,6 +69,7 @@ _UNAUTHENTICATED_APIS: Final = (
     ApiKey.SASL_HANDSHAKE,
     ApiKey.SASL_AUTHENTICATE,
 )
+_REFUSED_TOKEN: Final = "authentication failed: the token is not accepted"
 _REFUSED: Final = "authentication failed: the user name or the password is wrong"
 
 
@@ -266,17 +272,32 @@ def _text(data: bytes) -> str:
 class SaslAuthenticator:
     """SASL of one connection. Methods take the current time in seconds.
 
-    ``users`` returns the current ones. ``max_reauth_s``: lifetime of a session; 0: none.
+    ``users`` returns the current ones. ``max_reauth_s``: lifetime of a session; 0: none. ``tokens``
+    are accepted beside passwords (``has_passwords``), or instead of them.
     """
 
-    def __init__(self, users: Callable[[], Users], max_reauth_s: float) -> None:
+    def __init__(
+        self,
+        users: Callable[[], Users],
+        max_reauth_s: float,
+        tokens: TokenVerifier | None = None,
+        *,
+        has_passwords: bool = True,
+    ) -> None:
         self._users = users
         self._max_reauth_s = max_reauth_s
+        self._tokens = tokens
+        self._mechanisms: Final = (
+            *(SCRAM_HASHES if has_passwords else ()),
+            *(() if tokens is None else (SASL_OAUTHBEARER,)),
+        )
+        self._token_refusal: str | None = None
+        """Why a token was refused, until the client has acknowledged it."""
         self._mechanism: str | None = None
         """Of the handshake that no exchange has followed yet."""
         self._exchange: ServerExchange | None = None
-        self._session: tuple[str, str, ScramCredential] | None = None
-        """Mechanism, user and credential of the authenticated session."""
+        self._session: tuple[str, str, ScramCredential | TokenKey] | None = None
+        """Mechanism, user and credential, or the token's key, of the authenticated session."""
         self._challenged: tuple[str, str, ScramCredential] | None = None
         self._expires_s: float | None = None
 
@@ -287,6 +308,8 @@ class SaslAuthenticator:
         if self._session is None:
             return None
         mechanism, name, credential = self._session
+        if isinstance(credential, TokenKey):
+            return name if self._tokens is not None and self._tokens.has_key(credential) else None
         return name if self._users().find(mechanism, name) == credential else None
 
     @property
@@ -324,18 +347,20 @@ class SaslAuthenticator:
         error, reason = ErrorCode.none, None
         if self._mechanism is not None or self._exchange is not None:
             error, reason = ErrorCode.illegal_sasl_state, "a handshake within another"
-        elif mechanism not in SCRAM_HASHES:
+        elif mechanism not in self._mechanisms:
             error, reason = ErrorCode.unsupported_sasl_mechanism, "the mechanism is not offered"
         elif self._session is not None and mechanism != self._session[0]:
             error, reason = ErrorCode.illegal_sasl_state, "another mechanism than before"
         else:
             self._mechanism = mechanism
-        return SaslHandshakeResponse(error_code=error, mechanisms=tuple(SCRAM_HASHES)), reason
+        return SaslHandshakeResponse(error_code=error, mechanisms=self._mechanisms), reason
 
     def _authenticate(self, data: bytes, now_s: float) -> tuple[object, str | None]:
         mechanism = self._mechanism
         if mechanism is None:
             return _refusal(ErrorCode.illegal_sasl_state, "no handshake precedes this message")
+        if mechanism == SASL_OAUTHBEARER:
+            return self._authenticate_by_token(data, now_s)
         is_first = self._exchange is None
         try:
             if self._exchange is None:
@@ -359,12 +384,21 @@ class SaslAuthenticator:
         mechanism, name, challenged = self._challenged
         if self._users().find(mechanism, name) != challenged:  # changed since the challenge
             return _refusal(ErrorCode.sasl_authentication_failed, _REFUSED)
-        if self._session is not None and self._session[1] != name:
+        return self._begin_session(self._challenged, answer, self._max_reauth_s, now_s)
+
+    def _begin_session(
+        self,
+        session: tuple[str, str, ScramCredential | TokenKey],
+        answer: bytes,
+        lifetime_s: float,
+        now_s: float,
+    ) -> tuple[object, str | None]:
+        """``lifetime_s``: 0 for a session without an end."""
+        if self._session is not None and self._session[1] != session[1]:
             reason = "the user is not that of the connection"
             return _refusal(ErrorCode.sasl_authentication_failed, reason)
-        self._session, self._challenged = self._challenged, None
+        self._session, self._challenged = session, None
         self._mechanism = self._exchange = None
-        lifetime_s = self._max_reauth_s
         self._expires_s = now_s + lifetime_s if lifetime_s else None
         lifetime: Any = timedelta(seconds=lifetime_s)
         return SaslAuthenticateResponse(
@@ -373,6 +407,35 @@ class SaslAuthenticator:
             auth_bytes=answer,
             session_lifetime=lifetime,
         ), None
+
+    def _authenticate_by_token(self, data: bytes, now_s: float) -> tuple[object, str | None]:
+        """Begin a session with a token, which ends with it (KIP-368). A refused one is answered by
+        a text, and by the error after the client's acknowledgement (RFC 7628, 3.2.3)."""
+        assert self._tokens is not None, "the mechanism is offered"
+        if self._token_refusal is not None:
+            response, _ = _refusal(ErrorCode.sasl_authentication_failed, _REFUSED_TOKEN)
+            return response, f"the token is refused: {self._token_refusal}"
+        try:
+            token, user = oauthbearer_token(data)
+        except SaslExchangeError as error:
+            return _refusal(ErrorCode.sasl_authentication_failed, str(error))
+        try:
+            found, left_s = self._tokens.verify(token)
+            if not is_user_name(found.name) or user not in ("", found.name):
+                raise TokenRefusedError("its name is no user's, or not the one to act as")
+            if left_s <= 0:
+                raise TokenRefusedError("it has expired")
+        except TokenRefusedError as error:
+            if isinstance(error, UnknownKeyError) and self._tokens.may_get_keys:
+                # a client does not repeat a refused authentication
+                raise SaslStateError(reason="the keys of tokens are being read") from None
+            self._token_refusal = str(error)
+            response = SaslAuthenticateResponse(
+                error_code=ErrorCode.none, error_message=None, auth_bytes=INVALID_TOKEN
+            )
+            return response, None
+        session = SASL_OAUTHBEARER, found.name, found.key
+        return self._begin_session(session, b"", min(left_s, self._max_reauth_s or left_s), now_s)
 
     def _credential(self, mechanism: str, name: str) -> ScramCredential:
         users = self._users()

@@ -121,7 +121,7 @@ class TlsContexts:
     def _load(self, access: AccessTable) -> _Contexts:
         contexts = _Contexts(access)
         for listener in self._config.listeners:
-            if listener.sasl is not None:
+            if listener.sasl is not None and listener.sasl.users is not None:
                 contexts.users = read_users(listener.sasl.users)
             if listener.tls is not None:
                 # Before OpenSSL reads the file: if it is replaced in between, the next reload

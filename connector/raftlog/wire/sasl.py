@@ -292,6 +292,28 @@ def oauthbearer_exchange(token: str, extensions: Mapping[str, str]) -> Exchange:
         raise SaslExchangeError("the server refused the token without an error")
 
 
+def oauthbearer_token(data: bytes) -> tuple[str, str]:
+    """Return the token of a client's first message, and the user to act as, "" for its own.
+
+    Raises ``SaslExchangeError`` (RFC 7628, 3.1; Kafka: ``OAuthBearerClientInitialResponse``).
+    """
+    header, *pairs, end, after = _client_text(data).split("\1") if data.count(1) > 2 else [""] * 4
+    binding, _, identity = header.partition(",")
+    is_header = binding in ("n", "y") and identity.endswith(",") and identity.count(",") == 1
+    tokens = [one.partition("=")[2] for one in pairs if one.startswith("auth=")]
+    scheme, _, token = tokens[0].partition(" ") if len(tokens) == 1 else ("", "", "")
+    if not is_header or end or after or scheme.lower() != "bearer" or not token.strip():
+        raise SaslExchangeError("the client's message is not that of OAUTHBEARER")
+    user = identity[:-1]
+    if user and not user.startswith("a="):
+        raise SaslExchangeError("the client's message is not that of OAUTHBEARER")
+    return token.strip(), _unescaped(user[2:])
+
+
+INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
+"""Response to a token that is refused; the client acknowledges it, and gets the error then."""
+
+
 def token_expiry_s(token: str) -> float | None:
     """Return the time in seconds since 1970 at which a JWT expires; None if it is not known."""
     return seconds_of(_claims(token).get("exp"))

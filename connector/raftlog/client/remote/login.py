@@ -142,6 +142,20 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+def open_endpoint(request: urllib.request.Request, ca: str | None) -> bytes:
+    """Return the body of a response, up to a byte beyond ``CREDENTIALS_BYTES_MAX``. It may block
+    for some seconds; no redirect is followed. ``ca``: file of the CA of an https URL.
+
+    Raises ``OptionError`` for ``ca``, and the errors of ``urllib``.
+    """
+    opener = urllib.request.build_opener(
+        urllib.request.HTTPSHandler(context=_endpoint_context(ca)), _NoRedirects
+    )
+    with opener.open(request, timeout=_ENDPOINT_TIMEOUT_S) as response:
+        data: bytes = response.read(CREDENTIALS_BYTES_MAX + 1)
+    return data
+
+
 def _request_token(options: SaslOptions) -> tuple[str, float]:
     """Return a token of the endpoint and its lifetime in seconds (RFC 6749, 4.4).
 
@@ -162,12 +176,8 @@ def _request_token(options: SaslOptions) -> tuple[str, float]:
         },
         method="POST",
     )
-    opener = urllib.request.build_opener(
-        urllib.request.HTTPSHandler(context=_endpoint_context(options.endpoint_ca)), _NoRedirects
-    )
     try:
-        with opener.open(request, timeout=_ENDPOINT_TIMEOUT_S) as response:
-            data = response.read(CREDENTIALS_BYTES_MAX + 1)
+        data = open_endpoint(request, options.endpoint_ca)
     except urllib.error.HTTPError as error:
         with error:
             if error.code in _CLIENT_ERRORS and error.code not in _RETRIABLE_ERRORS:
