@@ -4,6 +4,7 @@
 state at an offset or a time as Arrow tables. ``apply_changes``
 appends changes of a cluster's metadata to a log, embedded or of a quorum. ``export_snapshot``
 writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes one into the log.
+``write_batch_file`` writes records into a segment or a snapshot that Kafka's tools read.
 These names are imported on first access.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .batch_file import BatchFile, write_batch_file
     from .changes import AppliedChanges, apply_changes
     from .log_changes import LoggedChange, read_changes
     from .log_state import LogState, read_state
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppliedChanges",
+    "BatchFile",
     "ExportedSnapshot",
     "LogState",
     "LoggedChange",
@@ -27,10 +30,13 @@ __all__ = [
     "read_changes",
     "read_state",
     "snapshot_log",
+    "write_batch_file",
     "write_snapshot",
 ]
 
 _MODULES = {
+    "BatchFile": "raftlog_state.batch_file",
+    "write_batch_file": "raftlog_state.batch_file",
     "AppliedChanges": "raftlog_state.changes",
     "apply_changes": "raftlog_state.changes",
     "LoggedChange": "raftlog_state.log_changes",

@@ -7,7 +7,7 @@ processes: addresses, and paths of certificates, which must exist on every machi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -17,7 +17,6 @@ from raftlog.errors import (
     LogReadOnlyError,
     NotALogError,
     OptionError,
-    RaftlogError,
 )
 from raftlog.limits import DECOMPRESSED_BYTES_MAX
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
@@ -225,8 +224,9 @@ PART_SUFFIX: Final = ".part"
 """Suffix of incomplete snapshots, which Kafka deletes at startup (Kafka: ``Snapshots``)."""
 
 
-def write_new_file(path: str, data: bytes) -> str:
-    """Write ``data`` to a new file in an existing directory, and return its absolute path.
+def write_new_file(path: str, data: bytes | Iterable[bytes]) -> str:
+    """Write ``data``, or its chunks, to a new file in an existing directory, and return its
+    absolute path. If the chunks raise an error, the file is not written.
 
     Raises ``LogReadOnlyError`` in the directory of a log that raftlog writes,
     ``FileExistsLogError`` if ``path`` or its ``.part`` file exists (another writer is
@@ -249,9 +249,12 @@ def write_new_file(path: str, data: bytes) -> str:
     with files.create_file(part) as file:
         try:
             files.set_read_only(part, owner_only=True)
-            file.write_at(0, data)
+            position = 0
+            for chunk in (data,) if isinstance(data, bytes) else data:
+                file.write_at(position, chunk)
+                position += len(chunk)
             file.sync()
-        except RaftlogError:
+        except BaseException:
             files.unlink(part)
             raise
     files.rename(part, target)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .file import batch_chunks, snapshot_bytes
+from .file import batch_chunks, encoded_batches, snapshot_bytes
 
-__all__ = ["batch_chunks", "snapshot_bytes"]
+__all__ = ["batch_chunks", "encoded_batches", "snapshot_bytes"]

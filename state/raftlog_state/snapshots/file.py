@@ -1,4 +1,4 @@
-"""Bytes of a ``.checkpoint`` file: header, records of an image, footer.
+"""Batches of a file: of a ``.checkpoint`` header, records of an image, footer.
 
 Source: Kafka ``RecordsSnapshotWriter``, ``Snapshots``; KIP-630.
 """
@@ -6,10 +6,12 @@ Source: Kafka ``RecordsSnapshotWriter``, ``Snapshots``; KIP-630.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
 from raftlog.records import NewRecord, RecordToAppend, build_batch
+from raftlog.records.builder import EncodedBatch
 from raftlog.records.control import (
     ControlRecord,
     KRaftVersion,
@@ -44,23 +46,47 @@ def snapshot_bytes(
         head.append(KRaftVersion(kraft_version=image.quorum.kraft_version))
         if image.quorum.voters:
             head.append(kraft_voters(image.quorum.voters))
-    values = (encode(record) for record in image_records(image))
-    batches = [(_controls(head), True)]
-    batches += [(chunk, False) for chunk in batch_chunks(values, batch_bytes_max)]
-    batches.append((_controls([SnapshotFooter()]), True))
-    written = bytearray()
-    offset = 0
-    for records, is_control in batches:
-        written += build_batch(
-            records,
-            base_offset=offset,
-            leader_epoch=image.leader_epoch,
-            base_timestamp_ms=written_ms,
-            byte_count_max=batch_bytes_max,
-            is_control=is_control,
-        ).data
-        offset += len(records)
-    return bytes(written)
+    batches = encoded_batches(
+        (encode(record) for record in image_records(image)),
+        head=head,
+        tail=[SnapshotFooter()],
+        base_offset=0,
+        leader_epoch=image.leader_epoch,
+        written_ms=written_ms,
+        batch_bytes_max=batch_bytes_max,
+    )
+    return b"".join(batch.data for batch in batches)
+
+
+def encoded_batches(
+    values: Iterable[bytes],
+    *,
+    head: Sequence[ControlRecord],
+    tail: Sequence[ControlRecord],
+    base_offset: int,
+    leader_epoch: int,
+    written_ms: int,
+    batch_bytes_max: int,
+) -> Iterator[EncodedBatch]:
+    """Yield the batches of values in order, between two control batches, if these have records.
+
+    Raises ``RecordBatchTooLargeError`` if a single value does not fit into a batch.
+    """
+    chunks: Iterable[tuple[Sequence[RecordToAppend], bool]] = (
+        (chunk, False) for chunk in batch_chunks(values, batch_bytes_max)
+    )
+    for records, is_control in chain([(_controls(head), True)], chunks, [(_controls(tail), True)]):
+        if records:
+            batch = build_batch(
+                records,
+                base_offset=base_offset,
+                leader_epoch=leader_epoch,
+                base_timestamp_ms=written_ms,
+                byte_count_max=batch_bytes_max,
+                is_control=is_control,
+            )
+            base_offset += len(records)
+            yield batch
 
 
 def _controls(controls: Iterable[ControlRecord]) -> Sequence[RecordToAppend]:

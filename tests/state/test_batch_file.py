@@ -1,0 +1,94 @@
+"""Files of metadata records in batches: what a reader finds in them, and when there is none."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raftlog.client import open_path
+from raftlog.errors import FileExistsLogError, OptionError, RecordBatchTooLargeError
+from raftlog.limits import BATCH_HEADER_BYTES
+from raftlog.records.control import LeaderChange, decode_control
+from raftlog.types import SnapshotId
+from raftlog_state import write_batch_file
+from raftlog_state.records import DecodedRecord, NoOpRecord, TopicRecord, decode, encode
+
+SEGMENT = f"{7:020}.log"
+SNAPSHOT = f"{100:020}-{3:010}.checkpoint"
+RECORDS = [
+    DecodedRecord(0, TopicRecord(name=f"topic-{number}", topic_id=f"{number:021}Q"))
+    for number in range(50)
+]
+SMALL = BATCH_HEADER_BYTES + 200
+
+
+def test_a_segment_has_a_leader_and_records_from_the_offset_in_its_name(tmp_path: Path) -> None:
+    path = tmp_path / SEGMENT
+    done = write_batch_file(
+        path, RECORDS, leader_epoch=4, leader_id=2, written_ms=5, batch_bytes_max=SMALL
+    )
+    data = path.read_bytes()
+    assert (done.path, done.byte_count) == (str(path), len(data))
+    log = open_path(str(path))
+    batches = list(log.batches(log.log_start_offset, log.log_end_offset))
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7 + 1 + 50)
+    assert (done.base_offset, done.end_offset) == (7, 7 + 1 + 50)
+    assert done.batch_count == len(batches) > 5
+    assert {(one.leader_epoch, one.base_timestamp_ms) for one in batches} == {(4, 5)}
+    assert [one.is_control for one in batches] == [True] + [False] * (len(batches) - 1)
+    assert max(one.byte_count for one in batches) <= SMALL
+    (first,) = batches[0].records()
+    change = decode_control(first.key, first.value)
+    assert isinstance(change, LeaderChange)
+    assert change.leader_id == 2
+    values = [record.value for one in batches[1:] for record in one.records()]
+    assert [decode(value or b"") for value in values] == RECORDS
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_snapshot_has_its_frame_and_the_epoch_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / SNAPSHOT
+    done = write_batch_file(path, iter(RECORDS), written_ms=5, batch_bytes_max=SMALL)
+    snapshot = open_path(str(path)).read_snapshot(SnapshotId(end_offset=100, epoch=3))
+    assert (done.base_offset, done.end_offset) == (0, 52)
+    assert snapshot.last_contained_log_timestamp_ms == 5
+    batches = list(snapshot.batches())
+    assert {one.leader_epoch for one in batches} == {3}
+    values = [record.value for one in batches if not one.is_control for record in one.records()]
+    assert values == [encode(one) for one in RECORDS]
+
+
+def test_a_file_without_records_is_empty_or_has_its_frame_only(tmp_path: Path) -> None:
+    assert write_batch_file(tmp_path / SEGMENT, []).batch_count == 0
+    assert (tmp_path / SEGMENT).read_bytes() == b""
+    assert write_batch_file(tmp_path / SNAPSHOT, []).batch_count == 2
+
+
+def test_there_is_no_file_if_the_records_raise_or_one_is_too_large(tmp_path: Path) -> None:
+    def failing() -> Iterator[DecodedRecord]:
+        yield from RECORDS
+        raise io.UnsupportedOperation
+
+    with pytest.raises(io.UnsupportedOperation):
+        write_batch_file(tmp_path / SEGMENT, failing(), batch_bytes_max=SMALL)
+    large = DecodedRecord(0, TopicRecord(name="x" * 200, topic_id=f"{1:021}Q"))
+    with pytest.raises(RecordBatchTooLargeError):
+        write_batch_file(tmp_path / SEGMENT, [*RECORDS, large], batch_bytes_max=SMALL)
+    assert list(tmp_path.iterdir()) == []
+    write_batch_file(tmp_path / SEGMENT, [DecodedRecord(0, NoOpRecord())])
+    before = (tmp_path / SEGMENT).read_bytes()
+    with pytest.raises(FileExistsLogError):
+        write_batch_file(tmp_path / SEGMENT, RECORDS)
+    assert (tmp_path / SEGMENT).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["records.log", "a.checkpoint", "7.log", ".log"])
+def test_another_name_is_refused_with_an_example(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"{0:020}.log"):
+        write_batch_file(tmp_path / name, RECORDS)
+    with pytest.raises(OptionError, match="a snapshot has no leader"):
+        write_batch_file(tmp_path / SNAPSHOT, RECORDS, leader_id=1)
+    assert list(tmp_path.iterdir()) == []
