@@ -3,7 +3,8 @@
 A token is in the log without its HMAC, which is its password: that is computed from the token's id
 with the secret key that the nodes of a cluster share. The key and HMACs are in no message and in no
 ``repr``. Times are milliseconds since 1970 UTC, and arguments. A change row has all columns of a
-token, and needs no key; other than a request it may name any requester and any times.
+token, and needs no key; other than a request it may name any requester and any times that requests
+can result in: the clock of the controller that expires a token may be behind that of its creator.
 
 Source: Kafka 4.3 ``DelegationTokenControlManager``, ``DelegationTokenCache``; KIP-900.
 """
@@ -87,9 +88,7 @@ class DelegationTokenControl:
         """
         self._check_enabled(state)
         for renewer in renewers:
-            if not renewer.startswith(_USER):
-                reason = "Supplied principalType is not supported"
-                raise ApiException(_WHAT, reason, "name users", INVALID_PRINCIPAL_TYPE)
+            _check_renewer(renewer)
         lifetime_ms = self._max_lifetime_ms
         if max_lifetime_ms > 0:
             lifetime_ms = min(lifetime_ms, max_lifetime_ms)
@@ -213,12 +212,14 @@ def set_token(change: SetToken, state: PendingState) -> None:
     """Create or replace a delegation token."""
     _check_level(state)
     requester = change.requester or change.owner
-    for principal in (change.owner, requester, *change.renewers):
-        if not principal.startswith(_USER) or principal == _USER:
-            reason = f"Supplied principal {principal!r} is no user"
+    for principal in (change.owner, requester):
+        if not 0 < principal.find(":", 1) < len(principal) - 1:
+            reason = f"Supplied principal {principal!r} has no type or no name"
             raise ApiException(_WHAT, reason, f"use {_USER}NAME", INVALID_PRINCIPAL_TYPE)
+    for renewer in change.renewers:
+        _check_renewer(renewer)
     times_ms = change.issue_timestamp_ms, change.expiration_timestamp_ms, change.max_timestamp_ms
-    if not 0 <= times_ms[0] <= times_ms[1] <= times_ms[2]:
+    if min(times_ms) < 0 or max(times_ms) > change.max_timestamp_ms:
         reason = f"its times {times_ms} of issue, expiration and at most are not in order"
         raise ApiException(_WHAT, reason, "correct them, in milliseconds since 1970 UTC")
     if change.token_id is not None:
@@ -243,6 +244,12 @@ def remove_token(change: RemoveToken, state: PendingState) -> None:
         reason = f"There is no token with the id {change.token_id!r}"
         raise ApiException(_WHAT, reason, "correct token_id", DELEGATION_TOKEN_NOT_FOUND)
     state.write(RemoveDelegationTokenRecord(token_id=change.token_id))
+
+
+def _check_renewer(renewer: str) -> None:
+    if not renewer.startswith(_USER):
+        reason = "Supplied principalType is not supported"
+        raise ApiException(_WHAT, reason, f"use {_USER}NAME", INVALID_PRINCIPAL_TYPE)
 
 
 def _check_level(state: PendingState) -> None:

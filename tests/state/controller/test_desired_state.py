@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,9 @@ from raftlog_state.controller import (
     SetToken,
     plan_changes,
 )
+from raftlog_state.controller.controller_state import ControllerState
+from raftlog_state.controller.pending_state import PendingState
+from raftlog_state.controller.tokens import DelegationToken, DelegationTokenControl
 from raftlog_state.desired_state import PlannedChanges, plan, target_replicas
 from raftlog_state.image import (
     AclRow,
@@ -37,6 +41,7 @@ from raftlog_state.image import (
     TopicRow,
     acl_content,
 )
+from raftlog_state.records import encode
 
 
 class RegisteredJob(Job):
@@ -150,6 +155,58 @@ def test_credentials_that_differ_are_left_out() -> None:
     assert planned.left_out == ("SCRAM credential SCRAM-SHA-256 of user 'eve': set its password",)
     (removed,) = plan(desired.image, actual.image).changes
     assert (removed.KIND, plan(desired.image, actual.image).left_out) == ("remove_scram", ())
+
+
+def tokens_of_requests(seed: int) -> MetadataImage:
+    """Return tokens after requests to controllers whose clocks differ."""
+    rng, image = random.Random(seed), Job(1, 30).image
+    control = DelegationTokenControl("secret", max_lifetime_ms=900, renew_lifetime_ms=300)
+    state = PendingState(
+        ControllerState.from_image(image),
+        first_offset=image.offset + 1,
+        leader_epoch=image.leader_epoch,
+        rng=rng,
+    )
+    found: list[DelegationToken] = []
+    for _ in range(40):
+        now_ms = rng.randrange(1_000)
+        if rng.randrange(3) or not found:
+            owner, period_ms = rng.choice(["User:ana", "Group:dev"]), rng.choice([-1, 5, 2_000])
+            token = control.create(
+                state,
+                requester="User:eve",
+                owner=owner,
+                renewers=rng.sample(["User:", "User:ben", "User:eve"], 2),
+                max_lifetime_ms=period_ms,
+                now_ms=now_ms,
+            )
+            found.append(token)
+            continue
+        token = rng.choice(found)
+        change = partial(
+            rng.choice(
+                [
+                    partial(control.renew, renew_period_ms=rng.choice([-1, 50])),
+                    partial(control.expire, expiry_period_ms=rng.choice([-1, 0, 50])),
+                ]
+            ),
+            hmac=token.hmac,
+            principal=token.row.owner,
+            now_ms=now_ms,
+        )
+        state.attempt(partial(change, state))
+    return replayed(image, [encode(record) for record in state.records])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_tokens_of_requests_can_be_planned(seed: int) -> None:
+    states = [tokens_of_requests(2 * seed), tokens_of_requests(2 * seed + 1)]
+    rows = [row for state in states for row in state.rows_of(TokenRow)]
+    assert any(row.expiration_timestamp_ms < row.issue_timestamp_ms for row in rows)
+    for actual, desired in (states, reversed(states)):
+        planned = plan(actual, desired)
+        assert chosen(applied(actual, planned.changes, seed)) == chosen(desired)
+        assert planned.left_out == ()
 
 
 def test_delegation_tokens_are_created_renewed_and_deleted() -> None:
