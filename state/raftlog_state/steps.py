@@ -23,6 +23,9 @@ Steps: TypeAlias = Iterator[None] | None
 RECORDS_PER_STEP: Final = 1_000
 """Records that are replayed in one step: some 20 ms."""
 
+CHANGES_PER_STEP: Final = 10_000
+"""Changes of rows that are looked at in one step: some 10 ms."""
+
 SORTED_PER_STEP: Final = 10_000
 """Keys that are sorted in one step: some 10 ms."""
 

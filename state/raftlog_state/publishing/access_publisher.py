@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Final, TypeVar, cast
 
 from raftlog.types import Operation, Resource
 from raftlog_state.image import (
@@ -32,6 +32,8 @@ from raftlog_state.image import (
     Row,
     ScramRow,
 )
+from raftlog_state.image.delta import RowChange
+from raftlog_state.steps import CHANGES_PER_STEP, Steps, begin, for_each_in_steps
 
 from .publisher import LogDeltaManifest, Manifest, MetadataUpdate
 
@@ -41,6 +43,9 @@ ALLOW: Final = 3
 LITERAL: Final = 3
 PREFIXED: Final = 4
 WILDCARD: Final = "*"
+ROWS_PER_STEP: Final = 3_000
+"""ACLs or quotas that are indexed in one step: some 10 ms."""
+
 CONNECTION_RATE: Final = "connection_creation_rate"
 WILDCARD_PRINCIPAL: Final = "User:*"
 
@@ -135,6 +140,24 @@ class AclIndex:
                 yield PREFIXED, name[:length]
 
 
+class QuotaIndex:
+    """Quotas by entity and name; ``counts``: how many entities have one of a name."""
+
+    def __init__(self) -> None:
+        self.values: Final[dict[tuple[tuple[tuple[str, str | None], ...], str], float]] = {}
+        self.counts: Final[Counter[str]] = Counter()
+
+    def add(self, row: QuotaRow) -> None:
+        """Add a quota that is not in the index."""
+        self.values[row.entity, row.quota] = row.value
+        self.counts[row.quota] += 1
+
+    def remove(self, row: QuotaRow) -> None:
+        """Remove a quota that is in the index."""
+        del self.values[row.entity, row.quota]
+        self.counts[row.quota] -= 1
+
+
 class AccessPublisher:
     """Metadata publisher with the ACLs, SCRAM credentials and quotas of the committed image.
 
@@ -157,8 +180,7 @@ class AccessPublisher:
         credentials_changed: Callable[[], object],
     ) -> None:
         self._index = AclIndex()
-        self._quotas: Final[dict[tuple[tuple[tuple[str, str | None], ...], str], float]] = {}
-        self._quota_counts: Final[Counter[str]] = Counter()
+        self._quotas = QuotaIndex()
         """Number of quotas by name."""
         self._image = MetadataImage.empty()
         self._committed_at_start: Final = committed_at_start
@@ -212,53 +234,73 @@ class AccessPublisher:
 
     def has_quota(self, name: str) -> bool:
         """Return whether any entity has a quota of this name."""
-        return self._quota_counts[name] > 0
+        return self._quotas.counts[name] > 0
 
     def quota_of(self, entity: tuple[tuple[str, str | None], ...], name: str) -> float | None:
         """Return the quota of exactly this entity, sorted by type; None if it is not set."""
-        return self._quotas.get((entity, name))
+        return self._quotas.values.get((entity, name))
 
     def on_metadata_update(
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
-    ) -> None:
-        """Apply the changes of an update, or replace all ACLs by those of a snapshot."""
+    ) -> Steps:
+        """Apply the changes of an update, or replace all ACLs and quotas by those of a snapshot, in
+        steps. Until the last step the decisions are those of the image before."""
         is_delta = self._is_complete and isinstance(manifest, LogDeltaManifest)
-        self._is_complete, self._image = False, image
-        if is_delta:
-            for changes in update.changes:
-                for change in changes.changes:
+        return begin(self._update(image, update.row_changes() if is_delta else None))
+
+    def _update(self, image: MetadataImage, changes: Iterator[RowChange] | None) -> Iterator[None]:
+        """``changes`` None: build the indexes from the image."""
+        try:
+            changed = None if changes is None else (yield from _changes_of_index(changes))
+            if changed is None:
+                index, quotas = AclIndex(), QuotaIndex()
+                acls, limits = image.map(Entity.ACL).values(), image.map(Entity.QUOTA).values()
+                yield from for_each_in_steps(
+                    cast("Iterable[AclRow]", acls), index.add, ROWS_PER_STEP
+                )
+                yield
+                yield from for_each_in_steps(
+                    cast("Iterable[QuotaRow]", limits), quotas.add, ROWS_PER_STEP
+                )
+                self._index, self._quotas = index, quotas
+            else:
+                for change in changed:
                     if isinstance(change.before, AclRow):
                         self._index.remove(change.before)
                     if isinstance(change.after, AclRow):
                         self._index.add(change.after)
                     if isinstance(change.before, QuotaRow):
-                        self._quota_counts[change.before.quota] -= 1
-                        del self._quotas[change.before.entity, change.before.quota]
+                        self._quotas.remove(change.before)
                     if isinstance(change.after, QuotaRow):
-                        self._add_quota(change.after)
-        else:
-            acls = image.map(Entity.ACL).values()
-            self._index = AclIndex(row for row in acls if isinstance(row, AclRow))
-            self._quotas.clear()
-            self._quota_counts.clear()
-            for row in image.map(Entity.QUOTA).values():
-                if isinstance(row, QuotaRow):
-                    self._add_quota(row)
-        self._is_complete = True
+                        self._quotas.add(change.after)
+        except BaseException:
+            self._is_complete, self._image = False, image
+            raise
+        self._is_complete, self._image = True, image
         credentials = image.maps.get(Entity.SCRAM)
         if credentials is not self._credentials:
             self._credentials = credentials
             self._credentials_changed()
-
-    def _add_quota(self, row: QuotaRow) -> None:
-        self._quotas[row.entity, row.quota] = row.value
-        self._quota_counts[row.quota] += 1
 
     def on_controller_change(self, leader: object) -> None:
         """Do nothing: what is committed does not depend on the leader."""
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def _changes_of_index(
+    changes: Iterator[RowChange],
+) -> Generator[None, None, list[RowChange] | None]:
+    """Return the changes of ACLs and quotas, None if they are more than one step can apply."""
+    found: list[RowChange] = []
+
+    def collect(change: RowChange) -> None:
+        if change.entity in (Entity.ACL, Entity.QUOTA):
+            found.append(change)
+
+    yield from for_each_in_steps(changes, collect, CHANGES_PER_STEP)
+    return found if len(found) <= ROWS_PER_STEP else None
 
 
 def _pattern(row: AclRow) -> _Pattern:

@@ -11,7 +11,8 @@ Each call of ``handle_commit`` is one update. Errors are reported as faults:
 A log without a controller has what its clients append, so that it may have such records. The
 controller of a node fails at them.
 
-Large batches and snapshots are replayed in steps; ``image`` changes with the last one.
+Large batches and snapshots are replayed in steps; ``image`` changes with the last one. Then the
+publishers get it, each in steps of its own.
 
 Source: Kafka ``MetadataLoader`` (``image.loader``).
 """
@@ -131,7 +132,8 @@ class PublishingLoader:
         image = self.image
         if image.offset >= 0:
             update = MetadataUpdate(MetadataImage.empty(), _whole_image(image))
-            self._publish_to([publisher], update, image, self._snapshot_manifest(None))
+            for _ in self._publish_to([publisher], update, self._snapshot_manifest(None)):
+                pass
             self._notify_leader([publisher])
 
     def remove_and_close(self, publisher: MetadataPublisher) -> None:
@@ -172,7 +174,7 @@ class PublishingLoader:
             skipped_count=self._skipped_count,
             rejected=self._rejected,
         )
-        self._publish(MetadataUpdate(before, changes), manifest)
+        yield from self._publish_to(self._publishers, MetadataUpdate(before, changes), manifest)
 
     def handle_load_snapshot(self, snapshot: Snapshot) -> Steps:
         return begin(self._load(snapshot))
@@ -194,7 +196,8 @@ class PublishingLoader:
         self._snapshot_count += 1
         self._next_offset = snapshot_id.end_offset
         self._report_rejected(None, f" in snapshot {snapshot_id}")
-        self._publish(MetadataUpdate(before, changes), self._snapshot_manifest(snapshot_id))
+        update, manifest = MetadataUpdate(before, changes), self._snapshot_manifest(snapshot_id)
+        yield from self._publish_to(self._publishers, update, manifest)
 
     def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
         self._leader = leader
@@ -229,22 +232,21 @@ class PublishingLoader:
             rejected=self._rejected,
         )
 
-    def _publish(self, update: MetadataUpdate, manifest: Manifest) -> None:
-        self._publish_to(list(self._publishers), update, self.image, manifest)
-
     def _publish_to(
-        self,
-        publishers: Iterable[MetadataPublisher],
-        update: MetadataUpdate,
-        image: MetadataImage,
-        manifest: Manifest,
-    ) -> None:
-        def publish(publisher: MetadataPublisher) -> None:
-            publisher.on_metadata_update(update, image, manifest)
-
-        self._each(
-            publishers, publish, f"publishing the new metadata image ending at {image.offset} with"
-        )
+        self, publishers: Iterable[MetadataPublisher], update: MetadataUpdate, manifest: Manifest
+    ) -> Iterator[None]:
+        """Publish the image in the steps of each publisher, which may be removed in between."""
+        image = self.image
+        for publisher in list(publishers):
+            try:
+                if publisher in self._publishers:
+                    steps = publisher.on_metadata_update(update, image, manifest)
+                    while steps is not None:
+                        yield
+                        steps = begin(steps) if publisher in self._publishers else None
+            except Exception as error:  # noqa: BLE001 (a publisher may raise anything)
+                what = f"publishing the new metadata image ending at {image.offset} with"
+                self._report_unhandled(what, publisher, error)
 
     def _notify_leader(self, publishers: Iterable[MetadataPublisher]) -> None:
         epoch = self._leader.epoch
@@ -267,7 +269,10 @@ class PublishingLoader:
             try:
                 call(publisher)
             except Exception as error:  # noqa: BLE001 (a publisher may raise anything)
-                self._report(f"Unhandled error {what} publisher {publisher.name}", error)
+                self._report_unhandled(what, publisher, error)
+
+    def _report_unhandled(self, what: str, publisher: MetadataPublisher, error: Exception) -> None:
+        self._report(f"Unhandled error {what} publisher {publisher.name}", error)
 
     def _fail(self, message: str, error: Exception) -> None:
         self._failure = f"{message}: the image ends at {self.image.offset}"

@@ -5,11 +5,13 @@ Source: Kafka ``ControllerMetadataMetricsPublisher``, ``ControllerMetricsChanges
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from raftlog_state.image import BrokerRow, Entity, MetadataImage, PartitionRow, Row, TopicRow
 from raftlog_state.image.delta import RowChange
+from raftlog_state.steps import CHANGES_PER_STEP, Steps, begin, for_each_in_steps
 
 from .publisher import LeaderAndEpoch, LogDeltaManifest, Manifest, MetadataUpdate
 
@@ -38,7 +40,7 @@ class ControllerMetadataMetricsPublisher:
     """Publisher that counts brokers, topics and partitions. ``metrics`` are the current figures."""
 
     def __init__(self) -> None:
-        self.metrics: Final = ControllerMetadataMetrics()
+        self.metrics = ControllerMetadataMetrics()
 
     @property
     def name(self) -> str:
@@ -46,17 +48,23 @@ class ControllerMetadataMetricsPublisher:
 
     def on_metadata_update(
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
-    ) -> None:
-        """Count the rows that changed."""
+    ) -> Steps:
+        """Count the rows that changed, in steps; the figures change with the last one."""
         del image
-        is_of_log = isinstance(manifest, LogDeltaManifest)
-        for record in update.changes:
-            for change in record.changes:
-                if change.entity in _COUNTED:
-                    self._count(change.before, -1)
-                    self._count(change.after, 1)
-                    if is_of_log and _is_unclean(change):
-                        self.metrics.unclean_leader_elections += 1
+        return begin(self._count_changes(update, isinstance(manifest, LogDeltaManifest)))
+
+    def _count_changes(self, update: MetadataUpdate, is_of_log: bool) -> Iterator[None]:
+        counted = replace(self.metrics)
+
+        def count(change: RowChange) -> None:
+            if change.entity in _COUNTED:
+                _count(counted, change.before, -1)
+                _count(counted, change.after, 1)
+                if is_of_log and _is_unclean(change):
+                    counted.unclean_leader_elections += 1
+
+        yield from for_each_in_steps(update.row_changes(), count, CHANGES_PER_STEP)
+        self.metrics = counted
 
     def on_controller_change(self, leader: LeaderAndEpoch) -> None:
         """Do nothing: the figures are those of every replica."""
@@ -64,18 +72,18 @@ class ControllerMetadataMetricsPublisher:
     def close(self) -> None:
         """Do nothing: the figures stay."""
 
-    def _count(self, row: Row | None, by: int) -> None:
-        metrics = self.metrics
-        if isinstance(row, PartitionRow):
-            metrics.global_partition_count += by
-            metrics.offline_partitions_count += by * (row.leader == _NO_LEADER)
-            metrics.preferred_replica_imbalance_count += by * (row.replicas[:1] != (row.leader,))
-        elif isinstance(row, TopicRow):
-            metrics.global_topic_count += by
-        elif isinstance(row, BrokerRow) and row.fenced:
-            metrics.fenced_broker_count += by
-        elif isinstance(row, BrokerRow):
-            metrics.active_broker_count += by
+
+def _count(metrics: ControllerMetadataMetrics, row: Row | None, by: int) -> None:
+    if isinstance(row, PartitionRow):
+        metrics.global_partition_count += by
+        metrics.offline_partitions_count += by * (row.leader == _NO_LEADER)
+        metrics.preferred_replica_imbalance_count += by * (row.replicas[:1] != (row.leader,))
+    elif isinstance(row, TopicRow):
+        metrics.global_topic_count += by
+    elif isinstance(row, BrokerRow) and row.fenced:
+        metrics.fenced_broker_count += by
+    elif isinstance(row, BrokerRow):
+        metrics.active_broker_count += by
 
 
 def _is_unclean(change: RowChange) -> bool:

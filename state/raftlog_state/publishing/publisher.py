@@ -5,14 +5,16 @@ Source: Kafka ``MetadataPublisher``, ``LoaderManifest``, ``MetadataProvenance``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 from raftlog.types import SnapshotId
 from raftlog_state.errors import ReplayError
 from raftlog_state.image import MetadataImage
-from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image.delta import RecordChanges, RowChange
+from raftlog_state.steps import Steps
 
 
 class LeaderAndEpoch(Protocol):
@@ -99,9 +101,19 @@ class MetadataUpdate:
     before: MetadataImage
     changes: Sequence[RecordChanges]
 
+    def row_changes(self) -> Iterator[RowChange]:
+        """Return the changes of all records."""
+        return chain.from_iterable(record.changes for record in self.changes)
+
 
 class MetadataPublisher(Protocol):
-    """Subscriber to a cluster's metadata. An exception of a call is a fault of this publisher."""
+    """Subscriber to a cluster's metadata. An exception of a call is a fault of this publisher.
+
+    Updates are long after the load of a snapshot and after large transactions. An update may do a
+    part of its work, and return the others as steps (``steps.begin``); each is executed between
+    other events. The publisher gets no other update before the last step, and none of its steps is
+    executed after its removal or ``close``.
+    """
 
     @property
     def name(self) -> str:
@@ -109,7 +121,7 @@ class MetadataPublisher(Protocol):
 
     def on_metadata_update(
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
-    ) -> None:
+    ) -> Steps:
         """Handle a new image. The first one is an update from the empty image."""
 
     def on_controller_change(self, leader: LeaderAndEpoch) -> None:

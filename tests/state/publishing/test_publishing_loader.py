@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 from tests.support.controllers import Controllers, Listener, bootstrap, replayed, write
 
 from raftlog.records.batch import RecordBatch
+from raftlog.types import Operation
 from raftlog_state.controller import ApiException, CreateTopic, DeleteTopic, FenceBroker
 from raftlog_state.image import MetadataImage, TopicRow
 from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.image.differences import diff
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.publishing import (
+    AccessPublisher,
     ControllerMetadataMetricsPublisher,
     LogDeltaManifest,
     Manifest,
+    MetadataProvenance,
     MetadataUpdate,
     MetadataVersionWatchdog,
     PublishingLoader,
     SnapshotGenerator,
     SnapshotManifest,
 )
-from raftlog_state.publishing.publisher import LeaderAndEpoch
+from raftlog_state.publishing.access_publisher import ROWS_PER_STEP
+from raftlog_state.publishing.publisher import LeaderAndEpoch, UnknownLeader
 from raftlog_state.records import (
+    AccessControlEntryRecord,
     DecodedRecord,
     FeatureLevelRecord,
+    MetadataRecord,
     NoOpRecord,
+    PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
     encode,
 )
+from raftlog_state.steps import CHANGES_PER_STEP, Steps, begin
 
 NODE = 9
 
@@ -48,7 +58,7 @@ class Recorder:
 
     def on_metadata_update(
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
-    ) -> None:
+    ) -> Steps:
         if self.fails:
             raise ZeroDivisionError
         assert not diff(update.before, self.images[-1]), "updates have no gap"
@@ -63,6 +73,7 @@ class Recorder:
         assert not diff(found, image), "the changes lead to the image"
         self.images.append(image)
         self.manifests.append(manifest)
+        return None
 
     def on_controller_change(self, leader: LeaderAndEpoch) -> None:
         self.leaders.append((leader.epoch, leader.leader_id))
@@ -352,3 +363,122 @@ def test_unknown_records_are_counted_and_stay_in_the_log_of_the_controllers() ->
     env.shared.deliver()
     assert loader.metrics().skipped_record_count == 3
     assert loader.image == replayed(env.shared.batches)
+
+
+@dataclass
+class InSteps(Recorder):
+    """Publisher with an update of three steps; the third one may fail."""
+
+    fails_at: int = 0
+    steps: list[int] = field(default_factory=list)
+
+    def on_metadata_update(
+        self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
+    ) -> Steps:
+        def all_steps() -> Iterator[None]:
+            for number in (1, 2, 3):
+                if number == self.fails_at:
+                    raise ZeroDivisionError
+                self.steps.append(number)
+                yield
+            self.images.append(image)
+
+        return begin(all_steps())
+
+
+def test_an_update_has_steps_between_which_a_publisher_may_fail_or_be_removed() -> None:
+    """The others get the update, and a later publisher gets it after all steps."""
+    failing, removed = InSteps("failing", fails_at=3), InSteps("removed")
+    whole, last = InSteps("whole"), Recorder("last")
+    env, loader, listener = started(failing, removed, whole, last)
+    env.shared.deliver()
+    for one in (failing, removed, whole):
+        one.steps.clear()
+    counts = len(whole.images), len(last.images)
+    write(env.all[1], topic("a"))
+    node, late = env.shared.node(NODE), InSteps("late")
+    seen: list[tuple[int, ...]] = []
+    while node.deliver_once():
+        seen.append((*failing.steps, 0, *removed.steps, 0, *whole.steps))
+        assert len(last.images) == counts[1], "it is after the others"
+        if removed.steps and not removed.is_closed:
+            loader.remove_and_close(removed)
+            loader.install(late)
+    assert late.steps == [1, 2, 3], "it has the image, and not this update again"
+    assert seen == [
+        (1, 0, 0),
+        (1, 2, 0, 0),
+        (1, 2, 0, 1, 0),
+        (1, 2, 0, 1, 0, 1),
+        (1, 2, 0, 1, 0, 1, 2),
+        (1, 2, 0, 1, 0, 1, 2, 3),
+    ]
+    assert (len(whole.images), len(last.images)) == (counts[0] + 1, counts[1] + 1)
+    assert removed.is_closed
+    assert "publisher failing" in listener.faults[-1][0]
+
+
+@pytest.mark.parametrize("is_snapshot", [True, False])
+def test_publishers_of_large_updates_do_bounded_work_in_a_step(is_snapshot: bool) -> None:
+    """ACLs and counted rows of a snapshot, or of one transaction."""
+    topic_id = "A" * 21 + "Q"
+    records: list[MetadataRecord] = [TopicRecord(name="t", topic_id=topic_id)]
+    records += (
+        PartitionRecord(partition_id=number, topic_id=topic_id, replicas=(1,), isr=(1,))
+        for number in range(CHANGES_PER_STEP)
+    )
+    records += (
+        AccessControlEntryRecord(
+            id=f"{number:021}Q",
+            principal=f"User:{number}",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        for number in range(2 * ROWS_PER_STEP)
+    )
+    source = MetadataLoader()
+    changes = source.append(
+        LogRecord(offset, 1, 1, DecodedRecord(0, one)) for offset, one in enumerate(records)
+    )
+    metrics = ControllerMetadataMetricsPublisher()
+    access = AccessPublisher(
+        committed_at_start=lambda: 0, has_failed=lambda: False, credentials_changed=lambda: None
+    )
+    update = MetadataUpdate(MetadataImage.empty(), changes)
+    image, manifest = source.image, manifest_of(source.image, is_snapshot=is_snapshot)
+    for publisher in (metrics, access):
+        steps, count = publisher.on_metadata_update(update, image, manifest), 1
+        while steps is not None:
+            assert not access.allowed_operations("User:7", "h")
+            assert metrics.metrics.global_topic_count == (publisher is access)
+            steps, count = begin(steps), count + 1
+        assert count >= 2
+    assert metrics.metrics.global_partition_count == CHANGES_PER_STEP
+    assert access.allowed_operations("User:7", "h") == {Operation.READ}
+    assert access.is_ready
+
+
+def manifest_of(image: MetadataImage, *, is_snapshot: bool) -> Manifest:
+    provenance = MetadataProvenance(
+        last_contained_offset=image.offset,
+        last_contained_epoch=1,
+        last_contained_log_timestamp_ms=0,
+        is_offset_batch_aligned=True,
+    )
+    if is_snapshot:
+        return SnapshotManifest(
+            provenance=provenance,
+            leader=UnknownLeader(),
+            snapshot_id=image.snapshot_id,
+            skipped_count=0,
+            rejected=None,
+        )
+    return LogDeltaManifest(
+        provenance=provenance,
+        leader=UnknownLeader(),
+        batch_count=1,
+        byte_count=1,
+        skipped_count=0,
+        rejected=None,
+    )
