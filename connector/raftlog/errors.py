@@ -862,7 +862,8 @@ class NotRemoteError(RaftlogError, code="RAFTLOG_NOT_REMOTE"):
 
 
 class VoterChangeError(RaftlogError, code="RAFTLOG_VOTER_CHANGE"):
-    """A voter was not added or removed. After error 7 (REQUEST_TIMED_OUT) it may still be.
+    """A voter was not added or removed, or kraft.version not raised. After error 7
+    (REQUEST_TIMED_OUT) it may still be.
 
     ``error`` is the code in Kafka's ``Errors``, ``reason`` the node's error message.
     """

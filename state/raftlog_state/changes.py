@@ -16,6 +16,9 @@ aborted. One that is open belongs to a writer that was killed, or is slow: a cal
 ``abort_open_transaction`` aborts it, and fences its writer, whose next append does not find the end
 offset that it requires.
 
+kraft.version is in control records, which only the leader of a quorum appends: after all changes
+are validated, and before their records are appended. It stays raised if that fails, as in Kafka.
+
 A named commit that is already in the log returns its offsets without validation, which its own
 changes would fail ("topic already exists").
 """
@@ -39,10 +42,12 @@ from raftlog.errors import (
     RaftlogError,
     RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
+    VoterChangeError,
 )
 from raftlog_state.errors import UnsupportedVersionError
 
 from .controller import TRANSACTION_NAME, ChangeRequest, ControllerResult, Random
+from .controller.api_exception import INVALID_UPDATE_VERSION, ApiException
 from .controller.plan import plan_changes_of_state
 from .followed_log import FollowedLog
 from .records import AbortTransactionRecord, DecodedRecord, encode
@@ -132,9 +137,11 @@ def apply_changes(
         RecordBatchTooLargeError: a record, or a named commit, does not fit into one batch, or
             metadata.version does not support transactions.
         OptionError: the log does not hold metadata records, or ``attempts`` is below 1.
+        VoterChangeError: kraft.version was validated, and then not raised.
         AppendUnknownError: as in ``append``; with ``commit`` the call can be repeated safely.
         Also the errors of reading a log and of ``append``. After any other error nothing was
-        written, or a part of a transaction, which is aborted or open and has no effect.
+        written but a kraft.version, or a part of a transaction, which is aborted or open and has no
+        effect.
     """
     _check_arguments(log, attempts)
     rows = _rows(changes)
@@ -190,6 +197,41 @@ class _Options:
     timeout_ms: int
 
 
+class _Quorum:
+    """kraft.version of a log's quorum, which the leader raises before the changes are appended."""
+
+    def __init__(self, log: MetadataLog) -> None:
+        self._log: Final = log
+        self.kraft_version = self.wanted_version = 0
+
+    def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> None:
+        """Validate an upgrade, which ``upgrade`` executes. Raises ``ApiException``."""
+        if version <= self.kraft_version:
+            return
+        if not isinstance(self._log, ConnectedLog):
+            raise _invalid_kraft_version(
+                "an embedded log has no voters, whose place it determines",
+                "leave it out: it is for the log of a quorum, from raftlog.connect",
+            )
+        try:
+            self._log.upgrade_kraft_version(version, validate_only=True)
+        except VoterChangeError as refused:
+            remedy = "start all voters with a release that supports it, and wait until they follow"
+            raise _invalid_kraft_version(refused.reason, remedy) from refused
+        if not validate_only:
+            self.wanted_version = version
+
+    def upgrade(self) -> None:
+        """Raise the version to the wanted one. Raises ``VoterChangeError``."""
+        assert isinstance(self._log, ConnectedLog), "it was validated"
+        self._log.upgrade_kraft_version(self.wanted_version)
+        self.kraft_version = self.wanted_version
+
+
+def _invalid_kraft_version(reason: str, remedy: str) -> ApiException:
+    return ApiException("feature 'kraft.version'", reason, remedy, INVALID_UPDATE_VERSION)
+
+
 class _ChangeWriter:
     """Writer of changes to one log, with the log's state. Hold ``lock`` to use it."""
 
@@ -209,14 +251,20 @@ class _ChangeWriter:
     def apply(
         self, log: MetadataLog, rows: _Rows, options: _Options, attempts: int
     ) -> AppliedChanges:
-        elections_left = _ELECTIONS_MAX
+        elections_left, quorum = _ELECTIONS_MAX, _Quorum(log)
         while True:
             try:
                 self._followed.catch_up(self._end_offset)
                 self._check_writable(log, options)
-                plan = self._plan(rows, options)
+                quorum.kraft_version = max(quorum.kraft_version, self._followed.kraft_version)
+                plan = self._plan(rows, options, quorum)
                 if options.validate_only:
                     return self._validated(plan)
+                if quorum.wanted_version > quorum.kraft_version:
+                    # first, whether this log can be appended to
+                    log.append((), required_base_offset=plan.base_offset, atomic=True)
+                    quorum.upgrade()
+                    continue
                 return self._append(log, plan, options)
             except UnexpectedEndOffsetError as error:
                 if elections_left and self._is_by_control_records(error):
@@ -258,7 +306,7 @@ class _ChangeWriter:
                 "validate changes against is unknown; use a newer release",
             )
 
-    def _plan(self, rows: _Rows, options: _Options) -> ControllerResult:
+    def _plan(self, rows: _Rows, options: _Options, quorum: _Quorum) -> ControllerResult:
         followed = self._followed
         try:
             return plan_changes_of_state(
@@ -269,6 +317,7 @@ class _ChangeWriter:
                 rng=options.rng,
                 transaction_name=options.transaction_name,
                 is_named_commit=options.commit is not None,
+                quorum=quorum,
             )
         finally:
             followed.revert()

@@ -56,6 +56,11 @@ class FollowedLog:
         return self._known.open_transaction_offset
 
     @property
+    def kraft_version(self) -> int:
+        """kraft.version of the log's quorum, 0 without dynamic voters."""
+        return self._known.kraft_version
+
+    @property
     def unknown(self) -> list[tuple[int, int]]:
         """Types and versions of the records that this release does not support."""
         return sorted(self._known.unknown)

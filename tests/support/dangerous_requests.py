@@ -237,6 +237,7 @@ def kinds() -> list[Kind]:
         Kind("FetchSnapshot", key.FETCH_SNAPSHOT, Rights.VOTE, _fetch_snapshot, True, (98,)),
         Kind("UpdateRaftVoter", key.UPDATE_RAFT_VOTER, Rights.VOTE, _update_voter, True, (127,)),
         Kind("DeleteRecords", key.DELETE_RECORDS, Rights.ADMIN, _delete_records, codes=(1,)),
+        Kind("UpdateFeatures", key.UPDATE_FEATURES, Rights.ADMIN, _update_features, codes=(95,)),
         Kind("AddRaftVoter", key.ADD_RAFT_VOTER, Rights.ADMIN, _add_voter, codes=(126,)),
         Kind("RemoveRaftVoter", key.REMOVE_RAFT_VOTER, Rights.ADMIN, _remove_voter, codes=(127,)),
     ]
@@ -253,6 +254,10 @@ def _delete_records(claim: Claim) -> dict[str, Any]:
     partition = {"partition_index": 0, "offset": 10**9 if claim.is_harmless else -1}
     topics = [{"name": "raftlog", "partitions": [partition]}]
     return {"timeout": timedelta(seconds=20), "topics": topics}
+
+
+def _update_features(_: Claim) -> dict[str, Any]:
+    return {"feature_updates": [{"feature": "kraft.version", "max_version_level": 0}]}
 
 
 def _init_producer_id(_: Claim) -> dict[str, Any]:

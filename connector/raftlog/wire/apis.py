@@ -184,6 +184,7 @@ _TABLE: Final = (
     _both(ApiKey.ADD_RAFT_VOTER, 0, 1),
     _both(ApiKey.REMOVE_RAFT_VOTER, 0, 0),
     _voters(ApiKey.UPDATE_RAFT_VOTER, 0, 0),
+    _both(ApiKey.UPDATE_FEATURES, 0, 2),
 )
 APIS: Final[Mapping[int, Api]] = {api.key: api for api in _TABLE}
 """APIs of every node."""
@@ -209,7 +210,6 @@ _CONTROLLER_TABLE: Final = (
     _both(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0),
     _both(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0),
     _voters(ApiKey.ALTER_PARTITION, 2, 3),
-    _both(ApiKey.UPDATE_FEATURES, 0, 2),
     _voters(ApiKey.ENVELOPE, 0, 0),
     _voters(ApiKey.BROKER_REGISTRATION, 0, 4),
     _voters(ApiKey.BROKER_HEARTBEAT, 0, 2),

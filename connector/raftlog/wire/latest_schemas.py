@@ -32,6 +32,8 @@ from kio.schema.update_features.v2 import request as update_features
 from kio.schema.update_features.v2 import response as update_features_response
 from kio.static.primitive import i32, i64Timedelta
 
+from .log_identity import duration
+
 _INT32 = {"kafka_type": "int32"}
 _STRING = {"kafka_type": "string"}
 _ERROR = {"kafka_type": "error_code"}
@@ -229,10 +231,23 @@ class AlterPartitionRequest(alter_partition.AlterPartitionRequest):
 
 # --- UpdateFeatures: a flag for downgrades in version 0, results until version 1 ------------------
 
+_DOWNGRADE_FLAG_UNTIL = 0
+_FEATURE_RESULTS_UNTIL = 1
+FEATURE_UPGRADE = 1
+FEATURE_SAFE_DOWNGRADE = 2
+"""Kafka's ``FeatureUpdate.UpgradeType``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureUpdate(update_features.FeatureUpdateKey):
     allow_downgrade: bool = field(metadata=_BOOL, default=False)
+
+    def kind(self, version: int) -> int:
+        """Return the upgrade type (Kafka: ``FeatureUpdate.UpgradeType``) of an update that was
+        received in a version."""
+        if version > _DOWNGRADE_FLAG_UNTIL:
+            return int(self.upgrade_type)
+        return FEATURE_SAFE_DOWNGRADE if self.allow_downgrade else FEATURE_UPGRADE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,3 +258,21 @@ class UpdateFeaturesRequest(update_features.UpdateFeaturesRequest):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateFeaturesResponse(update_features_response.UpdateFeaturesResponse):
     results: tuple[update_features_response_v1.UpdatableFeatureResult, ...] = ()
+
+    @classmethod
+    def to(
+        cls, request: UpdateFeaturesRequest, version: int, code: ErrorCode, message: str | None
+    ) -> UpdateFeaturesResponse:
+        """Return the response to a request of a version: all of its features, or an error."""
+        has_results = version <= _FEATURE_RESULTS_UNTIL and code is ErrorCode.none
+        return cls(
+            throttle_time=duration(0),
+            error_code=code,
+            error_message=message,
+            results=tuple(
+                update_features_response_v1.UpdatableFeatureResult(
+                    feature=update.feature, error_code=ErrorCode.none, error_message=None
+                )
+                for update in (request.feature_updates if has_results else ())
+            ),
+        )

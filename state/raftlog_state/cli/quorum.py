@@ -1,4 +1,4 @@
-"""``raftlog quorum``: describe a quorum, add or remove a voter."""
+"""``raftlog quorum``: describe a quorum, add or remove a voter, raise kraft.version."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ ABOUT = """
 Describe a quorum from its leader's view: leader, voters and observers, log end offset and lag of
 each replica, the listeners of each node, and warnings of the leader about itself, such as that its
 log is not trimmed. Optionally add or remove one voter first. A node to be added must be running and
-formatted with --no-initial-voters; the leader can be removed, too.
+formatted with --no-initial-voters; the leader can be removed, too. The voters of a quorum of
+static_voters (kraft.version 0) can be changed after --kraft-version 1, which cannot be undone.
 """
 
 EXAMPLES = """
 raftlog quorum --bootstrap-server 127.0.0.1:9192
 raftlog quorum --bootstrap-server 127.0.0.1:9192 --add-voter 4@127.0.0.1:9492:DIRECTORY_ID
 raftlog quorum --bootstrap-server 127.0.0.1:9192 --remove-voter 1:DIRECTORY_ID
+raftlog quorum --bootstrap-server 127.0.0.1:9192 --kraft-version 1
 """
 
 
@@ -47,12 +49,23 @@ def add_quorum(commands: Commands) -> None:
         metavar="ID:DIRECTORY",
         help="remove this voter: node id and directory id, as this command prints them",
     )
+    change.add_argument(
+        "--kraft-version",
+        type=int,
+        choices=(0, 1),
+        help="raise kraft.version, as `kafka-features upgrade --feature kraft.version=1` does",
+    )
     command.add_argument("--json", action="store_true", help="print one JSON object, not a table")
 
 
 def run_quorum(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Change the voters if requested, then describe the quorum; return the exit code."""
-    from raftlog.client.remote.voters import add_voter, describe_quorum, remove_voter
+    from raftlog.client.remote.voters import (
+        add_voter,
+        describe_quorum,
+        remove_voter,
+        upgrade_kraft_version,
+    )
 
     added = None if arguments.add_voter is None else _parse_added_voter(arguments.add_voter)
     removed = (
@@ -63,6 +76,8 @@ def run_quorum(arguments: argparse.Namespace, output: Output, console: Console) 
             add_voter(leader, *added)
         if removed is not None:
             remove_voter(leader, removed)
+        if arguments.kraft_version is not None:
+            upgrade_kraft_version(leader, arguments.kraft_version)
         quorum_info = describe_quorum(leader)
     if arguments.json:
         output.line(json.dumps(_as_json(quorum_info)))

@@ -116,6 +116,8 @@ def unsupported_reason(level: int, node: str, low: int, high: int) -> str | None
 
 
 def _current_level(name: str, state: PendingState) -> int:
+    if name == KRAFT_VERSION:
+        return state.kraft_version
     row = state.current.find(FeatureRow, name)
     return 0 if row is None else row.level
 
@@ -125,8 +127,7 @@ def _update_feature(
 ) -> None:
     """Finalize a level; ``metadata_version``: that after all updates of the request."""
     name, level = update.feature, update.level
-    is_kraft_version = name == KRAFT_VERSION
-    current = state.kraft_version if is_kraft_version else _current_level(name, state)
+    current = _current_level(name, state)
     if update.upgrade_type not in tuple(UpgradeType)[1:]:
         reason = "The controller does not support the given upgrade type."
         raise _invalid_version(update, reason, "use an upgrade, or a safe or unsafe downgrade")
@@ -143,7 +144,7 @@ def _update_feature(
         raise _invalid_version(update, reason, "set allow_downgrade to downgrade")
     if level > current and update.upgrade_type != UpgradeType.UPGRADE:
         raise _invalid_version(update, "Can't downgrade to a newer version.", "use an upgrade")
-    if is_kraft_version:
+    if name == KRAFT_VERSION:
         if update.upgrade_type == UpgradeType.UPGRADE:
             state.upgrade_kraft_version(level)
             state.write(NoOpRecord())

@@ -118,6 +118,11 @@ class OffsetControl:
         return None if self._transaction is None else self._transaction.begin_offset
 
     @property
+    def kraft_version(self) -> int:
+        """The last kraft.version outside an open transaction."""
+        return self._quorum.kraft_version
+
+    @property
     def last_applied_offset(self) -> int:
         """Offset of the last record that the state has, or will have at the end marker."""
         if self.next_write_offset is not None:

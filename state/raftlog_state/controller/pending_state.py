@@ -49,8 +49,9 @@ class KRaftVersionAccessor(Protocol):
         """The latest version, which may be uncommitted."""
         ...
 
-    def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> int:
-        """Append the control records of a version; return the offset of the next record.
+    def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> int | None:
+        """Append the control records of a version; return the offset of the next record, None if
+        they are appended later, before all of the operation.
 
         Raises ``ApiException``.
         """
@@ -145,12 +146,13 @@ class PendingState:
         if self._quorum is None:
             raise ApiException(
                 "feature 'kraft.version'",
-                "it is in control records, which only the active controller of a quorum can write",
-                "use kafka-features upgrade --bootstrap-controller",
+                "it is in control records, which only the leader of a quorum can write",
+                "apply it to the running quorum, or use `raftlog quorum --kraft-version` or "
+                "kafka-features upgrade --bootstrap-controller",
                 INVALID_UPDATE_VERSION,
             )
         next_offset = self._quorum.upgrade_kraft_version(version, validate_only=self._is_validating)
-        if not self._is_validating:
+        if next_offset is not None and not self._is_validating:
             assert not self.records, "control records precede the others"
             self._first_offset = next_offset
 

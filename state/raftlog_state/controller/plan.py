@@ -29,7 +29,7 @@ from .change_requests import CHANGE_TYPES, ChangeRequest, SetFeature
 from .columns import KIND, parse_change
 from .controller_state import ControllerState
 from .dispatch import write_in_steps
-from .pending_state import PendingState, Random
+from .pending_state import KRaftVersionAccessor, PendingState, Random
 
 TRANSACTION_NAME: Final = "raftlog changes"
 
@@ -97,15 +97,21 @@ def plan_changes_of_state(
     rng: Random,
     transaction_name: str = TRANSACTION_NAME,
     is_named_commit: bool = False,
+    quorum: KRaftVersionAccessor | None = None,
 ) -> ControllerResult:
     """Return the records for ``changes`` on top of a state, which the caller must then revert.
 
-    ``base_offset``: the end offset of the state. The rest is as in ``plan_changes``.
+    ``base_offset``: the end offset of the state. ``quorum``: None if kraft.version cannot be
+    changed. The rest is as in ``plan_changes``.
     """
     rows = list(changes)
     has_markers = is_named_commit or _has_transactions(state.metadata_version, rows)
     pending = PendingState(
-        state, first_offset=base_offset + has_markers, leader_epoch=leader_epoch, rng=rng
+        state,
+        first_offset=base_offset + has_markers,
+        leader_epoch=leader_epoch,
+        rng=rng,
+        quorum=quorum,
     )
     write_changes(rows, pending)
     return ControllerResult(

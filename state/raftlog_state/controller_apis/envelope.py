@@ -56,6 +56,7 @@ _Envelope: TypeAlias = ControllerRequest[requests.EnvelopeRequest]
 _APIS: Final[Mapping[int, Api]] = {
     **CONTROLLER_APIS,
     ApiKey.DESCRIBE_CONFIGS: APIS[ApiKey.DESCRIBE_CONFIGS],
+    ApiKey.UPDATE_FEATURES: APIS[ApiKey.UPDATE_FEATURES],
 }
 """Those on the listener for clients are forwardable (Kafka: ``ApiKeys.forwardable``)."""
 

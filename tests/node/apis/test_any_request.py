@@ -38,6 +38,7 @@ SERVED: Final = (
     ApiKey.DESCRIBE_CLUSTER,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     ApiKey.DELETE_RECORDS,
+    ApiKey.UPDATE_FEATURES,
 )
 RIGHTS: Final = (
     Rights.NONE,

@@ -89,6 +89,20 @@ def test_if_a_row_is_refused_nothing_is_written(log: EmbeddedLog) -> None:
     assert names(log) == {"a"}
 
 
+@pytest.mark.parametrize("level", [0, 1])
+def test_an_embedded_log_has_no_voters_for_kraft_version(level: int, log: EmbeddedLog) -> None:
+    before = log.end_offset
+    change = {"change": "set_feature", "feature": "kraft.version", "level": level}
+    if not level:  # it has that version
+        assert [type(one.record) for one in apply_changes(log, [change]).records] == [NoOpRecord]
+        return
+    for validate_only in (True, False):
+        with pytest.raises(InvalidChangesError, match="leave it out") as caught:
+            apply_changes(log, [change, topic("a")], validate_only=validate_only)
+        assert [(one.row, one.kafka_code) for one in caught.value.refused] == [(0, 95)]
+    assert log.end_offset == before
+
+
 def test_rows_may_be_arrow_tables(log: EmbeddedLog) -> None:
     schema = pa.schema(
         [

@@ -216,6 +216,10 @@ FIELDS: dict[ApiKey, dict[str, Any]] = {
         "voter_id": 77,
         "voter_directory_id": uuid.UUID(int=77),
     },
+    ApiKey.UPDATE_FEATURES: {
+        "feature_updates": [{"feature": "kraft.version", "max_version_level": 1}],
+        "validate_only": True,
+    },
     ApiKey.DESCRIBE_ACLS: {"operation": 1, "permission_type": 1, "pattern_type_filter": 1},
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {},
 }
@@ -232,6 +236,7 @@ NEEDED: dict[ApiKey, tuple[ResourceType, str, Operation]] = {
     ApiKey.FETCH: (TOPIC, CLUSTER_METADATA_TOPIC, Operation.READ),
     ApiKey.DELETE_RECORDS: (TOPIC, CLUSTER_METADATA_TOPIC, Operation.DELETE),
     ApiKey.ADD_RAFT_VOTER: (CLUSTER, "kafka-cluster", Operation.ALTER),
+    ApiKey.UPDATE_FEATURES: (CLUSTER, "kafka-cluster", Operation.ALTER),
     ApiKey.FIND_COORDINATOR: (GROUP, "g", Operation.DESCRIBE),
     ApiKey.OFFSET_FETCH: (GROUP, "g", Operation.DESCRIBE),
     ApiKey.DESCRIBE_QUORUM: (CLUSTER, "kafka-cluster", Operation.DESCRIBE),

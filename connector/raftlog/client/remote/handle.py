@@ -46,6 +46,7 @@ from .nodes import parse_addresses
 from .producer_batches import IMPOSSIBLE_OFFSET, LogSettings
 from .security import SECURITY_OPTIONS, ClientSecurity, parse_security
 from .sender import Sender
+from .voters import upgrade_kraft_version
 
 if TYPE_CHECKING:
     from raftlog.log.reading.log_reader import LogReader
@@ -380,6 +381,13 @@ class ConnectedLog(LogHandle):
                 is_found = batch.base_offset == appended.base_offset
                 return batch.max_timestamp_ms if is_found else -1
             byte_count_max = max(2 * len(fetched.data), 1024)
+
+    def upgrade_kraft_version(self, version: int, *, validate_only: bool = False) -> None:
+        """Raise the kraft.version of the quorum. Returns when it is committed.
+
+        ``validate_only``: the leader only checks whether it could. Raises ``VoterChangeError``.
+        """
+        upgrade_kraft_version(self._quorum, version, validate_only=validate_only)
 
     # --- operations of nodes ----------------------------------------------------------------------
 

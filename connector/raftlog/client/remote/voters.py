@@ -1,4 +1,5 @@
-"""Voters of a quorum: description, addition and removal through its leader (KIP-853).
+"""Voters of a quorum: description, addition, removal, and the upgrade of kraft.version, through its
+leader (KIP-853).
 
 A quorum refuses a change while another one is in progress. A refusal or a timeout raises
 ``VoterChangeError`` with Kafka's error code and the node's message. After a timeout the change may
@@ -21,7 +22,8 @@ from kio.schema.remove_raft_voter.v0.response import RemoveRaftVoterResponse
 
 from raftlog.errors import VoterChangeError
 from raftlog.types import ReplicaKey
-from raftlog.wire import ApiKey
+from raftlog.wire import ApiKey, latest_schemas
+from raftlog.wire.api_versions import KRAFT_VERSION
 from raftlog.wire.log_identity import uuid_or_none, uuid_text
 
 from . import messages
@@ -32,6 +34,7 @@ _COMMIT_WAIT: Final = timedelta(seconds=5)
 _TIMED_OUT: Final = 7
 _UNSUPPORTED_VERSION: Final = 35
 _INVALID_REQUEST: Final = 42
+_INVALID_UPDATE_VERSION: Final = 95
 _INVALID_VOTER_KEY: Final = 125
 _DUPLICATE_VOTER: Final = 126
 _VOTER_NOT_FOUND: Final = 127
@@ -39,6 +42,7 @@ _REFUSALS: Final = (
     _TIMED_OUT,
     _UNSUPPORTED_VERSION,
     _INVALID_REQUEST,
+    _INVALID_UPDATE_VERSION,
     _INVALID_VOTER_KEY,
     _DUPLICATE_VOTER,
     _VOTER_NOT_FOUND,
@@ -150,6 +154,28 @@ def remove_voter(quorum: LeaderClient, key: ReplicaKey) -> None:
         voter_directory_id=uuid_or_none(key.directory_id),
     )
     _change(quorum, ApiKey.REMOVE_RAFT_VOTER, request, RemoveRaftVoterResponse)
+
+
+def upgrade_kraft_version(
+    quorum: LeaderClient, version: int, *, validate_only: bool = False
+) -> None:
+    """Raise the kraft.version: from 1 on the voters are in the log. Returns when it is committed.
+
+    Does nothing if the quorum has that version. ``validate_only``: the leader only checks whether
+    it could.
+
+    Raises ``VoterChangeError``: the version is lower, or a voter does not support it or has not
+    reported itself.
+    """
+    update = latest_schemas.FeatureUpdate(
+        feature=KRAFT_VERSION,
+        max_version_level=_any(version),
+        upgrade_type=_any(latest_schemas.FEATURE_UPGRADE),
+    )
+    request = latest_schemas.UpdateFeaturesRequest(
+        timeout=_any(_COMMIT_WAIT), feature_updates=(update,), validate_only=validate_only
+    )
+    _change(quorum, ApiKey.UPDATE_FEATURES, request, latest_schemas.UpdateFeaturesResponse)
 
 
 def _change(quorum: LeaderClient, api_key: ApiKey, request: Any, target: type[Any]) -> None:

@@ -52,6 +52,7 @@ from raftlog.wire.log_identity import duration
 from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs
 from .deletion import describe_deletion, handle_delete_records
+from .features import describe_update, handle_update_features
 from .fetch import start_fetch
 from .group_offsets import handle_offset_commit, handle_offset_fetch
 from .groups import handle_describe_groups, handle_find_coordinator, handle_list_groups
@@ -130,6 +131,12 @@ class ClientApis:
             request_class=DeleteRecordsRequest,
             handle=partial(handle_delete_records, self._cache),
             describe_change=describe_deletion,
+        )
+        handlers[ApiKey.UPDATE_FEATURES] = RequestHandler(
+            api=APIS[ApiKey.UPDATE_FEATURES],
+            request_class=latest_schemas.UpdateFeaturesRequest,
+            handle=partial(handle_update_features, self._cache),
+            describe_change=describe_update,
         )
         served = dict(APIS)
         for service in self._services:
