@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.controller_nodes import CONTROLLER, controller_nodes
+from tests.support.controller_nodes import CONTROLLER, controller_nodes, hosted
 from tests.support.controller_nodes import eventually as eventually_true
 from tests.support.kafka import dump_log, kafka_jars, run_java
 from tests.support.quorum_checks import leader_of
 from tests.support.quorum_processes import QuorumProcesses, eventually
 
 from raftlog_state.cli.main import main
+from raftlog_state.controller import CreateTopic, write_change
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -155,6 +158,74 @@ def test_a_tool_works_through_any_node(quorum: QuorumProcesses) -> None:
     printed = tool(quorum, ACLS, "--list", "--topic", "any")
     for node in quorum.nodes:
         assert f"(principal=User:n{node.node_id}, host=*, operation=READ" in printed
+
+
+CALLS = {
+    "describeMetadataQuorum": [1, 2, 3],
+    "createTopics": 2,
+    "createTopicsAgain": "TopicExistsException",
+    "createTopicsValidateOnly": 1,
+    "createPartitions": "done",
+    "incrementalAlterConfigs": "done",
+    "describeConfigs": "77",
+    "alterPartitionReassignments": "done",
+    "listPartitionReassignments": 0,
+    "electLeaders": ["ElectionNotNeededException"],
+    "createAcls": "done",
+    "describeAcls": 1,
+    "deleteAcls": 1,
+    "alterClientQuotas": "done",
+    "describeClientQuotas": 1024.0,
+    "alterUserScramCredentials": "done",
+    "describeUserScramCredentials": 8192,
+    "updateFeatures": "done",
+    "describeFeatures": False,
+    "unregisterBroker": "done",
+    "deleteTopics": "done",
+}
+"""Calls of ``ControllerAdmin.java``, and their results."""
+NOT_OF_CONTROLLERS = frozenset(
+    {
+        "createTopics",
+        "createTopicsAgain",
+        "createTopicsValidateOnly",
+        "createPartitions",
+        "electLeaders",
+        "alterClientQuotas",
+        "describeClientQuotas",
+        "alterUserScramCredentials",
+        "describeUserScramCredentials",
+        "deleteTopics",
+    }
+)
+"""Calls that Kafka's own client refuses with bootstrap.controllers (KIP-919)."""
+
+
+@pytest.mark.parametrize("bootstrap", ["bootstrap.controllers", "bootstrap.servers"])
+def test_kafkas_admin_client(bootstrap: str, tmp_path: Path) -> None:
+    """The Java client, which has more calls than the tools, against three nodes."""
+    program = str(Path(__file__).parent / "ControllerAdmin.java")
+
+    async def check() -> None:
+        async with controller_nodes(tmp_path, 3, extra="session_timeout_ms = 600000\n") as nodes:
+            await nodes.add_brokers(1, 2)
+            refused = NOT_OF_CONTROLLERS if bootstrap == "bootstrap.controllers" else frozenset()
+            if refused:
+                topic = CreateTopic(topic="orders", assignment=((1, 2), (2, 1)))
+                await hosted(await nodes.until_active()).write("test", partial(write_change, topic))
+            at = ",".join(node.config.listeners[0].address for node in nodes.nodes)
+            printed = await asyncio.to_thread(run_java, kafka_jars(), program, bootstrap, at)
+            found = json.loads(printed.splitlines()[-1])
+            _, node_ids = found.pop("describeCluster")
+            assert node_ids == [1, 2, 3]
+            unsupported = dict.fromkeys(refused, "UnsupportedEndpointTypeException")
+            differing = {
+                name: got for name, got in found.items() if got != (CALLS | unsupported)[name]
+            }
+            assert not differing
+            await nodes.until_equal()
+
+    asyncio.run(check())
 
 
 def test_the_cluster_id(quorum: QuorumProcesses) -> None:
