@@ -444,7 +444,7 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="publishing: deleted rows are counted",
         path=f"{PUBLISHING}/metrics.py",
-        old="                    self._count(change.before, -1)\n",
+        old="                _count(counted, change.before, -1)\n",
         new="",
         tests=(f"{UPDATES}::test_metrics_count_what_changes_as_the_image_does",),
     ),

@@ -175,7 +175,7 @@ class Kind:
 
     @property
     def names_cluster(self) -> bool:
-        return self.right in (Rights.VOTE, Rights.ADMIN)
+        return self.right in (Rights.VOTE, Rights.ADMIN) and self.key is not ApiKey.UPDATE_FEATURES
 
 
 def kinds() -> list[Kind]:
