@@ -402,8 +402,8 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="publishing: decisions by a part of the ACLs of a snapshot",
         path=f"{PUBLISHING}/access_publisher.py",
-        old="acls, index = image.map(Entity.ACL).values(), AclIndex()",
-        new="acls, self._index = image.map(Entity.ACL).values(), (index := AclIndex())",
+        old="index, quotas = AclIndex(), QuotaIndex()",
+        new="index, quotas = AclIndex(), QuotaIndex()\n                self._index = index",
         tests=(UPDATES,),
     ),
     Plant(

@@ -99,8 +99,8 @@ QUOTA_PLANTS: Final = (
     Plant(
         bug="a removed quota of the log still applies",
         path="state/raftlog_state/publishing/access_publisher.py",
-        old="                        del self._quotas[change.before.entity, change.before.quota]\n",
-        new="",
+        old="self._quotas.remove(change.before)",
+        new="pass",
         tests=(LOG,),
     ),
 )
