@@ -17,10 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.client import write_new_file
+from raftlog.client import parse_checkpoint_name, parse_offset_name, write_new_file
 from raftlog.errors import OptionError
 from raftlog.limits import BATCH_BYTES_MAX
-from raftlog.log.format.directory import checkpoint_name, parse_checkpoint_name, parse_offset_name
 from raftlog.records.control import (
     ControlRecord,
     LeaderChange,
@@ -115,7 +114,7 @@ def _frame(
     if base_offset is None:
         reason = (
             f"its name must be the offset of the first record, such as {0:020}.log, or the id of a "
-            f"snapshot, such as {checkpoint_name(_EXAMPLE)}: Kafka's tools read them from it"
+            f"snapshot, such as {_EXAMPLE}.checkpoint: Kafka's tools read them from it"
         )
         raise OptionError(option="path", reason=reason)
     if leader_id is None:

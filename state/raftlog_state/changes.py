@@ -140,8 +140,7 @@ def apply_changes(
         VoterChangeError: kraft.version was validated, and then not raised.
         AppendUnknownError: as in ``append``; with ``commit`` the call can be repeated safely.
         Also the errors of reading a log and of ``append``. After any other error nothing was
-        written but a kraft.version, or a part of a transaction, which is aborted or open and has no
-        effect.
+        written but kraft.version, or a part of a transaction that has no effect.
     """
     _check_arguments(log, attempts)
     rows = _rows(changes)
@@ -222,7 +221,7 @@ class _Quorum:
             self.wanted_version = version
 
     def upgrade(self) -> None:
-        """Raise the version to the wanted one. Raises ``VoterChangeError``."""
+        """Raise the version to ``wanted_version``. Raises ``VoterChangeError``."""
         assert isinstance(self._log, ConnectedLog), "it was validated"
         self._log.upgrade_kraft_version(self.wanted_version)
         self.kraft_version = self.wanted_version

@@ -1,4 +1,4 @@
-"""Files of metadata records in batches: what a reader finds in them, and when there is none."""
+"""Files of metadata records in batches: what a reader finds in them, and errors without a file."""
 
 from __future__ import annotations
 

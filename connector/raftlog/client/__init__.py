@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from raftlog.log.format.directory import MetaProperties as MetaProperties
     from raftlog.log.format.directory import QuorumState as QuorumState
+    from raftlog.log.format.directory import parse_checkpoint_name as parse_checkpoint_name
+    from raftlog.log.format.directory import parse_offset_name as parse_offset_name
     from raftlog.log.format.epoch_cache import EpochCache as EpochCache
     from raftlog.log.format.epoch_cache import EpochEntry as EpochEntry
     from raftlog.log.reading.aborted_transactions import AbortedTransactions as AbortedTransactions
@@ -36,7 +38,12 @@ if TYPE_CHECKING:
 
 _HOMES: Final = {
     "raftlog.client.location": ("open_path", "write_new_file"),
-    "raftlog.log.format.directory": ("MetaProperties", "QuorumState"),
+    "raftlog.log.format.directory": (
+        "MetaProperties",
+        "QuorumState",
+        "parse_checkpoint_name",
+        "parse_offset_name",
+    ),
     "raftlog.log.format.epoch_cache": ("EpochCache", "EpochEntry"),
     "raftlog.log.reading.aborted_transactions": ("AbortedTransactions",),
     "raftlog.log.reading.files": ("LogTail",),

@@ -4,7 +4,7 @@ A token is in the log without its HMAC, which is its password: that is computed 
 with the secret key that the nodes of a cluster share. The key and HMACs are in no message and in no
 ``repr``. Times are milliseconds since 1970 UTC, and arguments. A change row has all columns of a
 token, and needs no key; other than a request it may name any requester and any times that requests
-can result in: the clock of the controller that expires a token may be behind that of its creator.
+can result in: the clock of the controller that expires a token may lag that of its creator.
 
 Source: Kafka 4.3 ``DelegationTokenControlManager``, ``DelegationTokenCache``; KIP-900.
 """

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.clock import StoppedClock
+from tests.support.controllers import Listener
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import MetadataLog
 from tests.support.small_logs import TIME_MS, LogWriter, copy_log
@@ -29,6 +30,7 @@ from raftlog.errors import (
 from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
 from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.publishing import Manifest, MetadataUpdate, PublishingLoader
 from raftlog_state.records import DecodedRecord, Redactor, TopicRecord, decode, encode
 from raftlog_state.tables import log_follower
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
@@ -122,6 +124,45 @@ def test_batches_of_any_size_give_the_same_tables(data: Path, whole: list[tuple[
     writer = Writer(MemoryStore(tables))
     assert writer.unmerged_row_count() == 0, "a run that ends merges"
     assert follow(tables, data / SOURCE) == [f"following {data / SOURCE} from offset {END}"]
+
+
+def test_the_table_of_changes_has_what_a_publisher_gets(data: Path) -> None:
+    """Record by record, in the same order; other tables have what it does not get (see
+    ``raftlog_state.publishing``)."""
+    updates: list[MetadataUpdate] = []
+
+    class Recorder:
+        name = "recorder"
+
+        def on_metadata_update(
+            self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
+        ) -> None:
+            updates.append(update)
+
+        def on_controller_change(self, leader: object) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    loader, log = PublishingLoader(Listener(), [Recorder()]), open_path(str(data / SOURCE))
+    batches = list(log.batches(0, END))
+    for start in range(0, len(batches), 100):
+        for _ in loader.handle_commit(batches[start : start + 100]) or ():
+            pass
+    published = [
+        (record.offset, record.visible_offset, change.entity, change.op)
+        for update in updates
+        for record in update.changes
+        for change in record.changes
+    ]
+    tables = MemoryTables()
+    follow(tables, data / SOURCE)
+    rows = [row for row in tables.contents[CHANGES_TABLE.name].to_pylist() if row["op"] != "p"]
+    rows.sort(key=lambda row: (row["offset"], row["seq"]))
+    stored = [(row["offset"], row["visible_offset"], row["entity"], row["op"]) for row in rows]
+    assert [(*position, str(entity), str(op)) for *position, entity, op in published] == stored
+    assert 1 < len(updates) < len(stored)
 
 
 @pytest.mark.slow

@@ -126,18 +126,7 @@ class ClientApis:
             )
             for key, (kind, handler) in own.items()
         }
-        handlers[ApiKey.DELETE_RECORDS] = RequestHandler(
-            api=APIS[ApiKey.DELETE_RECORDS],
-            request_class=DeleteRecordsRequest,
-            handle=partial(handle_delete_records, self._cache),
-            describe_change=describe_deletion,
-        )
-        handlers[ApiKey.UPDATE_FEATURES] = RequestHandler(
-            api=APIS[ApiKey.UPDATE_FEATURES],
-            request_class=latest_schemas.UpdateFeaturesRequest,
-            handle=partial(handle_update_features, self._cache),
-            describe_change=describe_update,
-        )
+        handlers |= _changing_handlers(self._cache)
         served = dict(APIS)
         for service in self._services:
             if service.owns_log:
@@ -243,6 +232,24 @@ class ClientApis:
     def close(self) -> None:
         """Stop the executor. There must be no further requests."""
         self._executor.shutdown(cancel_futures=True)
+
+
+def _changing_handlers(cache: MetadataCache) -> dict[int, RequestHandler]:
+    """Return the handlers of requests that change something, which the audit log has."""
+    return {
+        ApiKey.DELETE_RECORDS: RequestHandler(
+            api=APIS[ApiKey.DELETE_RECORDS],
+            request_class=DeleteRecordsRequest,
+            handle=partial(handle_delete_records, cache),
+            describe_change=describe_deletion,
+        ),
+        ApiKey.UPDATE_FEATURES: RequestHandler(
+            api=APIS[ApiKey.UPDATE_FEATURES],
+            request_class=latest_schemas.UpdateFeaturesRequest,
+            handle=partial(handle_update_features, cache),
+            describe_change=describe_update,
+        ),
+    }
 
 
 def _elements_max(handler: RequestHandler, principal: Principal) -> int:
