@@ -553,10 +553,13 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="each compaction rewrites the earlier ones",
-        path=DELTA_RS,
-        old="if target_bytes == COMPACT_BYTES and not self._has_many_files(table):",
-        new="if False:",
-        tests=(f"{REWRITES}::test_a_compaction_rewrites_larger_files_only_if_there_are_many",),
+        path="state/raftlog_state/tables/stores/compaction.py",
+        old=" if small[at] <= sums[at])",
+        new=")",
+        tests=(
+            "tests/state/table_stores/test_table_compaction.py"
+            "::test_bytes_are_rewritten_once_for_each_doubling_of_their_file[1-30000-delta-rs]",
+        ),
     ),
     Plant(
         bug="an append to an altered table repeats that of another process",

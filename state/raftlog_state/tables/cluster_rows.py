@@ -61,8 +61,8 @@ from .stored_rows import (
     read_states,
     stored_rows,
 )
+from .stores.compaction import COMPACT_BYTES
 from .stores.protocol import (
-    COMPACT_BYTES,
     Condition,
     Rows,
     TableStore,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +20,7 @@ from tests.state.table_stores.test_delta_durability import append, losing_power,
 
 from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE, StoredTable
-from raftlog_state.tables.stores import delta_rs
+from raftlog_state.tables.stores import compaction, delta_rs
 from raftlog_state.tables.stores.delta_rs import TRIES, DeltaRsStore
 from raftlog_state.tables.stores.protocol import Transaction, Where
 from raftlog_state.tables.stores.staged_rewrites import (
@@ -347,32 +349,36 @@ def test_an_append_after_a_delete_of_delta_rs_is_not_durable_without_it(
         assert found == [[1, 2, 3]]
 
 
-def test_a_compaction_rewrites_larger_files_only_if_there_are_many(
+@pytest.mark.slow
+def test_compactions_rewrite_a_row_once_for_each_doubling_of_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cost would be that of all earlier changes, up to the size of a compacted file."""
-    monkeypatch.setattr(delta_rs, "COMPACT_FILES_MAX", 4)
-    monkeypatch.setattr(delta_rs, "COMPACT_SMALL_BYTES", 250_000)
-    store = DeltaRsStore(str(tmp_path))
-
-    def append_rows(start: int, end: int) -> None:
-        transaction = Transaction(app_id="writer", version=end)
-        store.append(CHANGES_TABLE, changes(start, end - 1), transaction)
-
-    larger: set[str] = set()
-    for start in (0, 10_000, 20_000):
-        append_rows(start, start + 9_998)
-        for at in (9_998, 9_999):
-            append_rows(start + at, start + at + 1)
-        before = sizes(tmp_path)
-        larger = {path for path, size in before.items() if size > 250_000}
+    """As in ``test_table_compaction``, where delta-rs is a model."""
+    full_bytes = 100_000
+    monkeypatch.setattr(compaction, "FULL_BYTES", full_bytes)
+    monkeypatch.setattr(delta_rs, "COMPACT_BYTES", 2 * full_bytes)
+    chance, store, offset = random.Random(1), DeltaRsStore(str(tmp_path)), 0
+    appended_bytes = rewritten_bytes = 0
+    first_bytes = []
+    for _ in range(12):
+        before = sizes(tmp_path) if offset else {}
+        for _ in range(chance.randint(2, 4)):
+            end = offset + chance.choice((1, 50, 400))
+            transaction = Transaction(app_id="writer", version=end)
+            store.append(CHANGES_TABLE, changes(offset, end - 1), transaction)
+            offset = end
+        appended = sizes(tmp_path)
+        first_bytes += [size for path, size in appended.items() if path not in before]
+        appended_bytes += sum(appended.values()) - sum(before.values())
         store.compact(CHANGES_TABLE)
-        if start < 20_000:
-            assert larger <= sizes(tmp_path).keys()
-            assert len(sizes(tmp_path)) < len(before)
-    assert len(larger) == 3
-    assert len(sizes(tmp_path)) == 1
-    assert offsets(tmp_path) == [*range(30_000)]
+        after = sizes(tmp_path)
+        kept = appended.keys() & after.keys()
+        assert {path for path, size in appended.items() if size >= 2 * full_bytes} <= kept
+        rewritten_bytes += sum(size for path, size in appended.items() if path not in kept)
+        small = sorted(size for size in after.values() if size < full_bytes)
+        assert len(small) <= 2 + math.log2(full_bytes / min(first_bytes))
+    assert rewritten_bytes <= appended_bytes * (1 + math.log2(full_bytes / min(first_bytes)))
+    assert offsets(tmp_path) == [*range(offset)]
 
 
 @pytest.mark.parametrize("is_altered", [False, True])

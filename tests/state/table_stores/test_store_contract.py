@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import operator
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -641,6 +642,8 @@ def test_a_version_keeps_its_rows(filled_store_at: StoreAt) -> None:
 
 def test_maintenance_keeps_rows_and_transactions(filled_store_at: StoreAt) -> None:
     store, reader = filled_store_at(), filled_store_at()
+    for at in (1, 2):
+        store.append(CHANGES_TABLE, changes(LAST + at, LAST + at), transaction(2 + at))
     before, read = contents(store), reader.read(CHANGES_TABLE)
     files = filled_store_at.file_count(CHANGES_TABLE)
 
@@ -654,14 +657,39 @@ def test_maintenance_keeps_rows_and_transactions(filled_store_at: StoreAt) -> No
     assert contents(store) == contents(reader) == before
     assert rows_of(CHANGES_TABLE, read) == before, "the rows of an earlier read"
 
-    more = changes(LAST + 1, LAST + 1)
+    more = changes(LAST + 3, LAST + 3)
     for writer in (store, reader):
         with pytest.raises(ConcurrentWriterError):
-            writer.append(CHANGES_TABLE, more, transaction(2))
-    store.append(CHANGES_TABLE, more, transaction(3))
+            writer.append(CHANGES_TABLE, more, transaction(4))
+    store.append(CHANGES_TABLE, more, transaction(5))
     with pytest.raises(ConcurrentWriterError):
-        reader.append(CHANGES_TABLE, more, transaction(3))
+        reader.append(CHANGES_TABLE, more, transaction(5))
     assert contents(filled_store_at()) == [*before, *rows_of(CHANGES_TABLE, more)]
+
+
+def test_a_compaction_leaves_a_file_that_is_larger_than_those_after_it(store_at: StoreAt) -> None:
+    """It is rewritten when they are together as large: its cost is not that of all rows."""
+    store, chance = store_at(), random.Random(1)
+    in_one_file = isinstance(store, MemoryStore)
+    at = CHANGES_TABLE.schema.get_field_index("key")
+
+    def append(offset: int, key_bytes: int) -> None:
+        rows = changes(offset, offset)
+        keys = pa.array([chance.randbytes(key_bytes).hex() for _ in range(rows.num_rows)])
+        store.append(CHANGES_TABLE, rows.set_column(at, "key", keys), transaction(offset + 1))
+
+    append(0, 500_000)
+    for offsets in (range(1, 4), range(4, 7), range(7, 10)):
+        for offset in offsets:
+            append(offset, 10)
+        store.compact(CHANGES_TABLE)
+        file_count = store_at.file_count(CHANGES_TABLE)
+        assert file_count == 1 if in_one_file else file_count in (2, 3)
+    append(10, 500_000)
+    store.compact(CHANGES_TABLE)
+    assert store_at.file_count(CHANGES_TABLE) == 1
+    rows = store.read(CHANGES_TABLE, (("op", "=", "c"),), ("offset",))
+    assert sorted(rows["offset"].to_pylist()) == [*range(11)]
 
 
 @pytest.mark.parametrize("is_altered", [False, True])

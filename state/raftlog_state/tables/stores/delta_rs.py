@@ -24,7 +24,6 @@ import re
 import shutil
 import uuid
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import CHECK_PREFIX, CLUSTER_ID, STATE_TABLE, StoredTable
 from raftlog_state.tables.staging import sync
 
+from .compaction import COMPACT_BYTES, rewritten_bytes
 from .delta_appends import (
     append_actions,
     commit,
@@ -53,8 +53,6 @@ from .delta_appends import (
     sync_tree,
 )
 from .protocol import (
-    COMPACT_BYTES,
-    COMPACT_SMALL_BYTES,
     AnyOf,
     Condition,
     Rows,
@@ -105,8 +103,6 @@ CHECKPOINT_COMMITS: Final = 100
 READ_SETTINGS: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96 by default. Read in nanoseconds, those before 1677 or after 2262 wrap
 around."""
-COMPACT_FILES_MAX: Final = 8
-"""Files of a partition between ``COMPACT_SMALL_BYTES`` and ``COMPACT_BYTES``; more become one."""
 TRIES: Final = 5
 """Tries of a delete, and of an append to a table that another engine has altered."""
 
@@ -384,19 +380,19 @@ class DeltaRsStore:
     def compact(self, table: StoredTable) -> None:
         """Rewrite small files of an existing table as larger ones; its rows stay the same."""
         with self._errors(table):
-            for target_bytes in (COMPACT_SMALL_BYTES, COMPACT_BYTES):
-                if target_bytes == COMPACT_BYTES and not self._has_many_files(table):
-                    continue
+            small_bytes = rewritten_bytes(self._file_sizes(table).values())
+            if small_bytes is not None:
                 with self._copied(table, rewrite_conflicts) as copy:
-                    copy.optimize.compact(target_size=target_bytes)
+                    copy.optimize.compact(target_size=min(small_bytes + 1, COMPACT_BYTES))
             self._open(table).cleanup_metadata()
 
-    def _has_many_files(self, table: StoredTable) -> bool:
-        """Return whether a partition has many files that are smaller than ``COMPACT_BYTES``."""
+    def _file_sizes(self, table: StoredTable) -> dict[str, list[int]]:
+        """Return the sizes of the files of each partition."""
         files = pa.table(self._open(table).get_add_actions().select(["path", "size_bytes"]))
-        small = files.filter(pc.less(files["size_bytes"], COMPACT_BYTES))["path"].to_pylist()
-        partitions = Counter(map(os.path.dirname, small))
-        return max(partitions.values(), default=0) > COMPACT_FILES_MAX
+        found: dict[str, list[int]] = {}
+        for path, size in zip(*(column.to_pylist() for column in files.columns), strict=True):
+            found.setdefault(os.path.dirname(path), []).append(size)
+        return found
 
     def checkpoint(self, table: StoredTable) -> None:
         """Write a checkpoint of an existing table if the newest is as old as its interval."""

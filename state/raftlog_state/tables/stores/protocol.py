@@ -242,12 +242,6 @@ def _any_sql(parts: list[str]) -> str:
     return f"({_any_sql(parts[:half])} OR {_any_sql(parts[half:])})"
 
 
-COMPACT_BYTES: Final = 64 << 20
-"""Compacted files are at least half as large, if there are enough rows."""
-COMPACT_SMALL_BYTES: Final = 8 << 20
-"""Files from this size on are not rewritten by each compaction, whose cost is bounded by that."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
     """Files of a table's newest version, and the sum of their sizes."""
@@ -346,7 +340,10 @@ class TableStore(Protocol):
         ...
 
     def compact(self, table: StoredTable) -> None:
-        """Rewrite small files of an existing table as larger ones; its rows stay the same."""
+        """Rewrite small files of an existing table as larger ones; its rows stay the same.
+
+        Which ones: see ``compaction``.
+        """
         ...
 
     def checkpoint(self, table: StoredTable) -> None:

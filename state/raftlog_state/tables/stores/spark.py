@@ -23,6 +23,7 @@ from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -33,9 +34,8 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image.column_types import BIGINT, STRING
 from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
 
+from .compaction import COMPACT_BYTES, FULL_BYTES, rewritten_bytes
 from .protocol import (
-    COMPACT_BYTES,
-    COMPACT_SMALL_BYTES,
     AnyOf,
     Condition,
     Rows,
@@ -65,13 +65,16 @@ SESSION_SETTINGS: Final = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.databricks.delta.optimize.minFileSize": str(COMPACT_SMALL_BYTES),
     "spark.databricks.delta.optimize.maxFileSize": str(COMPACT_BYTES),
 }
 """Settings of a session for tables. Their lists of files are short: into how many partitions Delta
 puts such a list (its default is 50), and VACUUM the files it finds (10,000). Each is a task. Times
-are 64 bits, as other engines write them: INT96 has no years that delta-rs can read exactly. Without
-a smallest size, OPTIMIZE rewrites all files below 1 GB, each time."""
+are 64 bits, as other engines write them: INT96 has no years that delta-rs can read exactly."""
+
+UNLISTED_BYTES: Final = 8 << 20
+"""Size below which OPTIMIZE rewrites files whose sizes are not known."""
+_SMALL_FILE: Final = "spark.databricks.delta.optimize.minFileSize"
+"""Size below which OPTIMIZE rewrites files: its default is 1 GB, for all of them each time."""
 
 COMMITS_MEANWHILE_MAX: Final = 100
 """Commits of other writers among which an append is looked up. If there are more, the append is
@@ -348,7 +351,44 @@ class SparkStore:
     def compact(self, table: StoredTable) -> None:
         """Rewrite small files of an existing table as larger ones."""
         with self.errors(table.name):
-            self._spark.sql(f"OPTIMIZE {self.reference(table.name)}")
+            small_bytes = self._small_bytes(table)
+            if small_bytes is not None:
+                with self._setting(_SMALL_FILE, str(min(small_bytes, FULL_BYTES))):
+                    self._spark.sql(f"OPTIMIZE {self.reference(table.name)}")
+
+    def _small_bytes(self, table: StoredTable) -> int | None:
+        """Return the size below which files are rewritten; None: no file.
+
+        Files are listed by their paths, without their content. A catalog may not allow that.
+        """
+        partitions: dict[str, list[int]] = {}
+        paths = [unquote(path) for path in self.frame(table).inputFiles()]
+        if not paths:
+            return None
+        try:
+            files = self._spark.read.format("binaryFile").load(paths).select("path", "length")
+            for path, size in files.collect():
+                partitions.setdefault(os.path.dirname(path), []).append(size)
+        except (PySparkException, Py4JJavaError):
+            return UNLISTED_BYTES
+        return rewritten_bytes(partitions.values())
+
+    @contextmanager
+    def _setting(self, name: str, value: str) -> Iterator[None]:
+        """Set a setting of the session for the block, if Spark allows it."""
+        before = self._spark.conf.get(name, None)
+        try:
+            self._spark.conf.set(name, value)
+        except PySparkException:
+            yield
+            return
+        try:
+            yield
+        finally:
+            if before is None:
+                self._spark.conf.unset(name)
+            else:
+                self._spark.conf.set(name, before)
 
     def checkpoint(self, table: StoredTable) -> None:
         """Do nothing: Spark writes checkpoints with its commits."""
