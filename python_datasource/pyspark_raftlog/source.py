@@ -43,6 +43,11 @@ class RaftlogDataSource(DataSource):
     replicas of an ordinary partition up to the offset that all of them have. Files are neither
     locked nor changed, so the node can be running. The path must be readable on every executor.
 
+    A partition of a tiered topic is also read from remote storage, where Kafka's
+    ``LocalTieredStorage`` has copied its segments (``tiered-0-LWgrMmVrT0a__7a4SasuPA``), up to the
+    last one that is complete, and a log from the segments of its backups (``raftlog backup``),
+    which have the same names.
+
     ``bootstrap.servers`` replaces the path, as ``host:port,host:port``: the nodes of a raftlog
     quorum, to read or to write, or the controllers of a running Kafka cluster, to read its
     metadata. The committed end is known there, so that nothing is held back. Executors fetch their

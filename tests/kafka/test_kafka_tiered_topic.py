@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.cli import rows
+from pyspark.sql import SparkSession
+from tests.support.cli import rows, run
 from tests.support.internal_records import remote_as_dumped, remote_printed_by
 from tests.support.kafka import HOME, KafkaNode, run_java, running_node, tiered_storage_jar
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
@@ -28,7 +29,21 @@ def check_remote_segments(node: KafkaNode, copied: int, local: int) -> None:
         assert row["only_remote"] == (row["end_offset"] < local)
 
 
-def test_remote_segments_are_printed_as_by_dump_log(tmp_path: Path) -> None:
+def check_remote_files(spark: SparkSession, remote: Path, copied: int) -> None:
+    """Read the segments where the broker has copied them to, by the command line and by Spark."""
+    (directory,) = remote.glob("*/tiered-0-*")
+    printed = rows("cat", directory)
+    assert copied < len(printed) < 40  # the active segment is not copied
+    assert [row["offset"] for row in printed] == list(range(len(printed)))
+    assert run("check", directory)[0] == 0
+    frame = spark.read.format("raftlog").option("maxRecordsPerPartition", "7").load(str(directory))
+    read = frame.select("offset", "value", "topic", "partition").orderBy("offset").collect()
+    assert [tuple(row) for row in read] == [
+        (offset, bytes(100_000), "tiered", 0) for offset in range(len(printed))
+    ]
+
+
+def test_remote_segments_are_printed_as_by_dump_log(tmp_path: Path, spark: SparkSession) -> None:
     settings = (
         "remote.log.storage.system.enable=true",
         f"remote.log.storage.manager.class.name={STORAGE}",
@@ -44,6 +59,7 @@ def test_remote_segments_are_printed_as_by_dump_log(tmp_path: Path) -> None:
         program = str(HOME / "tests" / "kafka" / "Tiered.java")
         copied, local = map(int, run_java(node.jars, program, node.bootstrap).split()[-2:])
         check_remote_segments(node, copied, local)
+        check_remote_files(spark, tmp_path / "remote", copied)
         types = []
         for path in sorted(node.log_dir.glob("__remote_log_metadata-*")):
             printed = rows("cat", path)

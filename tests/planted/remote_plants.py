@@ -10,7 +10,24 @@ REMOTE: Final = "connector/raftlog/log/remote"
 BACKUP: Final = "tests/log/remote/test_backup.py"
 HOSTILE: Final = "tests/log/remote/test_hostile_manifests.py"
 
+READING: Final = "connector/raftlog/log/reading"
+SEGMENTS: Final = "tests/log/test_remote_segments.py"
+
 REMOTE_PLANTS: Final = (
+    Plant(
+        bug="one of two copies of a remote segment is read",
+        path=f"{READING}/remote_segments.py",
+        old="            if other != name:\n",
+        new="            if not other:\n",
+        tests=(f"{SEGMENTS}::test_two_copies_of_one_segment_are_refused_by_name",),
+    ),
+    Plant(
+        bug="the topic of remote segments is unknown",
+        path=f"{READING}/opening.py",
+        old="identify(files, str(partition or UNNAMED_PARTITION), kind)",
+        new="identify(files, str(UNNAMED_PARTITION), kind)",
+        tests=(f"{SEGMENTS}::test_remote_segments_are_the_log_up_to_the_active_segment",),
+    ),
     Plant(
         bug="a backup is visible before its inventory is there",
         path=f"{REMOTE}/backup.py",

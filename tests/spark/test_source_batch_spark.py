@@ -101,6 +101,19 @@ def test_an_ordinary_partition_shows_committed_records(spark: SparkSession, data
     assert 0 < committed.count() < everything.where("controlType IS NULL").count()
 
 
+def test_segments_in_remote_storage_are_a_log(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    path = data / "kraft-logs/three-nodes-4.3.1/node-1/orders-0-0"
+    remote = tmp_path / "orders-0-0-LWgrMmVrT0a__7a4SasuPA"
+    remote.mkdir()
+    for file in path.iterdir():
+        if file.suffix in (".log", ".index", ".timeindex"):
+            shutil.copy(file, remote / f"{file.stem}-oAtiIQ95REujbuzNd_lkLQ{file.suffix}")
+    whole, copied = load(spark, path), load(spark, remote, maxRecordsPerPartition="10")
+    assert copied.orderBy("offset").collect() == whole.orderBy("offset").collect()
+
+
 def test_a_schema_selects_columns(spark: SparkSession, data: Path) -> None:
     everything = load(spark, data / METADATA)
     some = (

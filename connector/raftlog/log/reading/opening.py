@@ -57,6 +57,7 @@ from .chunks import find_valid_batch
 from .directory_log import DirectoryLog
 from .files import LogFiles
 from .reads import LogKind, SourceKind
+from .remote_segments import RemoteSegments, has_remote_segments, parse_remote_directory
 
 # --- Detection of files that are not segments at all: text, an archive, another program's log -----
 # Damage rarely affects two fields, so one impossible field means a damaged segment. A file is
@@ -406,6 +407,8 @@ def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> Direct
         if listing.segments or listing.snapshots:
             return _directory_log(storage, path, directory, kind)
         raise NotALogError(path=directory, reason="it contains neither a segment nor a checkpoint")
+    if has_remote_segments(names):
+        return _remote_log(storage, path, kind)
     nodes = [name for name in names[:_NAMES_READ] if _is_log_directory(storage, path, name)]
     if nodes:
         shown = ", ".join(nodes[:_NAMES_SHOWN])
@@ -437,6 +440,14 @@ def _directory_log(
 ) -> DirectoryLog:
     files = LogFiles.of_directory(storage, directory)
     identified = identify(files, storage.split(directory)[1], kind)
+    return DirectoryLog(files, path, *identified, source=SourceKind.DIRECTORY)
+
+
+def _remote_log(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
+    """Return the log of segments that a broker, or a backup, has copied."""
+    files = LogFiles.of_directory(RemoteSegments(storage, path), path)
+    partition = parse_remote_directory(storage.split(path)[1])
+    identified = identify(files, str(partition or UNNAMED_PARTITION), kind)
     return DirectoryLog(files, path, *identified, source=SourceKind.DIRECTORY)
 
 
