@@ -10,6 +10,7 @@ RUST: Final = "connector/native/src"
 SCAN: Final = "tests/records/test_native_scan.py"
 MUTATED: Final = f"{SCAN}::test_mutated_logs_are_scanned_alike"
 EVERY_KIND: Final = f"{SCAN}::test_batches_of_every_kind_are_scanned_alike"
+LATE: Final = f"{SCAN}::test_what_is_different_from_the_other_records_of_a_batch_is_scanned_alike"
 EVERY_LOG: Final = f"{SCAN}::test_every_real_log_is_scanned_alike"
 
 JSON: Final = "tests/state/records/test_native_json.py"
@@ -58,6 +59,27 @@ NATIVE_PLANTS: Final = (
         old="if !(last_delta < record.offset_delta",
         new="if !(last_delta <= record.offset_delta",
         tests=(f"{SCAN}::test_equal_offset_deltas_are_damage_in_both",),
+    ),
+    Plant(
+        bug="the core accepts equal offset deltas of records without keys",
+        path=f"{RUST}/scan.rs",
+        old="if offset_delta <= last_delta {",
+        new="if offset_delta < last_delta {",
+        tests=(LATE,),
+    ),
+    Plant(
+        bug="the core keeps the rows of a batch that it reads again",
+        path=f"{RUST}/scan.rs",
+        old="            self.values.truncate(before);\n",
+        new="",
+        tests=(LATE,),
+    ),
+    Plant(
+        bug="the core returns all records of a batch in which a range ends",
+        path=f"{RUST}/scan.rs",
+        old="end.is_none_or(|end| header.last_offset() < end)",
+        new="end.is_none_or(|end| header.base_offset < end)",
+        tests=(LATE,),
     ),
     Plant(
         bug="the core returns the records of a damaged batch",

@@ -174,6 +174,50 @@ def test_equal_offset_deltas_are_damage_in_both(deltas: tuple[int, int]) -> None
     assert_same(valid + resealed(valid[:BATCH_HEADER_BYTES] + records) + valid)
 
 
+PLAIN = "00 00 {delta} 01 02 61 00"
+"""Attributes, times; the delta; a null key, the value ``a``, no headers."""
+LATE: dict[str, tuple[tuple[int, ...], str, str]] = {
+    "none": ((0, 1, 2, 3, 4), PLAIN, ""),
+    "an equal delta": ((0, 1, 2, 2, 4), PLAIN, ""),
+    "a lower delta": ((0, 1, 3, 2, 4), PLAIN, ""),
+    "a delta beyond the last": ((0, 1, 2, 3, 5), PLAIN, ""),
+    "a key": ((0, 1, 2, 3, 4), "00 00 {delta} 02 6b 02 61 00", ""),
+    "a null key with padding": ((0, 1, 2, 3, 4), "00 00 {delta} 81 00 02 61 00", ""),
+    "a null value": ((0, 1, 2, 3, 4), "00 00 {delta} 01 01 00", ""),
+    "a header": ((0, 1, 2, 3, 4), "00 00 {delta} 01 02 61 02 02 68 01", ""),
+    "a byte after a record": ((0, 1, 2, 3, 4), "00 00 {delta} 01 02 61 00 00", ""),
+    "a value beyond the record": ((0, 1, 2, 3, 4), "00 00 {delta} 01 04 61 00", ""),
+    "a byte after all records": ((0, 1, 2, 3, 4), PLAIN, "00"),
+}
+
+
+@needs_core
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
+@pytest.mark.parametrize("at", [2, 4])
+def test_what_is_different_from_the_other_records_of_a_batch_is_scanned_alike(
+    late: tuple[tuple[int, ...], str, str], at: int
+) -> None:
+    """Also where a range begins or ends in the batch. Those before it and after it are plain."""
+    deltas, other, after = late
+    records = (NewRecord(None, b"a"),) * len(deltas)
+    plain = [
+        encode_batch(
+            NewRecordBatch(records=records, base_timestamp_ms=5), base_offset=offset, leader_epoch=1
+        )
+        for offset in (3, 8, 13)
+    ]
+    payload = b""
+    for ordinal, delta in enumerate(deltas):
+        text = (other if ordinal == at else PLAIN).format(delta=f"{2 * delta:02x}")
+        body = bytes.fromhex(text)
+        payload += bytes([2 * len(body)]) + body
+    payload += bytes.fromhex(after)
+    different = resealed(plain[1][:BATCH_HEADER_BYTES] + payload)
+    for data in (plain[0] + different + plain[2], different + plain[2]):
+        for start, end in ((None, None), (9, None), (None, 11), (None, 15), (10, 11)):
+            assert_same(data, start, end)
+
+
 @needs_core
 def test_limits_of_one_scan_apply_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [few_batches(path, 3) for path in FILES if not is_copy(path)][:4]

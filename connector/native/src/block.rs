@@ -6,7 +6,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::memory::keep;
+use crate::memory::{fitted, keep};
 
 /// Numbers of one width.
 enum Numbers {
@@ -76,12 +76,9 @@ impl Drop for Block {
 macro_rules! from_vector {
     ($number:ty, $variant:ident) => {
         impl From<Vec<$number>> for Block {
-            /// Take the numbers; memory reserved for more than twice as many again is returned.
-            fn from(mut vector: Vec<$number>) -> Self {
-                if vector.capacity() > 3 * vector.len() {
-                    vector.shrink_to_fit();
-                }
-                Self(Numbers::$variant(vector))
+            /// Take the numbers, without most of the memory that is reserved for more.
+            fn from(vector: Vec<$number>) -> Self {
+                Self(Numbers::$variant(fitted(vector)))
             }
         }
     };

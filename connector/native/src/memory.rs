@@ -37,7 +37,8 @@ kept!(u8, i16, i32, i64, (usize, crate::batch::Header));
 
 /// Return an empty vector with memory for `count` elements, from a finished call if there is one.
 ///
-/// None is taken that is far larger. Where another thread has the lock, as of a process that was
+/// It is the smallest one that suffices, so that a larger one is left to the columns that need it;
+/// none is taken that is far larger. Where another thread has the lock, as of a process that was
 /// forked meanwhile, the memory is new.
 pub fn reused<T: Kept>(count: usize) -> Option<Vec<T>> {
     let bytes = count.saturating_mul(size_of::<T>());
@@ -50,9 +51,11 @@ pub fn reused<T: Kept>(count: usize) -> Option<Vec<T>> {
         .checked_next_multiple_of(step)?
         .div_ceil(size_of::<T>());
     if let Ok(mut vectors) = T::kept().try_lock()
-        && let Some(at) = vectors
+        && let Some((at, _)) = vectors
             .iter()
-            .position(|one| one.capacity() >= count && one.capacity() / 8 <= count)
+            .enumerate()
+            .filter(|(_, one)| one.capacity() >= count && one.capacity() / 8 <= count)
+            .min_by_key(|(_, one)| one.capacity())
     {
         let found = vectors.remove(at);
         KEPT_BYTES.fetch_sub(found.capacity() * size_of::<T>(), Ordering::Relaxed);
@@ -84,6 +87,19 @@ pub fn keep<T: Kept>(mut vector: Vec<T>) {
     if vectors.try_push(vector).is_some() {
         KEPT_BYTES.fetch_add(bytes, Ordering::Relaxed);
     }
+}
+
+/// Return a vector without memory for more than twice as many elements again; such memory is kept.
+pub fn fitted<T: Kept + Copy>(mut vector: Vec<T>) -> Vec<T> {
+    if vector.capacity() / 3 > vector.len() {
+        let mut exact = Vec::new();
+        if exact.try_room(vector.len()).is_some() && exact.try_extend(&vector).is_some() {
+            keep(std::mem::replace(&mut vector, exact));
+        } else {
+            vector.shrink_to_fit();
+        }
+    }
+    vector
 }
 
 /// Bytes of one call, whose memory is kept after it.

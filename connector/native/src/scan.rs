@@ -15,6 +15,13 @@ const RECORD_BYTES_RESERVED: usize = 128;
 /// The same for the header of a batch.
 const BATCH_BYTES_RESERVED: usize = 1024;
 
+/// Fewer records are added one by one in the same time.
+const PLAIN_RECORDS_MIN: usize = 4;
+/// Length of a key that is null.
+const NULL_KEY: u8 = 1;
+/// End of a record without headers: their number.
+const NO_HEADERS: [u8; 1] = [0];
+
 /// Columns to build: the bits of `batch_columns.Column`.
 #[derive(Clone, Copy)]
 pub struct Columns(pub u32);
@@ -29,6 +36,14 @@ impl Columns {
 
     const fn has(self, column: u32) -> bool {
         self.0 & column != 0
+    }
+
+    /// Return whether they are all that records without keys and headers have.
+    const fn are_of_plain_records(self) -> bool {
+        self.has(Self::OFFSET)
+            && self.has(Self::TIMESTAMP)
+            && self.has(Self::VALUE)
+            && !self.has(Self::HEADERS)
     }
 }
 
@@ -160,6 +175,8 @@ struct Builder {
     request: Request,
     /// Records and bytes of strings for which memory is reserved.
     reserve: (usize, usize),
+    /// All records so far have been those of `add_plain`.
+    is_plain: bool,
     rows: usize,
     header_count: usize,
     ordinals: Vec<i32>,
@@ -222,6 +239,21 @@ impl<'a> Record<'a> {
     }
 }
 
+/// Read a record that has a value, and neither a key nor headers: its deltas and the value.
+#[inline(always)]
+fn read_plain<'a>(records: &mut Reader<'a>) -> Option<(i64, i32, &'a [u8])> {
+    let length = usize::try_from(records.varint()?).ok()?;
+    let mut fields = Reader::new(records.take(length)?);
+    fields.byte()?; // attributes
+    let timestamp_delta = fields.varlong()?;
+    let offset_delta = fields.varint()?;
+    if fields.byte()? != NULL_KEY {
+        return None;
+    }
+    let value = fields.bytes()??;
+    (fields.rest() == NO_HEADERS).then_some((timestamp_delta, offset_delta, value))
+}
+
 impl Builder {
     /// Return empty columns; `None` without memory for `reserve`.
     fn new(request: Request, reserve: (usize, usize)) -> Option<Self> {
@@ -236,6 +268,7 @@ impl Builder {
         Some(Self {
             request,
             reserve,
+            is_plain: request.columns.are_of_plain_records(),
             rows: 0,
             header_count: 0,
             ordinals: reused(rows)?,
@@ -299,6 +332,16 @@ impl Builder {
         {
             return Err(Refused::Damaged);
         }
+        if count >= PLAIN_RECORDS_MIN && self.may_be_plain(header) {
+            let before = (self.rows, self.values.data.len());
+            if self.add_plain(header, payload, count).is_some() {
+                return Ok(());
+            }
+            self.is_plain = false;
+            self.offsets.truncate(before.0);
+            self.timestamps_ms.truncate(before.0);
+            self.values.truncate(before);
+        }
         let mut records = Reader::new(payload);
         let mut last_delta = -1;
         for _ in 0..count {
@@ -317,6 +360,57 @@ impl Builder {
         } else {
             Err(Refused::Damaged)
         }
+    }
+
+    /// Return whether `add_plain` may add the records of a batch.
+    fn may_be_plain(&self, header: &Header) -> bool {
+        let Range { start, end } = self.request.range;
+        self.is_plain
+            && !header.is_log_append_time()
+            && start.is_none_or(|start| header.base_offset >= start)
+            && end.is_none_or(|end| header.last_offset() < end)
+            && self.keys.offsets.is_empty()
+            && self.values.valid.is_empty()
+            && (self.rows == 0 || !self.values.offsets.is_empty())
+    }
+
+    /// Add the records of a batch, all of which have a value, and neither a key nor headers.
+    ///
+    /// Most batches of a metadata log have only such records. Rows are written to slices: to append
+    /// them to vectors takes as long as to read the record. `None` if a record is another one or
+    /// damaged, or memory is refused; columns may have rows of the batch then.
+    fn add_plain(&mut self, header: &Header, payload: &[u8], count: usize) -> Option<()> {
+        let end = self.rows.checked_add(count)?;
+        if self.values.offsets.is_empty() {
+            self.values.begin(self.reserve)?;
+        }
+        self.offsets.try_resize(end, 0)?;
+        self.timestamps_ms.try_resize(end, 0)?;
+        self.values.offsets.try_resize(end + 1, 0)?;
+        let data = &mut self.values.data;
+        let mut records = Reader::new(payload);
+        let mut last_delta = -1;
+        for ((offset, timestamp_ms), value_end) in (self.offsets.get_mut(self.rows..)?.iter_mut())
+            .zip(self.timestamps_ms.get_mut(self.rows..)?)
+            .zip(self.values.offsets.get_mut(self.rows + 1..)?)
+        {
+            let (timestamp_delta, offset_delta, value) = read_plain(&mut records)?;
+            if offset_delta <= last_delta {
+                return None;
+            }
+            last_delta = offset_delta;
+            *offset = header.base_offset + i64::from(offset_delta);
+            *timestamp_ms = header.base_timestamp_ms.wrapping_add(timestamp_delta);
+            data.try_extend(value)?;
+            *value_end = i32::try_from(data.len()).ok()?;
+        }
+        if last_delta > header.last_offset_delta || !records.is_at_end() {
+            return None;
+        }
+        self.rows = end;
+        self.keys.rows = end;
+        self.values.rows = end;
+        Some(())
     }
 
     #[inline]
