@@ -7,8 +7,11 @@ import base64
 import io
 import json
 import stat
+import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -30,6 +33,7 @@ from raftlog.node.sasl import (
 )
 from raftlog.types import SCRAM_HASHES
 from raftlog.wire import ApiKey
+from raftlog.wire.sasl import scram_exchange
 from tests.support.certificates import Authority
 from tests.support.quorum_processes import free_ports
 from tests.support.sasl_client import authenticate, refused
@@ -204,6 +208,41 @@ def test_an_unknown_user_is_not_distinguished_from_a_wrong_password(tmp_path: Pa
         assert salt == same_salt != known_salt, "a salt that changes would show an unknown user"
 
     port.run(check)
+
+
+def _calls(users: Users, name: str) -> Counter[str]:
+    """Count the calls of a node during an authentication by a wrong password."""
+    exchange = scram_exchange("SCRAM-SHA-256", name, "wrong", "nonce")
+    authenticator = SaslAuthenticator(lambda: users, 0)
+    authenticator._handshake("SCRAM-SHA-256")
+    found: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            found[f"{argument.__module__}.{argument.__qualname__}"] += 1
+        elif event == "call":
+            found[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
+
+    message = next(exchange)
+    for _ in range(2):
+        sys.setprofile(count)
+        try:
+            response, _ = authenticator._authenticate(message, 0.0)
+        finally:
+            sys.setprofile(None)
+        answer: Any = response
+        if answer.error_code == 0:
+            message = exchange.send(bytes(answer.auth_bytes))
+    assert answer.error_code == 58
+    return found
+
+
+def test_an_unknown_user_takes_the_same_work_as_a_wrong_password() -> None:
+    users = with_password(no_users(), NAME, PASSWORD)
+    known, unknown = _calls(users, NAME), _calls(users, "jobs-8")
+    assert known == unknown, "an attacker could measure which users there are"
+    assert sum(count for name, count in known.items() if "hmac" in name) > 1
+    assert {count for name, count in known.items() if name.endswith("Users.challenge_of")} == {1}
 
 
 def test_a_removed_user_and_an_old_password_end_their_connections(tmp_path: Path) -> None:

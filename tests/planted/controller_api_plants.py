@@ -118,9 +118,12 @@ CONTROLLER_API_PLANTS: Final = (
     Plant(
         bug="controller node: clients see that they may write to the log",
         path="connector/raftlog/node/apis/metadata_cache.py",
-        old="        if self.is_read_only:\n",
-        new="        if False:\n",
-        tests=(HOSTING,),
+        old="        hides_write = self.is_read_only and",
+        new="        hides_write = False and",
+        tests=(
+            "tests/node/apis/test_queries.py",
+            HOSTING,
+        ),
     ),
     Plant(
         bug="controller node: records that are only to be validated are written",

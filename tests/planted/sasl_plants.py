@@ -87,4 +87,11 @@ SASL_PLANTS: Final = (
         new="    password: str | None = None\n    token:",
         tests=(OPTIONS,),
     ),
+    Plant(
+        bug="an unknown user takes more work than a known one",
+        path="connector/raftlog/node/sasl.py",
+        old="        found = users.find(mechanism, name) or unknown\n",
+        new="        found = users.find(mechanism, name) or users.challenge_of(mechanism, name)\n",
+        tests=("tests/node/test_sasl_port.py",),
+    ),
 )

@@ -439,7 +439,8 @@ class SaslAuthenticator:
 
     def _credential(self, mechanism: str, name: str) -> ScramCredential:
         users = self._users()
-        found = users.find(mechanism, name) or users.challenge_of(mechanism, name)
+        unknown = users.challenge_of(mechanism, name)  # of each user: the work is the same
+        found = users.find(mechanism, name) or unknown
         self._challenged = mechanism, name, found
         return found
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from raftlog.client.log_handle import Clock
@@ -29,7 +29,7 @@ from raftlog.quorum.events import Event, Resign, ResponseReceived, SendFailed, T
 from raftlog.quorum.messages import Response
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
-from raftlog.types import ReplicaKey
+from raftlog.types import Operation, ReplicaKey, Resource
 from raftlog.wire import ApiKey, Listener, LogIdentity, RequestHeader, decode, encode
 from raftlog.wire.errors import WireError
 from tests.simulated_disk.simulated_disk import SimulatedDisk
@@ -47,6 +47,23 @@ def caller(
     rights: Rights = ALL_RIGHTS, listener: Listener = Listener.CLIENTS | Listener.VOTERS
 ) -> Principal:
     return Principal(name="client", node_id=None, listener=listener, rights=rights)
+
+
+class Acls:
+    """ACLs that allow these operations, and deny all others."""
+
+    is_ready = True
+
+    def __init__(self, *allowed: tuple[Operation, Resource]) -> None:
+        self._allowed = allowed
+
+    def authorize(
+        self, _principal: str, _host: str, operation: Operation, resource: Resource
+    ) -> bool | None:
+        return (operation, resource) in self._allowed
+
+    def allowed_operations(self, _principal: str, _host: str) -> Iterable[Operation]:
+        return {operation for operation, _ in self._allowed}
 
 
 def session(principal: Principal | None = None) -> Session:

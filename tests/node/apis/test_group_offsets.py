@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from raftlog.wire import ApiKey, Listener, latest_schemas
 from raftlog.wire.log_identity import COMMIT_GROUP_PREFIX
 
 from .batches import batch, commit_header, produce
-from .cluster import TIME_MS, TOPIC, Cluster, Node, answer_of, caller, run, settle
+from .cluster import TIME_MS, TOPIC, Acls, Cluster, Node, answer_of, caller, run, settle
 from .requests import OTHER_ID, offset_commit, offset_fetch
 
 NONE: Final = ErrorCode.none
@@ -258,23 +257,6 @@ def test_only_the_leader_commits() -> None:
 
 GROUP: Final = Resource(ResourceType.GROUP, "readers")
 TOPIC_RESOURCE: Final = Resource(ResourceType.TOPIC, TOPIC)
-
-
-class Acls:
-    """ACLs that allow these operations, and deny all others."""
-
-    is_ready = True
-
-    def __init__(self, *allowed: tuple[Operation, Resource]) -> None:
-        self._allowed = allowed
-
-    def authorize(
-        self, _principal: str, _host: str, operation: Operation, resource: Resource
-    ) -> bool | None:
-        return (operation, resource) in self._allowed
-
-    def allowed_operations(self, _principal: str, _host: str) -> Iterable[Operation]:
-        return {operation for operation, _ in self._allowed}
 
 
 @pytest.mark.parametrize(

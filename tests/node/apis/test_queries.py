@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,8 +23,9 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.node.apis import ClientApis
 from raftlog.node.apis.group_offsets import CONFIRM_MS
+from raftlog.node.apis.metadata_cache import MetadataCache
 from raftlog.records.batch import NewRecord
-from raftlog.types import CLUSTER_METADATA_TOPIC
+from raftlog.types import CLUSTER_METADATA_TOPIC, Operation, Resource, ResourceType
 from raftlog.wire import ApiKey, Listener, decode, encode, latest_schemas
 from raftlog.wire.errors import MalformedMessageError
 from raftlog.wire.log_identity import COMMIT_GROUP_PREFIX, uuid_or_none
@@ -33,6 +36,7 @@ from .cluster import (
     TIME_MS,
     TOPIC,
     TOPIC_ID,
+    Acls,
     Cluster,
     Node,
     answer_of,
@@ -150,6 +154,28 @@ def test_a_client_without_rights_sees_no_topic() -> None:
             ErrorCode.unknown_topic_id,
         ]
         assert all(one.partitions == () for one in answer.topics)
+
+    run(work())
+
+
+def test_a_node_whose_controller_owns_the_log_reports_no_write_that_acls_allow() -> None:
+    async def work() -> None:
+        leader = Cluster().elect()
+        topic = Resource(ResourceType.TOPIC, TOPIC)
+        allowed = Acls(*((one, topic) for one in (Operation.DESCRIBE, Operation.WRITE)))
+        principal = replace(caller(Rights.NONE, Listener.CLIENTS), authorizer=allowed)
+        expected = {False: 1 << 4 | 1 << 8, True: 1 << 8}
+        with ThreadPoolExecutor(1) as executor:
+            for is_read_only, operations in expected.items():
+                cache = MetadataCache(
+                    leader.raft_node,
+                    executor,
+                    is_one_socket=True,
+                    is_read_only=is_read_only,
+                    quotas=leader.apis.quotas,
+                )
+                assert cache.topic_operations(principal, is_requested=True) == operations
+                assert cache.topic_operations(principal, is_requested=False) == -(2**31)
 
     run(work())
 

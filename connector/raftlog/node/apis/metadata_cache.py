@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -84,9 +84,9 @@ class MetadataCache:
 
     def topic_operations(self, principal: Principal, *, is_requested: bool) -> int:
         """Return the authorized operations on the topic, as ``operations``."""
-        if self.is_read_only:
-            principal = replace(principal, rights=principal.rights & ~Rights.APPEND)
-        return operations(principal, is_requested=is_requested, resource=self.topic)
+        found = operations(principal, is_requested=is_requested, resource=self.topic)
+        hides_write = self.is_read_only and found != NOT_REQUESTED
+        return found & ~(1 << Operation.WRITE) if hides_write else found
 
     # --- nodes ------------------------------------------------------------------------------------
 
