@@ -220,9 +220,11 @@ class _Quorum:
         if not validate_only:
             self.wanted_version = version
 
-    def upgrade(self) -> None:
-        """Raise the version to ``wanted_version``. Raises ``VoterChangeError``."""
+    def upgrade(self, base_offset: int, timeout_ms: int) -> None:
+        """Raise the version to ``wanted_version``, if the log ends at an offset and may be appended
+        to. Raises ``VoterChangeError``, and as ``append``."""
         assert isinstance(self._log, ConnectedLog), "it was validated"
+        self._log.append((), required_base_offset=base_offset, timeout_ms=timeout_ms)
         self._log.upgrade_kraft_version(self.wanted_version)
         self.kraft_version = self.wanted_version
 
@@ -260,9 +262,7 @@ class _ChangeWriter:
                 if options.validate_only:
                     return self._validated(plan)
                 if quorum.wanted_version > quorum.kraft_version:
-                    # first, whether this log can be appended to
-                    log.append((), required_base_offset=plan.base_offset, atomic=True)
-                    quorum.upgrade()
+                    quorum.upgrade(plan.base_offset, options.timeout_ms)
                     continue
                 return self._append(log, plan, options)
             except UnexpectedEndOffsetError as error:

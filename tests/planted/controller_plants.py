@@ -416,8 +416,8 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="changes: kraft.version is raised for a log that cannot be appended to",
         path="state/raftlog_state/changes.py",
-        old="log.append((), required_base_offset=plan.base_offset, atomic=True)",
-        new="pass",
+        old="self._log.append((), required_base_offset=base_offset, timeout_ms=timeout_ms)\n",
+        new="pass\n",
         tests=("tests/state/controller_apis/test_kraft_version.py",),
     ),
     Plant(

@@ -145,6 +145,7 @@ def test_messages_of_api_errors() -> None:
 def test_messages_of_the_active_controller_that_fails_over() -> None:
     """EventHandlerExceptionInfoTest.testNotLeaderExceptionFailureMessage,
     EventHandlerExceptionInfoTest.testRejectedExecutionExceptionFailureMessage,
+    EventHandlerExceptionInfoTest.testInterruptedExceptionFailureMessageWhenActive,
     EventHandlerExceptionInfoTest.testNullPointerExceptionFailureMessageWhenActive"""
     rest = ". Renouncing leadership and reverting to the last committed offset 456."
     assert message(NOT_LEADER, 234, True) == (
@@ -159,6 +160,10 @@ def test_messages_of_the_active_controller_that_fails_over() -> None:
         "unable to start processing because of RejectedExecutionError (treated as "
         "ControllerTimeoutError) at epoch 123" + rest
     )
+    assert message(InterruptedError(), 234, True) == (
+        "failed with InterruptedError (treated as UnknownServerError) at epoch 123 in 234 "
+        "microseconds" + rest
+    )
     assert message(DiskFailedError(path="/a", reason="an fsync failed"), 0, True) == (
         "failed with DiskFailedError (treated as UnknownServerError) at epoch 123 in 0 "
         "microseconds" + rest
@@ -166,7 +171,12 @@ def test_messages_of_the_active_controller_that_fails_over() -> None:
 
 
 def test_messages_of_a_standby() -> None:
-    """EventHandlerExceptionInfoTest.testInterruptedExceptionFailureMessageWhenInactive"""
+    """EventHandlerExceptionInfoTest.testInterruptedExceptionFailureMessageWhenInactive,
+    EventHandlerExceptionInfoTest.testNullPointerExceptionFailureMessageWhenInactive"""
+    assert message(ZeroDivisionError(), 40, False) == (
+        "failed with ZeroDivisionError (treated as UnknownServerError) at epoch 123 in 40 "
+        "microseconds. The controller is already in standby mode."
+    )
     assert message(InterruptedError(), 234, False) == (
         "failed with InterruptedError (treated as UnknownServerError) at epoch 123 in 234 "
         "microseconds. The controller is already in standby mode."
