@@ -599,7 +599,7 @@ def test_a_refusal_of_the_quorum_is_that_of_the_request() -> None:
     assert update(at, ("kraft.version", 1), quorum=Quorum(0, refusal="busy")) == (95, "busy")
     code, reason = update(at, ("kraft.version", 1))
     assert code == 95
-    assert "only the active controller of a quorum can write" in reason
+    assert "only the leader of a quorum can write" in reason
 
 
 def test_a_metadata_version_is_replayed() -> None:
