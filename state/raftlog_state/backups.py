@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from raftlog.client import LogKind
 from raftlog.client.backup import (
     BackupReport,
     EpochEntry,
@@ -34,22 +35,26 @@ from .records.schema_remote import (
 __all__ = ["BackupReport", "ManifestSerde", "RestoredLog", "backup", "restore"]
 
 
-def backup(path: str | os.PathLike[str], uri: str | os.PathLike[str]) -> BackupReport:
+def backup(
+    path: str | os.PathLike[str], uri: str | os.PathLike[str], *, kind: LogKind | None = None
+) -> BackupReport:
     """Back up the log in a directory, Kafka's or raftlog's; only what is new is uploaded.
 
     Args:
         path: directory of a log, or log directory of a node. It may be written meanwhile.
         uri: where the backups of this log are: a directory, or a URI of S3 (``s3://``), Google
             Cloud Storage (``gs://``) or Azure (``abfs://``) as of ``pyarrow.fs``.
+        kind: kind of the log's records; None: it is detected.
 
     Raises:
         NotALogError: ``path`` is not a directory of a log, or the log is empty.
+        UnknownRecordKindError: ``kind`` cannot be detected.
         WrongBackupError: another log has its backups there.
         CorruptBatchError, CorruptFileError: what would be uploaded is damaged.
         RemoteStorageError: a request to the store failed. The next backup continues.
         CorruptRemoteObjectError: the manifest of the store is damaged.
     """
-    return back_up_directory(path, uri, ManifestSerde())
+    return back_up_directory(path, uri, ManifestSerde(), kind=kind)
 
 
 def restore(

@@ -13,6 +13,7 @@ from typing import Final
 
 from raftlog.log.format.epoch_cache import EpochEntry as EpochEntry
 from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.reads import LogKind
 from raftlog.log.remote.backup import BackupReport as BackupReport
 from raftlog.log.remote.backup import Surroundings, back_up_log
 from raftlog.log.remote.restore import RestoredLog as RestoredLog
@@ -48,10 +49,17 @@ def open_object_store(uri: str | os.PathLike[str]) -> ObjectStore:
 
 
 def back_up_directory(
-    path: str | os.PathLike[str], uri: str | os.PathLike[str], serde: RemoteLogMetadataSerde
+    path: str | os.PathLike[str],
+    uri: str | os.PathLike[str],
+    serde: RemoteLogMetadataSerde,
+    *,
+    kind: LogKind | None = None,
 ) -> BackupReport:
-    """Upload what the store at ``uri`` lacks of the log in ``path``, as ``back_up_log``."""
-    log = open_log(PrivateLocalStorage(), without_scheme(os.fspath(path)))
+    """Upload what the store at ``uri`` lacks of the log in ``path``, as ``back_up_log``.
+
+    ``kind`` is that of its records; None to detect it.
+    """
+    log = open_log(PrivateLocalStorage(), without_scheme(os.fspath(path)), kind=kind)
     return back_up_log(log, open_object_store(uri), serde, _surroundings())
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from .output import Console, Output
 from .parser import Commands, offset
+from .source import add_kind, kind_of
 
 BACKUP_ABOUT: Final = """
 Back up a log: copy what URI lacks of its directory. PATH is a directory of Kafka's or raftlog's,
@@ -51,6 +52,7 @@ def add_backup(commands: Commands) -> None:
     command = commands.add_parser("backup", about=BACKUP_ABOUT, examples=BACKUP_EXAMPLES)
     command.set_defaults(run=run_backup)
     command.add_argument("path", metavar="PATH", help="directory of a log, or of a node")
+    add_kind(command)
     command.add_argument("uri", metavar="URI", help="directory or URI with the backups of the log")
 
 
@@ -58,7 +60,7 @@ def run_backup(arguments: argparse.Namespace, output: Output, console: Console) 
     """Back up a log and print its extent; return the exit code."""
     from raftlog_state.backups import backup
 
-    done = backup(arguments.path, arguments.uri)
+    done = backup(arguments.path, arguments.uri, kind=kind_of(arguments))
     extent = f"offsets from {done.log_start_offset} to {done.end_offset} (exclusive)"
     if not done.is_new:
         output.line(f"unchanged: {extent}; nothing was written")

@@ -34,6 +34,7 @@ from raftlog.errors import (
 from raftlog.log.format.directory import parse_offset_name
 from raftlog.log.format.epoch_cache import parse_epoch_checkpoint
 from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.reads import LogKind
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.errors import (
     BackupNotFoundError,
@@ -240,6 +241,38 @@ def test_a_log_that_is_truncated_meanwhile_is_backed_up_as_it_was_at_one_moment(
     assert done.end_offset == report.end_offset == (25 if at_write < 2 else 41)
     expected = bytes(log.storage.files[log.path()]) if at_write < 2 else before
     assert record_bytes(disk, TARGET) == expected
+
+
+@pytest.mark.parametrize("at_write", range(12))
+def test_a_start_that_advances_meanwhile_is_that_of_the_restored_log(at_write: int) -> None:
+    source, disk = written(6), store_disk()
+    source.log.delete_records(1, now_ms=2_000_000)
+
+    def delete() -> None:
+        source.log.delete_records(4, now_ms=2_000_000)
+
+    report = backed_up(source.disk, InterruptedObjects(disk, delete, at_write=at_write), 1)
+    assert report.log_start_offset in (1, 4)
+    assert restored(StorageObjects(disk, STORE), disk).log_start_offset == report.log_start_offset
+    assert open_log(disk, TARGET).log_start_offset == report.log_start_offset
+
+
+def test_a_log_with_gaps_is_restored_up_to_any_offset() -> None:
+    log, disk = LogBuilder(directory="/data/orders-0"), store_disk()
+    for _ in range(5):
+        log.data(b"a", b"b")
+        log.next_offset += 3
+    log.roll()
+    log.data(b"c")
+    store = StorageObjects(disk, STORE)
+    assert backed_up(log.storage, store, 1, directory=log.directory).end_offset == 26
+    for to_offset in range(1, 27):
+        target = f"/restored/{to_offset}-0"
+        done = restored(store, disk, target=target, to_offset=to_offset)
+        ends = [one for one in (0, 2, 7, 12, 17, 22, 26) if one <= to_offset]
+        assert done.end_offset == ends[-1]
+        read = open_log(disk, target, kind=LogKind.PARTITION)
+        assert sum(1 for _ in read.batches(0, done.end_offset)) == len(ends) - 1
 
 
 def test_a_segment_that_was_compacted_is_uploaded_again() -> None:

@@ -141,15 +141,17 @@ class _Backup:
         self._context = context
         self._manifest = RemoteLogManifest(store, serde)
         self._ranges: defaultdict[int, list[SegmentRange]] = defaultdict(list)
-        for one in self._manifest.ranges.values():
-            self._ranges[one.base_offset].append(one)
         self._writer: ManifestWriter | None = None
         self._unfinished: SegmentRange | None = None
-        self._end_offset = log.log_end_offset
+        self._start_offset, self._end_offset = log.log_start_offset, log.log_end_offset
         if not self._end_offset:
             raise NotALogError(path=log.path, reason="it is empty: there is nothing to back up")
         self._partition = TopicPartition(log.topic, log.partition)
         self._topic_id = self._read_topic_id()
+        for one in self._manifest.ranges.values():
+            metadata = one.metadata
+            if (metadata.topic_partition, metadata.topic_id) == (self._partition, self._topic_id):
+                self._ranges[one.base_offset].append(one)
         self._sizes = self._segment_sizes()
         self._previous = self._read_previous()
         self._uploaded_bytes = 0
@@ -157,10 +159,9 @@ class _Backup:
 
     def run(self) -> BackupReport:
         segments = tuple(self._segment(base) for base in self._sizes)
-        backup_id = self._context.new_id()
-        first_offset, _ = self._extent()
-        stored_in = f"{offset_name(first_offset, '')}-{backup_id}"
         local = self._local_files(segments)
+        backup_id = self._context.new_id()
+        stored_in = f"{offset_name(self._extent()[0], '')}-{backup_id}"
         files = tuple(self._inventory_file(one, stored_in) for one in local)
         self._check_is_unchanged()
         inventory = BackupInventory(
@@ -168,7 +169,7 @@ class _Backup:
             topic_id=self._topic_id,
             cluster_id=self._log.cluster_id,
             kind=self._log.kind,
-            log_start_offset=self._log.log_start_offset,
+            log_start_offset=self._start_offset,
             end_offset=self._end_offset,
             segments=segments,
             files=files,
@@ -257,7 +258,7 @@ class _Backup:
     def _extent(self) -> tuple[int, int]:
         """Return the first and the last offset of the log; of a snapshot alone, its last one."""
         last_offset = self._end_offset - 1
-        return min(self._log.log_start_offset, last_offset), last_offset
+        return min(self._start_offset, last_offset), last_offset
 
     def _entry(
         self, segment_id: str, first_offset: int, last_offset: int, *, byte_count: int
@@ -443,9 +444,11 @@ class _Backup:
                 above, _ = storage.split(self._files.directory)
                 data = read_checked(storage, storage.join(above, name))
             if data is not None:
-                is_start = name == LOG_START_CHECKPOINT_NAME
-                if is_start and parse_single_offset(data, name) > self._end_offset:
-                    raise SegmentDeletedError(path=self._files.path)  # the end is an older one
+                if name == LOG_START_CHECKPOINT_NAME:  # it may have advanced since the beginning
+                    start_offset = parse_single_offset(data, name)
+                    self._start_offset = max(self._start_offset, start_offset)
+                    if start_offset > self._end_offset:
+                        raise SegmentDeletedError(path=self._files.path)
                 data = fit_to_end(name, data, self._end_offset, self._partition)
                 yield _LocalFile(name=name, byte_count=len(data), crc32c=crc32c(data), content=data)
 

@@ -32,7 +32,7 @@ from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.reads import SourceKind
 from raftlog.log.recovery.recover_segment import rebuild_indexes
-from raftlog.log.segment import Segment
+from raftlog.log.segment import iter_headers
 from raftlog.log.writing.atomic_files import replace_checked, replace_file
 from raftlog.log.writing.log_copy import check_log
 from raftlog.log.writing.properties import LogConfig, parse_log_properties
@@ -226,13 +226,18 @@ class _Restore:
 
     def _cut(self, segment: InventorySegment, end_offset: int) -> int:
         """Truncate the last segment to the batches that end below an offset; return the end."""
-        written = Segment.of_file(self._storage, self._part, segment.base_offset)
-        boundary = written.floor(end_offset)
-        with self._storage.open_for_writing(written.path()) as file:
-            file.truncate(boundary.position)
+        position, next_offset = 0, segment.base_offset
+        path = self._path(offset_name(segment.base_offset, LOG_SUFFIX))
+        with self._storage.open_for_writing(path) as file:
+            byte_count = file.byte_count()
+            for header in iter_headers(file, 0, byte_count):
+                if header.last_offset >= end_offset:
+                    break
+                position, next_offset = header.end_position, header.last_offset + 1
+            file.truncate(position)
             file.sync()
-        self._byte_count -= written.byte_count - boundary.position
-        return boundary.offset
+        self._byte_count -= byte_count - position
+        return next_offset
 
     # --- files beside the segments ----------------------------------------------------------------
 
