@@ -10,7 +10,34 @@ CLEANING: Final = "connector/raftlog/log/cleaning"
 RECORDS: Final = "tests/log/cleaning/test_retained_records.py"
 COMPACTION: Final = "tests/log/cleaning/test_compaction.py"
 
+REPLICAS: Final = "tests/log/cleaning/test_compacted_replicas.py"
+NODES: Final = "tests/node/test_compacting_nodes.py"
+
 CLEANING_PLANTS: Final = (
+    Plant(
+        bug="a follower inside an empty batch of its leader gets nothing",
+        path="connector/raftlog/log/segment.py",
+        old="                return self._rest_of_empty(log, start.position, offset)\n",
+        new='                return b""\n',
+        tests=(NODES, REPLICAS),
+    ),
+    Plant(
+        bug="what a later, uncommitted batch supersedes is not retained",
+        path=f"{CLEANING}/compaction.py",
+        old="first, end_offset = segments[0].base_offset, segments[-1].end_offset\n",
+        new="first, end_offset = segments[0].base_offset, 2**62\n",
+        tests=(
+            f"{REPLICAS}::test_the_state_of_producers_and_groups_survives_a_truncation_and_a_scan"
+            "_of_the_log",
+        ),
+    ),
+    Plant(
+        bug="a node replaces all compacted segments in one turn",
+        path="connector/raftlog/node/raft_node.py",
+        old="            if next(steps, _END) is not _END:\n                return\n",
+        new="            for _ in steps:\n                pass\n",
+        tests=(f"{NODES}::test_a_node_compacts_at_intervals_one_segment_in_each_turn",),
+    ),
     Plant(
         bug="a compaction does not store which states may lack keys before it removes records",
         path=f"{CLEANING}/compaction.py",
@@ -31,8 +58,8 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="compacted segments replace the old ones newest first",
         path=f"{CLEANING}/compaction.py",
-        old="        for one in compacted:\n            path",
-        new="        for one in reversed(compacted):\n            path",
+        old="        for one in compacted:\n            if self._is_closed",
+        new="        for one in reversed(compacted):\n            if self._is_closed",
         tests=(
             f"{COMPACTION}::test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key",
         ),

@@ -14,6 +14,7 @@ from typing import Final
 
 from raftlog.append import AppendRequest, RequestResult
 from raftlog.errors import LogError
+from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.node.raft_node import Notification
 from raftlog.node.replica import Outgoing, Replica
@@ -225,6 +226,9 @@ class ScriptedNode(DrivenNode):
             self.held.append(ticket)
         else:
             self._end_sync(ticket)
+
+    def run_compaction(self, compaction: Compaction) -> None:
+        raise AssertionError(f"no log of a scenario is compacted: {compaction}")
 
     def _end_sync(self, ticket: PendingSync) -> None:
         ticket.run()

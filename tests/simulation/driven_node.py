@@ -16,6 +16,7 @@ from typing import ClassVar, Final
 
 from raftlog.client.log_handle import Clock
 from raftlog.errors import LogError
+from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.raft_client import CHUNK_BYTES_MAX
@@ -99,6 +100,9 @@ class DrivenNode(abc.ABC):
     @abc.abstractmethod
     def run_sync(self, ticket: PendingSync) -> None:
         """Begin to make earlier writes durable."""
+
+    def run_compaction(self, compaction: Compaction) -> None:
+        raise AssertionError(f"no log of a simulated cluster is compacted: {compaction}")
 
     @abc.abstractmethod
     def submit_soon(self) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from raftlog.append import AppendRequest, RequestResult
 from raftlog.client.log_handle import Clock
+from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.raft_client import CHUNK_BYTES_MAX, RaftClient, RaftListener, RaftListeners
@@ -168,6 +169,10 @@ class OneReplica:
             self._held.append(ticket)
         else:
             self._sync(ticket)
+
+    def run_compaction(self, compaction: Compaction) -> None:
+        compaction.run()
+        self.raft_node.complete_compaction(compaction)
 
     def _sync(self, ticket: PendingSync) -> None:
         ticket.run()

@@ -26,6 +26,7 @@ from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SU
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.segment_files import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.builder import empty_batch
 from raftlog.records.control import (
     ControlRecord,
     SnapshotFooter,
@@ -370,12 +371,15 @@ class Segment:
         """Return whole and partial batches from a batch boundary on.
 
         At least one whole batch, otherwise at most ``byte_count_max`` bytes. b"" at the end, and
-        if no batch begins at ``offset``.
+        if no batch begins at ``offset``. Of an empty batch, in which a compaction has joined those
+        that it dropped, the part from ``offset`` on: a replica whose log ends there has not.
         """
         with self.storage.open_file(self.path()) as log:
             start = self._floor(log, offset)
-            if start.offset != offset or start.position >= self.byte_count:
+            if start.position >= self.byte_count:
                 return b""
+            if start.offset != offset:
+                return self._rest_of_empty(log, start.position, offset)
             first = header_at(log, start.position, self.byte_count)
             left = self.byte_count - start.position
             data = log.read_at(start.position, min(max(byte_count_max, first.byte_count), left))
@@ -426,6 +430,24 @@ class Segment:
             return False
 
     # --- look-ups ---------------------------------------------------------------------------------
+
+    def _rest_of_empty(self, log: ReadableFile, position: int, offset: int) -> bytes:
+        left = self.byte_count - position
+        batch = read_batch(log.read_at(position, min(BATCH_HEADER_BYTES, left)), 0)
+        is_joined = (
+            isinstance(batch, RecordBatch)
+            and not batch.is_control
+            and batch.producer_id < 0
+            and batch.base_offset < offset <= batch.last_offset
+        )
+        if not is_joined or isinstance(batch, TornTail):
+            return b""
+        return empty_batch(
+            base_offset=offset,
+            last_offset=batch.last_offset,
+            leader_epoch=batch.leader_epoch,
+            max_timestamp_ms=batch.max_timestamp_ms,
+        )
 
     def _floor(self, log: ReadableFile, offset: int) -> Boundary:
         position = self._indexed_position(log, offset)

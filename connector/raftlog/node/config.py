@@ -7,7 +7,7 @@ id = 1
 directory = "data"                      # created by `raftlog node format`
 topic = "decisions"                     # topic name of the log for clients; default: "raftlog"
 bootstrap_servers = ["10.0.0.1:9193", "10.0.0.2:9193", "10.0.0.3:9193"]
-retention_check_interval_ms = 300000    # interval between checks for segments to delete
+retention_check_interval_ms = 300000    # between checks for segments to delete or to compact
 # Voters that do not change (kraft.version 0), instead of formatting with --standalone or
 # --initial-voters. After an upgrade of kraft.version to 1 the voters are in the log: remove this.
 # static_voters = ["1@10.0.0.1:9193", "2@10.0.0.2:9193", "3@10.0.0.3:9193"]
@@ -86,6 +86,9 @@ values = "bytes"                        # or "msgpack", "kraft"
 batch_bytes_max = 8388608
 retention_ms = -1                       # unlimited. A log with values = "kraft" is deleted below
                                         # its snapshots only
+cleanup_policy = "delete"               # or "compact", "compact,delete": equal on all nodes, each
+                                        # of which compacts its own log. Records need keys
+min_cleanable_dirty_ratio = 0.5         # part of the log not compacted yet at which it is
 linger_ms = 0                           # time that an append waits for others to share its sync
 
 [limits]                                # all keys: ``LimitsConfig``
@@ -148,7 +151,7 @@ from raftlog.limits import (
     WIRE_FRAME_BYTES_MAX,
 )
 from raftlog.log.reading.transactions import ValueKind
-from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.records.compression import Compression
@@ -646,6 +649,11 @@ def _log(table: ConfigTable | None) -> LogConfig:
             continue
         if one.name == "values":
             values[one.name] = ValueKind(table.choice(one.name, [kind.value for kind in ValueKind]))
+        elif one.name == "cleanup_policy":
+            policies = [policy.value for policy in CleanupPolicy]
+            values[one.name] = CleanupPolicy(table.choice(one.name, policies))
+        elif one.name == "min_cleanable_dirty_ratio":
+            values[one.name] = table.decimal(one.name)
         elif one.name == "compression":
             codecs = {codec.name.lower(): codec for codec in Compression}
             values[one.name] = codecs[table.choice(one.name, codecs)]

@@ -12,7 +12,8 @@ log at a time covers all records appended before it started:
 A disk that is fast, but stalls for longer than the fetch timeout, costs a leader its leadership, as
 with Kafka and etcd: its followers are not answered meanwhile.
 
-The sync of a snapshot that a state machine writes runs in a second thread, beside it.
+The sync of a snapshot that a state machine writes runs in a second thread, beside it, and a
+compaction in a third one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, ParamSpec
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from raftlog.client.log_handle import Clock
 from raftlog.errors import LogError, RaftlogError
@@ -33,6 +35,9 @@ from raftlog.wire import LogIdentity
 from .connection import FlushQueue
 from .raft_node import Notification, RaftNode
 from .replica import Replica
+
+if TYPE_CHECKING:
+    from raftlog.log.cleaning.compaction import Compaction
 
 P = ParamSpec("P")
 SHORT_SYNC_S_MAX: Final = 0.002
@@ -106,6 +111,9 @@ class Driver:
         self._is_loop_sync_queued = False
         self._is_running = False
         self._snapshot_syncs: set[asyncio.Future[None]] = set()
+        self._cleaner_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-cleaner")
+        self._compacting: asyncio.Future[None] | None = None
+        self._is_closing = False
 
     def start(self) -> None:
         """Start the node."""
@@ -214,6 +222,24 @@ class Driver:
         self.sync_durations.add(elapsed_s)
         self.raft_node.complete_sync(ticket)
 
+    def run_compaction(self, compaction: Compaction) -> None:
+        def ran(done: asyncio.Future[None]) -> None:
+            self._compacting = None
+            error = done.exception()
+            if error is None:
+                self._run(self.raft_node.complete_compaction, compaction)
+            elif isinstance(error, LogError):
+                self._run(self.raft_node.fail_compaction, compaction, error)
+            else:
+                compaction.close()
+                if isinstance(error, Exception):
+                    self.raft_node.fail(error)
+                raise error
+
+        work = partial(compaction.run, lambda: self._is_closing or self.raft_node.is_over)
+        self._compacting = self._loop.run_in_executor(self._cleaner_thread, work)
+        self._compacting.add_done_callback(ran)
+
     def sync_snapshot(
         self, sync: Callable[[], None], when_done: Callable[[Exception | None], None]
     ) -> None:
@@ -246,11 +272,13 @@ class Driver:
         )
 
     async def close(self) -> None:
-        """Close the log, unless it failed. Pending appends fail with an unknown outcome."""
+        """Close the log, unless it failed. Pending appends fail with an unknown outcome, and a
+        compaction is aborted."""
+        self._is_closing = True
         while self._loop_sync is not None and not self.raft_node.is_over:
             await asyncio.sleep(0)
-        while syncs := {*self._snapshot_syncs, *([self._syncing] if self._syncing else ())}:
-            await asyncio.wait(syncs)
+        while running := self._running_threads():
+            await asyncio.wait(running)
             await asyncio.sleep(0)  # let their callbacks run first
         has_failed = self.raft_node.is_over
         self.raft_node.end()
@@ -259,3 +287,9 @@ class Driver:
             log = self.raft_node.replica.log
             await self._loop.run_in_executor(self._sync_threads, log.close)
         self._sync_threads.shutdown()
+        self._cleaner_thread.shutdown()
+
+    def _running_threads(self) -> set[asyncio.Future[Any]]:
+        """Return the futures of what runs in other threads."""
+        found: set[asyncio.Future[Any]] = {*self._snapshot_syncs}
+        return found | {one for one in (self._syncing, self._compacting) if one is not None}

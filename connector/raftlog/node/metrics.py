@@ -89,6 +89,7 @@ class NodeCollector(Collector):
         )
         yield _counter("syncs", "Syncs of the log started.", self._raft_node.sync_count)
         yield _sync_seconds(self._sync_durations)
+        yield from self._compactions()
         yield _gauge(
             "stalled_on_disk_full",
             "1 while this node waits for space on its disk.",
@@ -98,6 +99,22 @@ class NodeCollector(Collector):
             "ready",
             "1 if this node can serve, as /ready.",
             not readiness_problems(self._raft_node),
+        )
+
+    def _compactions(self) -> Iterator[Metric]:
+        node = self._raft_node
+        yield _counter(
+            "compactions", "Compactions that have changed the log.", node.compaction_count
+        )
+        yield _counter(
+            "compacted_bytes_before",
+            "Bytes of the segments that were compacted, before.",
+            node.compacted_bytes_before,
+        )
+        yield _counter(
+            "compacted_bytes_after",
+            "Bytes of the segments that were compacted, after.",
+            node.compacted_bytes_after,
         )
 
     def _quorum(self) -> Iterator[Metric]:

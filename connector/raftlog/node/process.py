@@ -60,7 +60,7 @@ from .metrics import (
 )
 from .network_channel import NetworkChannel
 from .oauth import TokenVerifier
-from .raft_node import CleaningRefused, LogCleaned, Notification
+from .raft_node import CleaningRefused, LogCleaned, LogCompacted, Notification
 from .replica import Replica
 from .sasl import SaslAuthenticator, Users
 from .server import ListenerSocket, Server
@@ -535,6 +535,13 @@ class Node:
                 self._lines.log_throttled("replica", text.partition(":")[0], text)
             case LogCleaned(start_offset):
                 self._lines.log("cleaned", log_start_offset=start_offset)
+            case LogCompacted(segment_count, byte_count_before, byte_count_after):
+                self._lines.log(
+                    "compacted",
+                    segments=segment_count,
+                    bytes_before=byte_count_before,
+                    bytes_after=byte_count_after,
+                )
             case CleaningRefused(error):
                 self._lines.log("cleaned", level="warning", reason=str(error))
             case AdvanceHighWatermark():

@@ -10,7 +10,8 @@ Invariants:
    appends complete with an unknown outcome, nothing is sent and no listener is called any more.
    Nothing is retried on a failed log, and a replica is not used after an incomplete step.
 3. Pending appends, waiters and delayed fetches are checked after every step.
-4. A leader whose disk is full resigns, if there are other voters: their disks may have space. It
+4. A compaction runs in another thread. Its segments are replaced in later turns, one in each.
+5. A leader whose disk is full resigns, if there are other voters: their disks may have space. It
    does so at most once in ``DISK_FULL_RESIGN_INTERVAL_MS``, in case all disks are full.
 
 etcd: ``RawNode``. Kafka: ``KafkaRaftClient``, which ``KafkaRaftClientDriver`` runs.
@@ -19,15 +20,19 @@ etcd: ``RawNode``. Kafka: ``KafkaRaftClient``, which ``KafkaRaftClientDriver`` r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from raftlog.append import AppendRequest, Failed, RequestResult, failed
 from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AppendUnknownError,
+    CorruptBatchError,
+    CorruptFileError,
+    DiskFailedError,
     DiskFullError,
     LogError,
     LogLockedError,
@@ -68,6 +73,9 @@ from .purgatory import (
 from .raft_client import CHUNK_BYTES_MAX, RaftListener, RaftListeners, ReplicaRaftClient
 from .replica import Outgoing, Replica, RunSync
 
+if TYPE_CHECKING:
+    from raftlog.log.cleaning.compaction import Compaction
+
 
 @dataclass(frozen=True, slots=True)
 class LogCleaned:
@@ -77,16 +85,32 @@ class LogCleaned:
 
 
 @dataclass(frozen=True, slots=True)
-class CleaningRefused:
-    """Nothing was deleted, and the next attempt is after the interval."""
+class LogCompacted:
+    """Segments were compacted: their number, and their bytes before and after."""
 
-    error: DiskFullError | LogLockedError
+    segment_count: int
+    byte_count_before: int
+    byte_count_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningRefused:
+    """Nothing was deleted or compacted, and the next attempt is after the interval."""
+
+    error: LogError
 
 
 Notification: TypeAlias = (
-    AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage | LogCleaned | CleaningRefused
+    AdvanceHighWatermark
+    | LeaderChanged
+    | RoleChanged
+    | LogMessage
+    | LogCleaned
+    | LogCompacted
+    | CleaningRefused
 )
 """Outputs for logging and metrics."""
+_END: Final = object()
 DISK_FULL_RESIGN_INTERVAL_MS: Final = 30_000
 """Minimum time between two resignations of a leader whose disk is full."""
 
@@ -100,6 +124,10 @@ class Runner(Protocol):
     def run_sync(self, ticket: PendingSync, /) -> None:
         """Run ``ticket`` in any thread, then call ``complete_sync`` or ``fail_sync``. There is one
         at a time."""
+
+    def run_compaction(self, compaction: Compaction, /) -> None:
+        """Run ``compaction`` in any thread until it ends or ``is_over``, then call
+        ``complete_compaction`` or ``fail_compaction``. There is one at a time."""
 
     def notify(self, notification: Notification, /) -> None:
         """Log or count a change."""
@@ -143,10 +171,16 @@ class RaftNode:
         """Access to the log for state machines on this node."""
         self.sync_count = 0
         """Number of syncs that were started."""
+        self.compaction_count = 0
+        self.compacted_bytes_before = self.compacted_bytes_after = 0
+        """Bytes of the segments that compactions have replaced, before and after."""
         self._clock = clock
         self._runner = runner
         self._clean_interval_ms = clean_interval_ms
         self._clean_at_ms: int | None = None
+        self._compaction: Compaction | None = None
+        self._replacing: Iterator[None] | None = None
+        """Steps that are left of a compaction that has run."""
         self._clean_later()
         self._appends = PendingAppends(replica, self._complete_append)
         self._purgatory = AppendPurgatory(replica.log.path)
@@ -186,6 +220,8 @@ class RaftNode:
         if self._is_over:
             return None
         if self._is_delivery_left or self._is_resigning_soon or self.fetches.has_checks_left:
+            return self.now_ms()
+        if self._replacing is not None:
             return self.now_ms()
         deadlines = (
             self.replica.next_deadline_ms,
@@ -232,6 +268,9 @@ class RaftNode:
             if _is_due(self._clean_at_ms, now_ms):
                 self._clean_later()
                 self.clean()
+                self.compact()
+            if self._replacing is not None:
+                self._replace_next(self._replacing)
             if _is_due(self.replica.next_deadline_ms, now_ms):
                 self.step(TimePassed())
         finally:  # also after a bug in the end of a request
@@ -436,6 +475,61 @@ class RaftNode:
             self._runner.notify(LogCleaned(self.replica.log.log_start_offset))
         return is_changed
 
+    def compact(self) -> None:
+        """Begin the compaction that is due, unless one is running."""
+        if self._is_over or self._compaction is not None:
+            return
+        try:
+            self._compaction = self.replica.log.begin_compaction(now_ms=self.time_ms())
+        except (CorruptBatchError, CorruptFileError, DiskFullError) as error:
+            self._runner.notify(CleaningRefused(error))
+        except LogError as error:
+            self.fail(error)
+        if self._compaction is not None:
+            self._runner.run_compaction(self._compaction)
+
+    def complete_compaction(self, compaction: Compaction) -> None:
+        """Handle the end of a compaction's run: its segments are replaced in later turns."""
+        if self._is_over:
+            self._close_compaction(compaction)
+            return
+        self._replacing = self.replica.log.replace_compacted(compaction)
+        self._set_timer()
+
+    def fail_compaction(self, compaction: Compaction, error: LogError) -> None:
+        """Handle a run that failed. It has changed nothing: the next one is after the interval."""
+        self._close_compaction(compaction)
+        if self._is_over:
+            return
+        if isinstance(error, DiskFailedError):
+            self.fail(error)
+        else:
+            self._runner.notify(CleaningRefused(error))
+
+    def _replace_next(self, steps: Iterator[None]) -> None:
+        """Replace the next segment, or end the compaction."""
+        compaction = self._compaction
+        assert compaction is not None, "its segments are being replaced"
+        try:
+            if next(steps, _END) is not _END:
+                return
+        except LogError as error:
+            self.fail(error)
+            return
+        self._close_compaction(compaction)
+        if compaction.replaced_byte_counts:
+            before, after = map(sum, zip(*compaction.replaced_byte_counts, strict=True))
+            count = len(compaction.replaced_byte_counts)
+            self.compaction_count += 1
+            self.compacted_bytes_before += before
+            self.compacted_bytes_after += after
+            self._runner.notify(LogCompacted(count, before, after))
+
+    def _close_compaction(self, compaction: Compaction) -> None:
+        self._compaction = self._replacing = None
+        with contextlib.suppress(LogError):  # the next one deletes the files
+            compaction.close()
+
     def delete_records(self, offset: int) -> int:
         """Delete the records of this leader below the batch of a committed ``offset``; return the
         offset of that batch. The followers learn it with their fetches.
@@ -527,6 +621,8 @@ class RaftNode:
         """Complete all that waits: appends with an unknown outcome for this reason. There are no
         outputs any more."""
         self._is_over = True
+        if self._replacing is not None and self._compaction is not None:
+            self._close_compaction(self._compaction)
         self.listeners.close()
         self._appends.abandon(reason)
         self._purgatory.close(lambda: self._unknown(reason))

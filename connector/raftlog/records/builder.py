@@ -340,6 +340,29 @@ class BatchBuilder:
         )
 
 
+def empty_batch(
+    *, base_offset: int, last_offset: int, leader_epoch: int, max_timestamp_ms: int
+) -> bytes:
+    """Return a batch without records that has these offsets, both inclusive."""
+    return finish_batch(
+        b"",
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        byte_count_max=BATCH_HEADER_BYTES,
+        compression=Compression.NONE,
+        flags=0,
+        last_offset_delta=last_offset - base_offset,
+        base_timestamp_ms=max_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        producer=(
+            NO_PRODUCER.producer_id,
+            NO_PRODUCER.producer_epoch,
+            NO_PRODUCER.base_sequence,
+        ),
+        record_count=0,
+    )
+
+
 def build_batch(
     records: Sequence[RecordToAppend],
     *,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from raftlog.client.log_handle import Clock
+from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
@@ -184,6 +185,13 @@ class Node:
             self._held.append(ticket)
         else:
             self._cluster.later(lambda: self._sync(ticket))
+
+    def run_compaction(self, compaction: Compaction) -> None:
+        def run() -> None:
+            compaction.run()
+            self.raft_node.complete_compaction(compaction)
+
+        self._cluster.later(run)
 
     def _sync(self, ticket: PendingSync) -> None:
         ticket.run()

@@ -309,14 +309,11 @@ def configure(
         changed = settings | dict(changes)
         data = encode_properties(changed.items())
         try:
-            config = parse_log_properties(data, directory).config
+            parse_log_properties(data, directory)
         except CorruptFileError as error:
             wrong = next((name for name in changes if error.reason.startswith(f"{name}: ")), None)
             reason = error.reason.removeprefix(f"{wrong}: ")
             raise OptionError(option=wrong or ", ".join(changes), reason=reason) from None
-        if config.cleanup_policy.compacts and is_of_node(files, directory):
-            reason = "the log of a quorum's node is not compacted; only delete is supported"
-            raise OptionError(option="cleanup.policy", reason=reason)
         if changed != settings or is_edited:
             replace_checked(files, directory, {RAFTLOG_PROPERTIES_NAME: data})
         return changed

@@ -171,6 +171,7 @@ class LeaderClient:
             values=ValueKind(settings["raftlog.values"]),
             batch_bytes_max=int(settings.get("max.message.bytes", BATCH_BYTES_MAX)),
             compression=codecs.get(settings.get("compression.type", "none"), Compression.NONE),
+            is_compacted="compact" in settings.get("cleanup.policy", ""),
         )
 
     def fetch(

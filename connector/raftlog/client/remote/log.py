@@ -483,6 +483,13 @@ class RemoteLog(LogReader):
         return None
 
     @property
+    def compacted_offset(self) -> int:
+        """The end of a compacted log: its leader may have fetched from an earlier one that had
+        compacted any committed records."""
+        is_compacted = self.is_raftlog and self._quorum.settings().is_compacted
+        return self.log_end_offset if is_compacted else 0
+
+    @property
     def meta_properties(self) -> MetaProperties | None:
         return None
 

@@ -12,12 +12,14 @@ The order of the durable steps of ``replace``:
 
     1. compacted-offset-checkpoint := end of what was compacted  a reader of an earlier state
                                                                  detects that it may lack keys
-    2. delete the indexes of the segments, sync the directory    an index never has positions of
+    2. delete the indexes of a segment, sync the directory       an index never has positions of
                                                                  another file
-    3. rename each <base>.log.cleaned to <base>.log, oldest      a tombstone is deleted after what
-       first; sync the directory after each                      it deletes
-    4. rename the indexes, sync the directory
-    5. cleaner-offset-checkpoint := end of what was compacted
+    3. rename <base>.log.cleaned to <base>.log, sync the         a tombstone is deleted after what
+       directory                                                 it deletes
+    4. rename the indexes
+       2 to 4 for each segment, oldest first: between two of them other calls may be made
+    5. sync the directory
+    6. cleaner-offset-checkpoint := end of what was compacted
 
 A crash between two steps leaves whole segments, compacted or not: the next opening rebuilds missing
 indexes, and the next compaction deletes ``.cleaned`` files and starts again. Readers that have a
@@ -44,6 +46,8 @@ from raftlog.log.format.directory import (
     TIME_INDEX_SUFFIX,
     offset_name,
 )
+from raftlog.log.reading.transactions import batch_metadata
+from raftlog.log.recovery.recover import newest_producer_state
 from raftlog.log.recovery.recover_segment import (
     IndexRebuild,
     ScanPosition,
@@ -51,13 +55,13 @@ from raftlog.log.recovery.recover_segment import (
     SegmentScan,
 )
 from raftlog.log.segment import Segment, SegmentMetadata
+from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import RecordBatch
 from raftlog.storage.protocol import Closeable, FileLock
 
 from .retained_records import BatchFilter, CleanedCounts, OffsetMap, RetentionRules
 
 if TYPE_CHECKING:
-    from raftlog.log.writing.producer_state import ProducerStateManager
     from raftlog.log.writing.properties import LogConfig
     from raftlog.log.writing.segments import LogSegments
 
@@ -116,7 +120,6 @@ def plan_compaction(
 
 def begin_compaction(
     segments: LogSegments,
-    producer_state: ProducerStateManager,
     last_stable_offset: int,
     *,
     now_ms: int,
@@ -144,15 +147,7 @@ def begin_compaction(
     lock = directory.storage.try_lock(directory.file(CLEANER_LOCK_NAME))
     if lock is None:
         return None
-    rules = RetentionRules(
-        now_ms=now_ms,
-        delete_retention_ms=config.delete_retention_ms,
-        last_producer_batches=frozenset(
-            one.batches[-1].last_offset for one in producer_state.producers if one.batches
-        ),
-        last_commits=frozenset(one.last_offset for one in producer_state.commits),
-    )
-    return Compaction(segments, plan, rules, lock, offset_map_bytes_max)
+    return Compaction(segments, plan, lock, offset_map_bytes_max, now_ms=now_ms)
 
 
 def _first_timestamp_ms(
@@ -190,18 +185,23 @@ class Compaction(Closeable):
         self,
         segments: LogSegments,
         plan: CompactionPlan,
-        rules: RetentionRules,
         lock: FileLock,
         offset_map_bytes_max: int,
+        *,
+        now_ms: int,
     ) -> None:
         self.plan: Final = plan
         self.counts = CleanedCounts()
         self.end_offset = plan.first_dirty_offset
         """Exclusive end of what is compacted, after ``run``."""
+        self.replaced_byte_counts: list[tuple[int, int]] = []
+        """Bytes of each segment that was replaced, before and after."""
         self._directory = segments.directory
         self._epochs = segments.epochs
         self._interval_bytes = segments.config.index_interval_bytes
-        self._rules = rules
+        self._now_ms = now_ms
+        self._delete_retention_ms = segments.config.delete_retention_ms
+        self._values = segments.config.values
         self._lock = lock
         self._offset_map_bytes_max = offset_map_bytes_max
         self._compacted: list[CompactedSegment] = []
@@ -232,15 +232,44 @@ class Compaction(Closeable):
             if not offsets.add(batch):
                 break
         self.end_offset = offsets.end_offset
-        batches = BatchFilter(offsets, self._rules, self.counts)
+        batches = BatchFilter(offsets, self._rules(), self.counts)
         for segment in self.plan.segments:
             if segment.base_offset < offsets.end_offset:
                 self._write(segment, batches)
 
-    def replace_segments(self, segments: LogSegments) -> bool:
-        """Replace the segments of the log by what ``run`` wrote; return whether any changed.
+    def _rules(self) -> RetentionRules:
+        """Return what is retained in any case, by the producer state at the end of the plan: what
+        is after it may not be committed, and be truncated."""
+        state = self._producer_state()
+        return RetentionRules(
+            now_ms=self._now_ms,
+            delete_retention_ms=self._delete_retention_ms,
+            last_producer_batches=frozenset(
+                one.batches[-1].last_offset for one in state.producers if one.batches
+            ),
+            last_commits=frozenset(one.last_offset for one in state.commits),
+            last_group_offsets=frozenset(one.record_offset for one in state.group_offsets.values()),
+        )
 
-        Durable on return. A segment that was deleted since ``begin`` is left out. Nothing is
+    def _producer_state(self) -> ProducerStateManager:
+        segments, directory = self.plan.segments, self._directory
+        first, end_offset = segments[0].base_offset, segments[-1].end_offset
+        state, _ = newest_producer_state(
+            directory.storage, directory.path, directory.listing(), end_offset
+        )
+        if state is None or state.end_offset < first:
+            state = ProducerStateManager(directory.path, end_offset=first, is_whole=first == 0)
+        for segment in segments:
+            if segment.end_offset > state.end_offset:
+                offset = max(state.end_offset, segment.base_offset)
+                for batch in self._batches(segment, offset):
+                    state.apply(batch_metadata(batch, self._values))
+        return state
+
+    def replace_segments(self, segments: LogSegments) -> Iterator[None]:
+        """Replace the segments of the log by what ``run`` wrote: in each step one of them.
+
+        Durable at the end. A segment that was deleted since ``begin`` is left out. Nothing is
         replaced
 
         - after ``close``: files of a later compaction may have the same names;
@@ -249,35 +278,35 @@ class Compaction(Closeable):
         - after a repair has truncated these segments: what superseded a record may be removed.
         """
         if self._is_closed or not segments.config.cleanup_policy.compacts:
-            return False
+            return
         first = segments.first_base_offset
         planned = [_extent(one) for one in self.plan.segments if one.base_offset >= first]
         if planned != [_extent(one) for one in segments.sealed[: len(planned)]]:
-            return False
+            return
         compacted = [one for one in self._compacted if one.before.base_offset >= first]
         storage, directory = self._directory.storage, self._directory
-        names = [
-            offset_name(one.before.base_offset, suffix)
-            for one in compacted
-            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-        ]
         if compacted:
             sealed_end_offset = segments.active.base_offset
             directory.raise_compacted_offset(self.end_offset, offset_max=sealed_end_offset)
+        for one in compacted:
+            if self._is_closed or _extent(one.before) not in map(_extent, segments.sealed):
+                return  # changed by a call between two steps
+            base_offset = one.before.base_offset
+            names = [offset_name(base_offset, at) for at in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
             directory.unlink(names)
             directory.sync()
-        for one in compacted:
-            path = directory.file(offset_name(one.before.base_offset, LOG_SUFFIX))
+            path = directory.file(offset_name(base_offset, LOG_SUFFIX))
             storage.rename(path + CLEANED_SUFFIX, path)
             directory.sync()
             segments.replace_sealed(replace(one.before, byte_count=one.byte_count))
-        for name in names:
-            storage.rename(directory.file(name + CLEANED_SUFFIX), directory.file(name))
+            for name in names:
+                storage.rename(directory.file(name + CLEANED_SUFFIX), directory.file(name))
+            self.replaced_byte_counts.append((one.before.byte_count, one.byte_count))
+            yield
         if compacted:
             directory.sync()
         directory.write_cleaner_offset(self.end_offset)
         self._compacted = []
-        return bool(compacted)
 
     def close(self) -> None:
         """Delete what was not used, and release the lock. May be called twice."""

@@ -17,8 +17,9 @@ The batches of a raftlog log are contiguous, and readers detect damaged base off
 dropped batches are replaced by one empty batch with their offsets, of at most 61 bytes for any
 number of adjacent ones. A batch with a retained record keeps its offsets, header and codec.
 
-Retained in any case are control batches, the header of each producer's last batch, and the first
-record of each application id's last commit, which names it. If that record is superseded, its value
+Retained in any case are control batches but superseded offsets of consumer groups, the header of
+each producer's last batch, and the first record of each application id's last commit, which names
+it. If that record is superseded, its value
 is dropped: otherwise it would be the last record of its key again, once a later tombstone is
 dropped.
 
@@ -33,9 +34,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from raftlog.limits import READ_BATCH_BYTES_MAX
+from raftlog.log.segment import control_records
 from raftlog.records.batch import RecordBatch
-from raftlog.records.builder import NO_PRODUCER, finish_batch
+from raftlog.records.builder import empty_batch, finish_batch
 from raftlog.records.compression import Compression, compress
+from raftlog.records.control import OffsetCommit
 from raftlog.records.header import (
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
@@ -101,14 +104,16 @@ def stored_records(batch: RecordBatch) -> Iterator[tuple[int, StoredRecord]]:
 class RetentionRules:
     """What pass two retains besides the last record of each key.
 
-    Tombstones are retained for ``delete_retention_ms`` after their older values. The two sets are
-    the last offsets of each producer's last batch, and of each application id's last commit.
+    Tombstones are retained for ``delete_retention_ms`` after their older values. The sets are the
+    last offsets of each producer's last batch, and of each application id's last commit, and the
+    offsets of each consumer group's last commit.
     """
 
     now_ms: int
     delete_retention_ms: int
     last_producer_batches: frozenset[int] = frozenset()
     last_commits: frozenset[int] = frozenset()
+    last_group_offsets: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -137,22 +142,11 @@ class _Dropped:
         )
 
     def encoded(self) -> bytes:
-        return finish_batch(
-            b"",
+        return empty_batch(
             base_offset=self.base_offset,
+            last_offset=self.last_offset,
             leader_epoch=self.leader_epoch,
-            byte_count_max=READ_BATCH_BYTES_MAX,
-            compression=Compression.NONE,
-            flags=0,
-            last_offset_delta=self.last_offset - self.base_offset,
-            base_timestamp_ms=self.max_timestamp_ms,
             max_timestamp_ms=self.max_timestamp_ms,
-            producer=(
-                NO_PRODUCER.producer_id,
-                NO_PRODUCER.producer_epoch,
-                NO_PRODUCER.base_sequence,
-            ),
-            record_count=0,
         )
 
 
@@ -197,6 +191,8 @@ class BatchFilter:
     def _retained(self, batch: RecordBatch) -> bytes | None:
         """Return the batch with its retained records; None if it is dropped."""
         if batch.is_control:
+            if self._is_superseded_control(batch):
+                return None
             self.counts.records_retained += batch.record_count
             return _encoded(batch, batch.payload, batch.compression, batch.record_count)
         records, is_changed = [], False
@@ -221,6 +217,16 @@ class BatchFilter:
         if not is_changed:
             return _encoded(batch, batch.payload, batch.compression, batch.record_count)
         return _with_records(batch, records)
+
+    def _is_superseded_control(self, batch: RecordBatch) -> bool:
+        """Return whether all records are offsets of groups that have committed others since."""
+        if batch.last_offset >= self.offsets.end_offset:
+            return False
+        records = control_records(batch)
+        return bool(records) and all(
+            isinstance(record, OffsetCommit) and offset not in self.rules.last_group_offsets
+            for offset, record in enumerate(records, batch.base_offset)
+        )
 
     def _is_retained(self, batch: RecordBatch, offset: int, stored: StoredRecord) -> bool:
         if offset >= self.offsets.end_offset:

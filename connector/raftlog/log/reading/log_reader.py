@@ -182,7 +182,7 @@ class LogReader(Closeable, abc.ABC):
     def compacted_offset(self) -> int:
         """Offset below which a state may lack keys: their records were removed by a compaction.
 
-        0 for a log that is not compacted, such as that of a quorum. Raises ``CorruptFileError``.
+        0 for a log that is not compacted. Raises ``CorruptFileError``.
         """
         return 0
 

@@ -84,6 +84,7 @@ from .snapshots import (
 if TYPE_CHECKING:
     from raftlog.log.cleaning.compaction import Compaction
 
+_DONE: Final = object()
 ABORT_REASON: Final = "a later epoch began"
 
 
@@ -695,14 +696,23 @@ class ReplicatedLog(ABC):
             return None
         from raftlog.log.cleaning.compaction import begin_compaction  # imports numpy
 
-        return begin_compaction(
-            self._segments, self._producer_state, self.last_stable_offset, now_ms=now_ms
-        )
+        return begin_compaction(self._segments, self.last_stable_offset, now_ms=now_ms)
 
     def complete_compaction(self, compaction: Compaction) -> bool:
-        """Replace segments by what ``compaction.run`` wrote, durably; return if any changed."""
-        with self._changing(), self._failing(also_full=True):
-            return compaction.replace_segments(self._segments)
+        """Replace all segments in one call, as ``replace_compacted``; return if any changed."""
+        return len(list(self.replace_compacted(compaction))) > 0
+
+    def replace_compacted(self, compaction: Compaction) -> Iterator[None]:
+        """Replace segments by what ``compaction.run`` wrote, one in each step; durable at the end.
+
+        Other calls may be made between two steps.
+        """
+        steps, is_left = compaction.replace_segments(self._segments), True
+        while is_left:
+            with self._changing(), self._failing(also_full=True):
+                is_left = next(steps, _DONE) is not _DONE
+            if is_left:
+                yield
 
     def _publish_start(self, offset: int) -> None:
         """Publish the next log start before it is written: a crash in between is detected."""

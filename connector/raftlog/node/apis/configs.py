@@ -136,10 +136,10 @@ def topic_settings(config: LogConfig) -> tuple[_Setting, ...]:
     return (
         _Setting(
             "cleanup.policy",
-            "delete",
+            config.cleanup_policy.value,
             _Type.LIST,
-            fixed,
-            "Segments beyond the retention limits are deleted.",
+            fixed if config.cleanup_policy is default.cleanup_policy else configured,
+            "Whether segments beyond the retention limits are deleted, and the log is compacted.",
         ),
         _Setting(
             "compression.type",

@@ -1,0 +1,203 @@
+"""Nodes compact their logs on their own: in turns, with followers that lag, in real processes."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+import raftlog
+from raftlog.append import AppendRequest
+from raftlog.errors import DataLossError, DiskFullError, InvalidAppendError
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.raft_node import CleaningRefused, LogCompacted
+from raftlog.records.record import NewRecord
+from raftlog.wire import ApiKey, latest_schemas
+from tests.log.cleaning.test_compaction import COMPACTED
+from tests.node.apis.batches import batch, produce
+from tests.node.apis.cluster import TIME_MS, TOPIC, Cluster, Node, run
+from tests.node.apis.requests import offset_commit
+from tests.support.appending import batches_of
+from tests.support.one_replica import OneReplica
+from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
+
+INTERVAL_MS = 1_000
+
+
+def fill(one: OneReplica, count: int = 40) -> None:
+    for at in range(count):
+        record = NewRecord(b"key %d" % (at % 3), b"%d" % at + b"v" * 50)
+        one.submit(AppendRequest(records=(record,), deadline_ms=0))
+
+
+def compacting(config: LogConfig = COMPACTED) -> OneReplica:
+    one = OneReplica(log_config=config, clean_interval_ms=INTERVAL_MS)
+    one.elect()
+    fill(one)
+    return one
+
+
+def test_a_node_compacts_at_intervals_one_segment_in_each_turn() -> None:
+    one = compacting()
+    node = one.raft_node
+    deadline_ms = node.next_deadline_ms
+    assert deadline_ms is not None
+    one.pass_time(deadline_ms)
+    turn_count = 0
+    while one.notifications[-1:] != [] and not isinstance(one.notifications[-1], LogCompacted):
+        assert node.next_deadline_ms == node.now_ms()
+        fill(one, 1)
+        node.pass_time()
+        turn_count += 1
+    compacted = one.notifications[-1]
+    assert isinstance(compacted, LogCompacted)
+    assert compacted.segment_count == turn_count > 3
+    assert compacted.byte_count_after < compacted.byte_count_before
+    assert node.compaction_count == 1
+    assert node.compacted_bytes_before == compacted.byte_count_before
+    assert node.compacted_bytes_after == compacted.byte_count_after
+    assert node.next_deadline_ms is not None
+    assert node.next_deadline_ms > node.now_ms()
+
+
+def test_a_full_disk_refuses_a_compaction_until_the_next_interval() -> None:
+    one = compacting()
+    deadline_ms = one.raft_node.next_deadline_ms
+    assert deadline_ms is not None
+    one.disk.leave_room(0)
+    one.pass_time(deadline_ms)
+    refused = one.notifications[-1]
+    assert isinstance(refused, CleaningRefused)
+    assert isinstance(refused.error, DiskFullError)
+    assert not one.raft_node.is_over
+    one.disk.leave_room(10**6)
+    one.pass_time(deadline_ms + INTERVAL_MS)
+    for _ in range(50):
+        one.raft_node.pass_time()
+    assert any(isinstance(note, LogCompacted) for note in one.notifications)
+
+
+def test_the_end_of_a_node_between_two_steps_leaves_the_log_whole() -> None:
+    one = compacting()
+    deadline_ms = one.raft_node.next_deadline_ms
+    assert deadline_ms is not None
+    one.pass_time(deadline_ms)
+    one.raft_node.end()
+    one.raft_node.pass_time()
+    one.replica.log.close()
+    again = OneReplica(one.disk, log_config=COMPACTED, clean_interval_ms=INTERVAL_MS)
+    assert not again.replica.log.is_read_only
+    assert again.replica.log.begin_compaction(now_ms=TIME_MS) is not None, "its lock is released"
+
+
+# --- a quorum -------------------------------------------------------------------------------------
+
+
+async def put(node: Node, key: bytes, value: bytes | None) -> None:
+    data = batch(NewRecord(key, value, TIME_MS))
+    answer = await node.ask_client(ApiKey.PRODUCE, 9, produce(data), latest_schemas.ProduceResponse)
+    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+
+
+def compact(node: Node) -> int:
+    """Compact the log of a node to the end; return how often it was."""
+    before = node.raft_node.compaction_count
+    for _ in range(5):
+        node.raft_node.compact()
+        node.raft_node.pass_time()
+        for _ in range(100):
+            node.raft_node.pass_time()
+    return node.raft_node.compaction_count - before
+
+
+def table(node: Node) -> dict[bytes, bytes]:
+    batches = batches_of(node.disk, f"/data/{TOPIC}-0")
+    ends = [one.base_offset for one in batches[1:]]
+    assert ends == [one.next_offset for one in batches[:-1]], "it has no gaps"
+    found = [record for one in batches if not one.is_control for record in one.records()]
+    last = {record.key: record.value for record in found}
+    return {key: value for key, value in last.items() if key and value is not None}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_follower_that_lags_catches_up_from_a_compacted_leader(seed: int) -> None:
+    async def work() -> None:
+        rng, expected = Random(seed), dict[bytes, bytes]()
+
+        async def fill(node: Node, count: int) -> None:
+            for _ in range(count):
+                key, value = b"key %d" % rng.randrange(7), b"%d" % rng.randrange(10**6) + b"v" * 30
+                if rng.random() < 0.2:
+                    expected.pop(key, None)
+                    await put(node, key, None)
+                else:
+                    expected[key] = value
+                    await put(node, key, value)
+
+        cluster = Cluster(3, COMPACTED)
+        leader = cluster.elect()
+        behind = cluster.follower
+        await fill(leader, 10 + seed)
+        await leader.ask_client(
+            ApiKey.OFFSET_COMMIT, 9, offset_commit(5), latest_schemas.OffsetCommitResponse
+        )
+        behind.is_cut_off = True
+        await fill(leader, 60)
+        assert compact(leader)
+        await fill(leader, 20)
+        behind.is_cut_off = False
+        cluster.pass_time(5_000)
+        leader = cluster.elect()
+        await fill(leader, 20)
+        cluster.pass_time(1_000)
+        for node in cluster.nodes:
+            assert node.replica.log.end_offset == leader.replica.log.end_offset
+            assert table(node) == expected
+            compact(node)
+            assert table(node) == expected
+            commit = node.replica.log.producer_state.group_offsets.commit_of("readers")
+            assert commit is not None
+            assert commit.offset == 5
+        leader = cluster.change_leader()
+        await fill(leader, 5)
+        assert table(leader) == expected
+
+    run(work())
+
+
+def has_compacted(node: NodeProcess) -> bool:
+    return any(one["event"] == "compacted" for one in node.lines())
+
+
+@pytest.mark.slow
+def test_real_nodes_compact_in_a_thread_and_survive_kills(tmp_path: Path) -> None:
+    settings = (
+        '[log]\ncleanup_policy = "compact"\nmin_cleanable_dirty_ratio = 0.01\n'
+        "segment_bytes = 20000\n"
+    )
+    node_keys = "retention_check_interval_ms = 200\n"
+    with QuorumProcesses(tmp_path, extra=settings, node_keys=node_keys) as quorum:
+        expected = {}
+        with raftlog.connect(quorum.bootstrap) as log:
+            for at in range(300):
+                key, value = b"key %d" % (at % 10), b"%d" % at + b"v" * 500
+                log.append([(key, value)])
+                expected[key] = value
+            with pytest.raises(InvalidAppendError, match="compacted"):
+                log.append([b"without a key"])
+        for node in quorum.nodes:
+            eventually(partial(has_compacted, node), "every node has compacted its log")
+        for node in quorum.nodes:
+            node.kill()
+        for node in quorum.nodes:
+            node.launch()
+        for node in quorum.nodes:
+            node.wait_until_it_listens()
+        with raftlog.connect(quorum.bootstrap) as log, log.table() as state:
+            state.wait_for(log.append([(b"last", b"1")]).last_offset)
+            assert {key: state[key] for key in expected} == expected
+            with pytest.raises(DataLossError):
+                state.as_of(50)
