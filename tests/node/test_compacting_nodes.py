@@ -139,16 +139,16 @@ def test_a_follower_that_lags_catches_up_from_a_compacted_leader(seed: int) -> N
 
         cluster = Cluster(3, COMPACTED)
         leader = cluster.elect()
-        behind = cluster.follower
+        lagging = cluster.follower
         await fill(leader, 10 + seed)
         await leader.ask_client(
             ApiKey.OFFSET_COMMIT, 9, offset_commit(5), latest_schemas.OffsetCommitResponse
         )
-        behind.is_cut_off = True
+        lagging.is_cut_off = True
         await fill(leader, 60)
         assert compact(leader)
         await fill(leader, 20)
-        behind.is_cut_off = False
+        lagging.is_cut_off = False
         cluster.pass_time(5_000)
         leader = cluster.elect()
         await fill(leader, 20)

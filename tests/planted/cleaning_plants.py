@@ -17,8 +17,8 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a follower inside an empty batch of its leader gets nothing",
         path="connector/raftlog/log/segment.py",
-        old="                return self._rest_of_empty(log, start.position, offset)\n",
-        new='                return b""\n',
+        old="                return self._rest_of_empty(",
+        new='                return b"" and self._rest_of_empty(',
         tests=(NODES, REPLICAS),
     ),
     Plant(

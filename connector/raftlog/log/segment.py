@@ -379,7 +379,7 @@ class Segment:
             if start.position >= self.byte_count:
                 return b""
             if start.offset != offset:
-                return self._rest_of_empty(log, start.position, offset)
+                return self._rest_of_empty(log, position=start.position, offset=offset)
             first = header_at(log, start.position, self.byte_count)
             left = self.byte_count - start.position
             data = log.read_at(start.position, min(max(byte_count_max, first.byte_count), left))
@@ -431,7 +431,7 @@ class Segment:
 
     # --- look-ups ---------------------------------------------------------------------------------
 
-    def _rest_of_empty(self, log: ReadableFile, position: int, offset: int) -> bytes:
+    def _rest_of_empty(self, log: ReadableFile, *, position: int, offset: int) -> bytes:
         left = self.byte_count - position
         batch = read_batch(log.read_at(position, min(BATCH_HEADER_BYTES, left)), 0)
         is_joined = (

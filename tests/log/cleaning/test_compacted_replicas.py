@@ -132,7 +132,8 @@ def test_the_state_of_producers_and_groups_survives_a_truncation_and_a_scan_of_t
     committed = log.end_offset
     produce(10)
     commit(10)
-    log.flush()
+    for _ in range(10):
+        append(log, b"b", b"v" * 60, is_committed=False)
     control_count = sum(one.is_control for one in batches_of(disk))
     assert compact(log)
     assert sum(one.is_control for one in batches_of(disk)) == control_count - 9

@@ -17,7 +17,7 @@ The order of the durable steps of ``replace``:
     3. rename <base>.log.cleaned to <base>.log, sync the         a tombstone is deleted after what
        directory                                                 it deletes
     4. rename the indexes
-       2 to 4 for each segment, oldest first: between two of them other calls may be made
+       2 to 4 for each segment, oldest first; other calls may be between those of two segments
     5. sync the directory
     6. cleaner-offset-checkpoint := end of what was compacted
 

@@ -705,7 +705,7 @@ class ReplicatedLog(ABC):
     def replace_compacted(self, compaction: Compaction) -> Iterator[None]:
         """Replace segments by what ``compaction.run`` wrote, one in each step; durable at the end.
 
-        Other calls may be made between two steps.
+        Other calls may be between two steps.
         """
         steps, is_left = compaction.replace_segments(self._segments), True
         while is_left:
