@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -166,7 +167,9 @@ def test_the_policy_is_a_setting(tmp_path: Path) -> None:
             configure(path, {name: value})
 
 
-def test_logs_of_metadata_and_of_nodes_are_not_compacted(tmp_path: Path) -> None:
+def test_logs_of_metadata_are_not_compacted_and_those_of_stopped_nodes_may_be(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(OptionError, match="no keys"):
         LogConfig(values=ValueKind.KRAFT, cleanup_policy=CleanupPolicy.COMPACT)
     with raftlog.open(tmp_path / "kraft-0", values="kraft"):
@@ -183,5 +186,7 @@ def test_logs_of_metadata_and_of_nodes_are_not_compacted(tmp_path: Path) -> None
     )
     log.close()
     (tmp_path / "meta.properties").write_text("version=1\n")
-    with pytest.raises(OptionError, match="quorum's node is not compacted"):
-        configure(node, {"cleanup.policy": "compact"})
+    changed = configure(node, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"})
+    assert changed["cleanup.policy"] == "compact"
+    with closing(QuorumLog.open(WritableLocalStorage(), str(node), now_ms=0)) as opened:
+        assert opened.config.cleanup_policy is CleanupPolicy.COMPACT
