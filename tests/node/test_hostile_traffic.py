@@ -28,7 +28,7 @@ from tests.support.served_node import RawConnection, ServedNode, served_node
 
 MECHANISM: Final = "SCRAM-SHA-256"
 HEALTHY, GREEDY = "jobs-healthy", "jobs-greedy"
-AT_ONCE: Final = 24
+ATTACKERS: Final = 24
 STRANGERS_MAX: Final = 16
 QUEUED_BYTES_MAX: Final = 4 * MIB
 LIMITS: Final = (
@@ -109,7 +109,7 @@ ATTACKS: Final[tuple[Attack, ...]] = (
 
 
 class Watch:
-    """The most of what the node had in use, and the attacks that were made."""
+    """The most of what the node had in use, and the attacks by kind."""
 
     def __init__(self, node: ServedNode) -> None:
         self._server = node.node.server
@@ -181,9 +181,9 @@ def run(home: Path, seed: int, *, attack_count: int, append_count: int) -> None:
             end_offset = node.node.raft_node.replica.log.end_offset
             attackers = [
                 asyncio.ensure_future(
-                    attack(node, watch, random.Random(f"{seed}:{at}"), attack_count // AT_ONCE)
+                    attack(node, watch, random.Random(f"{seed}:{at}"), attack_count // ATTACKERS)
                 )
-                for at in range(AT_ONCE)
+                for at in range(ATTACKERS)
             ]
             appending = asyncio.to_thread(append_all, f"127.0.0.1:{node.port}", append_count)
             offsets = await appending
@@ -191,7 +191,7 @@ def run(home: Path, seed: int, *, attack_count: int, append_count: int) -> None:
             assert offsets == list(range(end_offset, end_offset + append_count)), "and no others"
             assert watch.attacks.keys() == {one.__name__ for one in ATTACKS}
             assert 0 < watch.strangers <= STRANGERS_MAX
-            assert 0 < watch.clients <= AT_ONCE + 4, "the healthy client has a few"
+            assert 0 < watch.clients <= ATTACKERS + 4, "the healthy client has a few"
             # one incomplete frame or response of each principal is beyond the bound
             assert watch.held_bytes <= QUEUED_BYTES_MAX + 2 * MIB
             while node.node.server.connections:
@@ -225,7 +225,7 @@ needs_addresses = pytest.mark.skipif(
 def test_a_healthy_client_completes_its_appends_beside_hostile_connections(
     tmp_path: Path,
 ) -> None:
-    run(tmp_path, 1, attack_count=10 * AT_ONCE, append_count=40)
+    run(tmp_path, 1, attack_count=10 * ATTACKERS, append_count=40)
 
 
 @needs_addresses
@@ -234,4 +234,4 @@ def test_a_healthy_client_completes_its_appends_beside_hostile_connections(
 def test_a_healthy_client_completes_its_appends_beside_many_hostile_connections(
     tmp_path: Path, seed: int
 ) -> None:
-    run(tmp_path, seed, attack_count=200 * AT_ONCE, append_count=500)
+    run(tmp_path, seed, attack_count=200 * ATTACKERS, append_count=500)
