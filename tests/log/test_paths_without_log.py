@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.log_builder import data_batch
 
+import raftlog
 from raftlog.client import Isolation, open_path
 from raftlog.errors import (
     CorruptBatchError,
@@ -161,3 +162,16 @@ def test_an_existing_path_with_a_comma_or_brackets_is_a_single_path(tmp_path: Pa
     directory.mkdir()
     (directory / SEGMENT.name).write_bytes(SEGMENT.read_bytes())
     assert open_path(str(directory)).log_end_offset == 3133
+
+
+def test_a_directory_with_one_log_of_raftlog_is_that_log(tmp_path: Path) -> None:
+    with raftlog.open(tmp_path / "decisions-0") as log:
+        log.append([b"a"])
+        log_end_offset = log.end_offset
+    found = open_path(str(tmp_path))
+    assert (found.topic, found.log_end_offset) == ("decisions", log_end_offset)
+
+    raftlog.open(tmp_path / "orders-0").close()
+    with pytest.raises(NotALogError, match="give the directory of one, such as") as caught:
+        open_path(str(tmp_path))
+    assert str(tmp_path / "decisions-0") in str(caught.value)

@@ -419,10 +419,14 @@ def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> Direct
             "of one cluster, comma-separated or as a pattern with *",
         )
     partitions = [name for name in names if parse_partition_name(name) is not None]
+    if len(partitions) == 1 and _is_raftlog(storage, path, partitions[0]):  # of a node of raftlog
+        return _directory_log(storage, path, storage.join(path, partitions[0]), kind)
     if partitions:
         shown = ", ".join(partitions[:_NAMES_SHOWN])
         raise NotALogError(
-            path=path, reason=f"it has no __cluster_metadata-0, only other partitions: {shown}"
+            path=path,
+            reason=f"it has no __cluster_metadata-0, only other partitions: {shown}",
+            remedy=f"give the directory of one, such as {storage.join(path, partitions[0])}",
         )
     raise NotALogError(path=path, reason="it contains neither a segment nor a checkpoint")
 
@@ -431,6 +435,14 @@ def _is_log_directory(storage: Storage, path: str, name: str) -> bool:
     """Return whether a name in a directory is the log directory of a controller or broker."""
     try:
         return str(METADATA_PARTITION) in storage.list_names(storage.join(path, name))
+    except LogError:  # a file, or not readable
+        return False
+
+
+def _is_raftlog(storage: Storage, path: str, name: str) -> bool:
+    """Return whether a name in a directory is a log that raftlog created."""
+    try:
+        return RAFTLOG_PROPERTIES_NAME in storage.list_names(storage.join(path, name))
     except LogError:  # a file, or not readable
         return False
 
