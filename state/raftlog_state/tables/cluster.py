@@ -132,6 +132,7 @@ class ClusterTables:
         *,
         checkpoint: str,
         trigger: str | Mapping[str, str] | None = None,
+        name: str | None = None,
     ) -> StreamingQuery:
         """Write a log to the tables, as a streaming query of the source ``raftlog``.
 
@@ -144,6 +145,8 @@ class ClusterTables:
             checkpoint: directory for Spark's checkpoint. It can be deleted between two runs.
             trigger: None (as fast as possible), ``"availableNow"``, or arguments of Spark's
                 ``trigger``, e.g. ``{"processingTime": "10 seconds"}``.
+            name: name of the query in Spark's UI and in ``LagListener``'s metrics; of active
+                queries no two have the same.
 
         Raises:
             TablesError: the session does not find the source, or there is a gap between tables and
@@ -160,6 +163,7 @@ class ClusterTables:
             redaction=self._redaction,
             checkpoint=checkpoint,
             trigger=trigger,
+            name=name,
         )
 
     def load(

@@ -105,6 +105,7 @@ class ClusterGroup:
         checkpoint: str,
         trigger: str | Mapping[str, str] | None = None,
         options: Mapping[str, str] | None = None,
+        name: str | None = None,
     ) -> StreamingQuery:
         """Write the logs of many clusters to the tables, as one streaming query.
 
@@ -117,6 +118,7 @@ class ClusterGroup:
             checkpoint: directory for Spark's checkpoints. It can be deleted between two runs.
             trigger: as for ``ClusterTables.materialize``.
             options: options of the source that all logs share, such as ``maxOffsetsPerTrigger``.
+            name: as for ``ClusterTables.materialize``.
 
         Raises:
             TablesError: the session does not find the source; or there is a gap between a
@@ -145,7 +147,9 @@ class ClusterGroup:
             wanted = rows.select(SOURCE_CLUSTER_ID, *self._writer.source_columns)
             stream = wanted.writeStream.foreachBatch(write)
             location = f"{checkpoint.rstrip('/')}/{_checkpoint_name(logs)}"
-            return stream.option("checkpointLocation", location).trigger(**kind).start()
+            return (
+                stream.option("checkpointLocation", location).trigger(**kind).start(queryName=name)
+            )
         except PySparkException as error:
             raise source_error(error, self._store.place) from error
 

@@ -92,6 +92,7 @@ def materialize(
     redaction: Redaction,
     checkpoint: str,
     trigger: str | Mapping[str, str] | None,
+    name: str | None,
 ) -> StreamingQuery:
     """Start the query; see ``ClusterTables.materialize``."""
     kind = trigger_options(trigger)
@@ -113,7 +114,7 @@ def materialize(
         rows = spark.readStream.format(FORMAT).options(**given).load()
         stream = rows.select(*writer.source_columns).writeStream.foreachBatch(write)
         location = f"{checkpoint.rstrip('/')}/incarnation-{progress.incarnation}"
-        return stream.option("checkpointLocation", location).trigger(**kind).start()
+        return stream.option("checkpointLocation", location).trigger(**kind).start(queryName=name)
     except PySparkException as error:
         raise source_error(error, place) from error
 

@@ -20,3 +20,15 @@ def test_a_session_without_delta_is_reported_with_what_it_lacks() -> None:
     reported = r"does not find Delta; create .* extension and catalog"
     with pytest.raises(TablesError, match=reported), store.errors("changes"):
         raise AnalysisException(missing)
+
+
+def test_an_error_of_java_is_reported_by_its_exception_not_by_the_call() -> None:
+    store = SparkStore(cast("SparkSession", None), "s3://bucket/tables")
+    of_py4j = (
+        "An error occurred while calling o371.tableExists.\n"
+        ': org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"\n'
+        "\tat org.apache.hadoop.fs.FileSystem.getFileSystemClass(FileSystem.java:3585)\n"
+    )
+    reported = r'on table changes: org\.apache\S+Exception: No FileSystem for scheme "s3"; fix'
+    with pytest.raises(TablesError, match=reported), store.errors("changes"):
+        raise AnalysisException(of_py4j)

@@ -50,7 +50,8 @@ def run(tables: ClusterTables, log: Path, checkpoint: Path, **options: Any) -> N
 def run_by_time(tables: ClusterTables, log: Path, checkpoint: Path) -> None:
     """Process them with a query that does not end by itself."""
     settings = {"path": str(log), "tailHoldback": "0"}
-    query = tables.materialize(settings, checkpoint=str(checkpoint))
+    query = tables.materialize(settings, checkpoint=str(checkpoint), name="metadata")
+    assert query.name == "metadata"
     query.processAllAvailable()
     query.stop()
 

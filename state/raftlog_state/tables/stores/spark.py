@@ -560,5 +560,7 @@ def _condition_and_reason(error: Exception) -> tuple[str, str]:
     words = str(error)
     named = _CONDITION.search(words)
     condition = error.getCondition() if isinstance(error, PySparkException) else None
-    reason = named[0] if named else words.partition("\n")[0] or "no reason given"
+    # py4j's first line is which call failed, the next one Java's exception
+    java = next((line[2:] for line in words.splitlines() if line.startswith(": ")), None)
+    reason = named[0] if named else java or words.partition("\n")[0] or "no reason given"
     return condition or (named[1] if named else ""), reason[:500]
