@@ -20,7 +20,8 @@ dbutils.widgets.text("tables", "", "location of the Delta tables (empty: a tempo
 
 def bundled() -> str:
     """Return the directories of the three voters that are part of the repository."""
-    cluster = Path.cwd() / "tests/data/kraft-logs/three-nodes-4.3.1"
+    home = Path.cwd().parent if Path.cwd().name == "notebooks" else Path.cwd()
+    cluster = home / "tests/data/kraft-logs/three-nodes-4.3.1"
     return ",".join(str(cluster / f"node-{node}") for node in (100, 101, 102))
 
 

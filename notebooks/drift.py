@@ -15,7 +15,8 @@ import pyspark_raftlog
 
 pyspark_raftlog.register(spark)
 
-logs = Path.cwd() / "tests/data/kraft-logs"
+home = Path.cwd().parent if Path.cwd().name == "notebooks" else Path.cwd()
+logs = home / "tests/data/kraft-logs"
 dbutils.widgets.text("one", "", "log of the first cluster (empty: a bundled log of Kafka 4.3.1)")
 dbutils.widgets.text("two", "", "log of the second cluster (empty: a bundled log of Kafka 3.9.2)")
 one = dbutils.widgets.get("one") or str(logs / "three-nodes-4.3.1/node-100")

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from raftlog_state import read_report
 from raftlog_state.tables import list_clusters, open_cluster, open_group
 
-logs = Path.cwd() / "tests/data/kraft-logs"
+home = Path.cwd().parent if Path.cwd().name == "notebooks" else Path.cwd()
+logs = home / "tests/data/kraft-logs"
 bundled = [str(logs / name) for name in ("three-nodes-4.3.1/node-100", "trimmed-3.9.2/node-1")]
 dbutils.widgets.text("sources", "", "JSON array of logs (empty: two bundled logs)")
 dbutils.widgets.text("tables", "", "location of the Delta tables (empty: a temporary directory)")
@@ -82,3 +84,15 @@ display(
     FROM fleet_configs GROUP BY name HAVING clusters > 1 ORDER BY values DESC, name LIMIT 5
     """)
 )
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## A picture of each cluster
+# MAGIC The charts of `raftlog report`, which require `pip install "raftlog[report]"`.
+
+# COMMAND ----------
+
+for source in sources:
+    if "path" in source:
+        displayHTML(read_report(source["path"]).svg())

@@ -13,21 +13,36 @@
 from pathlib import Path
 
 import pyspark_raftlog
+from raftlog_state import read_report
 
 pyspark_raftlog.register(spark)
 
 dbutils.widgets.text("path", "", "log directory of a Kafka node (empty: the bundled log)")
 dbutils.widgets.text("from", "2026-11-21 08:04:15", "first time, UTC")
 dbutils.widgets.text("to", "2026-11-21 08:05", "end, UTC")
-bundled = Path.cwd() / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
+home = Path.cwd().parent if Path.cwd().name == "notebooks" else Path.cwd()
+bundled = home / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
 path = dbutils.widgets.get("path") or str(bundled)
-between = f"from => '{dbutils.widgets.get('from')}', to => '{dbutils.widgets.get('to')}'"
+first, end = dbutils.widgets.get("from"), dbutils.widgets.get("to")
+between = f"from => '{first}', to => '{end}'"
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## A picture
+# MAGIC The charts of `raftlog report`: leaders, brokers, partitions without a leader or with too
+# MAGIC few replicas, elections. They require `pip install "raftlog[report]"`. `report.html()` is
+# MAGIC the whole report, for a file.
+
+# COMMAND ----------
+
+report = read_report(path, since=first, until=end)
+displayHTML(report.svg())
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## Which kinds of things changed, and how often
-# MAGIC On Databricks, choose the chart "bar" for a picture with one bar per second.
 
 # COMMAND ----------
 
@@ -100,7 +115,7 @@ display(
     spark.sql(f"""
     SELECT leader = -1 AS has_no_leader, size(isr) < size(replicas) AS is_under_replicated,
            count(*) AS partitions
-    FROM raftlog_state('{path}', 'partitions', at => '{dbutils.widgets.get("to")}')
+    FROM raftlog_state('{path}', 'partitions', at => '{end}')
     GROUP BY ALL ORDER BY ALL
     """)
 )

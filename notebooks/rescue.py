@@ -18,7 +18,8 @@ pyspark_raftlog.register(spark)
 
 dbutils.widgets.text("survivor", "", "metadata directory that survived (empty: the bundled log)")
 dbutils.widgets.text("voters", "1@c1:9093,2@c2:9093,3@c3:9093", "the new controllers")
-bundled = Path.cwd() / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
+home = Path.cwd().parent if Path.cwd().name == "notebooks" else Path.cwd()
+bundled = home / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
 survivor = dbutils.widgets.get("survivor") or str(bundled)
 out = f"{tempfile.mkdtemp(prefix='raftlog-')}/rescued"
 

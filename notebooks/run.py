@@ -1,8 +1,8 @@
 """Run a Databricks notebook locally: `python notebooks/run.py NOTEBOOK [name=value ...]`.
 
 The notebooks are plain Python. This script provides the globals that Databricks provides: `spark`
-(a local session with Delta), `dbutils` and `display`. Arguments `name=value` set widgets. With
-SPARK_REMOTE=local[2] the session is that of a local Spark Connect server.
+(a local session with Delta), `dbutils`, `display` and `displayHTML`. Arguments `name=value` set
+widgets. With SPARK_REMOTE=local[2] the session is that of a local Spark Connect server.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,12 +76,20 @@ def display(frame: Any) -> None:
     frame.show(n=40, truncate=60)
 
 
+def display_html(html: str) -> None:
+    """Write a picture to a file and print its path."""
+    with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="raftlog-", delete=False) as file:
+        file.write(html)
+    print(f"picture: {file.name}")
+
+
 def run(notebook: str, values: dict[str, str], spark: Any) -> None:
     """Run a notebook in a session. `values`: of its widgets."""
     names = {
         "spark": spark,
         "dbutils": SimpleNamespace(widgets=Widgets(values)),
         "display": display,
+        "displayHTML": display_html,
     }
     runpy.run_path(notebook, init_globals=names)
 

@@ -11,14 +11,26 @@
 from pathlib import Path
 
 import pyspark_raftlog
+from raftlog_state import read_report
 
 pyspark_raftlog.register(spark)
 
 dbutils.widgets.text("path", "", "log directory of a Kafka node (empty: the bundled log)")
 dbutils.widgets.text("topic", "orders-0", "topic")
-bundled = Path.cwd() / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
+home = Path.cwd().parent if Path.cwd().name == "notebooks" else Path.cwd()
+bundled = home / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
 path = dbutils.widgets.get("path") or str(bundled)
 topic = dbutils.widgets.get("topic")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## A picture of the whole history
+# MAGIC The charts of `raftlog report`, which require `pip install "raftlog[report]"`.
+
+# COMMAND ----------
+
+displayHTML(read_report(path).svg())
 
 # COMMAND ----------
 
@@ -79,8 +91,7 @@ display(
 
 # MAGIC %md
 # MAGIC ## The versions of a row
-# MAGIC Each row after a change is valid until the next change. On Databricks, choose the chart
-# MAGIC "area" over `since` for a picture of the ISR.
+# MAGIC Each row after a change is valid until the next change.
 
 # COMMAND ----------
 

@@ -1,10 +1,11 @@
 """State of a cluster from its KRaft metadata log: records, loader, tables, command line.
 
 ``read_changes`` returns the history of a topic, a broker or another entity, ``read_state`` the
-state at an offset or a time as Arrow tables. ``apply_changes``
-appends changes of a cluster's metadata to a log, embedded or of a quorum. ``export_snapshot``
-writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes one into the log.
-``write_batch_file`` writes records into a segment or a snapshot that Kafka's tools read.
+state at an offset or a time as Arrow tables, ``read_report`` charts of what happened.
+``apply_changes`` appends changes of a cluster's metadata to a log, embedded or of a quorum.
+``export_snapshot`` writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes
+one into the log. ``write_batch_file`` writes records into a segment or a snapshot that Kafka's
+tools read.
 These names are imported on first access.
 """
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .changes import AppliedChanges, apply_changes
     from .log_changes import LoggedChange, read_changes
     from .log_state import LogState, read_state
+    from .report.page import Report
+    from .report.reading import read_report
     from .snapshot_writer import ExportedSnapshot, export_snapshot, snapshot_log, write_snapshot
 
 __all__ = [
@@ -25,9 +28,11 @@ __all__ = [
     "ExportedSnapshot",
     "LogState",
     "LoggedChange",
+    "Report",
     "apply_changes",
     "export_snapshot",
     "read_changes",
+    "read_report",
     "read_state",
     "snapshot_log",
     "write_batch_file",
@@ -43,6 +48,8 @@ _MODULES = {
     "read_changes": "raftlog_state.log_changes",
     "LogState": "raftlog_state.log_state",
     "read_state": "raftlog_state.log_state",
+    "Report": "raftlog_state.report.page",
+    "read_report": "raftlog_state.report.reading",
     "ExportedSnapshot": "raftlog_state.snapshot_writer",
     "export_snapshot": "raftlog_state.snapshot_writer",
     "snapshot_log": "raftlog_state.snapshot_writer",

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from .output import Console, Output
@@ -23,9 +23,6 @@ from .source import (
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
-    from raftlog.client.offset_spec import OffsetSpec
-    from raftlog_state.image import MetadataImage
-    from raftlog_state.image.delta import RecordChanges
     from raftlog_state.report.page import Report
 
 FORMATS: Final = (".html", ".svg", ".png")
@@ -118,70 +115,31 @@ def _read(arguments: argparse.Namespace, console: Console) -> Report:
 
 def _read_log(log: LogReader, arguments: argparse.Namespace, console: Console) -> Report:
     """Return the report on a log between ``--from`` and ``--to``."""
-    from raftlog.client.offset_spec import EARLIEST
     from raftlog_state.loader.image_reader import ImageReader
+    from raftlog_state.report.reading import first_state, report_on_log
 
-    # the leader at the start is not in a snapshot
     images = ImageReader(log, redactor(arguments), console, from_oldest=True)
-    start: OffsetSpec | None = arguments.start_offset
-    if start in (None, EARLIEST):
-        start = _oldest_state(log)
-    start_offset, end_offset = range_in(
-        log, start, arguments.end_offset, images.end_offset, console, is_state=True
-    )
-    before = images.image_at(start_offset)
-    changes = images.changes(end_offset)
-    return _report(log.path, log.cluster_id, before, changes, lambda: images.image_at(end_offset))
+    start = first_state(log, arguments.start_offset)
+    between = range_in(log, start, arguments.end_offset, images.end_offset, console, is_state=True)
+    return report_on_log(log, images, *between)
 
 
 def _read_tables(arguments: argparse.Namespace, console: Console) -> Report:
     """Return the report on the tables in PATH between ``--from`` and ``--to``."""
     from raftlog.client.offset_spec import EARLIEST
+    from raftlog_state.report.reading import report_on_changes
     from raftlog_state.tables.reader import open_tables
 
     opened = open_tables(os.path.abspath(arguments.path), cluster_id=arguments.cluster_id)
-    start: OffsetSpec | None = arguments.start_offset
-    if start in (None, EARLIEST):
+    if arguments.start_offset in (None, EARLIEST):
         before = opened.oldest_image()
     else:
-        before = image_in_tables(arguments, "--from", start, console)
+        before = image_in_tables(arguments, "--from", arguments.start_offset, console)
     after = image_in_tables(arguments, "--to", arguments.end_offset, console)
     check_order(before, after)
     changes = opened.record_changes(before.offset, after.offset)
     cluster_id = opened.status().cluster_id
-    return _report(arguments.path, cluster_id, before, changes, lambda: after)
-
-
-def _report(
-    source: str,
-    cluster_id: str | None,
-    before: MetadataImage,
-    changes: Iterable[RecordChanges],
-    read_after: Callable[[], MetadataImage],
-) -> Report:
-    """Return the report on the changes after a state; ``read_after`` returns that at their end."""
-    from raftlog_state.report.history import ClusterHistory
-    from raftlog_state.report.page import Report
-
-    history = None
-    for record in changes:
-        if history is None:
-            history = ClusterHistory(before, record.timestamp_ms)
-        history.add(record)
-    after = read_after()
-    if history is None:
-        history = ClusterHistory(before, after.timestamp_ms)
-    history.finish(after.timestamp_ms)
-    return Report(source=source, cluster_id=cluster_id, before=before, after=after, history=history)
-
-
-def _oldest_state(log: LogReader) -> OffsetSpec:
-    """Return the end offset of the oldest state of a log: 0, or that of its oldest snapshot."""
-    from raftlog.client.offset_spec import OffsetSpec, OffsetSpecKind
-
-    start = log.log_start_offset
-    ends = [one.end_offset for one in log.snapshots if one.end_offset >= start]
-    return OffsetSpec(OffsetSpecKind.OFFSET, min(ends) if start and ends else start)
+    return report_on_changes(arguments.path, cluster_id, before, changes, lambda: after)
 
 
 @contextlib.contextmanager

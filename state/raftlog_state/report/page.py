@@ -48,6 +48,10 @@ class Report:
     after: MetadataImage
     history: ClusterHistory
 
+    def __repr__(self) -> str:
+        start, end = self.before.offset + 1, self.after.offset + 1
+        return f"Report({self.source!r}, start_offset={start}, end_offset={end})"
+
     def html(self) -> str:
         """Return the report as one HTML file. Raises ``OptionError`` without ``vl-convert``."""
         bundle = _script()

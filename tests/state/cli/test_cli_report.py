@@ -19,6 +19,8 @@ import pytest
 from tests.support.cli import run
 
 import raftlog
+from raftlog.errors import OptionError
+from raftlog_state import read_report
 from raftlog_state.image import Entity, MetadataImage, PartitionRow
 from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.records import ConfigRecord, PartitionRecord, TopicRecord, encode
@@ -168,6 +170,16 @@ def test_names_and_values_of_a_log_are_texts_not_markup(tmp_path: Path, evil: Pa
 def test_secrets_are_redacted_unless_they_are_revealed(tmp_path: Path, evil: Path) -> None:
     assert "hunter2" not in report(evil, tmp_path / "c.html")
     assert "hunter2" in report(evil, tmp_path / "c.html", "--reveal")
+
+
+def test_a_call_in_python_gives_the_charts_of_the_command(tmp_path: Path) -> None:
+    charts = report(NODE, tmp_path / "c.svg", "--from", "1200", "--to", "2026-11-21 08:04:50")
+    found = read_report(NODE, since=1200, until="2026-11-21 08:04:50")
+    numbered = re.compile(r"(clip|gradient_)\d+")  # by all charts of the process
+    assert numbered.sub("", found.svg()) == numbered.sub("", charts)
+    assert repr(found) == f"Report({str(NODE)!r}, start_offset=1200, end_offset=2226)"
+    with pytest.raises(OptionError, match="option since: offset 1300 is after that of until, 1200"):
+        read_report(NODE, since=1300, until=1200)
 
 
 def test_the_same_log_gives_the_same_file(tmp_path: Path) -> None:
