@@ -2,13 +2,17 @@
 # MAGIC %md
 # MAGIC # Exactly once, from a stream to a log to Delta
 # MAGIC
-# MAGIC A stream writes each micro-batch to a log as one record batch that names the query and the
-# MAGIC batch id. If Spark repeats a micro-batch after a crash, the log returns the offsets of the
-# MAGIC first one. A second stream writes the log to a Delta table, whose checkpoint has the
-# MAGIC offsets.
+# MAGIC A stream writes each micro-batch to the log of a quorum, as one record batch that names the
+# MAGIC query and the batch id. If Spark repeats a micro-batch after a crash, the log returns the
+# MAGIC offsets of the first one. A second stream writes the log to a Delta table, whose checkpoint
+# MAGIC has the offsets.
 
 # COMMAND ----------
 
+import atexit
+import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,10 +21,29 @@ from pyspark.errors import StreamingQueryException
 import raftlog
 from pyspark_raftlog import lag, typed_error
 
+dbutils.widgets.text("servers", "", "nodes of a quorum (empty: a quorum of this machine)")
 place = tempfile.mkdtemp(prefix="raftlog-")
-events, decisions, table = f"{place}/events-0", f"{place}/decisions-0", f"{place}/table"
-for log in (events, decisions):
-    raftlog.open(log).close()
+events, table = f"{place}/events-0", f"{place}/table"
+raftlog.open(events).close()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## A log in a directory, and a quorum
+# MAGIC The events are in a directory of this machine, the decisions in a quorum. `raftlog dev`
+# MAGIC starts three nodes on this machine, to try it: give the addresses of a real one in the
+# MAGIC widget `servers`.
+
+# COMMAND ----------
+
+servers = dbutils.widgets.get("servers")
+quorum = None
+if not servers:
+    command = [sys.executable, "-m", "raftlog_state.cli", "dev"]
+    quorum = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    atexit.register(quorum.terminate)
+    printed = map(re.compile(r'raftlog.connect\("(.+)"\)').search, quorum.stdout)
+    servers = next(found[1] for found in printed if found)
 
 
 def emit(*values: str) -> None:
@@ -34,30 +57,38 @@ def emit(*values: str) -> None:
 # MAGIC %md
 # MAGIC ## Two streams
 # MAGIC `availableNow` reads what there is, and ends. `tailHoldback` is 0, since every record of a
-# MAGIC log of raftlog's own that can be read is synced.
+# MAGIC log in a directory that raftlog created is synced before it can be read.
 
 # COMMAND ----------
 
 
-def records(path: str):
+def records(**source: str):
     """Return a stream of a log from its start."""
-    options = {"startingOffset": "earliest", "tailHoldback": "0"}
-    return spark.readStream.format("raftlog").options(**options).load(path)
+    options = {"startingOffset": "earliest", **source}
+    return spark.readStream.format("raftlog").options(**options).load()
 
 
 def decide(checkpoint: str):
     """Write a decision for each event to the log."""
-    decided = records(events).selectExpr("'accept ' || cast(value AS STRING) AS value")
-    options = {"checkpointLocation": f"{place}/{checkpoint}", "txnAppId": "decisions"}
+    decided = records(path=events, tailHoldback="0").selectExpr(
+        "'accept ' || cast(value AS STRING) AS value"
+    )
+    options = {
+        "bootstrap.servers": servers,
+        "checkpointLocation": f"{place}/{checkpoint}",
+        "txnAppId": "decisions",
+    }
     writer = decided.writeStream.format("raftlog").options(**options).trigger(availableNow=True)
-    query = writer.start(decisions)
+    query = writer.start()
     query.awaitTermination()
     return query
 
 
 def publish() -> int:
     """Write the decisions to the Delta table; return its number of rows."""
-    published = records(decisions).selectExpr("offset", "cast(value AS STRING) AS decision")
+    published = records(**{"bootstrap.servers": servers}).selectExpr(
+        "offset", "cast(value AS STRING) AS decision"
+    )
     options = {"checkpointLocation": f"{place}/published"}
     writer = published.writeStream.format("delta").options(**options).trigger(availableNow=True)
     writer.start(table).awaitTermination()
@@ -105,3 +136,9 @@ else:
 # COMMAND ----------
 
 display(spark.read.format("delta").load(table).orderBy("offset"))
+
+# COMMAND ----------
+
+if quorum is not None:
+    quorum.terminate()
+    quorum.wait()

@@ -3,23 +3,43 @@
 # MAGIC # A lease: one of several jobs works, and a slow one does no harm
 # MAGIC
 # MAGIC Two schedulers start the same job. Only one may work, and if it hangs another has to
-# MAGIC continue. A lease is a record `job until` in a small log, appended **at the end offset that
-# MAGIC the job has read**, so that of two rivals one succeeds. A job that hangs and wakes up late
-# MAGIC still trusts its lease; so each write has a **fencing token** that only grows: the offset of
-# MAGIC the lease.
+# MAGIC continue. A lease is a record `job until` in the log of a quorum, which both hosts reach. It
+# MAGIC is appended **at the end offset that the job has read**, so that of two rivals one succeeds.
+# MAGIC A job that hangs and wakes up late still trusts its lease; so each write has a **fencing
+# MAGIC token** that only grows: the offset of the lease.
 
 # COMMAND ----------
 
+import atexit
+import re
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import raftlog
 from pyspark_raftlog import NewRecords, commit_loop
 
-dbutils.widgets.text("path", "", "directory of the log (empty: a new log)")
-path = dbutils.widgets.get("path") or f"{tempfile.mkdtemp(prefix='raftlog-')}/leases-0"
+dbutils.widgets.text("servers", "", "nodes of a quorum (empty: a quorum of this machine)")
 results = f"{tempfile.mkdtemp(prefix='raftlog-')}/results"
-raftlog.open(path).close()  # creates the log if it does not exist
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## A quorum
+# MAGIC `raftlog dev` starts three nodes on this machine, to try it. A real one has its nodes on
+# MAGIC three hosts: give their addresses in the widget `servers`.
+
+# COMMAND ----------
+
+servers = dbutils.widgets.get("servers")
+quorum = None
+if not servers:
+    command = [sys.executable, "-m", "raftlog_state.cli", "dev"]
+    quorum = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    atexit.register(quorum.terminate)
+    printed = map(re.compile(r'raftlog.connect\("(.+)"\)').search, quorum.stdout)
+    servers = next(found[1] for found in printed if found)
 
 # COMMAND ----------
 
@@ -43,7 +63,8 @@ def acquire(job: str, *, now: int, seconds: int) -> int | None:
         return [f"{job} {now + seconds}".encode()]
 
     decide.holder, decide.until = "", 0
-    result = commit_loop(path, decide)
+    with raftlog.connect(servers) as log:
+        result = commit_loop(log, decide)
     return None if result is None else result.base_offset
 
 
@@ -77,7 +98,7 @@ assert acquire(other, now=120, seconds=60) is None, "the lease has not ended"
 second = acquire(other, now=220, seconds=60)
 write(other, second)
 write(holder, first)  # wakes up late
-print(f"tokens: {first} before {second}")
+assert first < second
 
 rows = spark.read.format("delta").load(results).collect()
 assert [(row.job, row.token) for row in rows] == [(other, second)]
@@ -93,6 +114,13 @@ print("the late write was fenced")
 
 display(
     spark.read.format("raftlog")
-    .load(path)
+    .option("bootstrap.servers", servers)
+    .load()
     .selectExpr("offset AS token", "split_part(cast(value AS STRING), ' ', 2) AS until_second")
 )
+
+# COMMAND ----------
+
+if quorum is not None:
+    quorum.terminate()
+    quorum.wait()
