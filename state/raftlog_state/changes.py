@@ -166,7 +166,10 @@ def apply_changes(
         )
 
 
-def _check_arguments(log: MetadataLog, attempts: int) -> None:
+def _check_arguments(log: MetadataLog | object, attempts: int) -> None:
+    if not isinstance(log, EmbeddedLog | ConnectedLog):
+        reason = f"must be a log from raftlog.open or raftlog.connect, not {type(log).__name__}"
+        raise OptionError(option="log", reason=reason)
     if log.values is not ValueKind.KRAFT:
         reason = (
             f'the log {log.path} has values="{log.values.value}"; changes need a log that '

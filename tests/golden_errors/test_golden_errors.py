@@ -113,6 +113,7 @@ def writes(tmp_path: Path) -> Iterator[Mistake]:
     )
     yield call("list(log.read(99))", lambda: list(log.read(99)))
     yield call('apply_changes(log, [{"change": ...}])', lambda: apply_changes(log, [{}]))
+    yield call('apply_changes("cluster-0", ...)', lambda: apply_changes("cluster-0", []))  # type: ignore[arg-type]
     log.close()
     yield call('log.append([b"b"])  # after close()', lambda: log.append([b"b"]))
     yield call(
@@ -138,6 +139,8 @@ def addresses() -> Iterator[Mistake]:
     yield command("state", "--bootstrap-server", "localhost", "topics")
     yield command("state", "--bootstrap-server", DEAD, *FAST, "topics")
     yield command("state", "--bootstrap-server", DEAD, "--tls-ca", "/nope.pem", "topics")
+    yield command("cat", "localhost:9093")
+    yield call('raftlog.open("localhost:9093")', lambda: raftlog.open("localhost:9093"))
     yield call('raftlog.connect("localhost")', lambda: raftlog.connect("localhost"))
     yield call(
         'raftlog.connect(..., config={"sasl.mechanism": "GSSAPI"})',

@@ -29,7 +29,7 @@ from raftlog.storage.local import PrivateLocalStorage, WritableLocalStorage
 from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC
 
-from .log_handle import decompression_limit, refuse_schemes, without_scheme
+from .log_handle import decompression_limit, refuse_addresses, without_scheme
 from .remote.nodes import BOOTSTRAP_SERVERS, parse_addresses
 from .remote.security import SECURITY_OPTIONS, ClientSecurity, parse_security
 
@@ -78,7 +78,7 @@ def parse_location(options: Mapping[str, str], *, call: str = "it names the log"
         if not path:
             reason = f"is missing: {call}, or give {BOOTSTRAP_SERVERS}"
             raise OptionError(option=PATH, reason=reason)
-        refuse_schemes(path)
+        refuse_addresses(path)
         return LogLocation(path)
     if path:
         reason = "cannot be given together with path: give one of them"

@@ -357,24 +357,36 @@ class LogHandle(Closeable):
 
 _FILE_SCHEME = "file:"
 _OTHER_SCHEME: Final = re.compile(r"(?:^|,)\s*(?!file:)([A-Za-z][A-Za-z0-9+.-]*://|dbfs:/)")
+_ADDRESS: Final = re.compile(r"(?:^|,)\s*((?:[\w.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5})\s*(?:,|$)")
+"""Address of a node: as a path it would be that of a new log. No name of a log has a colon."""
 
 
 def without_scheme(path: str) -> str:
-    """Return the path without ``file:``. Raises ``OptionError`` for a URL of another scheme."""
-    refuse_schemes(path)
+    """Return the path without ``file:``. Raises ``OptionError`` as ``refuse_addresses``."""
+    refuse_addresses(path)
     if not path.startswith(_FILE_SCHEME):
         return path
     rest = path[len(_FILE_SCHEME) :]
     return "/" + rest.lstrip("/") if rest.startswith("/") else rest
 
 
-def refuse_schemes(paths: str) -> None:
-    """Raise ``OptionError`` if one of several comma-separated paths is a URL, but not ``file:``."""
+def refuse_addresses(paths: str) -> None:
+    """Raise ``OptionError`` if one of several comma-separated paths is an address.
+
+    That is ``host:port``, or a URL, but not ``file:``.
+    """
     found = _OTHER_SCHEME.search(paths)
     if found is not None:
         reason = (
             f"{found[1][:20]} is not supported; give a path on a mounted file system, on "
-            "Databricks /Volumes/... or /dbfs/..."
+            "Databricks /Volumes/... or /dbfs/..., or copy a backup with `raftlog restore`"
+        )
+        raise OptionError(option="path", reason=reason)
+    found = _ADDRESS.search(paths)
+    if found is not None:
+        reason = (
+            f"{found[1]} is the address of a node, not a path; use raftlog.connect or "
+            "raftlog.follow, in Spark bootstrap.servers, in commands --bootstrap-server"
         )
         raise OptionError(option="path", reason=reason)
 
