@@ -171,6 +171,11 @@ def test_a_directory_with_one_log_of_raftlog_is_that_log(tmp_path: Path) -> None
     found = open_path(str(tmp_path))
     assert (found.topic, found.log_end_offset) == ("decisions", log_end_offset)
 
+    with pytest.raises(
+        NotALogError, match="it contains the log decisions-0, and a new log is only"
+    ):
+        raftlog.open(tmp_path)
+
     raftlog.open(tmp_path / "orders-0").close()
     with pytest.raises(NotALogError, match="give the directory of one, such as") as caught:
         open_path(str(tmp_path))

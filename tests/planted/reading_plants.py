@@ -298,6 +298,13 @@ READING_PLANTS: Final = (
         tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
+        bug="an address in place of a path is the name of a new log",
+        path="connector/raftlog/client/log_handle.py",
+        old="    if address is not None:\n",
+        new="    if address is not None and not paths:\n",
+        tests=("tests/golden_errors/test_golden_errors.py",),
+    ),
+    Plant(
         bug="cat prints uncommitted records without a note",
         path="state/raftlog_state/cli/cat_log.py",
         old='        console.log(f"reading up to offset {log_end_offset} (exclusive): '

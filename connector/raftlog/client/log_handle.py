@@ -382,10 +382,10 @@ def refuse_addresses(paths: str) -> None:
             "Databricks /Volumes/... or /dbfs/..., or copy a backup with `raftlog restore`"
         )
         raise OptionError(option="path", reason=reason)
-    found = _ADDRESS.search(paths)
-    if found is not None:
+    address = _ADDRESS.search(paths)
+    if address is not None:
         reason = (
-            f"{found[1]} is the address of a node, not a path; use raftlog.connect or "
+            f"{address[1]} is the address of a node, not a path; use raftlog.connect or "
             "raftlog.follow, in Spark bootstrap.servers, in commands --bootstrap-server"
         )
         raise OptionError(option="path", reason=reason)

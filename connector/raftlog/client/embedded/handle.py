@@ -455,12 +455,20 @@ def _close_compaction(future: Future[Compaction | None]) -> None:
 
 
 def _open_reader(storage: WritableStorage, path: str, values: ValueKind | None) -> LogReader:
-    """Open a log for reading; ``values`` is None if it is not an embedded log."""
+    """Open a log for reading; ``values`` is None if it is not an embedded log.
+
+    Raises ``NotALogError`` for a directory that only contains that of a log of raftlog, which
+    readers open: a handle is of the log's own directory.
+    """
     from raftlog.log.reading.opening import open_log
-    from raftlog.log.reading.reads import LogKind
+    from raftlog.log.reading.reads import LogKind, SourceKind
 
     if values is None:
-        return open_log(storage, path)
+        log = open_log(storage, path)
+        if log.is_raftlog and log.source is SourceKind.DIRECTORY:
+            reason = f"it contains the log {log.topic}-{log.partition}"
+            raise NotALogError(path=path, reason=reason)
+        return log
     is_metadata = values is ValueKind.KRAFT
     return open_log(storage, path, kind=LogKind.METADATA if is_metadata else LogKind.PARTITION)
 
