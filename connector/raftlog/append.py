@@ -760,7 +760,7 @@ def named_records(
     if values is ValueKind.KRAFT:
         begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
         return (begin, *records, marker_value(Marker.END))
-    if isinstance(records, PackedRecords) and records.is_named:
+    if isinstance(records, PackedRecords | SealedBatch) and records.is_named:
         return records
     first = records[0]
     header = commit_header(name)

@@ -109,6 +109,20 @@ COMMIT_PLANTS: Final = (
         tests=(TURNS,),
     ),
     Plant(
+        bug="a named batch keeps its bytes although a later record has a header of raftlog",
+        path=f"{NODE}/apis/produced_batch.py",
+        old="    if compression is not Compression.NONE or prefix_count != 1:\n",
+        new="    if compression is not Compression.NONE:\n",
+        tests=("tests/node/apis/test_produced_batch.py",),
+    ),
+    Plant(
+        bug="a named batch keeps its bytes although the log encodes the name otherwise",
+        path=f"{NODE}/apis/produced_batch.py",
+        old="commit is not None and commit_header(commit) == headers[0] else None\n",
+        new="commit is not None else None\n",
+        tests=("tests/node/apis/test_produced_batch.py",),
+    ),
+    Plant(
         bug="what a voter set is for a replica is derived in each step",
         path="connector/raftlog/quorum/state.py",
         old="        if own.voter_set is not self.voters.latest:\n",

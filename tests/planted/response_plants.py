@@ -188,8 +188,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a produced batch with a reserved header is not decoded",
         path=f"{APIS}/produced_batch.py",
-        old="if summary is None or summary.has_text:",
-        new="if summary is None:",
+        old="        if commit is None:\n            return None\n",
+        new="",
         tests=(PRODUCING,),
     ),
     Plant(

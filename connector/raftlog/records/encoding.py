@@ -122,12 +122,16 @@ class SealedBatch(Sequence[NewRecord]):
 
     ``data`` is the batch: CRC, records and timestamps are valid. It is appended with these bytes;
     only base offset and leader epoch, which the CRC does not cover, become those of the log.
+    ``is_named``: its first record names the commit as the log does.
     """
 
-    __slots__ = ("_count", "_data", "max_timestamp_ms")
+    __slots__ = ("_count", "_data", "is_named", "max_timestamp_ms")
 
-    def __init__(self, data: bytes, record_count: int, max_timestamp_ms: int) -> None:
+    def __init__(
+        self, data: bytes, record_count: int, max_timestamp_ms: int, *, is_named: bool = False
+    ) -> None:
         self.max_timestamp_ms: Final = max_timestamp_ms
+        self.is_named: Final = is_named
         self._data: Final = data
         self._count: Final = record_count
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -12,14 +12,19 @@ import raftlog.node.apis.produced_batch as produced_records_module
 from raftlog.append import named_records
 from raftlog.errors import InvalidAppendError
 from raftlog.limits import KIB, MIB
-from raftlog.log.reading.transactions import CommitName, ValueKind, commit_header
+from raftlog.log.reading.transactions import (
+    CommitName,
+    ValueKind,
+    batch_metadata,
+    commit_header,
+)
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.apis.produced_batch import Produced, read_header
 from raftlog.node.apis.produced_batch import produced_records as records_of
 from raftlog.records import BatchAccumulator, BatchBuilder
 from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, read_batch
 from raftlog.records.compression import compress
-from raftlog.records.encoding import PackedRecords
+from raftlog.records.encoding import PackedRecords, SealedBatch
 from raftlog.wire import ApiKey
 from tests.support.batch_encoding import to_new_batch
 
@@ -57,7 +62,8 @@ def test_a_large_batch_is_named_and_compressed_in_an_executor(compression: Compr
     config = LogConfig(compression=compression)
     name = CommitName("app", "q", 1)
     first = NewRecord(b"k", b"v", TIME_MS, (commit_header(name), Header("h", b"x")))
-    found = produced_records(batch(first, b"w", b"x"), config)
+    sent = NewRecord(b"k", b"v", TIME_MS, first.headers[::-1])
+    found = produced_records(batch(sent, b"w", b"x"), config)
     assert found.commit == name
     packed = found.records
     assert isinstance(packed, PackedRecords)
@@ -72,6 +78,60 @@ def test_a_large_batch_is_named_and_compressed_in_an_executor(compression: Compr
     written = read_batch(builder.build(5, 2).data)
     assert isinstance(written, RecordBatch)
     assert [record.value for record in written.records()] == [b"v", b"w", b"x"]
+
+
+NAME: Final = CommitName("app", "q", 1)
+OTHER_ENCODING: Final = Header("raftlog.commit", b"\xdc\x00\x03\xa3app\xa1q\x01")
+"""The same name in a longer encoding of MessagePack."""
+
+
+@pytest.mark.parametrize("values", [ValueKind.BYTES, ValueKind.MSGPACK])
+@pytest.mark.parametrize(
+    ("headers", "other_value", "is_sealed"),
+    [
+        ((commit_header(NAME),), b"w", True),
+        ((commit_header(NAME), Header("h", b"x")), b"w", True),
+        ((Header("h", b"x"), commit_header(NAME)), b"w", False),
+        ((commit_header(NAME),), b"raftlog.", False),
+        ((commit_header(NAME), Header("raftlog.take-over", b"p")), b"w", False),
+        ((OTHER_ENCODING,), b"w", False),
+    ],
+)
+def test_a_batch_that_names_its_commit_as_the_log_does_is_appended_with_its_bytes(
+    headers: tuple[Header, ...], other_value: bytes, is_sealed: bool, values: ValueKind
+) -> None:
+    config = LogConfig(values=values)
+    if values is ValueKind.MSGPACK:
+        is_sealed, other_value = (
+            False,
+            b"\x93\x01\x01\xc4" + bytes((len(other_value),)) + other_value,
+        )
+    data = batch(NewRecord(b"k", b"\x93\x01\x01\x01", TIME_MS, headers), other_value)
+    found = produced_records(data, config, decompressed_bytes_max=KIB)
+    assert found.commit == NAME
+    assert found.take_over_from == ("p" if len(headers) > 1 and headers[1].value == b"p" else None)
+    assert isinstance(found.records, SealedBatch) is is_sealed
+    named = named_records(found.records, NAME, values)
+    assert (named is found.records) is is_sealed
+    accumulator = BatchAccumulator(epoch=2, next_offset=5, byte_count_max=MIB)
+    accumulator.append_atomic(2, named, now_ms=TIME_MS, standalone=True)
+    (written,) = accumulator.drain()
+    read = read_batch(written.data)
+    assert isinstance(read, RecordBatch)
+    assert batch_metadata(read, values).commit == NAME
+    assert [one.value for one in read.records()] == [b"\x93\x01\x01\x01", other_value]
+    if headers[0] == commit_header(NAME) and len(headers) == 1:
+        assert written.data[21:] == data[21:], "the same bytes, decoded or not"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [Header("raftlog.commit", b"?"), Header("raftlog.other", b""), Header("raftlog.", None)],
+)
+def test_a_header_of_raftlog_that_is_no_name_is_refused(header: Header) -> None:
+    data = batch(NewRecord(None, b"v", TIME_MS, (header,)))
+    with pytest.raises(InvalidAppendError, match="header"):
+        produced_records(data, LogConfig(), decompressed_bytes_max=KIB)
 
 
 def test_many_records_without_timestamps_stay_packed_and_get_the_logs() -> None:

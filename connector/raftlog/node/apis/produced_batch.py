@@ -9,8 +9,9 @@
    the condition.
 3. Records are decompressed within a limit. A valid batch is appended with its bytes, unless the
    codec is not the log's, Kafka does not decompress it, a timestamp is to be assigned or corrected,
-   its values are frames (``kraft``), or its records contain the bytes ``raftlog.``. Then valid
-   records stay packed, so that a batch of a hundred thousand records needs no object for each.
+   its values are frames (``kraft``), or its records contain the bytes ``raftlog.``, but for the
+   name of a commit as the log writes it. Then valid records stay packed, so that a batch of a
+   hundred thousand records needs no object for each.
 4. The first record may name the batch's commit in its header ``raftlog.commit``, and the query that
    it takes over from in ``raftlog.take-over``; in a ``kraft`` log the transaction markers in the
    batch name the commit. Other headers must not begin with ``raftlog.``.
@@ -54,6 +55,7 @@ from raftlog.log.reading.transactions import (
     CommitName,
     Marker,
     ValueKind,
+    commit_header,
     marker_of,
     parse_commit_header,
     parse_commit_transaction_name,
@@ -75,7 +77,7 @@ from raftlog.records.header import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from raftlog.records.record import Header, NewRecord
+from raftlog.records.record import Header, NewRecord, read_record
 from raftlog.records.record_summary import summarize_records
 
 NO_TIMESTAMP: Final = -1
@@ -259,7 +261,7 @@ def produced_records(
         limit = min(log_limit, decompressed_bytes_max)
     sealed = None if config.values is ValueKind.KRAFT else _sealed(data, header, config, limit)
     if sealed is not None and config.values is ValueKind.BYTES:
-        return Produced(sealed)
+        return sealed
     batch = read_batch(data)
     assert isinstance(batch, RecordBatch), "validated by read_header"
     try:
@@ -281,24 +283,44 @@ def produced_records(
         raise RecordBatchTooLargeError(byte_count=limit + 1, byte_count_max=limit) from None
     except CorruptBatchError as error:
         _refuse(f"the records cannot be decoded: {error.reason}")
-    return found if sealed is None else Produced(sealed)
+    return found if sealed is None else sealed
 
 
-def _sealed(
-    data: bytes, header: ProducedHeader, config: LogConfig, limit: int
-) -> SealedBatch | None:
+def _sealed(data: bytes, header: ProducedHeader, config: LogConfig, limit: int) -> Produced | None:
     """Return the batch if it may be appended with its bytes; None if its records are to be decoded,
     for an error too."""
     if header.compression is not config.compression or header.base_timestamp_ms < 0:
         return None
     summary = summarize_records(data, HEADER_PREFIX_BYTES, decompressed_bytes_max=limit)
-    if summary is None or summary.has_text:
+    if summary is None:
         return None
     if summary.earliest_ms < 0 or summary.latest_ms != header.max_timestamp_ms:
         return None
     if not is_read_by_kafka(memoryview(data)[BATCH_HEADER_BYTES:], header.compression):
         return None
-    return SealedBatch(data, header.record_count, header.max_timestamp_ms)
+    commit = None
+    if summary.has_text:
+        commit = _name(data, header.compression) if config.values is ValueKind.BYTES else None
+        if commit is None:
+            return None
+    sealed = SealedBatch(
+        data, header.record_count, header.max_timestamp_ms, is_named=commit is not None
+    )
+    return Produced(sealed, commit)
+
+
+def _name(data: bytes, compression: Compression) -> CommitName | None:
+    """Return the commit that valid records name with the first header of the first record, encoded
+    as the log encodes it; None if anything else may be a header of raftlog, as in compressed ones.
+    """
+    prefix_count = data.count(HEADER_PREFIX_BYTES, BATCH_HEADER_BYTES)
+    if compression is not Compression.NONE or prefix_count != 1:
+        return None
+    headers = read_record(data, BATCH_HEADER_BYTES)[0].headers
+    if not headers or headers[0].key != COMMIT_HEADER:
+        return None
+    commit = parse_commit_header(headers[0].value)
+    return commit if commit is not None and commit_header(commit) == headers[0] else None
 
 
 # --- columns --------------------------------------------------------------------------------------
