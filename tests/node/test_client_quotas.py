@@ -163,7 +163,7 @@ def _expired(channels: ThrottledChannels, *times_ms: int) -> Iterator[int]:
 
 def test_a_connection_is_muted_until_the_last_of_its_throttle_times() -> None:
     channels, one = ThrottledChannels(), Channel()
-    for deadline_ms in (100, 300, 200, 300):
+    for deadline_ms in (100, 300, 300, 200):
         channels.add(one, deadline_ms)
     assert channels.next_deadline_ms == 300
     assert list(_expired(channels, 100, 299, 300, 301)) == [1, 1, 0, 0]
