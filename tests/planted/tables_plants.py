@@ -558,7 +558,7 @@ TABLES_PLANTS: Final = (
         new=")",
         tests=(
             "tests/state/table_stores/test_table_compaction.py"
-            "::test_bytes_are_rewritten_once_for_each_doubling_of_their_file[1-30000-delta-rs]",
+            "::test_bytes_are_rewritten_once_for_each_doubling_of_their_file[1-1000-delta-rs]",
         ),
     ),
     Plant(
