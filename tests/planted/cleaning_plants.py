@@ -65,18 +65,6 @@ CLEANING_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="the name of a compacted segment is not durable before that of the next one",
-        path=f"{CLEANING}/compaction.py",
-        old="""            storage.rename(path + CLEANED_SUFFIX, path)
-            directory.sync()
-""",
-        new="""            storage.rename(path + CLEANED_SUFFIX, path)
-""",
-        tests=(
-            f"{COMPACTION}::test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key",
-        ),
-    ),
-    Plant(
         bug="a compacted segment is renamed before it is synced",
         path=f"{CLEANING}/compaction.py",
         old="""                return

@@ -169,6 +169,8 @@ def test_a_crash_at_any_step_between_appends_leaves_every_last_value() -> None:
         after = SimulatedDisk.after(state)
         found = reopened_replica(after)
         assert not found.is_read_only, f"{state}: {found.report}"
+        for one in batches_of(after):  # by the index of its segment
+            assert found.base_offset_at(one.last_offset) == one.base_offset, f"{state}"
         known = table(after)
         keys = {key for key in final if not key.startswith(b"new")}
         assert {key: known.get(key) for key in keys} == {key: final[key] for key in keys}, (
