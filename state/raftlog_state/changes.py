@@ -204,7 +204,16 @@ class _Quorum:
 
     def __init__(self, log: MetadataLog) -> None:
         self._log: Final = log
-        self.kraft_version = self.wanted_version = 0
+        self._current_version = self.kraft_version = 0
+
+    def begin_plan(self, kraft_version: int) -> None:
+        """Begin a plan: ``kraft_version`` is that of the state, unless it lacks an upgrade."""
+        self._current_version = max(self._current_version, kraft_version)
+        self.kraft_version = self._current_version
+
+    @property
+    def is_upgrade_planned(self) -> bool:
+        return self.kraft_version > self._current_version
 
     def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> None:
         """Validate an upgrade, which ``upgrade`` executes. Raises ``ApiException``."""
@@ -221,15 +230,17 @@ class _Quorum:
             remedy = "start all voters with a release that supports it, and wait until they follow"
             raise _invalid_kraft_version(refused.reason, remedy) from refused
         if not validate_only:
-            self.wanted_version = version
+            self.kraft_version = version
 
     def upgrade(self, base_offset: int, timeout_ms: int) -> None:
-        """Raise the version to ``wanted_version``, if the log ends at an offset and may be appended
-        to. Raises ``VoterChangeError``, and as ``append``."""
+        """Raise the version as planned, if the log ends at an offset and may be appended to.
+
+        Raises ``VoterChangeError``, and as ``append``.
+        """
         assert isinstance(self._log, ConnectedLog), "it was validated"
         self._log.append((), required_base_offset=base_offset, timeout_ms=timeout_ms)
-        self._log.upgrade_kraft_version(self.wanted_version)
-        self.kraft_version = self.wanted_version
+        self._log.upgrade_kraft_version(self.kraft_version)
+        self._current_version = self.kraft_version
 
 
 def _invalid_kraft_version(reason: str, remedy: str) -> ApiException:
@@ -260,11 +271,11 @@ class _ChangeWriter:
             try:
                 self._followed.catch_up(self._end_offset)
                 self._check_writable(log, options)
-                quorum.kraft_version = max(quorum.kraft_version, self._followed.kraft_version)
+                quorum.begin_plan(self._followed.kraft_version)
                 plan = self._plan(rows, options, quorum)
                 if options.validate_only:
                     return self._validated(plan)
-                if quorum.wanted_version > quorum.kraft_version:
+                if quorum.is_upgrade_planned:
                     quorum.upgrade(plan.base_offset, options.timeout_ms)
                     continue
                 return self._append(log, plan, options)

@@ -414,6 +414,13 @@ CONTROLLER_PLANTS: Final = (
         tests=("tests/state/controller_apis/test_kraft_version.py",),
     ),
     Plant(
+        bug="features: two updates of kraft.version in a request fail the controller",
+        path="connector/raftlog/wire/latest_schemas.py",
+        old="tuple({update.feature: update for update in self.feature_updates}.values())",
+        new="self.feature_updates",
+        tests=("tests/state/controller_apis/test_kraft_version.py",),
+    ),
+    Plant(
         bug="changes: kraft.version is raised for a log that cannot be appended to",
         path="state/raftlog_state/changes.py",
         old="self._log.append((), required_base_offset=base_offset, timeout_ms=timeout_ms)\n",

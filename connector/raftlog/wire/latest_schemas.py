@@ -254,6 +254,10 @@ class FeatureUpdate(update_features.FeatureUpdateKey):
 class UpdateFeaturesRequest(update_features.UpdateFeaturesRequest):
     feature_updates: tuple[FeatureUpdate, ...]
 
+    def updates(self) -> tuple[FeatureUpdate, ...]:
+        """Return one update of each feature: of several the last one counts, as in Kafka."""
+        return tuple({update.feature: update for update in self.feature_updates}.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateFeaturesResponse(update_features_response.UpdateFeaturesResponse):
@@ -273,6 +277,6 @@ class UpdateFeaturesResponse(update_features_response.UpdateFeaturesResponse):
                 update_features_response_v1.UpdatableFeatureResult(
                     feature=update.feature, error_code=ErrorCode.none, error_message=None
                 )
-                for update in (request.feature_updates if has_results else ())
+                for update in (request.updates() if has_results else ())
             ),
         )

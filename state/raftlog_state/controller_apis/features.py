@@ -31,7 +31,7 @@ async def handle_update_features(
 
     updates = [
         FeatureUpdate(one.feature, int(one.max_version_level), one.kind(request.version))
-        for one in body.feature_updates
+        for one in body.updates()
     ]
     try:
         await controller.write(

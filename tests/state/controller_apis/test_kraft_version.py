@@ -13,7 +13,13 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.cli import run as command
-from tests.support.controller_nodes import ControllerNodes, ask, controller_nodes, eventually
+from tests.support.controller_nodes import (
+    ControllerNodes,
+    active_epoch,
+    ask,
+    controller_nodes,
+    eventually,
+)
 from tests.support.request_builder import request
 from tests.support.served_node import ServedNode
 
@@ -122,6 +128,8 @@ def change(address: str) -> None:
                 if "not all of the voters support it" not in str(error):
                     raise
         assert [type(one.record) for one in dry.records][1:] == [NoOpRecord]
+        with pytest.raises(InvalidChangesError, match="Can't downgrade the version of this feat"):
+            apply_changes(log, [LEVEL, UPGRADE, DOWN])
         assert elections_only(log)
         done = apply_changes(log, [LEVEL, UPGRADE], rng=random.Random(1))
         batches = list(log.reader().batches(0, done.result.end_offset))
@@ -177,6 +185,13 @@ def test_of_a_controllers_log_it_is_raised_by_the_command_and_not_by_a_batch_job
             code, _, text = await asyncio.to_thread(command, *change, "1")
             assert (code, text) == (0, "")
             assert core.kraft_version == 1
+            epoch, end_offset = active_epoch(node), node.node.raft_node.replica.log.end_offset
+            twice = [{"feature": "kraft.version", "max_version_level": 1, "upgrade_type": 1}] * 2
+            asked = request(ApiKey.UPDATE_FEATURES, feature_updates=twice)
+            response = await ask(node, ApiKey.UPDATE_FEATURES, asked)
+            assert response.error_code is ErrorCode.none, response
+            assert node.node.raft_node.replica.log.end_offset == end_offset + 1, "a NoOp"
+            assert active_epoch(node) == epoch, "it does not fail over"
             code, _, text = await asyncio.to_thread(command, *change, "0")
             assert code == 1
             assert "Can't downgrade the version of this feature" in text
@@ -205,7 +220,9 @@ def test_a_node_without_a_controller_refuses_what_it_cannot_update(tmp_path: Pat
                 assert response.error_code is ErrorCode.invalid_update_version
                 assert reason in response.error_message
             same = {"feature": "kraft.version", "max_version_level": 1}
-            asked = request(ApiKey.UPDATE_FEATURES, feature_updates=[same])
+            asked = request(
+                ApiKey.UPDATE_FEATURES, feature_updates=[{**same, "max_version_level": 0}, same]
+            )
             response = await ask(node, ApiKey.UPDATE_FEATURES, asked, 0)
             assert response.error_code is ErrorCode.none
             assert node.node.raft_node.replica.log.end_offset == before

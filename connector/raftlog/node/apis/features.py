@@ -8,6 +8,8 @@ Source: Kafka ``FeatureControlManager``, ``KafkaRaftClient.upgradeKRaftVersion``
 
 from __future__ import annotations
 
+from typing import Final
+
 from kio.schema.errors import ErrorCode
 
 from raftlog.errors import (
@@ -24,6 +26,7 @@ from raftlog.wire.log_identity import milliseconds
 
 from .metadata_cache import MetadataCache
 
+_FAILED: Final = "The update failed for all features since the following feature had an error: "
 _Request = Request[latest_schemas.UpdateFeaturesRequest]
 
 
@@ -38,7 +41,7 @@ def describe_update(request: _Request) -> object | None:
     """Return the arguments for the audit log, None if the features may not be updated."""
     if not request.principal.may(Operation.ALTER) or request.body.validate_only:
         return None
-    return {str(one.feature): int(one.max_version_level) for one in request.body.feature_updates}
+    return {str(one.feature): int(one.max_version_level) for one in request.body.updates()}
 
 
 async def _update(cache: MetadataCache, request: _Request) -> tuple[ErrorCode, str | None]:
@@ -48,26 +51,24 @@ async def _update(cache: MetadataCache, request: _Request) -> tuple[ErrorCode, s
         # Kafka's tools find the controller again and repeat the request
         return ErrorCode.not_controller, "this node is not the leader, or has just become it"
     epoch, body = cache.core.epoch, request.body
-    for update in body.feature_updates:
+    for update in body.updates():
         reason = _refusal(cache, update, request.version)
         if reason is not None:
             return ErrorCode.invalid_update_version, (
-                "The update failed for all features since the following feature had an error: "
-                f"Invalid update version {update.max_version_level} for feature {update.feature}. "
-                f"{reason}"
+                f"{_FAILED}Invalid update version {update.max_version_level} for feature "
+                f"{update.feature}. {reason}"
             )
     end_offset = 0
-    for update in body.feature_updates:
-        level = int(update.max_version_level)
+    for update in body.updates():  # at most one, of kraft.version
         try:
             end_offset = cache.raft_node.raft_client.upgrade_kraft_version(
                 epoch,
-                level,
+                int(update.max_version_level),
                 required_base_offset=cache.raft_node.replica.log.end_offset,
                 validate_only=body.validate_only,
             )
         except InvalidUpdateVersionError as error:
-            return ErrorCode.invalid_update_version, error.reason
+            return ErrorCode.invalid_update_version, _FAILED + error.reason
         except (NotLeaderError, LogClosedError) as error:
             return ErrorCode.not_controller, error.message()
         except DiskFullError as error:
@@ -88,7 +89,7 @@ def _refusal(
         and update.max_version_level != cache.core.kraft_version
     ):
         return "Can't downgrade the version of this feature."
-    return cache.core.upgrade_refusal(int(update.max_version_level))
+    return None
 
 
 async def _wait(
