@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftlog.client import parse_checkpoint_name, parse_offset_name, write_new_file
+from raftlog.client.log_handle import whole_number
 from raftlog.errors import OptionError
-from raftlog.limits import BATCH_BYTES_MAX
+from raftlog.limits import BATCH_BYTES_MAX, LOG_BATCH_BYTES_MAX
 from raftlog.records.control import (
     ControlRecord,
     LeaderChange,
@@ -27,11 +28,16 @@ from raftlog.records.control import (
     SnapshotFooter,
     SnapshotHeader,
 )
+from raftlog.records.header import INT32_MAX, INT64_MAX
 from raftlog.types import SnapshotId
 
 from .records import DecodedRecord, encode
 from .snapshots import encoded_batches
 
+_BATCH_BYTES_MIN: Final = 256
+"""A batch of a control record has less."""
+_END_OFFSET_MAX: Final = INT64_MAX - INT32_MAX
+"""Readers accept no higher base offset."""
 _EXAMPLE: Final = SnapshotId(end_offset=100, epoch=2)
 
 
@@ -66,16 +72,24 @@ def write_batch_file(
         leader_epoch: of the batches of a segment; those of a snapshot have that of its name.
         leader_id: node of a LeaderChange record at the head of a segment; None: without one.
         written_ms: timestamp of the batches, and in the header of a snapshot; None: now.
-        batch_bytes_max: the limit of one batch.
+        batch_bytes_max: the limit of one batch, from 256 bytes to 64 MiB.
 
     Raises:
-        OptionError: ``path`` is not such a name, or a snapshot cannot have a leader.
+        OptionError: ``path`` is not such a name, a snapshot cannot have a leader, or a number is
+            out of range.
         RecordBatchTooLargeError: a record does not fit into a batch.
         FileExistsLogError: the file exists, or is being written.
         Also the errors of encoding a record and of writing a file.
     """
     place = os.fspath(path)
-    time_ms = time.time_ns() // 1_000_000 if written_ms is None else written_ms
+    now_ms = time.time_ns() // 1_000_000
+    time_ms = now_ms if written_ms is None else whole_number(written_ms, "written_ms")
+    whole_number(leader_epoch, "leader_epoch", at_most=INT32_MAX)
+    if leader_id is not None:
+        whole_number(leader_id, "leader_id", at_most=INT32_MAX)
+    whole_number(
+        batch_bytes_max, "batch_bytes_max", at_least=_BATCH_BYTES_MIN, at_most=LOG_BATCH_BYTES_MAX
+    )
     base_offset, leader_epoch, head, tail = _frame(place, leader_epoch, leader_id, time_ms)
     batch_count, byte_count, end_offset = 0, 0, base_offset
 
@@ -93,6 +107,8 @@ def write_batch_file(
             batch_count += 1
             byte_count += len(batch.data)
             end_offset += batch.record_count
+            if end_offset > _END_OFFSET_MAX:
+                raise OptionError(option="path", reason="its offset is too high for the records")
             yield batch.data
 
     target = write_new_file(place, chunks())

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import io
+import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raftlog.client import open_path
-from raftlog.errors import FileExistsLogError, OptionError, RecordBatchTooLargeError
+from raftlog.errors import (
+    DiskFullError,
+    FileExistsLogError,
+    OptionError,
+    RecordBatchTooLargeError,
+)
 from raftlog.limits import BATCH_HEADER_BYTES
 from raftlog.records.control import LeaderChange, decode_control
 from raftlog.types import SnapshotId
@@ -83,6 +90,65 @@ def test_there_is_no_file_if_the_records_raise_or_one_is_too_large(tmp_path: Pat
     with pytest.raises(FileExistsLogError):
         write_batch_file(tmp_path / SEGMENT, RECORDS)
     assert (tmp_path / SEGMENT).read_bytes() == before
+
+
+def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
+    large = DecodedRecord(0, TopicRecord(name="x" * 20_000, topic_id=f"{1:021}Q"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(DiskFullError):
+            write_batch_file(tmp_path / SEGMENT, [*RECORDS, large], batch_bytes_max=30_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_another_writer_creates_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    def records() -> Iterator[DecodedRecord]:
+        yield from RECORDS
+        (tmp_path / SEGMENT).write_bytes(b"another")
+
+    with pytest.raises(FileExistsLogError):
+        write_batch_file(tmp_path / SEGMENT, records())
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [(SEGMENT, b"another")]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("leader_epoch", -1),
+        ("leader_epoch", 2**31),
+        ("leader_id", -1),
+        ("leader_id", 2**31),
+        ("written_ms", -1),
+        ("written_ms", 1.5),
+        ("written_ms", 2**63),
+        ("batch_bytes_max", 255),
+        ("batch_bytes_max", 2**40),
+    ],
+)
+def test_a_number_out_of_range_is_refused(option: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"option {option}: it must be "):
+        write_batch_file(tmp_path / SEGMENT, RECORDS, **{option: value})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_offsets_are_not_higher_than_readers_accept(tmp_path: Path) -> None:
+    end_offset_max = 2**63 - 2**31
+    path = tmp_path / f"{end_offset_max - len(RECORDS):020}.log"
+    with pytest.raises(OptionError, match="too high for the records"):
+        write_batch_file(path, [*RECORDS, RECORDS[0]], batch_bytes_max=SMALL)
+    assert list(tmp_path.iterdir()) == []
+    assert write_batch_file(path, RECORDS, batch_bytes_max=SMALL).end_offset == end_offset_max
+    assert open_path(str(path)).log_end_offset == end_offset_max
+
+
+def test_the_smallest_limit_is_enough_for_control_records(tmp_path: Path) -> None:
+    no_ops = [DecodedRecord(0, NoOpRecord())]
+    done = write_batch_file(tmp_path / SEGMENT, no_ops, leader_id=2**31 - 1, batch_bytes_max=256)
+    assert done.batch_count == 2
+    assert write_batch_file(tmp_path / SNAPSHOT, no_ops, batch_bytes_max=256).batch_count == 3
 
 
 @pytest.mark.parametrize("name", ["records.log", "a.checkpoint", "7.log", ".log"])

@@ -8,6 +8,7 @@ processes: addresses, and paths of certificates, which must exist on every machi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -17,6 +18,7 @@ from raftlog.errors import (
     LogReadOnlyError,
     NotALogError,
     OptionError,
+    RaftlogError,
 )
 from raftlog.limits import DECOMPRESSED_BYTES_MAX
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
@@ -236,16 +238,7 @@ def write_new_file(path: str, data: bytes | Iterable[bytes]) -> str:
     files = PrivateLocalStorage()
     directory, name = files.split(path)
     target, part = files.join(directory, name), files.join(directory, name + PART_SUFFIX)
-    names = files.list_names(directory)
-    if name in names:
-        raise FileExistsLogError(path=target)
-    if RAFTLOG_PROPERTIES_NAME in names:
-        raise LogReadOnlyError(
-            path=directory,
-            reason="it is the directory of a log of raftlog, to which only its writers may add "
-            "files",
-            remedy="write the file to another directory",
-        )
+    _check_new(files, directory, name)
     with files.create_file(part) as file:
         try:
             files.set_read_only(part, owner_only=True)
@@ -254,9 +247,24 @@ def write_new_file(path: str, data: bytes | Iterable[bytes]) -> str:
                 file.write_at(position, chunk)
                 position += len(chunk)
             file.sync()
+            _check_new(files, directory, name)  # a rename would replace it
+            files.rename(part, target)
         except BaseException:
-            files.unlink(part)
+            with suppress(RaftlogError):  # the error before it is the cause
+                files.unlink(part)
             raise
-    files.rename(part, target)
     files.sync_directory(directory)
     return target
+
+
+def _check_new(files: Storage, directory: str, name: str) -> None:
+    names = files.list_names(directory)
+    if name in names:
+        raise FileExistsLogError(path=files.join(directory, name))
+    if RAFTLOG_PROPERTIES_NAME in names:
+        raise LogReadOnlyError(
+            path=directory,
+            reason="it is the directory of a log of raftlog, to which only its writers may add "
+            "files",
+            remedy="write the file to another directory",
+        )
