@@ -20,7 +20,7 @@ from tests.support.quorum_processes import free_ports
 
 import raftlog
 from raftlog.client.backup import open_object_store
-from raftlog.errors import OptionError
+from raftlog.errors import DiskFullError, OptionError
 from raftlog.storage.arrow_objects import ArrowObjects
 from raftlog.storage.errors import RemoteObjectNotFoundError, RemoteStorageError
 from raftlog.storage.objects import ObjectStore, StorageObjects, StoredObject
@@ -85,6 +85,41 @@ def test_an_object_that_fails_meanwhile_has_its_name_only_where_uploads_have_par
         with pytest.raises(RemoteStorageError, match="the source fails"):
             store.put("a/b", chunks())
         assert store.list_objects("a") == found
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_an_object_that_does_not_fit_leaves_the_room_as_it_was() -> None:
+    disk = SimulatedDisk()
+    store = StorageObjects(disk, "/objects")
+    store.put("a/b", [b"x"])
+    disk.leave_room(100)
+    for name in ("a/c", "a/d"):
+        with pytest.raises(DiskFullError):
+            store.put(name, [b"y" * 80, b"z" * 80])
+    assert disk.files() == {"/objects/a/b": b"x"}
+    store.put("a/e", [b"z" * 90])
+
+
+class RenamedMeanwhile(SimulatedDisk):
+    """Disk on which a writer renames its temporary file after each listing."""
+
+    def list_names(self, directory: str) -> list[str]:
+        names = super().list_names(directory)
+        for name in names:
+            if name.endswith(".tmp"):
+                path = self.join(directory, name)
+                self.rename(path, path.removesuffix(".tmp"))
+        return names
+
+
+def test_an_object_that_is_completed_during_a_listing_hides_no_other() -> None:
+    disk = RenamedMeanwhile()
+    store = StorageObjects(disk, "/objects")
+    store.put("a/1/b", [b"x"])
+    store.put("a/3/b", [b"x"])
+    disk.put("/objects/a/1/c.tmp", b"y")
+    assert [one.name for one in store.list_objects("a")] == ["a/1/b", "a/3/b"]
+    assert [one.name for one in store.list_objects("a")] == ["a/1/b", "a/1/c", "a/3/b"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
-from raftlog.errors import LogNotFoundError
+from raftlog.errors import LogError, LogNotFoundError
 
 from .errors import RemoteObjectNotFoundError
 from .protocol import ReadableFile, WritableStorage
@@ -70,14 +70,19 @@ class StorageObjects:
         directory = self._make_directories(directories)
         path = self._storage.join(directory, file_name)
         temporary = path + _TEMPORARY_SUFFIX
-        with contextlib.suppress(LogNotFoundError):
-            self._storage.unlink(temporary)  # left by a crash
-        with self._storage.create_file(temporary) as file:
-            position = 0
-            for chunk in chunks:
-                file.write_at(position, chunk)
-                position += len(chunk)
-            file.sync()
+        self._unlink(temporary)  # left by a crash
+        try:
+            with self._storage.create_file(temporary) as file:
+                position = 0
+                for chunk in chunks:
+                    file.write_at(position, chunk)
+                    position += len(chunk)
+                file.sync()
+        except BaseException:
+            # A retry has another name: on a full disk each one would leave more.
+            with contextlib.suppress(LogError):
+                self._unlink(temporary)
+            raise
         self._storage.rename(temporary, path)
         self._storage.sync_directory(directory)
 
@@ -95,18 +100,25 @@ class StorageObjects:
         for part in directory.split("/"):
             path = self._storage.join(path, part)
         try:
-            return sorted(self._below(path, directory))
+            names = self._storage.list_names(path)
         except LogNotFoundError:
             return []
+        return sorted(self._below(path, directory, names))
 
-    def _below(self, path: str, name: str) -> Iterator[StoredObject]:
-        for entry in self._storage.list_names(path):
+    def _below(self, path: str, name: str, entries: list[str]) -> Iterator[StoredObject]:
+        for entry in entries:
+            if entry.endswith(_TEMPORARY_SUFFIX):  # a writer may rename it meanwhile
+                continue
             below, entry_name = self._storage.join(path, entry), f"{name}/{entry}"
             if self._storage.is_directory(below):
-                yield from self._below(below, entry_name)
-            elif not entry.endswith(_TEMPORARY_SUFFIX):
+                yield from self._below(below, entry_name, self._storage.list_names(below))
+            else:
                 with self._storage.open_file(below) as file:
                     yield StoredObject(entry_name, file.byte_count())
+
+    def _unlink(self, path: str) -> None:
+        with contextlib.suppress(LogNotFoundError):
+            self._storage.unlink(path)
 
     def _make_directories(self, directories: list[str]) -> str:
         """Create the directories of an object, each durably in the one above it."""
