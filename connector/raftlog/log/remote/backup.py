@@ -154,6 +154,8 @@ class _Backup:
                 self._ranges[one.base_offset].append(one)
         self._sizes = self._segment_sizes()
         self._previous = self._read_previous()
+        files = () if self._previous is None else self._previous.files
+        self._stored = {one.name: one for one in files}
         self._uploaded_bytes = 0
         self._reused_bytes = 0
 
@@ -428,12 +430,19 @@ class _Backup:
         names = [checkpoint_name(one) for one in listing.snapshots]
         if bootstrap_name() in self._files.storage.list_names(self._files.directory):
             names.append(bootstrap_name())
-        names += [offset_name(one, PRODUCER_SNAPSHOT_SUFFIX) for one in listing.producer_snapshots]
-        for name in names:
+        producers = [
+            offset_name(one, PRODUCER_SNAPSHOT_SUFFIX) for one in listing.producer_snapshots
+        ]
+        for name in [*names, *producers]:
             if is_below(name, self._end_offset):
-                file = self._large_file(name, is_immutable=not name.endswith(".snapshot"))
+                file = self._large_file(name, is_immutable=name in names)
                 if file is not None:
                     found.append(file)
+                elif name in names:
+                    # A later snapshot replaces it, and is needed if the log starts at its end.
+                    raise SegmentDeletedError(
+                        path=self._files.storage.join(self._files.directory, name)
+                    )
         return sorted(found, key=lambda one: one.name)
 
     def _small_files(self) -> Iterator[_LocalFile]:
@@ -471,7 +480,7 @@ class _Backup:
         try:
             with self._files.storage.open_file(path) as file:
                 byte_count = file.byte_count()
-                known = self._stored(name)
+                known = self._stored.get(name)
                 if is_immutable and known is not None and known.byte_count == byte_count:
                     crc = known.crc32c
                 else:
@@ -487,13 +496,9 @@ class _Backup:
 
         return _LocalFile(name=name, byte_count=byte_count, crc32c=crc, content=read)
 
-    def _stored(self, name: str) -> InventoryFile | None:
-        files = () if self._previous is None else self._previous.files
-        return next((one for one in files if one.name == name), None)
-
     def _inventory_file(self, file: _LocalFile, stored_in: str) -> InventoryFile:
         """Return a file's line in the inventory; of one that the last backup has, that line."""
-        known = self._stored(file.name)
+        known = self._stored.get(file.name)
         if known is not None and (known.byte_count, known.crc32c) == (
             file.byte_count,
             file.crc32c,
