@@ -10,6 +10,8 @@ REMOTE: Final = "connector/raftlog/log/remote"
 BACKUP: Final = "tests/log/remote/test_backup.py"
 HOSTILE: Final = "tests/log/remote/test_hostile_manifests.py"
 
+OBJECTS: Final = "tests/storage/test_object_stores.py"
+
 READING: Final = "connector/raftlog/log/reading"
 SEGMENTS: Final = "tests/log/test_remote_segments.py"
 
@@ -70,6 +72,30 @@ REMOTE_PLANTS: Final = (
         old="            if self._size_of(base) != size:\n",
         new="            if self._sizes[base] != size:\n",
         tests=(f"{BACKUP}::test_a_segment_that_retention_deletes_meanwhile_is_left_out",),
+    ),
+    Plant(
+        bug="a snapshot that is replaced during a backup is not part of it",
+        path=f"{REMOTE}/backup.py",
+        old="                elif name in names:\n",
+        new="                elif not name:\n",
+        tests=(f"{BACKUP}::test_a_snapshot_that_is_replaced_meanwhile_is_in_the_backup",),
+    ),
+    Plant(
+        bug="any one of two backups at the same time is restored",
+        path=f"{REMOTE}/segment_metadata.py",
+        old="return self.ordinal, last_epoch, entry.last_offset, entry.segment_id",
+        new="return self.ordinal, last_epoch, 0, entry.segment_id",
+        tests=(
+            f"{BACKUP}"
+            "::test_of_two_backups_at_the_same_time_the_one_with_the_greater_end_is_restored",
+        ),
+    ),
+    Plant(
+        bug="a listing of objects is empty if an object is completed meanwhile",
+        path="connector/raftlog/storage/objects.py",
+        old="            if entry.endswith(_TEMPORARY_SUFFIX):",
+        new="            if not entry:",
+        tests=(f"{OBJECTS}::test_an_object_that_is_completed_during_a_listing_hides_no_other",),
     ),
     Plant(
         bug="an object of a backup is not compared with its CRC",

@@ -30,9 +30,13 @@ raftlog backup decisions-0 /mnt/backups/decisions-0
 """
 
 RESTORE_ABOUT: Final = """
-Write the directory of a log from its last backup in URI. DIR is a new directory, complete or not at
-all; give it the name of the log's directory, such as __cluster_metadata-0. Segments are those of
-the log byte for byte, and are read and verified before DIR gets its name.
+Write the directory of a log from its last backup in URI, and print the time and the end of that
+backup. DIR is a new directory, complete or not at all; give it the name of the log's directory,
+such as __cluster_metadata-0. Segments are those of the log byte for byte, and are read and verified
+before DIR gets its name. An interrupted restore leaves DIR.part.
+
+The last records of a node's log may not have been committed when it was backed up. No file has the
+high watermark: a reader of DIR, and a quorum that starts from it, has them as committed.
 
 With --to-offset only the batches that end below this offset are restored, with the snapshots and
 checkpoints of that time.
@@ -88,11 +92,19 @@ def add_restore(commands: Commands) -> None:
 
 def run_restore(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Restore a log and print its extent; return the exit code."""
+    from raftlog.client.offset_spec import time_text
     from raftlog_state.backups import restore
 
     done = restore(arguments.uri, arguments.directory, to_offset=arguments.to_offset)
     output.line(
         f"restored: {arguments.directory}: offsets from {done.log_start_offset} to "
-        f"{done.end_offset} (exclusive), {done.byte_count} bytes"
+        f"{done.end_offset} (exclusive), {done.byte_count} bytes; backup of "
+        f"{time_text(done.backup_time_ms)}, which ends at {done.backup_end_offset}"
     )
+    if done.unfinished_time_ms is not None:
+        console.warn(
+            "an upload of a later backup, started at "
+            f"{time_text(done.unfinished_time_ms)}, is not finished: that backup is running, was "
+            "interrupted, or its last object in manifest is missing or damaged"
+        )
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +33,7 @@ from raftlog.errors import (
     NotALogError,
     OptionError,
 )
-from raftlog.log.format.directory import parse_offset_name
+from raftlog.log.format.directory import checkpoint_name, parse_offset_name
 from raftlog.log.format.epoch_cache import parse_epoch_checkpoint
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import LogKind
@@ -257,6 +259,40 @@ def test_a_start_that_advances_meanwhile_is_that_of_the_restored_log(at_write: i
     assert open_log(disk, TARGET).log_start_offset == report.log_start_offset
 
 
+def test_a_snapshot_that_is_replaced_meanwhile_is_in_the_backup() -> None:
+    log, disk = LogBuilder(), store_disk()
+    log.lead(1)
+    log.no_ops(10)
+    first = log.checkpoint()
+    log.roll()
+    log.no_ops(5)
+    log.delete_segment(0)
+
+    def replace() -> None:
+        log.checkpoint()
+        log.storage.delete(log.file(checkpoint_name(first)))
+
+    store = InterruptedObjects(disk, replace)
+    assert backed_up(log.storage, store, 1, directory=log.directory).end_offset == 16
+    restored(store, disk)
+    assert [one.end_offset for one in open_log(disk, TARGET).snapshots] == [16]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_two_backups_at_the_same_time_the_one_with_the_greater_end_is_restored(
+    seed: int,
+) -> None:
+    source, disk = written(5), store_disk()
+    store = StorageObjects(disk, STORE)
+
+    def grow_and_back_up() -> None:
+        source.fill(3)
+        backed_up(source.disk, store, 100 + seed)
+
+    backed_up(source.disk, InterruptedObjects(disk, grow_and_back_up), seed)
+    assert restored(store, disk).end_offset == source.log.end_offset
+
+
 def test_a_log_with_gaps_is_restored_up_to_any_offset() -> None:
     log, disk = LogBuilder(directory="/data/orders-0"), store_disk()
     for _ in range(5):
@@ -306,6 +342,26 @@ def test_a_location_has_the_backups_of_one_log() -> None:
     assert dict(objects_of(disk)) == before
 
 
+def test_a_location_in_a_directory_of_the_log_is_refused(tmp_path: Path) -> None:
+    path, node = tmp_path / "a-0", tmp_path / "node"
+    with raftlog.open(path) as log:
+        log.append([b"x"])
+    shutil.copytree(REAL_LOGS[0].parent, node)
+    (tmp_path / "link").symlink_to(path)
+    before = sorted(tmp_path.rglob("*"))
+    for source, location in (
+        (path, path),
+        (path, path / "backups"),
+        (path, tmp_path / "link" / "backups"),
+        (node, node / "backups"),
+        (node / "__cluster_metadata-0", node / "backups"),
+    ):
+        status, _, text = run("backup", source, location)
+        assert (status, "a directory of the log: name one outside" in text) == (2, True)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert run("backup", path, tmp_path / "a-0.backups")[0] == 0
+
+
 def test_damage_of_the_log_is_not_backed_up() -> None:
     source, disk = written(), store_disk()
     source.disk.flip_bit(source.segment(0), 8 * 300)
@@ -350,13 +406,32 @@ def test_the_commands_print_extents_and_return_exit_codes(tmp_path: Path) -> Non
     assert run("backup", path, location) == (0, unchanged, "")
     status, out, _ = run("restore", location, target, "--to-offset", "2")
     assert (status, out.split(" (")[0]) == (0, f"restored: {target}: offsets from 0 to 1")
+    assert re.search(r"; backup of \d{4}-\d\d-\d\dT[0-9:.]+Z, which ends at 3\n$", out)
     assert run("restore", location, target)[0] == 2
+    with raftlog.open(path.with_name("other-0")) as log:
+        log.append([b"z"])
+    assert run("backup", path.with_name("other-0"), location)[0] == 2
     assert run("restore", location, tmp_path / "c-0", "--to-offset", "9")[0] == 1
     assert run("restore", tmp_path / "absent", tmp_path / "c-0")[0] == 1
     assert run("backup", tmp_path / "absent", location)[0] == 2
     assert run("backup", path, "s4://x/y")[0] == 2
     assert len(rows("state", location / "manifest", "remote_segments")) == 2
     assert (location / "manifest").stat().st_mode & 0o077 == 0
+
+
+def test_a_later_backup_without_the_end_of_its_manifest_is_a_warning(tmp_path: Path) -> None:
+    path, location = tmp_path / "a-0", tmp_path / "backups"
+    for value in (b"x", b"y"):
+        with raftlog.open(path) as log:
+            log.append([value])
+        assert run("backup", path, location)[0] == 0
+    whole = run("restore", location, tmp_path / "b-0")
+    assert (whole[1].rpartition(", which ")[2], whole[2]) == ("ends at 3\n", "")
+    objects = (location / "manifest").glob("*/*.log")
+    max(objects, key=lambda one: one.stat().st_mtime_ns).unlink()
+    status, out, text = run("restore", location, tmp_path / "c-0")
+    assert (status, out.rpartition(", which ")[2]) == (0, "ends at 2\n")
+    assert "is not finished" in text
 
 
 # --- crashes and failures -------------------------------------------------------------------------
@@ -435,7 +510,7 @@ def test_a_crash_of_a_restore_leaves_the_directory_complete_or_absent() -> None:
             assert files_of(after, target) == complete, str(state)
     assert crashes_after(disk, 20, restored, StorageObjects(disk, STORE), disk)
     disk.kill()
-    with pytest.raises(OptionError, match="interrupted restore"):
+    with pytest.raises(OptionError, match=r"/decisions-0\.part exists: another restore"):
         restored(StorageObjects(disk, STORE), disk)
 
 
@@ -463,7 +538,7 @@ def test_a_damaged_or_missing_object_is_an_error_or_harmless() -> None:
             else:
                 changed.put(f"{STORE}/{name}", content)
             try:
-                restored(StorageObjects(changed, STORE), changed)
+                done = restored(StorageObjects(changed, STORE), changed)
             except (RemoteObjectNotFoundError, CorruptRemoteObjectError) as error:
                 kinds.add(type(error))
                 texts.add(str(error))
@@ -474,6 +549,8 @@ def test_a_damaged_or_missing_object_is_an_error_or_harmless() -> None:
                 # An earlier backup is restored if the end of the manifest is missing.
                 is_earlier = "manifest" in name and end_offset == 31
                 assert is_earlier or files_of(changed, TARGET) == expected, name
+                assert done.backup_end_offset == end_offset
+                assert (done.unfinished_time_ms is not None) == is_earlier
     assert kinds == {RemoteObjectNotFoundError, CorruptRemoteObjectError}
     assert all(f"in {STORE}" in text for text in texts)
 

@@ -60,13 +60,15 @@ _ENTRIES_MAX: Final = 1_000_000
 class RemoteLogManifest:
     """What the manifest of a store had when it was read: the finished entries.
 
-    ``ranges`` by segment and position; ``backups`` by ordinal, ascending; ``partitions`` are the
-    numbers that writers have used.
+    ``ranges`` by id; ``backups`` by ordinal, ascending, and those that ran at the same time by
+    their end, as in an election; ``unfinished``: entries that are only started; ``partitions`` are
+    the numbers that writers have used.
     """
 
     def __init__(self, store: ObjectStore, serde: RemoteLogMetadataSerde) -> None:
         self.ranges: dict[str, SegmentRange] = {}
         self.backups: list[BackupEntry] = []
+        self.unfinished: list[RemoteLogSegmentMetadata] = []
         self._store = store
         self._serde = serde
         entries: dict[str, RemoteLogSegmentMetadata] = {}
@@ -80,7 +82,9 @@ class RemoteLogManifest:
         for entry in entries.values():
             if entry.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 self._add(entry)
-        self.backups.sort(key=lambda one: (one.ordinal, one.metadata.segment_id))
+            elif entry.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+                self.unfinished.append(entry)
+        self.backups.sort(key=BackupEntry.order)
 
     def _add(self, entry: RemoteLogSegmentMetadata) -> None:
         found = parse_entry(entry)

@@ -56,11 +56,20 @@ from .segment_metadata import BackupEntry, RemoteLogMetadataSerde, SegmentRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredLog:
-    """Result of a restore. Offsets are [log_start_offset, end_offset)."""
+    """Result of a restore. Offsets are [log_start_offset, end_offset).
+
+    The backup was finished at ``backup_time_ms`` and ends at ``backup_end_offset``.
+    ``unfinished_time_ms``: when the last upload was started that is newer than all backups, and
+    not finished: a later backup is running, was interrupted, or its manifest is damaged. None if
+    there is none.
+    """
 
     log_start_offset: int
     end_offset: int
     byte_count: int
+    backup_time_ms: int
+    backup_end_offset: int
+    unfinished_time_ms: int | None
 
 
 def restore_log(
@@ -76,22 +85,20 @@ def restore_log(
     ``to_offset``: only the batches that end below this offset, from the last backup that can be cut
     there.
 
-    Raises ``OptionError`` if ``directory`` exists, ``BackupNotFoundError``,
+    Raises ``OptionError`` if ``directory`` or its ``.part`` exists, ``BackupNotFoundError``,
     ``RemoteObjectNotFoundError``, ``CorruptRemoteObjectError``, and damage of the log as a reader
     of it does. After an error only ``<directory>.part`` is left.
     """
     part = directory + INCOMPLETE_SUFFIX
     storage.is_directory(storage.split(directory)[0])  # raises if it does not exist
-    for path, reason in (
-        (directory, "it exists: name a new directory"),
-        (part, f"the {INCOMPLETE_SUFFIX} directory of an interrupted restore exists: delete it"),
-    ):
-        with contextlib.suppress(LogNotFoundError):
-            storage.is_directory(path)
-            raise OptionError(option="DIR", reason=reason)
+    with contextlib.suppress(LogNotFoundError):
+        storage.is_directory(directory)
+        raise OptionError(option="DIR", reason=f"{directory} exists: name a new directory")
     manifest = RemoteLogManifest(store, serde)
     backup, inventory = _choose(store, manifest, to_offset)
-    storage.make_directory(part)
+    if not storage.make_directory(part):
+        reason = f"{part} exists: another restore writes it, or was interrupted; then delete it"
+        raise OptionError(option="DIR", reason=reason)
     restored = _Restore(store, manifest, backup, inventory, storage, part).run(to_offset)
     storage.sync_directory(part)
     storage.rename(part, directory)
@@ -173,7 +180,15 @@ class _Restore:
             log_start_offset=inventory.log_start_offset,
             end_offset=end_offset,
             byte_count=self._byte_count,
+            backup_time_ms=self._backup.metadata.event_timestamp_ms,
+            backup_end_offset=self._inventory.end_offset,
+            unfinished_time_ms=self._unfinished_time_ms(),
         )
+
+    def _unfinished_time_ms(self) -> int | None:
+        finished_ms = max(one.metadata.event_timestamp_ms for one in self._manifest.backups)
+        times_ms = [one.event_timestamp_ms for one in self._manifest.unfinished]
+        return max((one for one in times_ms if one > finished_ms), default=None)
 
     # --- segments ---------------------------------------------------------------------------------
 

@@ -168,6 +168,12 @@ class BackupEntry:
     ordinal: int
     crc32c: int
 
+    def order(self) -> tuple[int, int, int, str]:
+        """Return the key that sorts backups, the last one to be restored."""
+        entry = self.metadata
+        last_epoch = max((one.epoch for one in entry.leader_epochs), default=-1)
+        return self.ordinal, last_epoch, entry.last_offset, entry.segment_id
+
     def custom_metadata(self) -> bytes:
         """Return it as custom metadata."""
         return _encode({"backup": self.ordinal, "crc32c": self.crc32c})
