@@ -49,6 +49,7 @@ def backup(
     Raises:
         NotALogError: ``path`` is not a directory of a log, or the log is empty.
         UnknownRecordKindError: ``kind`` cannot be detected.
+        OptionError: ``uri`` is in the directory of the log or its node, or cannot be opened.
         WrongBackupError: another log has its backups there.
         CorruptBatchError, CorruptFileError: what would be uploaded is damaged.
         RemoteStorageError: a request to the store failed. The next backup continues.
@@ -71,7 +72,7 @@ def restore(
         to_offset: only batches that end below this offset are restored.
 
     Raises:
-        OptionError: ``directory`` exists, or is left over from an interrupted restore.
+        OptionError: ``directory`` exists, or the ``.part`` of an interrupted restore.
         BackupNotFoundError: there is no complete backup, or none with the records up to the offset.
         RemoteObjectNotFoundError, CorruptRemoteObjectError: an object is missing or damaged.
         RemoteStorageError: a request to the store failed.

@@ -11,7 +11,10 @@ import secrets
 import time
 from typing import Final
 
+from raftlog.errors import OptionError
+from raftlog.log.format.directory import META_PROPERTIES_NAME
 from raftlog.log.format.epoch_cache import EpochEntry as EpochEntry
+from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import LogKind
 from raftlog.log.remote.backup import BackupReport as BackupReport
@@ -60,7 +63,10 @@ def back_up_directory(
     ``kind`` is that of its records; None to detect it.
     """
     log = open_log(PrivateLocalStorage(), without_scheme(os.fspath(path)), kind=kind)
-    return back_up_log(log, open_object_store(uri), serde, _surroundings())
+    store = open_object_store(uri)
+    if isinstance(store, StorageObjects):
+        _check_is_outside(store.location, log)
+    return back_up_log(log, store, serde, _surroundings())
 
 
 def restore_directory(
@@ -74,6 +80,20 @@ def restore_directory(
     path = os.path.abspath(without_scheme(os.fspath(directory)))
     store = open_object_store(uri)
     return restore_log(store, serde, PrivateLocalStorage(), path, to_offset=to_offset)
+
+
+def _check_is_outside(location: str, log: DirectoryLog) -> None:
+    """Raise ``OptionError`` for a location in the directory of a log, or of its node.
+
+    Kafka does not start if a log directory contains a directory that is not a partition's.
+    """
+    directory = os.path.realpath(log.files.directory)
+    node = os.path.dirname(directory)
+    if os.path.exists(os.path.join(node, META_PROPERTIES_NAME)):
+        directory = node
+    if os.path.commonpath((directory, os.path.realpath(location))) == directory:
+        reason = f"{location} is in {directory}, a directory of the log: name one outside"
+        raise OptionError(option="URI", reason=reason)
 
 
 def _surroundings() -> Surroundings:

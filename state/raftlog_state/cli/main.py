@@ -247,6 +247,7 @@ def _is_usage_error(error: RaftlogError) -> bool:
     """Return whether the command was not run, because of its arguments or of PATH."""
     from raftlog import errors
     from raftlog.node import errors as node_errors
+    from raftlog.storage import errors as storage_errors
 
     return isinstance(
         error,
@@ -261,6 +262,7 @@ def _is_usage_error(error: RaftlogError) -> bool:
             errors.OptionError,
             errors.WrongClusterError,
             node_errors.WrongDirectoryError,
+            storage_errors.WrongBackupError,
         ),
     )
 
