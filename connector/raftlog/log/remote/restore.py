@@ -60,8 +60,8 @@ class RestoredLog:
 
     The backup was finished at ``backup_time_ms`` and ends at ``backup_end_offset``.
     ``unfinished_time_ms``: when the last upload was started that is newer than all backups, and
-    not finished: a later backup is running, was interrupted, or its manifest is damaged. None if
-    there is none.
+    not finished: a later backup is running, was interrupted, or its manifest is damaged. None
+    without one.
     """
 
     log_start_offset: int
