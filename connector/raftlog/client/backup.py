@@ -28,6 +28,7 @@ from raftlog.log.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate as RemoteLogSegmentMetadataUpdate,
 )
 from raftlog.log.remote.segment_metadata import RemoteLogSegmentState as RemoteLogSegmentState
+from raftlog.storage.errors import WrongBackupError as WrongBackupError
 from raftlog.storage.local import PrivateLocalStorage
 from raftlog.storage.objects import ObjectStore, StorageObjects
 

@@ -246,8 +246,8 @@ def _print_error(error: RaftlogError, failed: int, output: Output, console: Cons
 def _is_usage_error(error: RaftlogError) -> bool:
     """Return whether the command was not run, because of its arguments or of PATH."""
     from raftlog import errors
+    from raftlog.client.backup import WrongBackupError
     from raftlog.node import errors as node_errors
-    from raftlog.storage import errors as storage_errors
 
     return isinstance(
         error,
@@ -262,7 +262,7 @@ def _is_usage_error(error: RaftlogError) -> bool:
             errors.OptionError,
             errors.WrongClusterError,
             node_errors.WrongDirectoryError,
-            storage_errors.WrongBackupError,
+            WrongBackupError,
         ),
     )
 
