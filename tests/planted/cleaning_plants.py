@@ -65,6 +65,30 @@ CLEANING_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="the indexes of a compacted segment may be durable before it",
+        path=f"{CLEANING}/compaction.py",
+        old="""            storage.rename(path + CLEANED_SUFFIX, path)
+            directory.sync()
+""",
+        new="""            storage.rename(path + CLEANED_SUFFIX, path)
+""",
+        tests=(f"{REPLICAS}::test_a_crash_at_any_step_between_appends_leaves_every_last_value",),
+    ),
+    Plant(
+        bug="a voter starts its log at an empty batch, before the start of its leader",
+        path="connector/raftlog/log/writing/replicated_log.py",
+        old="        if start < offset:\n",
+        new="        if start < 0:\n",
+        tests=(f"{NODES}::test_records_are_deleted_below_an_offset_inside_an_empty_batch",),
+    ),
+    Plant(
+        bug="the empty batch of compacted commits is data that a consumer has to read",
+        path="connector/raftlog/log/writing/group_offsets.py",
+        old="            if metadata.record_count:",
+        new="            if metadata.record_count >= 0:",
+        tests=(REPLICAS,),
+    ),
+    Plant(
         bug="a compacted segment is renamed before it is synced",
         path=f"{CLEANING}/compaction.py",
         old="""                return

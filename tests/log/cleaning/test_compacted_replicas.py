@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from random import Random
 
 import pytest
@@ -19,8 +21,10 @@ from tests.support.appending import (
     reopened_replica,
 )
 
-from raftlog.errors import LogError
-from raftlog.log.format.directory import CLEANED_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX
+from raftlog.errors import LogError, LogNotFoundError
+from raftlog.log.format.directory import CLEANED_SUFFIX, INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX
+from raftlog.log.format.segment_files import OFFSET_ENTRY
+from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.log.writing.quorum_log import QuorumLog, TailCache
 from raftlog.records.batch import TornTail, read_batch
 from raftlog.records.control import OffsetCommit
@@ -47,6 +51,19 @@ def compact(log: QuorumLog, *, now_ms: int = NOW_MS) -> bool:
     with begun:
         begun.run()
         return log.complete_compaction(begun)
+
+
+def check_indexes(disk: SimulatedDisk, segments: Iterable[SegmentMetadata], state: str) -> None:
+    """Check that no offset index of these segments has positions of another file."""
+    for base_offset in (one.base_offset for one in segments):
+        segment = Segment.of_file(disk, DIRECTORY, base_offset)
+        with (
+            contextlib.suppress(LogNotFoundError),
+            disk.open_file(segment.path(INDEX_SUFFIX)) as one,
+        ):
+            entries = list(OFFSET_ENTRY.iter_unpack(one.read_at(0, one.byte_count())))
+            with disk.open_file(segment.path()) as log:
+                assert all(segment.is_entry_valid(log, *entry) for entry in entries), state
 
 
 def replica() -> tuple[SimulatedDisk, QuorumLog]:
@@ -150,6 +167,22 @@ def test_the_state_of_producers_and_groups_survives_a_truncation_and_a_scan_of_t
     assert state.producer(7).last_sequence == 9
 
 
+def test_a_reader_of_all_data_is_at_the_end_after_a_compaction_has_removed_commits() -> None:
+    disk, log = replica()
+    append(log, b"a", b"last data")
+    data_end = log.end_offset
+    for at in range(40):
+        record = OffsetCommit(group="g", offset=data_end, commit_timestamp_ms=at)
+        log.append_control([record], now_ms=NOW_MS)
+    log.flush()
+    log.advance_high_watermark(log.end_offset)
+    assert compact(log)
+    assert any(not one.record_count and one.base_offset >= data_end for one in batches_of(disk))
+    _, follower = copied(log, until=log.end_offset)
+    for one in (log, follower):
+        assert one.producer_state.group_offsets.position(data_end) == log.end_offset
+
+
 @pytest.mark.slow
 def test_a_crash_at_any_step_between_appends_leaves_every_last_value() -> None:
     disk, log = replica()
@@ -167,6 +200,7 @@ def test_a_crash_at_any_step_between_appends_leaves_every_last_value() -> None:
     final = table(disk)
     for state in recording.states((None, *Survival), seeds=range(1)):
         after = SimulatedDisk.after(state)
+        check_indexes(after, begun.plan.segments, f"{state}")
         found = reopened_replica(after)
         assert not found.is_read_only, f"{state}: {found.report}"
         for one in batches_of(after):  # by the index of its segment

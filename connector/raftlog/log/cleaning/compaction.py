@@ -15,7 +15,7 @@ The order of the durable steps of ``replace``:
     2. delete the indexes of a segment, sync the directory       an index never has positions of
                                                                  another file
     3. rename <base>.log.cleaned to <base>.log, sync the         a tombstone is deleted after what
-       directory                                                 it deletes
+       directory                                                 it deletes; as for 2
     4. rename the indexes
        2 to 4 for each segment, oldest first; other calls may be between those of two segments
     5. sync the directory

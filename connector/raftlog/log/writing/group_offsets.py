@@ -112,7 +112,8 @@ class GroupOffsets:
         """Apply the next batch."""
         self._end_offset = metadata.next_offset
         if not metadata.is_control:
-            self._data_end_offset = metadata.next_offset
+            if metadata.record_count:  # an empty one replaces commits, after a compaction
+                self._data_end_offset = metadata.next_offset
             return
         for offset, record in control_of(metadata):
             if isinstance(record, OffsetCommit):
