@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
+from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.errors import ErrorCode
 
 import raftlog
 from raftlog.append import AppendRequest
 from raftlog.errors import DataLossError, DiskFullError, InvalidAppendError
-from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.node.raft_node import CleaningRefused, LogCompacted
 from raftlog.records.record import NewRecord
 from raftlog.wire import ApiKey, latest_schemas
 from tests.log.cleaning.test_compaction import COMPACTED
 from tests.node.apis.batches import batch, produce
-from tests.node.apis.cluster import TIME_MS, TOPIC, Cluster, Node, run
+from tests.node.apis.cluster import (
+    TIME_MS,
+    TOPIC,
+    Cluster,
+    Node,
+    answer_of,
+    caller,
+    run,
+    settle,
+)
 from tests.node.apis.requests import offset_commit
+from tests.node.apis.test_deletion import deletion
 from tests.support.appending import batches_of
 from tests.support.one_replica import OneReplica
 from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
@@ -164,6 +176,37 @@ def test_a_follower_that_lags_catches_up_from_a_compacted_leader(seed: int) -> N
         leader = cluster.change_leader()
         await fill(leader, 5)
         assert table(leader) == expected
+
+    run(work())
+
+
+@pytest.mark.parametrize("compacting_count", [1, 2, 3])
+def test_records_are_deleted_below_an_offset_inside_an_empty_batch(compacting_count: int) -> None:
+    """A voter starts its log after the batch, and the response is not delayed."""
+
+    async def work() -> None:
+        cluster = Cluster(3, replace(COMPACTED, cleanup_policy=CleanupPolicy.COMPACT_DELETE))
+        leader = cluster.elect()
+        for at in range(60):
+            await put(leader, b"key %d" % (at % 3), b"%d" % at + b"v" * 30)
+        cluster.pass_time(1_000)
+        others = [node for node in cluster.nodes if node is not leader]
+        compacted = [*others, leader][:compacting_count]
+        assert all(map(compact, compacted))
+        empty = max(
+            (one for one in batches_of(compacted[0].disk, f"/data/{TOPIC}-0")),
+            key=lambda one: one.last_offset - one.base_offset,
+        )
+        assert not empty.record_count
+        task = leader.start(ApiKey.DELETE_RECORDS, 2, deletion(empty.base_offset + 2), caller())
+        await settle()
+        assert task.done(), "it is delayed"
+        (topic,) = answer_of(task, DeleteRecordsResponse, 2).topics
+        (result,) = topic.partitions
+        assert result.error_code is ErrorCode.none
+        starts = [node.replica.log.log_start_offset for node in cluster.nodes]
+        assert set(starts) <= {empty.base_offset + 2, empty.next_offset}
+        assert result.low_watermark == leader.replica.log.log_start_offset <= min(starts)
 
     run(work())
 

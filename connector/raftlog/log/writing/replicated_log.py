@@ -651,6 +651,9 @@ class ReplicatedLog(ABC):
     def delete_records(self, offset: int, *, now_ms: int, voters_at: VotersAt | None = None) -> int:
         """Start the log at the batch that contains ``offset``; return the offset of that batch.
 
+        After an empty batch, if that contains ``offset``: a compaction has joined its offsets, so
+        the logs of other replicas may have a batch that begins at ``offset``.
+
         ``offset`` is at most the high watermark; a log that starts after it is unchanged. First a
         deletion is completed that a crash has interrupted after its snapshot. Nothing is deleted
         if ``voters_at`` does not have the voters. Raises as ``clean``.
@@ -669,7 +672,7 @@ class ReplicatedLog(ABC):
                 return self.log_start_offset
             start = offset
             if offset < self._end_offset:
-                start = self._segments.boundary_at(offset)
+                start = self._deletion_boundary(offset)
             if start > self.log_start_offset:
                 start_log_at(
                     self._segments,
@@ -681,6 +684,15 @@ class ReplicatedLog(ABC):
                     voters_at=voters_at,
                 )
             return start
+
+    def _deletion_boundary(self, offset: int) -> int:
+        """Return where a log starts without the records below ``offset``."""
+        start = self._segments.boundary_at(offset)
+        if start < offset:
+            batch = next(self._segments.batches(start, self._end_offset))
+            if not batch.record_count and batch.next_offset <= self.high_watermark:
+                return batch.next_offset
+        return start
 
     def _producer_state_at(self, end_offset: int) -> ProducerStateManager:
         """Return the producer state at a batch boundary. Below the log's end the batches after the

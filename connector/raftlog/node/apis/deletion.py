@@ -1,8 +1,10 @@
 """Handler of DeleteRecords (KIP-107): the leader and then all voters delete the oldest records.
 
 1. The start of the log becomes the batch that contains the requested offset: a batch is deleted as
-   a whole. The response has that offset as low watermark. Offset -1 is the high watermark. Of
-   several offsets of a partition the last one counts, as in Kafka.
+   a whole. If it is empty, after a compaction, the start is its end: each voter compacts its own
+   log, and would otherwise start before the leader. The response has the start as low watermark.
+   Offset -1 is the high watermark. Of several offsets of a partition the last one counts, as in
+   Kafka.
 2. The leader deletes first, durably; the other voters follow when they fetch. The response is sent
    when all of them have, otherwise REQUEST_TIMED_OUT: a voter that is down deletes its records when
    it is back. Kafka waits for the replicas that are alive, but a quorum has no ISR.
