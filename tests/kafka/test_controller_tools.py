@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.controller_nodes import CONTROLLER, controller_nodes, hosted
-from tests.support.controller_nodes import eventually as eventually_true
 from tests.support.kafka import dump_log, kafka_jars, run_java
 from tests.support.quorum_checks import leader_of
 from tests.support.quorum_processes import QuorumProcesses, eventually
 
+from raftlog.node.service import CreateService
+from raftlog_state.cli.controller_node import create_controller
 from raftlog_state.cli.main import main
 from raftlog_state.controller import CreateTopic, write_change
 
@@ -68,17 +69,25 @@ def test_features(quorum: QuorumProcesses) -> None:
     assert "group.version was upgraded to 1." in printed
 
 
-def test_static_voters_become_dynamic(tmp_path: Path) -> None:
-    """kafka-features upgrade --feature kraft.version=1, twice, and a downgrade."""
+@pytest.mark.parametrize(
+    ("bootstrap", "services"),
+    [("--bootstrap-controller", (create_controller,)), ("--bootstrap-server", ())],
+)
+def test_static_voters_become_dynamic(
+    bootstrap: str, services: tuple[CreateService, ...], tmp_path: Path
+) -> None:
+    """kafka-features upgrade --feature kraft.version=1, twice, and a downgrade, of nodes with a
+    controller and without."""
 
     async def check() -> None:
         extra = "[quorum]\nfetch_timeout_ms = 500\n"
-        async with controller_nodes(tmp_path, 3, is_static=True, extra=extra) as nodes:
-            await eventually_true(lambda: nodes.active is not None)
+        async with controller_nodes(
+            tmp_path, 3, is_static=True, extra=extra, services=services
+        ) as nodes:
             at = ",".join(node.config.listeners[0].address for node in nodes.nodes)
 
             def features(command: str, level: int) -> str:
-                options = ("--bootstrap-controller", at, command)
+                options = (bootstrap, at, command)
                 try:
                     return run_java(
                         kafka_jars(), FEATURES, *options, "--feature", f"kraft.version={level}"

@@ -197,6 +197,20 @@ def test_the_stable_state_is_that_before_an_open_transaction(is_aborted: bool) -
         offsets.handle_commit(batch(5, END))
 
 
+def test_a_log_is_empty_until_a_record_is_stable() -> None:
+    """LogReplayTrackerTest.testEmpty: an aborted transaction is of no controller that has begun."""
+    offsets = OffsetControl()
+    assert offsets.is_empty
+    offsets.handle_commit(batch(0, BEGIN, config("a"), ABORT))
+    offsets.handle_commit(batch(3, BEGIN, config("a")))
+    assert offsets.is_empty
+    offsets.handle_commit(batch(5, END))
+    assert not offsets.is_empty
+    alone = OffsetControl()
+    alone.handle_commit(batch(0, NoOpRecord()))
+    assert not alone.is_empty
+
+
 def test_a_snapshot_ends_an_open_transaction() -> None:
     """OffsetControlManagerTest.testLoadSnapshotClearsTransactionalState"""
     offsets = OffsetControl()
