@@ -396,7 +396,7 @@ def refuse_addresses(paths: str) -> None:
 # thread it would fail the requests of other threads, too. Integers are all that ``operator.index``
 # accepts, numpy's included, but not ``True`` or ``1.0``.
 
-_INT16_MAX: Final = 2**15 - 1
+INT16_MAX: Final = 2**15 - 1
 _WAIT_MS_MAX: Final = 2**40
 """More than 30 years; Python's locks accept about 290."""
 
@@ -475,7 +475,7 @@ def producer_stamp(value: Any) -> ProducerStamp | None:
         numbers = _parts(value, "producer", "(id, epoch, sequence)")
     return ProducerStamp(
         whole_number(numbers[0], "producer id"),
-        whole_number(numbers[1], "producer epoch", at_most=_INT16_MAX),
+        whole_number(numbers[1], "producer epoch", at_most=INT16_MAX),
         whole_number(numbers[2], "producer sequence", at_most=INT32_MAX),
     )
 

@@ -181,7 +181,6 @@ class AccessPublisher:
     ) -> None:
         self._index = AclIndex()
         self._quotas = QuotaIndex()
-        """Number of quotas by name."""
         self._image = MetadataImage.empty()
         self._committed_at_start: Final = committed_at_start
         self._has_failed: Final = has_failed

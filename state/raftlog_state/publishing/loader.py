@@ -122,7 +122,8 @@ class PublishingLoader:
         )
 
     def install(self, publisher: MetadataPublisher) -> None:
-        """Add a publisher. If there is an image, its first update is the whole of it.
+        """Add a publisher. If there is an image, its first update is the whole of it, all steps of
+        it in this call: install the publishers of a large log before the node starts.
 
         Raises ``ValueError`` if there is one with the same name.
         """

@@ -25,7 +25,7 @@ from tests.support.served_node import ServedNode
 
 import raftlog
 from raftlog import ConnectedLog
-from raftlog.errors import LogReadOnlyError, VoterChangeError
+from raftlog.errors import LogReadOnlyError, OptionError, VoterChangeError
 from raftlog.wire import ApiKey
 from raftlog_state import apply_changes
 from raftlog_state.controller import SetFeature
@@ -140,12 +140,20 @@ def change(address: str) -> None:
         image = images.image_at(images.end_offset())
         assert image.quorum.kraft_version == 1
         assert [row.level for row in image.rows_of(FeatureRow)] == [30]
-        again = apply_changes(log, [UPGRADE])
-        assert [type(one.record) for one in again.records] == [NoOpRecord], "it has that version"
+        # a job that was killed after the upgrade is run again, and once more after its changes
+        name = ("job", "query", 1)
+        again = apply_changes(log, [UPGRADE, LEVEL], commit=name)
+        assert type(again.records[0].record) is NoOpRecord, "it has that version"
+        repeated = apply_changes(log, [UPGRADE, LEVEL], commit=name)
+        assert repeated.result.was_duplicate
+        assert repeated.result.last_offset == again.result.last_offset
+        assert image.quorum == ImageReader(log.reader(), Redactor()).image_at(log.end_offset).quorum
         with pytest.raises(InvalidChangesError, match="Can't downgrade the version of this feat"):
             apply_changes(log, [DOWN])
         with pytest.raises(VoterChangeError, match="the new version is a downgrade"):
             log.upgrade_kraft_version(0)
+        with pytest.raises(OptionError, match="option version: it must be from 0 to 32767"):
+            log.upgrade_kraft_version(2**15)
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])

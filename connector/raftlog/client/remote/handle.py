@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from raftlog.append import AppendRequest, AppendResult
 from raftlog.client.log_handle import (
+    INT16_MAX,
     TIMEOUT_MS_DEFAULT,
     Clock,
     LogHandle,
     decompression_limit,
     milliseconds,
+    whole_number,
 )
 from raftlog.errors import (
     AppendUnknownError,
@@ -387,6 +389,7 @@ class ConnectedLog(LogHandle):
 
         ``validate_only``: the leader only checks whether it could. Raises ``VoterChangeError``.
         """
+        whole_number(version, "version", at_most=INT16_MAX)
         upgrade_kraft_version(self._quorum, version, validate_only=validate_only)
 
     # --- operations of nodes ----------------------------------------------------------------------
