@@ -9,6 +9,7 @@
 # COMMAND ----------
 
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,7 +27,8 @@ out = f"{tempfile.mkdtemp(prefix='raftlog-')}/rescued"
 
 def raftlog(*arguments: str) -> list[str]:
     """Run the command `raftlog`; return the lines that it prints."""
-    done = subprocess.run(["raftlog", *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "raftlog_state.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)
     return done.stdout.splitlines()
