@@ -115,14 +115,18 @@ class LogAccessError(LogError, code="RAFTLOG_LOG_ACCESS"):
 
 
 class FileExistsLogError(LogError, code="RAFTLOG_FILE_EXISTS"):
-    """A file to be created already exists: created by another writer or by a process that died."""
+    """A file to be created already exists: created by another writer or by a process that died.
+
+    ``remedy`` replaces the default advice.
+    """
 
     path: str
+    remedy: str | None = None
 
     def message(self) -> str:
         return (
             f"cannot create {self.path}: it already exists, created by another writer or left by a "
-            "process that died; reopen the log"
+            f"process that died; {self.remedy or 'reopen the log'}"
         )
 
 

@@ -87,9 +87,13 @@ def test_there_is_no_file_if_the_records_raise_or_one_is_too_large(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
     write_batch_file(tmp_path / SEGMENT, [DecodedRecord(0, NoOpRecord())])
     before = (tmp_path / SEGMENT).read_bytes()
-    with pytest.raises(FileExistsLogError):
+    with pytest.raises(FileExistsLogError, match="write to another name, or delete the file"):
         write_batch_file(tmp_path / SEGMENT, RECORDS)
     assert (tmp_path / SEGMENT).read_bytes() == before
+    (tmp_path / f"{SNAPSHOT}.part").touch()
+    with pytest.raises(FileExistsLogError, match="if it was killed, delete the file"):
+        write_batch_file(tmp_path / SNAPSHOT, RECORDS)
+    assert (tmp_path / f"{SNAPSHOT}.part").read_bytes() == b"", "it is another writer's"
 
 
 def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:

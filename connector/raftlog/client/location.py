@@ -239,7 +239,12 @@ def write_new_file(path: str, data: bytes | Iterable[bytes]) -> str:
     directory, name = files.split(path)
     target, part = files.join(directory, name), files.join(directory, name + PART_SUFFIX)
     _check_new(files, directory, name)
-    with files.create_file(part) as file:
+    try:
+        created = files.create_file(part)
+    except FileExistsLogError:
+        remedy = "wait until that writer has ended; if it was killed, delete the file"
+        raise FileExistsLogError(path=part, remedy=remedy) from None
+    with created as file:
         try:
             files.set_read_only(part, owner_only=True)
             position = 0
@@ -260,7 +265,8 @@ def write_new_file(path: str, data: bytes | Iterable[bytes]) -> str:
 def _check_new(files: Storage, directory: str, name: str) -> None:
     names = files.list_names(directory)
     if name in names:
-        raise FileExistsLogError(path=files.join(directory, name))
+        remedy = "write to another name, or delete the file first"
+        raise FileExistsLogError(path=files.join(directory, name), remedy=remedy)
     if RAFTLOG_PROPERTIES_NAME in names:
         raise LogReadOnlyError(
             path=directory,
