@@ -23,6 +23,16 @@ def produce(node: KafkaNode, values: list[str]) -> None:
     assert producer.flush(60) == 0
 
 
+def abort(node: KafkaNode, values: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": "aborting"})
+    producer.init_transactions(120)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce("orders", value.encode(), partition=0)
+    producer.flush(60)
+    producer.abort_transaction(60)
+
+
 def back_up(node: KafkaNode, location: Path) -> None:
     location.mkdir(exist_ok=True)
     for name in LOGS:
@@ -66,5 +76,24 @@ def test_kafka_starts_from_directories_that_were_restored(tmp_path: Path) -> Non
         consumer = Consumer(
             {"bootstrap.servers": node.bootstrap, "group.id": "a", "auto.offset.reset": "earliest"}
         )
+        consumer.subscribe(["orders"])
+        assert read_values(consumer, len(VALUES), patience_s=120) == VALUES
+
+
+def test_aborted_records_are_hidden_after_a_restore_into_a_stopped_broker(tmp_path: Path) -> None:
+    with running_node(tmp_path) as node:
+        produce(node, VALUES[:100])
+        abort(node, ["aborted 1", "aborted 2"])
+        produce(node, VALUES[100:])
+        client, controller = (int(one.split(":")[1]) for one in (node.bootstrap, node.controller))
+    log = node.log_dir / "orders-0"
+    assert (node.log_dir / ".kafka_cleanshutdown").exists()
+    assert run("backup", log, tmp_path / "backups")[0] == 0
+    shutil.rmtree(log)
+    assert run("restore", tmp_path / "backups", log)[0] == 0
+    with formatted(node.log_dir, client, controller) as node:
+        settings = {"group.id": "a", "auto.offset.reset": "earliest"}
+        settings["isolation.level"] = "read_committed"
+        consumer = Consumer({"bootstrap.servers": node.bootstrap, **settings})
         consumer.subscribe(["orders"])
         assert read_values(consumer, len(VALUES), patience_s=120) == VALUES

@@ -462,7 +462,7 @@ class _Backup:
                 yield _LocalFile(name=name, byte_count=len(data), crc32c=crc32c(data), content=data)
 
     def _index_files(self, segments: tuple[InventorySegment, ...]) -> Iterator[_LocalFile]:
-        """Yield the indexes of the sealed segments; a restore builds those of the last one."""
+        """Yield the indexes of the sealed segments: those of the last one may be of a later end."""
         before = {} if self._previous is None else _sealed(self._previous.segments)
         for base_offset, segment in _sealed(segments).items():
             for suffix in INDEX_SUFFIXES:

@@ -5,7 +5,8 @@ then it is renamed, durably. So the directory is complete or absent.
 
 A segment is byte for byte that of the log. A log that is cut at an offset ends at a batch boundary,
 without the snapshots and producer states of later offsets; its checkpoints of offsets are lowered.
-Indexes of the last segment are built, as they are not part of a backup. ``quorum-state`` has the
+Indexes of the last segment are not part of a backup: those of raftlog's log are built, Kafka builds
+those of its logs when it starts. ``quorum-state`` has the
 votes of the time of the backup: see docs/backup-and-rescue.md.
 """
 
@@ -35,7 +36,7 @@ from raftlog.log.recovery.recover_segment import rebuild_indexes
 from raftlog.log.segment import iter_headers
 from raftlog.log.writing.atomic_files import replace_checked, replace_file
 from raftlog.log.writing.log_copy import check_log
-from raftlog.log.writing.properties import LogConfig, parse_log_properties
+from raftlog.log.writing.properties import parse_log_properties
 from raftlog.storage.errors import BackupNotFoundError, CorruptRemoteObjectError
 from raftlog.storage.objects import ObjectStore
 from raftlog.storage.protocol import WritableStorage
@@ -305,14 +306,18 @@ class _Restore:
         return read_object(self._store, name, byte_count=file.byte_count, crc=file.crc32c)
 
     def _build_indexes(self, segments: list[InventorySegment]) -> None:
-        """Build the indexes that a backup does not have, those of the last segment at least."""
+        """Build the indexes that a backup of raftlog's log does not have.
+
+        Kafka builds all three of a segment without ``.index``. With one it would not build
+        ``.txnindex``, and its consumers would read aborted records.
+        """
         names = set(self._storage.list_names(self._part))
-        interval_bytes = LogConfig().index_interval_bytes
-        if RAFTLOG_PROPERTIES_NAME in names:
-            path = self._path(RAFTLOG_PROPERTIES_NAME)
-            with self._storage.open_file(path) as file:
-                properties = parse_log_properties(file.read_at(0, file.byte_count()), path)
-            interval_bytes = properties.config.index_interval_bytes
+        if RAFTLOG_PROPERTIES_NAME not in names:
+            return
+        path = self._path(RAFTLOG_PROPERTIES_NAME)
+        with self._storage.open_file(path) as file:
+            properties = parse_log_properties(file.read_at(0, file.byte_count()), path)
+        interval_bytes = properties.config.index_interval_bytes
         for segment in segments:
             if offset_name(segment.base_offset, INDEX_SUFFIX) not in names:
                 rebuild_indexes(self._storage, self._part, segment.base_offset, interval_bytes)
