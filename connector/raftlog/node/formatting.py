@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
+from raftlog.client.embedded.directory import random_id as random_id
 from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.log.format.directory import (
@@ -172,14 +173,6 @@ def read_identity(config: NodeConfig, storage: Storage | None = None) -> MetaPro
             "vote, so a node without it must be formatted in a new directory and added again",
         )
     return meta
-
-
-def random_id() -> str:
-    """Return a new cluster or directory id without a leading dash (Kafka: ``Uuid.randomUuid``)."""
-    while True:
-        text = _id_text(uuid.uuid4().bytes)
-        if not text.startswith("-"):
-            return text
 
 
 def topic_id_of(cluster_id: str, topic: str) -> str:
