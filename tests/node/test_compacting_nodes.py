@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 import raftlog
 from raftlog.append import AppendRequest
 from raftlog.errors import DataLossError, DiskFullError, InvalidAppendError
+from raftlog.log.format.directory import CLEANED_SUFFIX
 from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.node.raft_node import CleaningRefused, LogCompacted
 from raftlog.records.record import NewRecord
@@ -90,6 +91,36 @@ def test_a_full_disk_refuses_a_compaction_until_the_next_interval() -> None:
     for _ in range(50):
         one.raft_node.pass_time()
     assert any(isinstance(note, LogCompacted) for note in one.notifications)
+
+
+@pytest.mark.parametrize("replaced_count", [0, 1, 2])
+def test_a_disk_that_is_full_while_segments_are_replaced_ends_the_compaction_only(
+    replaced_count: int,
+) -> None:
+    one = compacting()
+    node = one.raft_node
+    node.compact()
+    for _ in range(replaced_count):
+        node.pass_time()
+    one.disk.full_at(0)
+    for _ in range(50):
+        node.pass_time()
+    assert not node.is_over
+    (refused,) = [note for note in one.notifications if isinstance(note, CleaningRefused)]
+    assert isinstance(refused.error, DiskFullError)
+    names = one.disk.list_names(one.replica.log.path)
+    assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    one.disk.full_at(None)
+    node.compact()
+    for _ in range(50):
+        node.pass_time()
+    assert any(isinstance(note, LogCompacted) for note in one.notifications)
+    batches = batches_of(one.disk, one.replica.log.path)
+    for found in batches:
+        assert one.replica.log.base_offset_at(found.last_offset) == found.base_offset
+    one.replica.log.close()
+    again = OneReplica(one.disk, log_config=COMPACTED)
+    assert batches_of(one.disk, again.replica.log.path)[: len(batches)] == batches
 
 
 def test_the_end_of_a_node_between_two_steps_leaves_the_log_whole() -> None:

@@ -82,6 +82,16 @@ CLEANING_PLANTS: Final = (
         tests=(f"{NODES}::test_records_are_deleted_below_an_offset_inside_an_empty_batch",),
     ),
     Plant(
+        bug="a node ends if its disk is full while it replaces compacted segments",
+        path="connector/raftlog/node/raft_node.py",
+        old="        except DiskFullError as error:  # each step before is whole\n"
+        "            self._runner.notify(CleaningRefused(error))\n",
+        new="",
+        tests=(
+            f"{NODES}::test_a_disk_that_is_full_while_segments_are_replaced_ends_the_compaction_only",
+        ),
+    ),
+    Plant(
         bug="the empty batch of compacted commits is data that a consumer has to read",
         path="connector/raftlog/log/writing/group_offsets.py",
         old="            if metadata.record_count:",

@@ -513,6 +513,8 @@ class RaftNode:
         try:
             if next(steps, _END) is not _END:
                 return
+        except DiskFullError as error:  # each step before is whole
+            self._runner.notify(CleaningRefused(error))
         except LogError as error:
             self.fail(error)
             return

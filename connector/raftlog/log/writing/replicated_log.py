@@ -717,11 +717,12 @@ class ReplicatedLog(ABC):
     def replace_compacted(self, compaction: Compaction) -> Iterator[None]:
         """Replace segments by what ``compaction.run`` wrote, one in each step; durable at the end.
 
-        Other calls may be between two steps.
+        Other calls may be between two steps. On a full disk the rest is not replaced: what each
+        step has done is whole, and a segment without indexes is searched from its first batch.
         """
         steps, is_left = compaction.replace_segments(self._segments), True
         while is_left:
-            with self._changing(), self._failing(also_full=True):
+            with self._changing():
                 is_left = next(steps, _DONE) is not _DONE
             if is_left:
                 yield
