@@ -22,6 +22,7 @@ from tests.support.quorum_processes import QuorumProcesses, eventually
 
 TOPIC = "raftlog"
 PATIENCE_S = 60.0
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
@@ -93,7 +94,8 @@ def test_librdkafka_resumes_after_the_leader_was_killed_and_after_a_restart_of_a
         node.launch()
     for node in quorum.nodes:
         node.wait_until_it_listens()
-    assert _resume(quorum.bootstrap, group, 10) == values[20:]
+    _append(quorum, [b"after commits"])
+    assert _resume(quorum.bootstrap, group, 11) == [*values[20:], b"after commits"]
 
 
 @pytest.mark.kafka
@@ -127,13 +129,19 @@ def test_javas_consumer_resumes_and_kafka_consumer_groups_describes_and_resets(
         return offset, end, lag
 
     assert resume(12) == values[:12]
+    _append(quorum, [b"after a commit"])
+    values.append("after a commit")
     assert described()[2] > 0
     assert tool("--list").splitlines() == ["java's"]
     quorum.node(_leader(quorum)).kill()
-    assert resume(8) == values[12:]
+    assert resume(9) == values[12:]
     offset, end, lag = described()
     assert (offset, lag) == (end, 0)
     on_topic = ("--group", "java's", "--topic", TOPIC, "--execute", "--reset-offsets")
     tool(*on_topic, "--to-earliest")
     assert described()[0] == 0
-    assert resume(20) == values
+    assert resume(21) == values
+    segment = quorum.node(_leader(quorum)).directory / f"{TOPIC}-0" / f"{0:020}.log"
+    printed = run_java(jars, DUMP, "--print-data-log", "--files", str(segment))
+    assert "controlType: UNKNOWN(29286)" in printed
+    assert re.findall("payload: (.*)", printed) == values
