@@ -87,7 +87,9 @@ batch_bytes_max = 8388608
 retention_ms = -1                       # unlimited. A log with values = "kraft" is deleted below
                                         # its snapshots only
 cleanup_policy = "delete"               # or "compact", "compact,delete": equal on all nodes, each
-                                        # of which compacts its own log. Records need keys
+                                        # of which compacts its own log. Records need keys:
+                                        # compaction deletes those without, and a node that does not
+                                        # compact accepts them while it leads
 min_cleanable_dirty_ratio = 0.5         # part of the log not compacted yet at which it is
 linger_ms = 0                           # time that an append waits for others to share its sync
 
