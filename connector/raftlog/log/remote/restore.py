@@ -13,7 +13,7 @@ votes of the time of the backup: see docs/backup-and-rescue.md.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from raftlog.errors import LogNotFoundError, OptionError
@@ -222,21 +222,29 @@ class _Restore:
     def _write_segment(
         self, segment: InventorySegment, ranges: list[SegmentRange], end_offset: int
     ) -> None:
-        """Write the ranges that begin below the end. Sync the file."""
-        path = self._path(offset_name(segment.base_offset, LOG_SUFFIX))
-        with self._storage.create_file(path) as file:
-            position = 0
-            for one in ranges:
-                if one.metadata.first_offset >= end_offset:
-                    break
+        """Write the ranges that begin below the end."""
+        self._write(
+            offset_name(segment.base_offset, LOG_SUFFIX),
+            (
+                chunk
+                for one in ranges
+                if one.metadata.first_offset < end_offset
                 for chunk in read_object(
                     self._store,
                     one.metadata.object_name(),
                     byte_count=one.metadata.byte_count,
                     crc=one.crc32c,
-                ):
-                    file.write_at(position, chunk)
-                    position += len(chunk)
+                )
+            ),
+        )
+
+    def _write(self, name: str, chunks: Iterable[bytes]) -> None:
+        """Write a file of the directory, and sync it."""
+        with self._storage.create_file(self._path(name)) as file:
+            position = 0
+            for chunk in chunks:
+                file.write_at(position, chunk)
+                position += len(chunk)
             file.sync()
         self._byte_count += position
 
@@ -289,16 +297,9 @@ class _Restore:
         return is_below(name, inventory.end_offset)
 
     def _write_file(self, file: InventoryFile) -> None:
-        path = self._path(file.name)
-        with self._storage.create_file(path) as written:
-            position = 0
-            for chunk in self._read(file):
-                written.write_at(position, chunk)
-                position += len(chunk)
-            written.sync()
-        self._byte_count += position
+        self._write(file.name, self._read(file))
         if parse_checkpoint_name(file.name) not in (None, BOOTSTRAP_ID):
-            self._storage.set_read_only(path, owner_only=True)
+            self._storage.set_read_only(self._path(file.name), owner_only=True)
 
     def _read(self, file: InventoryFile) -> Iterator[bytes]:
         directory = self._backup.metadata.directory
