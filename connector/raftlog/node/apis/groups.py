@@ -117,7 +117,7 @@ def _coordinator(
 async def handle_describe_groups(
     cache: MetadataCache, request: Request[DescribeGroupsRequest]
 ) -> DescribeGroupsResponse:
-    known = _groups(cache)
+    known = frozenset(_groups(cache))
     error = await confirm(cache)
     return DescribeGroupsResponse(
         throttle_time=duration(0),
