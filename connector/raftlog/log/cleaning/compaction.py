@@ -48,12 +48,6 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.reading.transactions import batch_metadata
 from raftlog.log.recovery.recover import newest_producer_state
-from raftlog.log.recovery.recover_segment import (
-    IndexRebuild,
-    ScanPosition,
-    ScanRules,
-    SegmentScan,
-)
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import RecordBatch
@@ -364,6 +358,13 @@ class Compaction(Closeable):
 
     def _write_indexes(self, segment: SegmentMetadata, path: str) -> None:
         """Read the compacted segment back, check that it is whole, and write its indexes."""
+        from raftlog.log.recovery.recover_segment import (  # imports numpy, not on an event loop
+            IndexRebuild,
+            ScanPosition,
+            ScanRules,
+            SegmentScan,
+        )
+
         storage = self._directory.storage
         indexes = IndexRebuild(segment.base_offset, interval_bytes=self._interval_bytes)
         with storage.open_file(path) as file:

@@ -23,7 +23,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from raftlog.errors import (
     AppendError,
@@ -41,6 +41,7 @@ from raftlog.errors import (
     NotALogError,
     NotLeaderError,
 )
+from raftlog.log.cleaning.compaction import Compaction, begin_compaction
 from raftlog.log.format.directory import (
     RAFTLOG_PROPERTIES_NAME,
     CleanShutdown,
@@ -80,9 +81,6 @@ from .snapshots import (
     is_active_segment_expired,
     start_log_at,
 )
-
-if TYPE_CHECKING:
-    from raftlog.log.cleaning.compaction import Compaction
 
 _DONE: Final = object()
 ABORT_REASON: Final = "a later epoch began"
@@ -706,8 +704,6 @@ class ReplicatedLog(ABC):
         self._check_writable()
         if not self.config.cleanup_policy.compacts:
             return None
-        from raftlog.log.cleaning.compaction import begin_compaction  # imports numpy
-
         return begin_compaction(self._segments, self.last_stable_offset, now_ms=now_ms)
 
     def complete_compaction(self, compaction: Compaction) -> bool:
