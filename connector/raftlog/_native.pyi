@@ -97,7 +97,7 @@ class Program:
         kinds: list[tuple[memoryview, int, int]],
         reveal: bool,
         spread: bool,
-    ) -> list[tuple[list[tuple[Block | None, Block | None, Block]], Block] | None] | None: ...
+    ) -> list[tuple[list[tuple[Block | None, Block | None, Block] | None], Block] | None] | None: ...
 
 class Values:
     """Distinct values of a column."""

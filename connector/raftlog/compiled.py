@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["core", "describe", "is_native"]
 
-INTERFACE: Final = 7
+INTERFACE: Final = 8
 """``_native.INTERFACE`` of the sources beside this file."""
 
 try:

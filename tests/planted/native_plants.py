@@ -266,8 +266,8 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="the core writes fields to the typed columns of others",
         path=f"{RUST}/columns.rs",
-        old="latest.fields.iter().zip(columns) {",
-        new="latest.fields.iter().zip(columns.iter_mut().rev()) {",
+        old="        column.add_field(program, field, reader, shows)?;",
+        new="        columns.first_mut()?.add_field(program, field, reader, shows)?;",
         tests=(f"{TYPED}::test_random_records_of_every_version_have_what_is_decoded",),
     ),
     Plant(
@@ -301,9 +301,30 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="the core shows a secret in typed columns",
         path=f"{RUST}/columns.rs",
-        old="if field.hidden && !shows.reveal &&",
-        new="if field.hidden && shows.reveal &&",
+        old="if !shows.reveal && body.fields",
+        new="if shows.reveal && body.fields",
         tests=(f"{TYPED}::test_the_core_gives_back_secrets_and_unknown_tags",),
+    ),
+    Plant(
+        bug="the core takes typed columns' tagged fields in the order of their declaration",
+        path=f"{RUST}/program.rs",
+        old="            by_tag.sort_by_key(|&at| own.get(at).and_then(|field| field.tag));\n",
+        new="",
+        tests=(f"{TYPED}::test_tagged_fields_in_any_order_are_decoded_alike_or_given_back",),
+    ),
+    Plant(
+        bug="the core ignores bytes after a tagged field in typed columns",
+        path=f"{RUST}/columns.rs",
+        old="        if !inner.is_at_end() {",
+        new="        if !inner.is_at_end() && body.fields.is_empty() {",
+        tests=(f"{TYPED}::test_tagged_fields_in_any_order_are_decoded_alike_or_given_back",),
+    ),
+    Plant(
+        bug="a list that is null in some rows is null in none in the core's typed columns",
+        path=f"{RUST}/columns.rs",
+        old="self.valid.try_resize(count, 0)?;",
+        new="self.valid.try_resize(count, 1)?;",
+        tests=(f"{TYPED}::test_lists_that_are_null_in_all_or_many_rows_are_decoded_alike",),
     ),
     Plant(
         bug="records that the core gave back are after the others in typed columns",

@@ -7,20 +7,26 @@
 
 use crate::memory::{Grow, reused};
 use crate::program::{
-    FIELDS_MAX, Field, Kind, Program, Rows, Shape, Shows, Struct, UUID_CHARACTERS, read_frame,
-    read_integer, read_length, uuid_text,
+    FIELDS_MAX, Field, Kind, Program, Rows, STRING_BYTES_MAX, Shape, Shows, Struct,
+    UUID_CHARACTERS, read_frame, read_length, uuid_text,
 };
 use crate::reader::Reader;
 
 /// Column of a field, or of the elements of an array.
 pub struct Column {
-    /// One byte per row, 0 for null; only of nullable fields.
-    pub valid: Option<Vec<u8>>,
+    /// One byte per row, 0 for null; empty before the first null.
+    pub valid: Vec<u8>,
     /// Of strings and arrays: the end of each row in `data` or in the inner columns, after a 0.
     pub ends: Option<Vec<i32>>,
     /// Numbers in native byte order, booleans as bytes, or the bytes of all strings.
     pub data: Vec<u8>,
     shape: Shape,
+    /// Strings and arrays alone are nullable.
+    nullable: bool,
+    /// Null rows after those of the vectors, which get them before a row that is not null.
+    nulls: usize,
+    /// Rows for which the vectors of a nullable column reserve memory once they need it.
+    room: usize,
     /// Of an array: its elements, or the fields of its structs.
     pub inner: Vec<Column>,
 }
@@ -98,7 +104,10 @@ impl Columns {
 
 fn columns_of(program: &Program, body: &Struct) -> Option<Vec<Column>> {
     let mut columns = Vec::with_room(body.fields.len())?;
-    for field in &body.fields {
+    for (ordinal, field) in body.fields.iter().enumerate() {
+        if field.place != ordinal {
+            return None; // the latest version lacks a field
+        }
         columns.try_push(Column::new(program, field.shape, field.nullable)?)?;
     }
     Some(columns)
@@ -127,7 +136,8 @@ fn add_value(
     reader.is_at_end().then_some(())
 }
 
-/// Add a row to the columns of `latest`: the fields of the struct at the reader, in the order of both.
+/// Add a row to the columns of `latest`: the fields of the struct at the reader, in the order of
+/// its bytes, and the defaults of those that it lacks.
 fn add_struct(
     program: &Program,
     body: &Struct,
@@ -136,21 +146,61 @@ fn add_struct(
     shows: &Shows,
     columns: &mut [Column],
 ) -> Option<()> {
-    let mut located = [None; FIELDS_MAX];
-    program.locate(body, reader, &mut located)?;
-    let mut present = body.fields.iter().zip(located.iter()).peekable();
-    for (declared, column) in latest.fields.iter().zip(columns) {
-        let own = present.next_if(|(field, _)| field.place == declared.place);
-        let Some((field, Some(bytes))) = own else {
-            column.add_default(declared)?;
-            continue;
-        };
-        if field.hidden && !shows.reveal && !program.is_public(body, &located, shows, bytes)? {
+    if !shows.reveal && body.fields.iter().any(|field| field.hidden) {
+        check_public(program, body, reader.rest(), shows)?;
+    }
+    for field in body.fields.iter().filter(|field| field.tag.is_none()) {
+        let column = columns.get_mut(field.place)?;
+        column.add_field(program, field, reader, shows)?;
+    }
+    let mut tagged = body.by_tag.iter().filter_map(|&at| body.fields.get(at));
+    for _ in 0..reader.unsigned_varint()? {
+        let tag = reader.unsigned_varint()?;
+        let length = usize::try_from(reader.unsigned_varint()?).ok()?;
+        let mut inner = Reader::new(reader.take(length)?);
+        // None is left for a tag that is unknown, or does not ascend.
+        let mut field = tagged.next()?;
+        while field.tag != Some(tag) {
+            columns.get_mut(field.place)?.add_default(field)?;
+            field = tagged.next()?;
+        }
+        let column = columns.get_mut(field.place)?;
+        column.add_field(program, field, &mut inner, shows)?;
+        if !inner.is_at_end() {
             return None;
         }
-        column.add_field(program, field, declared, &mut Reader::new(bytes), shows)?;
     }
-    present.next().is_none().then_some(())
+    for field in tagged {
+        columns.get_mut(field.place)?.add_default(field)?;
+    }
+    if body.fields.len() == latest.fields.len() {
+        return Some(());
+    }
+    let mut present = body.fields.iter().peekable();
+    for (declared, column) in latest.fields.iter().zip(columns) {
+        if present
+            .next_if(|field| field.place == declared.place)
+            .is_none()
+        {
+            column.add_default(declared)?;
+        }
+    }
+    Some(())
+}
+
+/// `None` unless all fields of the struct at the start of `bytes` are shown.
+fn check_public(program: &Program, body: &Struct, bytes: &[u8], shows: &Shows) -> Option<()> {
+    let mut located = [None; FIELDS_MAX];
+    program.locate(body, &mut Reader::new(bytes), &mut located)?;
+    for (field, bytes) in body.fields.iter().zip(located.iter()) {
+        if field.hidden
+            && let Some(bytes) = bytes
+            && !program.is_public(body, &located, shows, bytes)?
+        {
+            return None;
+        }
+    }
+    Some(())
 }
 
 impl Column {
@@ -172,24 +222,24 @@ impl Column {
                 Some(ends)
             }
         };
-        Some(Self {
-            valid: nullable.then(Vec::new),
+        (ends.is_some() || !nullable).then_some(Self {
+            valid: Vec::new(),
             ends,
             data: Vec::new(),
             shape,
+            nullable,
+            nulls: 0,
+            room: 0,
             inner,
         })
     }
 
     /// Reserve memory for `count` rows, without that of strings and elements.
     fn try_room(&mut self, count: usize) -> Option<()> {
-        if let Some(valid) = &mut self.valid {
-            *valid = reused(count)?;
-        }
         match (&mut self.ends, self.shape) {
-            (Some(ends), _) => {
-                *ends = reused(count.checked_add(1)?)?;
-                ends.try_push(0)
+            (Some(_), _) => {
+                self.room = count;
+                Some(())
             }
             (None, Shape::Scalar(kind)) => {
                 self.data = reused(count.checked_mul(column_width(kind)?)?)?;
@@ -201,9 +251,11 @@ impl Column {
 
     /// Add rows that are null, zero or empty.
     fn add_empty(&mut self, count: usize) -> Option<()> {
-        if let Some(valid) = &mut self.valid {
-            valid.try_resize(valid.len().checked_add(count)?, 0)?;
+        if self.nullable {
+            self.nulls = self.nulls.checked_add(count)?;
+            return Some(());
         }
+        self.reserve()?;
         match (&mut self.ends, self.shape) {
             (Some(ends), _) => {
                 let end = *ends.last()?;
@@ -219,9 +271,6 @@ impl Column {
 
     /// Remove the rows from `count` on.
     fn truncate(&mut self, count: usize) -> Option<()> {
-        if let Some(valid) = &mut self.valid {
-            valid.truncate(count);
-        }
         let Some(ends) = &mut self.ends else {
             let Shape::Scalar(kind) = self.shape else {
                 return None;
@@ -229,6 +278,8 @@ impl Column {
             self.data.truncate(count.checked_mul(column_width(kind)?)?);
             return Some(());
         };
+        self.nulls = count.saturating_sub(ends.len().checked_sub(1)?);
+        self.valid.truncate(count);
         ends.truncate(count.checked_add(1)?);
         let end = usize::try_from(*ends.last()?).ok()?;
         self.data.truncate(end);
@@ -242,7 +293,6 @@ impl Column {
         &mut self,
         program: &Program,
         field: &Field,
-        declared: &Field,
         reader: &mut Reader<'_>,
         shows: &Shows,
     ) -> Option<()> {
@@ -252,7 +302,7 @@ impl Column {
         let Some(count) = read_length(field.nullable, reader)? else {
             return self.add_null();
         };
-        match (field.shape, declared.shape) {
+        match (field.shape, self.shape) {
             (Shape::Structs(element), Shape::Structs(latest)) => {
                 let body = program.structs.get(element)?;
                 let latest = program.structs.get(latest)?;
@@ -280,18 +330,34 @@ impl Column {
                 self.end_row(UUID_CHARACTERS)
             }
             Kind::String => {
-                let Some(length) = read_length(self.valid.is_some(), reader)? else {
+                let Some(length) = read_length(self.nullable, reader)? else {
                     return self.add_null();
                 };
+                if length > STRING_BYTES_MAX {
+                    return None;
+                }
                 let text = std::str::from_utf8(reader.take(length)?).ok()?;
                 self.data.try_extend(text.as_bytes())?;
                 self.end_row(length)
             }
-            Kind::Float64 => {
-                let value = f64::from_be_bytes(reader.array()?);
+            Kind::Bool => self.data.try_push(u8::from(reader.byte()? != 0)),
+            Kind::Int8 => self.data.try_push(reader.byte()?),
+            Kind::Int16 => {
+                let value = i16::from_be_bytes(reader.array()?);
                 self.data.try_extend(&value.to_ne_bytes())
             }
-            _ => self.add_number(kind, read_integer(kind, reader)?),
+            Kind::UInt16 => {
+                let value = u16::from_be_bytes(reader.array()?);
+                self.data.try_extend(&i32::from(value).to_ne_bytes())
+            }
+            Kind::Int32 => {
+                let value = i32::from_be_bytes(reader.array()?);
+                self.data.try_extend(&value.to_ne_bytes())
+            }
+            Kind::Int64 | Kind::Float64 => {
+                let value = u64::from_be_bytes(reader.array()?);
+                self.data.try_extend(&value.to_ne_bytes())
+            }
         }
     }
 
@@ -312,18 +378,61 @@ impl Column {
     }
 
     /// End a row of strings or arrays after `count` more bytes or elements.
+    #[inline]
     fn end_row(&mut self, count: usize) -> Option<()> {
+        self.reserve()?;
+        if self.nulls > 0 {
+            self.write_nulls()?;
+        }
         let ends = self.ends.as_mut()?;
         ends.try_push(ends.last()?.checked_add(i32::try_from(count).ok()?)?)?;
-        self.valid
-            .as_mut()
-            .map_or(Some(()), |valid| valid.try_push(1))
+        if self.valid.is_empty() {
+            return Some(());
+        }
+        self.valid.try_push(1)
     }
 
     fn add_null(&mut self) -> Option<()> {
+        self.add_empty(self.nullable.then_some(1)?)
+    }
+
+    /// Reserve the memory for the ends before the first row.
+    #[inline]
+    fn reserve(&mut self) -> Option<()> {
+        match &mut self.ends {
+            Some(ends) if ends.capacity() <= self.room => {
+                let before = std::mem::replace(ends, reused(self.room.checked_add(1)?)?);
+                ends.try_extend(&before)
+            }
+            _ => Some(()),
+        }
+    }
+
+    /// Write the null rows to the vectors.
+    fn write_nulls(&mut self) -> Option<()> {
         let ends = self.ends.as_mut()?;
-        ends.try_push(*ends.last()?)?;
-        self.valid.as_mut()?.try_push(0)
+        let (&end, written) = (ends.last()?, ends.len().checked_sub(1)?);
+        let count = written.checked_add(self.nulls)?;
+        if self.valid.is_empty() {
+            self.valid = reused(self.room.max(count))?;
+            self.valid.try_resize(written, 1)?;
+        }
+        self.valid.try_resize(count, 0)?;
+        ends.try_resize(count.checked_add(1)?, end)?;
+        self.nulls = 0;
+        Some(())
+    }
+
+    /// Write the rows that are left to the vectors; return whether one of all rows is not null.
+    pub fn finish(&mut self) -> Option<bool> {
+        if self.nulls == 0 {
+            return Some(true);
+        }
+        if self.ends.as_ref()?.len() == 1 {
+            return Some(false);
+        }
+        self.write_nulls()?;
+        Some(true)
     }
 
     /// Add the default of a field that the record lacks; `None` of a kind that has no table entry.

@@ -11,7 +11,7 @@ use crate::memory::{Grow, reused};
 use crate::reader::Reader;
 
 /// Longest string (`limits.STRING_BYTES_MAX`).
-const STRING_BYTES_MAX: usize = 32_767;
+pub const STRING_BYTES_MAX: usize = 32_767;
 /// Fields of one struct that are located at once.
 pub const FIELDS_MAX: usize = 32;
 const FRAME_VERSION: u8 = 1;
@@ -74,18 +74,20 @@ pub struct Field {
     /// `"name":`
     label: Vec<u8>,
     pub shape: Shape,
-    tag: Option<u32>,
+    pub tag: Option<u32>,
     pub nullable: bool,
     pub hidden: bool,
     /// The number, or of a string or array -1 for null and 0 for empty.
     pub default: i64,
     /// Position among the fields of all versions.
-    pub place: i64,
+    pub place: usize,
 }
 
 /// Fields of a record or struct that exist in one version, in the order of their declaration.
 pub struct Struct {
     pub fields: Vec<Field>,
+    /// Indexes of the tagged fields, ascending by tag: the order of their bytes.
+    pub by_tag: Vec<usize>,
 }
 
 /// One version of a record type.
@@ -170,13 +172,19 @@ impl Program {
                     nullable: nullable != 0,
                     hidden: hidden != 0,
                     default,
-                    place,
+                    place: usize::try_from(place).ok()?,
                 });
             }
             if own.len() > FIELDS_MAX {
                 return None;
             }
-            all.push(Struct { fields: own });
+            let mut by_tag: Vec<_> = (0..own.len()).collect();
+            by_tag.retain(|&at| own.get(at).is_some_and(|field| field.tag.is_some()));
+            by_tag.sort_by_key(|&at| own.get(at).and_then(|field| field.tag));
+            all.push(Struct {
+                fields: own,
+                by_tag,
+            });
         }
         let mut by_frame: Vec<Option<Record>> = Vec::new();
         by_frame.resize_with(API_KEYS_MAX * VERSIONS_MAX, || None);

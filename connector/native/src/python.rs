@@ -187,8 +187,8 @@ pub struct Program(program::Program);
 
 /// Text of the plain records, its end after each row, the rows that are given back.
 type WrittenBlocks = (Block, Block, Block);
-/// Validity, ends and data of a column.
-type ColumnBlocks = (Option<Block>, Option<Block>, Block);
+/// Validity, ends and data of a column; `None` if all its rows are null.
+type ColumnBlocks = Option<(Option<Block>, Option<Block>, Block)>;
 /// Columns of a type and of their elements, each before its inner ones; ordinals given back.
 type TypedBlocks = Option<(Vec<ColumnBlocks>, Block)>;
 
@@ -204,14 +204,18 @@ fn copied(py: Python<'_>, buffer: &PyBuffer<u8>) -> PyResult<Option<Temporary>> 
     Ok(Some(Temporary(bytes)))
 }
 
-/// Append the blocks of columns and of their inner columns.
+/// Append the blocks of columns and of their inner columns, of which those of nulls have none.
 fn add_blocks(columns: Vec<Column>, blocks: &mut Vec<ColumnBlocks>) -> Option<()> {
-    for column in columns {
-        blocks.try_push((
-            column.valid.map(Block::from),
+    for mut column in columns {
+        if !column.finish()? {
+            blocks.try_push(None)?;
+            continue;
+        }
+        blocks.try_push(Some((
+            (!column.valid.is_empty()).then(|| column.valid.into()),
             column.ends.map(Block::from),
             column.data.into(),
-        ))?;
+        )))?;
         add_blocks(column.inner, blocks)?;
     }
     Some(())

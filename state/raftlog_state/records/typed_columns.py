@@ -247,8 +247,11 @@ def _column(kind: Scalar | Array, values: list[Any]) -> pa.Array:
 if TYPE_CHECKING:
     from raftlog._native import Block
 
-    _Parts = Iterator[tuple[Block | None, Block | None, Block]]
-    """Validity (a byte per row), ends and data of each column, each before its inner ones."""
+    _Parts = Iterator[tuple[Block | None, Block | None, Block] | None]
+    """Validity (a byte per row), ends and data of each column, each before its inner ones.
+
+    None, without inner ones, if all rows of a column are null.
+    """
 
 
 def _decoded_by_core(
@@ -313,7 +316,10 @@ def _structs_of(
 
 
 def _column_of(kind: Scalar | Array, count: int, parts: _Parts) -> pa.Array:
-    valid, ends, data = next(parts)
+    part = next(parts)
+    if part is None:
+        return pa.nulls(count, arrow_type(kind))
+    valid, ends, data = part
     bitmap = None if valid is None else _bitmap(valid)
     if isinstance(kind, Array):
         assert ends is not None

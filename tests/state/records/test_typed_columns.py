@@ -4,6 +4,7 @@ core and in Python; what the core does not decode it gives back."""
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -50,7 +51,7 @@ from raftlog_state.records import (
     is_secret_config,
     peek,
 )
-from raftlog_state.records.declare import Scalar
+from raftlog_state.records.declare import Array, Scalar
 from raftlog_state.records.native_program import program, value_buffers
 from raftlog_state.records.typed_columns import (
     TypedColumns,
@@ -251,11 +252,11 @@ def test_the_core_decodes_nearly_all_records_of_real_logs() -> None:
             assert len(given_back(own, kind, reveal=True)) <= 0.05 * len(own)
 
 
-def assert_mutated(seeds: range) -> int:
-    """Compare mutated values that are valid, and see that the core gives back all others."""
+def assert_alike(candidates: Sequence[bytes]) -> int:
+    """Compare the values that are valid, and see that the core gives back all others."""
     valid: list[bytes] = []
     damaged: dict[type[MetadataRecord], list[bytes]] = {kind: [] for kind in RECORD_TYPES}
-    for value in mutated_values(seeds):
+    for value in candidates:
         try:
             decode(value)
         except MetadataParseError:
@@ -275,14 +276,90 @@ def assert_mutated(seeds: range) -> int:
 
 @pytest.mark.slow
 def test_mutated_values_are_decoded_alike_or_given_back() -> None:
-    assert assert_mutated(range(4_000)) > 400
+    assert assert_alike(mutated_values(range(4_000))) > 400
+
+
+def tagged_parts(kind: type[MetadataRecord], version: int) -> tuple[bytes, list[bytes]]:
+    """Return a record's bytes before the tagged fields, and each of these with tag and length."""
+    samples = {Scalar.STRING: "orders", Scalar.UUID: "I9iQnKeLSA2lyZwVZic7Xg"}
+    head, fields = encode(DecodedRecord(version, kind()))[:-1], []
+    for field in kind.fields_schema:
+        if field.tag is not None and field.since <= version:
+            is_array = isinstance(field.kind, Array)
+            scalar = field.kind.element if isinstance(field.kind, Array) else field.kind
+            assert isinstance(scalar, Scalar)
+            sample = samples.get(scalar, 3)
+            given: dict[str, Any] = {field.attribute: (sample, sample) if is_array else sample}
+            record = kind(**given)
+            fields.append(encode(DecodedRecord(version, record))[len(head) + 1 :])
+    return head, fields
+
+
+def values_of_tags(seeds: range) -> list[bytes]:
+    """Return records with tagged fields in any order, repeated, absent, unknown, or miscounted."""
+    cases = [tagged_parts(kind, version) for kind, version in EVERY_VERSION]
+    cases = [(head, fields) for head, fields in cases if fields]
+    unknown = [b"\x63\x01x", b"\x7f\x00", b"\x80\x01\x00"]
+    values = []
+    for seed in seeds:
+        rng = random.Random(seed)
+        head, fields = rng.choice(cases)
+        chosen = [field for field in fields if rng.random() < 0.6]
+        change = rng.randrange(7)
+        if change == 1:
+            rng.shuffle(chosen)
+        elif change == 2:
+            chosen.insert(rng.randrange(len(chosen) + 1), rng.choice(fields))
+        elif change == 3:
+            chosen.insert(rng.choice((0, len(chosen))), rng.choice(unknown))
+        elif change == 4:
+            lengthened = rng.choice(fields)
+            chosen.append(bytes((lengthened[0], lengthened[1] + 1)) + lengthened[2:] + b"\0")
+        if change != 1:
+            chosen.sort(key=lambda field: field[0])
+        count = len(chosen) + (change == 5) - (change == 6 and len(chosen) > 0)
+        values.append(head + bytes((count,)) + b"".join(chosen))
+    return values
+
+
+def test_tagged_fields_in_any_order_are_decoded_alike_or_given_back() -> None:
+    assert assert_alike(values_of_tags(range(600))) > 150
+
+
+def test_lists_that_are_null_in_all_or_many_rows_are_decoded_alike() -> None:
+    change, value = PartitionChangeRecord, (1, 2)
+    nulls = [change(), change(), change()]
+    for others in (
+        [],
+        [change(isr=value)],
+        [change(isr=())],
+        [change(isr=None), change(isr=value)],
+    ):
+        for records in (nulls + others + nulls, others + nulls, others):
+            values = [encode(record) for record in records]
+            assert assert_decoded([None, *values, NO_OP_VALUE], SHOWN) == len(values) + 1
+
+
+@needs_core
+def test_a_column_that_is_null_in_all_rows_has_no_memory() -> None:
+    rows = np.arange(1000, dtype=np.int32)
+    values = pa.array([encode(PartitionChangeRecord(isr=(1,)))] * len(rows), pa.binary())
+    schema = PartitionChangeRecord.schema
+    wanted = rows.view(np.uint8).data, schema.api_key, schema.latest_version
+    found = program().columns(*value_buffers(values), [wanted], True, False)
+    assert found is not None
+    assert found[0] is not None
+    names = ["id", "topic", "isr", "of isr", "leader", "replicas", "removing", "adding"]
+    names += ["state", "directories", "eligible", "elr"]
+    absent = [name for name, part in zip(names, found[0][0], strict=True) if part is None]
+    assert absent == ["replicas", "removing", "adding", "directories", "eligible", "elr"]
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("first", range(2 * 10**6, 3 * 10**6, 10**5))
 def test_a_million_mutated_values_are_decoded_alike_or_given_back(first: int) -> None:
     for start in range(first, first + 10**5, 10**4):
-        assert_mutated(range(start, start + 10**4))
+        assert_alike(mutated_values(range(start, start + 10**4)))
 
 
 @needs_core
