@@ -21,6 +21,9 @@ Strings = tuple[Block | None, Block, Block] | None
 Numbers = tuple[int, Block, Block, Block, Block, Block]
 """Number of records; their batch ordinals, control flags, offsets, timestamps, leader epochs."""
 
+Part = tuple[Block | None, Block | None, Block]
+"""Validity (a byte per row), ends and data of a typed column."""
+
 def walk(
     data: bytes,
     start_offset: int | None,
@@ -97,7 +100,7 @@ class Program:
         kinds: list[tuple[memoryview, int, int]],
         reveal: bool,
         spread: bool,
-    ) -> list[tuple[list[tuple[Block | None, Block | None, Block] | None], Block] | None] | None: ...
+    ) -> list[tuple[list[Part | None], Block] | None] | None: ...
 
 class Values:
     """Distinct values of a column."""

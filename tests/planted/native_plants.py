@@ -301,14 +301,14 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="the core shows a secret in typed columns",
         path=f"{RUST}/columns.rs",
-        old="if !shows.reveal && body.fields",
-        new="if shows.reveal && body.fields",
+        old="if body.hides && !shows.reveal {",
+        new="if body.hides && shows.reveal {",
         tests=(f"{TYPED}::test_the_core_gives_back_secrets_and_unknown_tags",),
     ),
     Plant(
         bug="the core takes typed columns' tagged fields in the order of their declaration",
         path=f"{RUST}/program.rs",
-        old="            by_tag.sort_by_key(|&at| own.get(at).and_then(|field| field.tag));\n",
+        old="            by_tag.sort_by_key(|&at| tag_of(at));\n",
         new="",
         tests=(f"{TYPED}::test_tagged_fields_in_any_order_are_decoded_alike_or_given_back",),
     ),

@@ -146,10 +146,11 @@ fn add_struct(
     shows: &Shows,
     columns: &mut [Column],
 ) -> Option<()> {
-    if !shows.reveal && body.fields.iter().any(|field| field.hidden) {
+    if body.hides && !shows.reveal {
         check_public(program, body, reader.rest(), shows)?;
     }
-    for field in body.fields.iter().filter(|field| field.tag.is_none()) {
+    for &at in &body.untagged {
+        let field = body.fields.get(at)?;
         let column = columns.get_mut(field.place)?;
         column.add_field(program, field, reader, shows)?;
     }

@@ -86,8 +86,12 @@ pub struct Field {
 /// Fields of a record or struct that exist in one version, in the order of their declaration.
 pub struct Struct {
     pub fields: Vec<Field>,
+    /// Indexes of the fields without a tag.
+    pub untagged: Vec<usize>,
     /// Indexes of the tagged fields, ascending by tag: the order of their bytes.
     pub by_tag: Vec<usize>,
+    /// Whether a field may be secret.
+    pub hides: bool,
 }
 
 /// One version of a record type.
@@ -178,11 +182,14 @@ impl Program {
             if own.len() > FIELDS_MAX {
                 return None;
             }
-            let mut by_tag: Vec<_> = (0..own.len()).collect();
-            by_tag.retain(|&at| own.get(at).is_some_and(|field| field.tag.is_some()));
-            by_tag.sort_by_key(|&at| own.get(at).and_then(|field| field.tag));
+            let tag_of = |at: usize| own.get(at).and_then(|field| field.tag);
+            let (mut by_tag, untagged): (Vec<_>, _) =
+                (0..own.len()).partition(|&at| tag_of(at).is_some());
+            by_tag.sort_by_key(|&at| tag_of(at));
             all.push(Struct {
+                hides: own.iter().any(|field| field.hidden),
                 fields: own,
+                untagged,
                 by_tag,
             });
         }
