@@ -1,7 +1,7 @@
 """Appends to three nodes on this machine: raftlog, etcd and NATS JetStream.
 
     python -m benchmarks.quorum [--rounds N] [--clients 1,8,64,256] [--kills N] [--json]
-        [--only idle,rates,records,five,failovers]
+        [--only idle,rates,records,five,failovers,controllers]
 
 All three have three processes, sync before they acknowledge (JetStream: `sync_interval: always`),
 and get records of 100 bytes from one program in Go, `peers/load`: each client has a connection
@@ -23,10 +23,12 @@ a node without requests.
 
 Failover: the leader is killed (SIGKILL) while a client appends; the time is from the kill to the
 next acknowledged append. Both use their defaults: raftlog a fetch timeout and election timeout of
-1 s, etcd an election timeout of 1 s.
+1 s, etcd an election timeout of 1 s. `controllers`: failover of changes of metadata, beside Apache
+Kafka's controllers (`benchmarks.killed_controllers`). `--kills 2` is quick.
 
 The programs are built from `benchmarks/peers` into `build/peers`, if `go` is found and the modules
-can be downloaded; otherwise the benchmark is skipped, and prints why.
+can be downloaded; otherwise the parts except `controllers` are skipped. Those need Java, and
+the jars of Kafka or Maven. The benchmark prints why a part is skipped.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from benchmarks.append import measure_disk
+from benchmarks.killed_controllers import failover_rows, measure_controllers, why_not
 from benchmarks.run import HOME, Row, print_row, row
 from tests.support.quorum_processes import (
     NodeProcess,
@@ -93,7 +96,7 @@ LARGE_VALUES: Final = (("plain", 2_000), ("plain", 3_000), ("compressed", 3_000)
 """Kind of appends, and bytes of a value, of 64 clients."""
 FIVE_CLIENTS: Final = (1, 64)
 IDLE_S: Final = 10
-PARTS: Final = ("idle", "rates", "records", "five", "failovers")
+PARTS: Final = ("idle", "rates", "records", "five", "failovers", "controllers")
 KINDS: Final = ("plain", "idempotent", "named", "conditional")
 PUTS: Final = ("etcd", "txn", "gateway")
 """Puts of new keys in etcd: over gRPC, under the condition that the key is new, over HTTP."""
@@ -656,15 +659,25 @@ def measure_failovers(quorum: RaftlogQuorum, etcd: Etcd, kills: int) -> Iterator
     measured, compared = (
         sorted(asyncio.run(failover_s(system)) for _ in range(kills)) for system in (quorum, etcd)
     )
-    for words, at in (("median", kills // 2), ("longest", kills - 1)):
-        what = f"failover after SIGKILL of the leader, {words} of {kills}"
-        yield row(what, measured[at], "s", compared[at], GATEWAY)
+    yield from failover_rows("failover after SIGKILL of the leader", measured, compared, GATEWAY)
 
 
 def measure(
-    home: Path, client_counts: list[int], rounds: int, kills: int, parts: Sequence[str]
+    home: Path, client_counts: list[int], rounds: int, kills: int, parts: set[str]
 ) -> Iterator[Row]:
     yield from measure_disk(home)
+    if parts & {"idle", "rates", "records", "failovers"}:
+        yield from measure_three(home, client_counts, rounds, kills, parts)
+    if "five" in parts:
+        yield from measure_five(rounds, home)
+    if "controllers" in parts and kills:
+        yield from measure_controllers(home, kills)
+
+
+def measure_three(
+    home: Path, client_counts: list[int], rounds: int, kills: int, parts: set[str]
+) -> Iterator[Row]:
+    """Measure the parts with three nodes of each system."""
     with (
         RaftlogQuorum(home / "raftlog", LIMITS) as quorum,
         Etcd(home / "etcd") as etcd,
@@ -678,8 +691,17 @@ def measure(
             yield from measure_records(quorum, etcd, rounds, home)
         if "failovers" in parts and kills:
             yield from measure_failovers(quorum, etcd, kills)
-    if "five" in parts:
-        yield from measure_five(rounds, home)
+
+
+def possible_parts(wanted: set[str]) -> set[str]:
+    """Return the parts whose peers are there; print why others are skipped."""
+    found = set(wanted)
+    for parts, reason_of in ((set(PARTS) - {"controllers"}, build), ({"controllers"}, why_not)):
+        reason = reason_of() if found & parts else None
+        if reason is not None:
+            print(f"skipped {', '.join(sorted(found & parts))}: {reason}", file=sys.stderr)
+            found -= parts
+    return found
 
 
 def main() -> None:
@@ -691,13 +713,14 @@ def main() -> None:
     parser.add_argument("--directory", default=None)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    reason = build()
-    if reason is not None:
-        print(f"skipped: {reason}", file=sys.stderr)
+    wanted = set(options.only.split(","))
+    if not wanted <= set(PARTS):
+        parser.error(f"--only is a list of {', '.join(PARTS)}")
+    parts = possible_parts(wanted)
+    if not parts:
         return
     client_counts = [int(one) for one in options.clients.split(",")]
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
-        parts = options.only.split(",")
         for one in measure(Path(name), client_counts, options.rounds, options.kills, parts):
             decimals = 2 if one["unit"] in ("ms", "s", "% of a core") else 0
             print_row(one, as_json=options.json, decimals=decimals)

@@ -36,10 +36,21 @@ log4j.appender.out.layout.ConversionPattern=%d %p %m%n
 """Of Kafka 3, whose jars bind slf4j to log4j; later releases log by slf4j-simple."""
 
 
+JAVA_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC")
+
+
 class KafkaServer:
     """One controller or broker. Its configuration is written when it is started."""
 
-    def __init__(self, jars: Path, home: Path, node_id: int, *, is_controller: bool) -> None:
+    def __init__(
+        self,
+        jars: Path,
+        home: Path,
+        node_id: int,
+        *,
+        is_controller: bool,
+        java_options: Sequence[str] = JAVA_OPTIONS,
+    ) -> None:
         self.node_id = node_id
         self.is_controller = is_controller
         self.home = home
@@ -47,6 +58,7 @@ class KafkaServer:
         self.config = home / "server.properties"
         self.out = home / "server.out"
         self._jars = jars
+        self._java_options = java_options
         (self.port,) = free_ports(1)
         self.process: subprocess.Popen[bytes] | None = None
         home.mkdir(parents=True)
@@ -56,7 +68,7 @@ class KafkaServer:
         return f"127.0.0.1:{self.port}"
 
     def configure(self, quorum: str) -> None:
-        """Write its configuration; ``quorum`` is the line that names the controllers."""
+        """Write its configuration; ``quorum`` are the lines about the controllers."""
         role = CONTROLLER if self.is_controller else BROKER
         text = (PROPERTIES + role).format(
             node_id=self.node_id, log_dir=self.log_dir, port=self.port
@@ -66,7 +78,7 @@ class KafkaServer:
     def launch(self) -> None:
         log4j = self.home / "log4j.properties"
         log4j.write_text(LOG4J)
-        options = ["-Xmx256m", "-XX:+UseSerialGC", f"-Dlog4j.configuration=file:{log4j}"]
+        options = [*self._java_options, f"-Dlog4j.configuration=file:{log4j}"]
         command = ["java", *options, "-cp", f"{self._jars}/*", "kafka.Kafka", str(self.config)]
         with self.out.open("wb") as sink:
             self.process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
@@ -92,13 +104,24 @@ class KafkaServer:
 class KafkaCluster:
     """Controllers and brokers of one release. As a context manager it kills all processes.
 
-    ``is_dynamic``: the voters are in the log (kraft.version 1), not in the configuration.
+    ``is_dynamic``: the voters are in the log (kraft.version 1), not in the configuration, to which
+    the lines ``properties`` are added.
     """
 
-    def __init__(self, home: Path, version: str, *, is_dynamic: bool) -> None:
+    def __init__(
+        self,
+        home: Path,
+        version: str,
+        *,
+        is_dynamic: bool,
+        properties: str = "",
+        java_options: Sequence[str] = JAVA_OPTIONS,
+    ) -> None:
         self.jars = kafka_jars(version)
         self.home = home
         self.is_dynamic = is_dynamic
+        self._properties = properties
+        self._java_options = java_options
         self.cluster_id = run_java(self.jars, STORAGE, "random-uuid").split()[-1]
         self.controllers: list[KafkaServer] = []
         self.brokers: list[KafkaServer] = []
@@ -106,7 +129,13 @@ class KafkaCluster:
     def new_server(self, node_id: int, *, is_controller: bool) -> KafkaServer:
         name = f"{'controller' if is_controller else 'broker'}-{node_id}"
         home = self.home / f"{name}-{len(self.controllers) + len(self.brokers)}"
-        server = KafkaServer(self.jars, home, node_id, is_controller=is_controller)
+        server = KafkaServer(
+            self.jars,
+            home,
+            node_id,
+            is_controller=is_controller,
+            java_options=self._java_options,
+        )
         (self.controllers if is_controller else self.brokers).append(server)
         return server
 
@@ -121,7 +150,7 @@ class KafkaCluster:
             servers = ",".join(one.address for one in self.controllers)
             quorum = f"controller.quorum.bootstrap.servers={servers}"
         for server in (*self.controllers, *self.brokers):
-            server.configure(quorum)
+            server.configure(f"{quorum}\n{self._properties}")
 
     def format(self, directory_ids: Sequence[str]) -> None:
         """Format all servers; with dynamic voters the controllers have these directory ids."""

@@ -7,7 +7,6 @@ often.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import statistics
 import time
@@ -20,14 +19,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.cli import rows, run
+from tests.support.controller_connections import ControllerConnections
 from tests.support.controller_nodes import CONTROLLER
 from tests.support.quorum_processes import PATIENCE_S, NodeProcess, QuorumProcesses
 from tests.support.report_lines import REPORT_LINE
-from tests.support.request_builder import newest, request, response_class
-from tests.support.served_node import RawConnection
 
 from raftlog.records import iter_batches
-from raftlog.wire import ApiKey, decode, encode
+from raftlog.wire import ApiKey
 from raftlog_state.records import ClientQuotaRecord
 from raftlog_state.records import decode as decode_record
 
@@ -106,16 +104,8 @@ def quota(value: float, name: str = "producer_byte_rate") -> dict[str, Any]:
 
 async def ask(node: NodeProcess, key: ApiKey, **values: Any) -> Any:
     """Return the response of a node; None without one."""
-    version = newest(key)
-    with contextlib.suppress(OSError, TimeoutError, AssertionError):
-        async with asyncio.timeout(RESPONSE_S):
-            opened = await asyncio.open_connection("127.0.0.1", node.port)
-            async with RawConnection(*opened) as connection:
-                connection.ask(key, version, encode(request(key, **values), version))
-                _, body = await connection.answer(key, version)
-        # As many entries as were written: more than a request may have.
-        return decode(response_class(key), version, body, elements_max=len(body))
-    return None
+    async with ControllerConnections(RESPONSE_S) as connections:
+        return await connections.ask(node.port, key, **values)
 
 
 async def quotas_of_leader(quorum: QuorumProcesses) -> dict[str, float]:
