@@ -12,7 +12,10 @@ from typing import Any, Final
 
 import pytest
 
+import raftlog
 from raftlog.append import AppendRequest, Done
+from raftlog.client.remote import leader_client, sender
+from raftlog.errors import QuorumUnavailableError
 from raftlog.node.client_quotas import QuotaType
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import _reload
@@ -236,6 +239,54 @@ def test_a_stock_producer_receives_the_throttle_time(tmp_path: Path) -> None:
     (metrics,) = free_ports(1)
     extra = f'[metrics]\naddress = "127.0.0.1:{metrics}"\n'
     with_quotas(tmp_path, 'client_id = "jobs"\nproducer_byte_rate = 100', check, extra)
+
+
+def test_raftlogs_client_waits_for_the_throttle_time_on_the_connection_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "RESPONSE_TIMEOUT_S", 0.7)
+    monkeypatch.setattr(leader_client, "RESPONSE_TIMEOUT_S", 0.7)
+
+    async def check(node: ServedNode) -> None:
+        requests = node.node.server.metrics.requests
+        with await asyncio.to_thread(raftlog.connect, f"127.0.0.1:{node.port}") as log:
+            await asyncio.to_thread(log.append, b"small")
+            before = set(node.node.server.connections)
+            # beyond 50,000 bytes a second in 10 to 11 s by 0.9 to 1.9 s; the second is sent before
+            named = log.append_async(b"x" * 595_000, commit=("jobs", "query", 0))
+            pending = [named, log.append_async(b"in flight")]
+            first, second = await asyncio.to_thread(lambda: [one.result() for one in pending])
+            third = await asyncio.to_thread(log.append, b"held back")
+            assert await asyncio.to_thread(lambda: log.end_offset) == third.end_offset
+            assert [first.was_duplicate, second.was_duplicate] == [False, False]
+            assert node.node._apis.quotas.throttle_ms[QuotaType.PRODUCE] > 800
+            assert set(node.node.server.connections) == before
+            assert requests["PRODUCE"] == 4, "nothing is repeated"
+
+    quota = 'client_id = "raftlog"\nproducer_byte_rate = 50_000'
+    with_quotas(tmp_path, quota, check, "[limits]\nrequests_in_flight_max = 1\n")
+
+
+def test_what_a_client_does_not_send_for_a_throttle_time_has_not_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(node: ServedNode) -> None:
+        requests = node.node.server.metrics.requests
+        address = f"127.0.0.1:{node.port}"
+        with await asyncio.to_thread(raftlog.connect, address, timeout_ms=2_000) as log:
+            last = await asyncio.to_thread(log.append, ONE_RECORD)
+            before = dict(requests)
+            monkeypatch.setattr(log._quorum, "timeout_ms", 200)
+            with pytest.raises(QuorumUnavailableError, match="throttles this client"):
+                await asyncio.to_thread(log.append, b"late", timeout_ms=200)
+            with pytest.raises(QuorumUnavailableError, match="throttles this client"):
+                await asyncio.to_thread(lambda: log.end_offset)
+            pass_throttle_times(node)
+            await is_served(node)
+            assert {**requests, "API_VERSIONS": 0} == {**before, "API_VERSIONS": 0}
+            assert node.node.raft_node.replica.log.end_offset == last.end_offset
+
+    with_quotas(tmp_path, 'client_id = "raftlog"\nproducer_byte_rate = 1', check)
 
 
 def test_quotas_are_reloaded_and_stay_after_a_mistake(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from .plant import Plant
 NODE: Final = "connector/raftlog/node"
 RATES: Final = "tests/node/test_client_quotas.py"
 PORT: Final = "tests/node/test_quota_port.py"
+CLIENT: Final = "connector/raftlog/client/remote"
 LOG: Final = "tests/state/publishing/test_access_publisher.py"
 
 QUOTA_PLANTS: Final = (
@@ -52,6 +53,27 @@ QUOTA_PLANTS: Final = (
         path=f"{NODE}/client_quotas.py",
         old="            self._raft_node.throttle(request.connection, throttle_ms)\n",
         new="",
+        tests=(PORT,),
+    ),
+    Plant(
+        bug="a client takes a throttle time for a lost node",
+        path=f"{CLIENT}/connection.py",
+        old="        if throttle_time:\n",
+        new="        if False:\n",
+        tests=(PORT,),
+    ),
+    Plant(
+        bug="a batch in flight is not awaited for the throttle time of the one before it",
+        path=f"{CLIENT}/connection.py",
+        old="            if left_s > 0:\n                timer",
+        new="            if False:\n                timer",
+        tests=(PORT,),
+    ),
+    Plant(
+        bug="a client sends to a leader that throttles it",
+        path=f"{CLIENT}/metadata.py",
+        old="        return min(left_s, THROTTLE_CHECK_S)\n",
+        new="        return 0.0\n",
         tests=(PORT,),
     ),
     Plant(

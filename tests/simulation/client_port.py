@@ -75,11 +75,14 @@ class ClientPort:
             )
         )
 
-    def _closed(self, connection: Connection) -> None:
+    def _count_throttled(self) -> None:
         throttled = self._apis.quotas.throttled_requests
         for _ in range(throttled.total()):
             self._cluster.count("throttled")
         throttled.clear()
+
+    def _closed(self, connection: Connection) -> None:
+        self._count_throttled()
         self._raft_node.throttled.remove(connection)
 
     def _log_event(self, what: str, where: str, reason: str) -> None:
@@ -87,6 +90,7 @@ class ClientPort:
 
     def _handle(self, connection: Connection, request: Request[Any]) -> None:
         """Start a request, as the product's ``Server`` does."""
+        self._count_throttled()
         key = ApiKey(request.header.api_key)
         self._cluster.count(f"request {key.name}")
         if key is ApiKey.API_VERSIONS:

@@ -41,7 +41,7 @@ def test_appends_of_the_products_client_keep_their_promises_under_faults() -> No
 
 
 def test_throttled_appends_keep_their_promises_under_faults() -> None:
-    plan = replace(plan_of(SEED), client_byte_rate=20.0)
+    plan = replace(plan_of(SEED), client_byte_rate=70.0)
     result = run_seed(SEED, plan=plan)
     assert result.failure is None
     assert result.counts["throttled"] > 5

@@ -24,6 +24,7 @@ from raftlog.wire import (
     ProducedBatch,
     ProducedTopic,
     ProduceRequest,
+    ProduceResponse,
     ProduceResult,
     decode,
     decode_produce_request,
@@ -159,13 +160,15 @@ def test_requests_have_the_bytes_of_kios_classes(version: int, seed: int) -> Non
 def test_responses_are_decoded_as_by_kios_classes(version: int, seed: int) -> None:
     message = random_message(latest_schemas.ProduceResponse, version, random.Random(seed))
     data = encode(message, version)
-    expected = [
+    oracle = decode(latest_schemas.ProduceResponse, version, data)
+    results = [
         ProduceResult(
             one.index, one.error_code, one.base_offset, one.log_start_offset, one.error_message
         )
-        for topic in decode(latest_schemas.ProduceResponse, version, data).responses
+        for topic in oracle.responses
         for one in topic.partition_responses
     ]
+    expected = ProduceResponse(results, oracle.throttle_time)
     assert decode_produce_response(version, data) == expected
     assert decode_produce_response(version, b"head" + data, start=4) == expected
     for malformed in (data + b"x", *(data[:length] for length in range(len(data)))):
@@ -188,7 +191,7 @@ def test_bytes_of_a_response_are_malformed_if_its_results_are(version: int) -> N
                 continue
             assert [
                 (one.partition, one.base_offset, one.log_start_offset, one.message)
-                for one in decode_produce_response(version, data)
+                for one in decode_produce_response(version, data).results
             ] == [
                 (one.index, one.base_offset, one.log_start_offset, one.error_message)
                 for topic in oracle.responses

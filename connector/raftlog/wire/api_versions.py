@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
 from kio.schema.api_versions.v4 import response as api_versions_response
@@ -41,6 +42,7 @@ class NodeApiVersions:
     kraft_versions: VersionRange = _LEVEL_ZERO
     kraft_version: int | None = None
     error: int = 0
+    throttle_time: timedelta = timedelta(0)
 
     @property
     def is_version_unsupported(self) -> bool:
@@ -160,4 +162,5 @@ def decode_versions_response(version: int, data: bytes, *, start: int = 0) -> No
         kraft_versions=supported.get(KRAFT_VERSION, _LEVEL_ZERO),
         kraft_version=finalized.get(KRAFT_VERSION),
         error=response.error_code,
+        throttle_time=response.throttle_time,
     )

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 from .codec import Cursor, skip_tagged
+from .log_identity import duration
 from .topic_codec import (
     NO_TAGS,
     LeaderEndpoint,
@@ -80,6 +82,13 @@ class ProduceResult(NamedTuple):
     leader_epoch: int = -1
 
 
+class ProduceResponse(NamedTuple):
+    """Results in a response, of all of its topics, and the throttle time."""
+
+    results: list[ProduceResult]
+    throttle_time: timedelta = timedelta(0)
+
+
 def decode_produce_request(version: int, data: bytes, *, start: int = 0) -> ProduceRequest:
     """Decode a request, whose body begins at ``start``; trailing bytes are ignored.
 
@@ -132,7 +141,7 @@ def _encode_batch(out: list[bytes], batch: ProducedBatch, version: int) -> None:
         out.append(NO_TAGS)
 
 
-def decode_produce_response(version: int, data: bytes, *, start: int = 0) -> list[ProduceResult]:
+def decode_produce_response(version: int, data: bytes, *, start: int = 0) -> ProduceResponse:
     """Decode the results of all batches in a response, whose body begins at ``start``.
 
     The leader, errors of single records and tagged fields are skipped. Raises
@@ -142,11 +151,11 @@ def decode_produce_response(version: int, data: bytes, *, start: int = 0) -> lis
     is_flexible = version >= _FLEXIBLE_FROM
     topics = read_topics(cursor, version, _decode_result, 14, is_flexible=is_flexible)
     results = [one for _, _, partitions in topics for one in partitions]
-    cursor.unpack(_INT32, "throttle_time")
+    (throttle_time_ms,) = cursor.unpack(_INT32, "throttle_time")
     if is_flexible:
         skip_tagged(cursor)
     cursor.finish()
-    return results
+    return ProduceResponse(results, duration(throttle_time_ms))
 
 
 def _decode_result(cursor: Cursor, version: int) -> ProduceResult:

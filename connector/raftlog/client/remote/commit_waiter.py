@@ -67,6 +67,8 @@ class CommitWaiter:
         try:
             leader = await self._metadata.leader(until)
             connection = await self._connection_to(leader)
+            if connection.throttle_left_s:
+                return False
             response: Any = await connection.request(
                 ApiKey.FETCH,
                 messages.fetch_request(

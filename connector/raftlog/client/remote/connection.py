@@ -171,7 +171,9 @@ def _serve(loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
 # 2. API versions are negotiated when the connection is opened (KIP-35, KIP-511).
 # 3. Bytes of a peer are bounded by ``FrameDecoder``, and parsed by ``raftlog.wire``'s decoders
 #    only.
-# 4. With SASL no other request is sent before the authentication is complete, nor during a new one
+# 4. A throttle time in a response (KIP-219), in which the node reads nothing of this connection, is
+#    not a lost node: callers send nothing until it is over, and what was sent before waits longer.
+# 5. With SASL no other request is sent before the authentication is complete, nor during a new one
 #    on the same connection (KIP-368), which begins before the session expires.
 
 CLIENT_ID: Final = "raftlog"
@@ -189,6 +191,10 @@ REAUTHENTICATE_AFTER: Final = 0.85
 
 class ConnectionLostError(Exception):
     """The connection ended. Requests in flight may have been executed or not."""
+
+
+class ThrottledError(ConnectionLostError):
+    """No response in time, of a node that throttles this client. The connection is open."""
 
 
 class UnansweredError(ConnectionLostError):
@@ -223,6 +229,8 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(WIRE_FRAME_BYTES_MAX, str(address))
         self._in_flight: Final[InFlightRequests[_InFlightRequest]] = InFlightRequests(CLIENT_ID)
         self._lost: str | None = None
+        self._throttled_until_s = -math.inf
+        """Time of the loop until which the node reads nothing, after a response said so."""
 
     @classmethod
     async def open(
@@ -402,6 +410,13 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._lost is None and self._transport is not None
 
+    @property
+    def throttle_left_s(self) -> float:
+        """Return for how long the node reads nothing, because this client exceeds a quota; 0: it
+        reads, or the connection is lost."""
+        left_s = self._throttled_until_s - asyncio.get_running_loop().time()
+        return max(left_s, 0.0) if self.is_open else 0.0
+
     def serves(self, api_key: ApiKey) -> bool:
         """Return whether the node supports a request in a version of this client."""
         try:
@@ -457,12 +472,37 @@ class Connection(asyncio.Protocol):
             raise
 
     async def wait(self, response: asyncio.Future[T], timeout_s: float) -> T:
-        """Wait for a response; a timeout closes the connection."""
+        """Wait for a response; a timeout closes the connection.
+
+        Raises ``ThrottledError`` instead if the node has not read for all of that time.
+        """
         done, _ = await asyncio.wait((response,), timeout=timeout_s)
         if not done:
+            if self._time_left_s(timeout_s) > 0:
+                raise ThrottledError(f"{self.address}: no response, it throttles this client")
             self._has_timed_out = True
             self.close(f"no response within {timeout_s:.1f} s")
         return await response
+
+    def close_without(self, response: asyncio.Future[Any], timeout_s: float) -> None:
+        """Close the connection unless there is a response within a time in which the node reads."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def check() -> None:
+            nonlocal timer
+            left_s = self._time_left_s(timeout_s)
+            if left_s > 0:
+                timer = loop.call_later(left_s, check)
+            else:
+                self.close("no response in time")
+
+        timer = loop.call_later(timeout_s, check)
+        response.add_done_callback(lambda _: timer.cancel())
+
+    def _time_left_s(self, timeout_s: float) -> float:
+        """Return what is left of a timeout that began before the end of the throttle time."""
+        return self._throttled_until_s + timeout_s - asyncio.get_running_loop().time()
 
     def close(self, reason: str) -> None:
         """Close immediately. Requests in flight fail."""
@@ -526,8 +566,15 @@ class Connection(asyncio.Protocol):
             except WireError as error:
                 _fail_response(request.response, error)
             else:
+                self._note_throttle_time(result)
                 request.response.set_result(result)
         self._in_flight.complete()
+
+    def _note_throttle_time(self, response: object) -> None:
+        throttle_time = getattr(response, "throttle_time", None)
+        if throttle_time:
+            until_s = asyncio.get_running_loop().time() + throttle_time.total_seconds()
+            self._throttled_until_s = max(self._throttled_until_s, until_s)
 
     def _fail(self, reason: str) -> None:
         if self._lost is None:

@@ -33,7 +33,7 @@ from raftlog.wire.errors import WireError
 
 from . import messages
 from .commit_waiter import CommitWaiter
-from .connection import ConnectionLostError, NetworkThread, tls_context
+from .connection import ConnectionLostError, NetworkThread, ThrottledError, tls_context
 from .login import SaslLogin, warn_of_plain_secrets
 from .messages import Committed, TopicIdentity
 from .metadata import PAUSE_FIRST_S, PAUSE_LONGEST_S, LeaderConnection, Metadata
@@ -392,11 +392,18 @@ class LeaderClient:
         pause_s = PAUSE_FIRST_S
         while True:
             leader = await self._metadata.leader(until)
+            if throttle_s := self._metadata.throttle_pause_s(leader):
+                if loop.time() >= until:
+                    raise self._metadata.unavailable()
+                await asyncio.sleep(min(throttle_s, until - loop.time()))
+                continue
             try:
                 sent = leader.connection.send(api_key, build(leader), target)
                 self._metadata.watch(leader, sent)
                 timeout_s = min(RESPONSE_TIMEOUT_S, max(until - loop.time(), 0))
                 error, content = parse(await leader.connection.wait(sent, timeout_s))
+            except ThrottledError as throttled:
+                self._metadata.note_problem(str(throttled))
             except ConnectionLostError as lost:
                 self._metadata.invalidate(leader, str(lost), is_lost=True)
             except WireError as unreadable:

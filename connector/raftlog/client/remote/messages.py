@@ -7,7 +7,6 @@ writes what the version has. A response about anything else raises ``MalformedMe
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -24,7 +23,14 @@ from kio.schema.list_offsets.v11 import request as list_offsets
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_ends
 
 from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
-from raftlog.wire import ProducedBatch, ProducedTopic, ProduceRequest, ProduceResult, latest_schemas
+from raftlog.wire import (
+    ProducedBatch,
+    ProducedTopic,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+    latest_schemas,
+)
 from raftlog.wire.errors import MalformedMessageError
 from raftlog.wire.log_identity import COMMIT_GROUP_PREFIX
 
@@ -216,11 +222,11 @@ def only_partition(topics: Any) -> Any:
     return topics[0].partitions[0]
 
 
-def only_result(results: Sequence[ProduceResult]) -> ProduceResult:
+def only_result(response: ProduceResponse) -> ProduceResult:
     """Return the only result in a response to Produce."""
-    if len(results) != 1:
+    if len(response.results) != 1:
         raise malformed("it does not have exactly one partition")
-    return results[0]
+    return response.results[0]
 
 
 def parse_committed(response: latest_schemas.OffsetFetchResponse) -> tuple[int, Committed | None]:

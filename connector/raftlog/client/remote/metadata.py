@@ -56,6 +56,8 @@ REASON_INTERVAL_S: Final = 2.0
 """Interval at which a node that knows no leader is asked for the reason."""
 PROBE_AFTER_S: Final = 0.5
 """Time without a response after which other nodes are asked whether the leader changed."""
+THROTTLE_CHECK_S: Final = 1.0
+"""Interval at which a client that is throttled checks whether the leader has changed or is lost."""
 PAUSE_FIRST_S: Final = 0.02
 """Pause before a client repeats what failed: a search for the leader, a request, a batch."""
 PAUSE_LONGEST_S: Final = 0.4
@@ -145,11 +147,15 @@ class Metadata:
         """Note that the leader has responded."""
         self._unavailable_since = None
 
-    def invalidate(self, leader: LeaderConnection, reason: str, *, is_lost: bool = False) -> None:
-        """Search for a leader again, of a newer epoch unless only the connection was lost."""
+    def note_problem(self, reason: str) -> None:
+        """Note why the leader has not responded."""
         self._last_problem = reason
         if self._unavailable_since is None:
             self._unavailable_since = asyncio.get_running_loop().time()
+
+    def invalidate(self, leader: LeaderConnection, reason: str, *, is_lost: bool = False) -> None:
+        """Search for a leader again, of a newer epoch unless only the connection was lost."""
+        self.note_problem(reason)
         if self._leader is leader:
             self._leader = None
             self._invalidated_epoch = leader.epoch if not is_lost else leader.epoch - 1
@@ -180,6 +186,16 @@ class Metadata:
             info = await self._ask_all(leader.epoch, GRACE_FIRST_S)
             if info is not None and info.epoch > leader.epoch and leader.connection.is_open:
                 leader.connection.close(f"node {info.leader_id} is the leader now")
+
+    def throttle_pause_s(self, leader: LeaderConnection) -> float:
+        """Return for how long to send nothing to a leader that throttles this client (KIP-219), and
+        then to call this again; 0: send. Meanwhile ask the other nodes whether the leader changed.
+        """
+        left_s = leader.connection.throttle_left_s
+        if left_s:
+            self.note_problem(_throttled(leader.connection))
+            self._start_probe(leader)
+        return min(left_s, THROTTLE_CHECK_S)
 
     def unavailable(self) -> QuorumUnavailableError:
         """Return the error of a timeout, with the time since a leader last responded."""
@@ -218,7 +234,11 @@ class Metadata:
         the newest epoch reported by all nodes, or by those that responded until ``grace_s`` passed
         without a response.
         """
-        addresses = tuple(dict.fromkeys((*self._nodes.values(), *self._bootstrap)))
+        addresses = dict.fromkeys((*self._nodes.values(), *self._bootstrap))
+        for connection in self._connections.opened():
+            if connection.throttle_left_s and connection.address in addresses:
+                del addresses[connection.address]
+                self._last_problem = _throttled(connection)
         asking = [asyncio.ensure_future(self._leader_info_from(address)) for address in addresses]
         for one in asking:  # one may fail after the search has ended
             one.add_done_callback(self._note_cluster)
@@ -379,6 +399,13 @@ class Metadata:
             CLUSTER_METADATA_TOPIC, uuid_or_none(_METADATA_TOPIC_ID), cluster.cluster_id, True
         )
         return _LeaderInfo(log, int(quorum.leader_id), int(quorum.leader_epoch), nodes)
+
+
+def _throttled(connection: Connection) -> str:
+    left_s = connection.throttle_left_s
+    return (
+        f"{connection.address}: it throttles this client, which exceeds a quota, for {left_s:.1f} s"
+    )
 
 
 def _check_access(connection: Connection, api: str, error: int) -> None:

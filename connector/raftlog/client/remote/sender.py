@@ -6,15 +6,18 @@ Rules of this file:
    order over one connection. After a problem the leader is searched once none is in flight.
 2. The bytes of appends without a result are bounded. ``append`` waits for room until the append's
    deadline (``BufferAllocationError``, Kafka: ``max.block.ms``).
-3. A closed sender ends when the last append has a result, which is at its deadline at the latest,
+3. While the leader throttles this client (KIP-219) nothing is sent to it, so that an append whose
+   deadline passes meanwhile was not appended.
+4. A closed sender ends when the last append has a result, which is at its deadline at the latest,
    with or without a leader.
-4. ``append``, ``close`` and ``close_later`` are thread-safe. All else runs on the network's loop.
+5. ``append``, ``close`` and ``close_later`` are thread-safe. All else runs on the network's loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -34,6 +37,7 @@ from raftlog.errors import (
 )
 from raftlog.wire import (
     ApiKey,
+    ProduceResponse,
     ProduceResult,
     decode_produce_response,
     encode_produce_request,
@@ -201,9 +205,10 @@ class Sender:
         """Whether it is closed, and every append has a result."""
         return self._is_closing and self._producer.is_idle
 
-    async def _wait_for_change(self) -> None:
+    async def _wait_for_change(self, timeout_s: float | None = None) -> None:
         self._changed.clear()
-        await self._changed.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     async def _find_leader(self) -> LeaderConnection | None:
         """Return the leader; None if none is found, or if nothing is to be sent any more."""
@@ -236,8 +241,9 @@ class Sender:
         while self._problem is None and (producer.has_undrained or producer.in_flight_count):
             if self._is_over:
                 break
-            if not await self._send_next(leader):
-                await self._wait_for_change()
+            pause_s = self._metadata.throttle_pause_s(leader)
+            if pause_s or not await self._send_next(leader):
+                await self._wait_for_change(pause_s or None)
         while producer.in_flight_count and not self._is_over:
             await self._wait_for_change()
         if self._problem is None:
@@ -309,16 +315,13 @@ class Sender:
             refusal = NodeRefusedError(path=path, api="Produce", error=35, reason=reason)
             self._producer.refuse(batch, refusal)
             return
-        timer = asyncio.get_running_loop().call_later(
-            RESPONSE_TIMEOUT_S, connection.close, "no response in time"
-        )
 
-        def handle(done: asyncio.Future[list[ProduceResult]]) -> None:
-            timer.cancel()
+        def handle(done: asyncio.Future[ProduceResponse]) -> None:
             self._handle_response(leader, batch, done)
             self._changed.set()
 
         response.add_done_callback(handle)
+        connection.close_without(response, RESPONSE_TIMEOUT_S)
         self._metadata.watch(leader, response)
 
     # --- responses --------------------------------------------------------------------------------
@@ -327,7 +330,7 @@ class Sender:
         self,
         leader: LeaderConnection,
         batch: ProducerBatch,
-        done: asyncio.Future[list[ProduceResult]],
+        done: asyncio.Future[ProduceResponse],
     ) -> None:
         try:
             result = messages.only_result(done.result())
