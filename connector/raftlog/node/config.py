@@ -663,7 +663,7 @@ def _log(table: ConfigTable | None) -> LogConfig:
             number = table.number(one.name, at_least=-1, at_most=2**63 - 1)
             values[one.name] = None if one.default is None and number == -1 else number
         try:
-            LogConfig(**{one.name: values[one.name]})
+            LogConfig(**values)  # with the fields before it, which it may contradict
         except OptionError as error:
             raise table.wrong(one.name, error.reason) from None
     table.finish()

@@ -199,6 +199,12 @@ def test_settings_have_the_names_of_their_fields() -> None:
         (SMALLEST + "[log]\nsegment_bytes = -1\n", "log.segment_bytes", "from 61"),
         (SMALLEST + "[log]\nvalues = 'json'\n", "log.values", 'one of "bytes", "msgpack", "kraft"'),
         (SMALLEST + "[log]\ncompression = 4\n", "log.compression", "one of"),
+        (
+            SMALLEST + "[log]\nvalues = 'kraft'\ncleanup_policy = 'compact'\n",
+            "log.cleanup_policy",
+            "a kraft log has no keys",
+        ),
+        (SMALLEST + "[log]\nmin_cleanable_dirty_ratio = 2.0\n", "dirty_ratio", "from 0"),
         (SMALLEST + "[log]\nretention = 4\n", "log.retention", "did you mean retention"),
         (SMALLEST + "[other]\n", "other", "unknown key"),
         (SMALLEST + "[access]\nread = ['a']\n", "access", "names in client certificates"),
