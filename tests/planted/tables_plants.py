@@ -437,6 +437,13 @@ TABLES_PLANTS: Final = (
         tests=(f"{APPENDS}::test_an_append_after_that_of_the_same_store_does_not_read_the_log",),
     ),
     Plant(
+        bug="an append leaves the metadata of its file in a reference cycle",
+        path=DELTA_APPENDS,
+        old="groups[0].column(at).path_in_schema",
+        new="metadata.schema.column(at).path",
+        tests=(f"{APPENDS}::test_batches_of_a_follower_leave_nothing_to_the_garbage_collection",),
+    ),
+    Plant(
         bug="an append replaces the entry of a version that another writer has committed",
         path=DELTA_APPENDS,
         old="os.link(staged, name, src_dir_fd=directory, dst_dir_fd=directory)",

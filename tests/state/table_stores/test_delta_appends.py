@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,8 +29,13 @@ from tests.state.table_stores.rows import (
     rows_of,
     table_of,
 )
+from tests.support.clock import StoppedClock
+from tests.support.small_logs import LogWriter
 
+from raftlog.client import open_path
 from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.records import Redactor, TopicRecord, encode
+from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, StoredTable
 from raftlog_state.tables.stores import delta_rs
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
@@ -102,6 +109,38 @@ def test_a_checkpoint_is_written_every_hundred_versions(tmp_path: Path) -> None:
     append(reader, 205)
     append(store, 206)
     assert offsets(reader) == list(range(207))
+
+
+def test_batches_of_a_follower_leave_nothing_to_the_garbage_collection(tmp_path: Path) -> None:
+    """A full collection is thousands of batches later, and cycles fill memory until then."""
+    log = LogWriter(tmp_path / "__cluster_metadata-0", cluster_id="cluster")
+    follower = LogFollower(
+        lambda: open_path(str(log.directory)),
+        DeltaRsStore(str(tmp_path / "tables")),
+        FollowSettings(redactor=Redactor(), holdback_ms=0),
+        clock=StoppedClock().as_clock(),
+        log_event=lambda event: None,
+    )
+
+    def follow(names: str) -> None:
+        for name in names:
+            log.append(encode(TopicRecord(name=name, topic_id=f"{name:A<22}")))
+            assert follower.append_next() is not None
+
+    follow("AB")  # creates the tables
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        follow("CDEFG")
+        gc.collect()
+        left = Counter(type(one).__name__ for one in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert left == Counter()
+    assert DeltaRsStore(str(tmp_path / "tables")).size(CHANGES_TABLE).file_count == 7
 
 
 def test_an_append_after_commits_of_other_stores_reads_their_entries_alone(tmp_path: Path) -> None:
