@@ -43,6 +43,7 @@ class Here:
         self.pool = MemoryPool(POOL_BYTES)
         self.requests: list[Request[Any]] = []
         self.is_closed = False
+        self.flush_queue = FlushQueue(asyncio.get_running_loop())
         self.connection = Connection(
             where="there",
             authenticate=lambda _transport: CALLER,
@@ -54,7 +55,7 @@ class Here:
             in_flight_max=100,
             memory_share=lambda principal: self.pool.share_of(principal.name),
             deadline=TransferDeadline(STALLED_S, bytes_per_second_min=1_000),
-            flush_queue=FlushQueue(asyncio.get_running_loop()),
+            flush_queue=self.flush_queue,
         )
 
     def _close(self, _connection: Connection) -> None:
@@ -228,11 +229,7 @@ def test_a_completed_request_holds_only_its_response_while_an_earlier_one_waits(
 
 def test_a_tls_connection_may_be_closed_repeatedly(tmp_path: Path) -> None:
     """Without the peer's close_notify the connection is closed again, until it is aborted."""
-    authority = Authority(tmp_path)
-    pair = authority.sign("node-1.example")
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(pair.certificate, pair.key)
-    client = ssl.create_default_context(cafile=authority.path)
+    server, client = tls_contexts(tmp_path)
 
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await until(lambda: here.connection.is_open)
@@ -246,3 +243,35 @@ def test_a_tls_connection_may_be_closed_repeatedly(tmp_path: Path) -> None:
         await until(lambda: here.is_closed)
 
     with_connection(check, server=server, client=client)
+
+
+def tls_contexts(home: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    authority = Authority(home)
+    pair = authority.sign("node-1.example")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pair.certificate, pair.key)
+    return server, ssl.create_default_context(cafile=authority.path)
+
+
+def test_a_tls_connection_with_bytes_that_are_not_decrypted_is_closed_in_a_callback_that_flushes(
+    tmp_path: Path,
+) -> None:
+    server, client = tls_contexts(tmp_path)
+    bugs: list[dict[str, Any]] = []
+
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: bugs.append(context))
+        await until(lambda: here.connection.is_open)
+        here.connection.mute()
+        await until(lambda: not here.connection._is_reading)
+        received: Any = here.connection._transport
+        writer.write(sent(ApiKey.METADATA, 9, 1))
+        await until(lambda: received._ssl_protocol._incoming.pending > 0)
+        here.connection.unmute()  # resumes in the next iteration, and decrypts in that after it
+        loop.call_soon(here.flush_queue.run, here.connection.finish)
+        await until(lambda: here.is_closed)
+        assert not here.requests
+
+    with_connection(check, server=server, client=client)
+    assert not bugs

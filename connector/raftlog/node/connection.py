@@ -167,14 +167,14 @@ class Connection(asyncio.Protocol):
             self._decoder.byte_count_max = self._frame_bytes_max(principal)
 
     def data_received(self, data: bytes) -> None:
-        self._flush_queue.run(self._receive, data)
+        # TLS calls this from within ``close``, too, perhaps in a callback that flushes
+        if self._decoder is not None and not self._is_finishing:
+            self._flush_queue.run(self._receive, data, self._decoder)
 
-    def _receive(self, data: bytes) -> None:
-        if self._decoder is None or self._is_finishing:
-            return
+    def _receive(self, data: bytes, decoder: FrameDecoder) -> None:
         self._deadline.extend(len(data), asyncio.get_running_loop().time())
         try:
-            frames = self._decoder.feed(data)
+            frames = decoder.feed(data)
         except WireError as error:
             self.refuse(error)
             return
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
             self.memory.queued_byte_count += sum(map(len, frames))
             if self._session is not None:
                 self._session.memory.end_overdraft(self._start_requests_soon)
-        self.memory.partial_byte_count = self._decoder.buffered_byte_count
+        self.memory.partial_byte_count = decoder.buffered_byte_count
         self._start_requests()
 
     def eof_received(self) -> bool:
