@@ -43,7 +43,7 @@ from raftlog.node.oauth import (
 )
 from raftlog.node.process import _reload
 from raftlog.wire import ApiKey, decode, encode
-from raftlog.wire.sasl import SaslExchangeError, oauthbearer_token
+from raftlog.wire.sasl import INVALID_TOKEN, SaslExchangeError, oauthbearer_token
 from tests.support.certificates import Authority
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, ServedNode, served_node
@@ -282,14 +282,15 @@ async def _ask(connection: RawConnection, key: ApiKey, message: Any, kind: type[
     return decode(kind, version, data[4 if version == 1 else 5 :])
 
 
-async def present(connection: RawConnection, token: str) -> Any:
-    """Authenticate with a token; return the response, None if the connection was closed."""
+async def present(connection: RawConnection, token: str, *, acknowledges: bool = True) -> Any:
+    """Authenticate with a token; return the response, None if the connection was closed. A refusal
+    is acknowledged, and the response to that returned."""
     shake = SaslHandshakeRequest(mechanism="OAUTHBEARER")
     response = await _ask(connection, ApiKey.SASL_HANDSHAKE, shake, SaslHandshakeResponse)
     assert (response.error_code, response.mechanisms) == (0, ("OAUTHBEARER",))
     first = SaslAuthenticateRequest(auth_bytes=f"n,,\1auth=Bearer {token}\1\1".encode())
     found = await _ask(connection, ApiKey.SASL_AUTHENTICATE, first, SaslAuthenticateResponse)
-    if found is None or not found.auth_bytes:
+    if found is None or not found.auth_bytes or not acknowledges:
         return found
     assert json.loads(found.auth_bytes) == {"status": "invalid_token"}
     second = SaslAuthenticateRequest(auth_bytes=b"\1")
@@ -344,6 +345,28 @@ def test_clients_append_with_their_tokens_and_the_rights_of_their_names(tmp_path
     text = port.audit.read_text()
     assert token not in text
     assert token.rpartition(".")[2] not in text
+
+
+def test_a_refused_token_is_in_the_audit_log_although_its_client_does_not_acknowledge_that(
+    tmp_path: Path,
+) -> None:
+    port = TokenPort(tmp_path)
+    port.write(rsa_jwk())
+
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            response = await present(connection, signed(claims(exp=NOW_S - 60)), acknowledges=False)
+            assert response.auth_bytes == INVALID_TOKEN
+            assert not node.node.server.metrics.closed_connections
+        while node.node.server.connections:
+            await asyncio.sleep(0.005)
+        assert node.node.server.metrics.closed_connections == {"sasl": 1}
+        async with await node.connect() as connection:
+            assert (await present(connection, signed(claims(exp=NOW_S - 60)))).error_code == 58
+
+    port.run(check)
+    refused = [one for one in port.refusals() if "the token is refused: it has expired" in one]
+    assert len(refused) == len(port.refusals()) == 2
 
 
 def test_a_session_ends_with_its_token_and_continues_with_a_new_one(tmp_path: Path) -> None:

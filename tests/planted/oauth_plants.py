@@ -12,6 +12,13 @@ TESTS: Final = ("tests/node/test_oauth.py",)
 
 OAUTH_PLANTS: Final = (
     Plant(
+        bug="a refused token whose client leaves without an acknowledgement is not logged",
+        path="connector/raftlog/node/server.py",
+        old="        if refusal is not None:\n            self._log_sasl",
+        new="        if refusal is False:\n            self._log_sasl",
+        tests=TESTS,
+    ),
+    Plant(
         bug="token: the algorithm is what the token says",
         path=OAUTH,
         old='    if header.get("alg") != key.algorithm:\n',

@@ -313,6 +313,11 @@ class SaslAuthenticator:
         return name if self._users().find(mechanism, name) == credential else None
 
     @property
+    def unacknowledged_refusal(self) -> str | None:
+        """Why a token was refused, if the client has not acknowledged that."""
+        return self._token_refusal
+
+    @property
     def is_authenticated(self) -> bool:
         """Return whether the connection has authenticated."""
         return self._session is not None
@@ -414,7 +419,8 @@ class SaslAuthenticator:
         assert self._tokens is not None, "the mechanism is offered"
         if self._token_refusal is not None:
             response, _ = _refusal(ErrorCode.sasl_authentication_failed, _REFUSED_TOKEN)
-            return response, f"the token is refused: {self._token_refusal}"
+            reason, self._token_refusal = self._token_refusal, None
+            return response, reason
         try:
             token, user = oauthbearer_token(data)
         except SaslExchangeError as error:
@@ -429,7 +435,7 @@ class SaslAuthenticator:
             if isinstance(error, UnknownKeyError) and self._tokens.may_get_keys:
                 # a client does not repeat a refused authentication
                 raise SaslStateError(reason="the keys of tokens are being read") from None
-            self._token_refusal = str(error)
+            self._token_refusal = f"the token is refused: {error}"
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.none, error_message=None, auth_bytes=INVALID_TOKEN
             )

@@ -310,6 +310,9 @@ class Server:
         self._connections.discard(connection)
         self._entered.pop(connection, None)
         self._raft_node.throttled.remove(connection)
+        refusal = None if connection.sasl is None else connection.sasl.unacknowledged_refusal
+        if refusal is not None:
+            self._log_sasl_failure(connection, refusal)
         for number in connection.raft_request_ids:
             self._raft_node.drop(number)
         self._left(entered)
@@ -448,10 +451,13 @@ class Server:
             connection.change_principal(principal)
         request.respond(body)
         if reason is not None:
-            self.metrics.closed_connections["sasl"] += 1
-            self._log_refused(connection.where, f"SASL: {reason}")
+            self._log_sasl_failure(connection, reason)
         if principal is None and (reason is not None or sasl.is_authenticated):
             connection.finish()
+
+    def _log_sasl_failure(self, connection: Connection, reason: str) -> None:
+        self.metrics.closed_connections["sasl"] += 1
+        self._log_refused(connection.where, f"SASL: {reason}")
 
     def _versions(self, connection: Connection, request: Request[Any]) -> bytes:
         core = self._raft_node.replica.core
