@@ -26,14 +26,14 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="memory of a frame is held before its bytes have arrived",
         path=f"{NODE}/connection.py",
-        old="        self.memory.partial_byte_count = self._decoder.buffered_byte_count\n",
-        new="        self.memory.partial_byte_count = self._decoder.expected_byte_count\n",
+        old="        self.memory.partial_byte_count = decoder.buffered_byte_count\n",
+        new="        self.memory.partial_byte_count = decoder.expected_byte_count\n",
         tests=(ACCOUNTS, MEMORY),
     ),
     Plant(
         bug="a partial frame is not counted",
         path=f"{NODE}/connection.py",
-        old="        self.memory.partial_byte_count = self._decoder.buffered_byte_count\n",
+        old="        self.memory.partial_byte_count = decoder.buffered_byte_count\n",
         new="",
         tests=(ACCOUNTS, MEMORY),
     ),

@@ -14,8 +14,8 @@ OAUTH_PLANTS: Final = (
     Plant(
         bug="a refused token whose client leaves without an acknowledgement is not logged",
         path="connector/raftlog/node/server.py",
-        old="        if refusal is not None:\n            self._log_sasl",
-        new="        if refusal is False:\n            self._log_sasl",
+        old="            self._log_sasl_failure(connection, refusal)\n",
+        new="            pass\n",
         tests=TESTS,
     ),
     Plant(
