@@ -64,6 +64,13 @@ CLUSTERS_SPARK: Final = "tests/state/tables/test_clusters_spark.py"
 
 TABLES_PLANTS: Final = (
     Plant(
+        bug="a publisher's tables have records that are not committed",
+        path=FOLLOWER,
+        old="min(end_offset, self._committed_end())",
+        new="end_offset",
+        tests=("tests/state/tables/test_tables_publisher.py",),
+    ),
+    Plant(
         bug="a Connect server gets the writer itself, whose lock cannot be pickled",
         path="state/raftlog_state/tables/micro_batches.py",
         old="return _RemoteSink(sink_of, open_writer)",

@@ -29,16 +29,17 @@ A publisher of a user has four members:
 
         def close(self): ...
 
-The Delta tables are not written by a publisher, but by a reader of the log (``raftlog tables
-follow``, of a node's directory or listener). Their table ``changes`` has exactly what publishers
-get, in the same order. An update lacks what else they need:
+The Delta tables have a publisher, too: ``raftlog_state.tables.TablesPublisher``. An update states
+how far it may read the log, and the tables are written from the log, as by ``raftlog tables
+follow`` in a process of its own. Their table ``changes`` has exactly what publishers get, in the
+same order. An update lacks what else they need:
 
 1. Table ``log`` has every record: control records, NoOps, aborted ones, with their bytes.
 2. Secrets are redacted before there is a row; an image has them in clear text.
 3. The tables continue after their own last offset, by reading the log from there. The first update
    of a publisher is the whole image, without the changes that led to it.
 4. An append to tables takes longer than a commit, and may fail for hours. A log keeps what is not
-   written yet on disk; a publisher would keep it in memory, without a bound.
+   written yet on disk; updates would be in memory, without a bound.
 
 Nothing here depends on the node. Source: Kafka ``image.loader``, ``image.publisher``.
 """

@@ -2,7 +2,8 @@
 
 ``open_cluster`` is the entry point with Spark, ``open_group`` that of one stream of many clusters;
 ``list_clusters`` returns the clusters of tables. They require pyspark and delta-spark.
-``open_tables`` reads the same tables as Arrow, without Spark or Java; it requires deltalake.
+``open_tables`` reads the same tables as Arrow, without Spark or Java, and ``TablesPublisher``
+writes them in the process of a node; they require deltalake.
 Submodules are imported lazily.
 """
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .invariants import Violation
     from .reader import ArrowTables, ArrowView, open_tables
     from .selection import ClusterStatus
+    from .tables_publisher import TablesPublisher
     from .verify import Difference, VerifyReport
     from .view import ClusterView
 
@@ -27,6 +29,7 @@ __all__ = [
     "ClusterTables",
     "ClusterView",
     "Difference",
+    "TablesPublisher",
     "VerifyReport",
     "Violation",
     "list_clusters",
@@ -43,6 +46,7 @@ _MODULES = {
     "ClusterTables": "cluster",
     "ClusterView": "view",
     "Difference": "verify",
+    "TablesPublisher": "tables_publisher",
     "VerifyReport": "verify",
     "Violation": "invariants",
     "list_clusters": "cluster",

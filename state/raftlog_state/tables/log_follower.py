@@ -149,12 +149,15 @@ class LogTail:
         place: str,
         clock: Clock,
         rows: RowSettings,
+        committed_end: Callable[[], int] | None = None,
     ) -> None:
+        """``committed_end`` returns the end that is read to at most, exclusive."""
         self._open_log = open_log
         self._settings = settings
         self._place = place
         self._clock = clock
         self._rows = rows
+        self._committed_end = committed_end
         self._log: LogReader | None = None
         self._target_offset: int | None = None
         self._no_ops = DelayedNoOps(settings.no_op_delay_ms)
@@ -237,11 +240,12 @@ class LogTail:
 
     def _read_end(self, log: LogReader) -> int:
         """Return where the log can be read to now, exclusive."""
-        return log.read_end(
+        end_offset = log.read_end(
             isolation=Isolation.READ_COMMITTED,
             holdback_ms=self._settings.holdback_ms,
             now_ms=self._clock.wall_ms(),
         ).offset
+        return end_offset if self._committed_end is None else min(end_offset, self._committed_end())
 
     def _report_loss(self, condition: DataLoss, reason: str) -> NoReturn:
         """Raise the error of lost records; the next read finds out what the log has now."""
@@ -264,8 +268,9 @@ class LogFollower:
     """Follows one log into the tables of a store. Used by one thread.
 
     ``upkeep_store``: another store of the same place, for upkeep beside the appends; None: between
-    them. ``uninterrupted`` is entered for each append; ``raise_if_stopped`` is called before each
-    read.
+    them. ``committed_end`` returns the end that is read to at most, exclusive; ``wait_for_records``
+    returns when there may be more, at the latest after its seconds. ``uninterrupted`` is entered
+    for each append; ``raise_if_stopped`` is called before each read.
     """
 
     def __init__(
@@ -276,6 +281,8 @@ class LogFollower:
         *,
         upkeep_store: TableStore | None = None,
         clock: Clock | None = None,
+        committed_end: Callable[[], int] | None = None,
+        wait_for_records: Callable[[float], None] | None = None,
         log_event: Callable[[str], None],
         uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
         raise_if_stopped: Callable[[], None] = lambda: None,
@@ -283,6 +290,7 @@ class LogFollower:
         self._settings = settings
         self._upkeep_store = upkeep_store
         self._clock = clock or Clock()
+        self._wait_for_records = wait_for_records or self._clock.pause
         self._log_event = log_event
         self._uninterrupted = uninterrupted
         self._raise_if_stopped = raise_if_stopped
@@ -301,6 +309,7 @@ class LogFollower:
             place=self._writer.place,
             clock=self._clock,
             rows=row_settings(self._writer.source_columns, settings, self._decoded),
+            committed_end=committed_end,
         )
 
     def run(self) -> None:
@@ -342,7 +351,7 @@ class LogFollower:
             elif self._settings.is_once:
                 return
             else:
-                self._clock.pause(self._settings.poll_ms / 1_000)
+                self._wait_for_records(self._settings.poll_ms / 1_000)
 
     def append_next(self) -> Appended | None:
         """Append the next records, or the rows of a snapshot; return None if there are none.
