@@ -30,6 +30,7 @@ Options: TypeAlias = "argparse._ActionsContainer"
 """A parser, or a group of its options."""
 
 NODES_TIMEOUT_MS: Final = 30_000
+_TWO_SOURCES: Final = "PATH and --bootstrap-server are mutually exclusive"
 NODE_OPTIONS: Final = ("config", "tls_ca", "tls_certificate", "tls_key", "timeout_ms")
 
 
@@ -199,7 +200,7 @@ def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
         yield log
         return
     if arguments.path is not None:
-        error("PATH and --bootstrap-server are mutually exclusive")
+        error(_TWO_SOURCES)
     if getattr(arguments, "record_kind", None) is not None:
         error("--as requires PATH: nodes report the kind of their log")
 
@@ -304,13 +305,15 @@ def image_in_tables(
 ) -> MetadataImage:
     """Return the state of the tables in PATH that an option's value specifies; None: the newest.
 
-    Raises ``OptionError`` and the errors of ``ArrowTables.at`` and ``image``.
+    Raises ``WrongCallError``, ``OptionError`` and the errors of ``ArrowTables.at`` and ``image``.
     """
     from raftlog.client.log_handle import Clock
     from raftlog.client.offset_spec import OffsetSpecKind
     from raftlog.errors import OptionError
     from raftlog_state.tables.reader import open_tables
 
+    if arguments.bootstrap_server is not None:
+        arguments.parser.error(_TWO_SOURCES)
     check_no_node_options(arguments)
     opened = open_tables(os.path.abspath(arguments.path), cluster_id=arguments.cluster_id)
     if spec is None:

@@ -203,6 +203,16 @@ def test_tables_have_the_states_of_their_log(tables: Path, at: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", [("diff", OBSERVER), ("report", "-o", "c.svg")])
+def test_nodes_beside_tables_are_refused(tables: Path, command: tuple[str, ...]) -> None:
+    """They were ignored: the answer was that of the tables."""
+    name, *rest = command
+    status, out, err = run(name, tables, *rest, "--bootstrap-server", "localhost:1")
+    assert (status, out) == (2, "")
+    assert "PATH and --bootstrap-server are mutually exclusive" in err
+    assert not Path("c.svg").exists()
+
+
 def test_tables_at_two_offsets_differ_as_the_log_does(tables: Path) -> None:
     between = ("--from", "1000", "--to", "2000")
     found = rows("diff", tables, *between)
