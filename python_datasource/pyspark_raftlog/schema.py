@@ -67,7 +67,8 @@ def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
             raise _refused(f"has column {field.name} twice")
         wanted = COLUMNS[field.name]
         if field.dataType != wanted:
-            raise _refused(f"column {field.name} must be {wanted.simpleString()}")
+            kind = wanted.simpleString()
+            raise _refused(f"column {field.name} must be {kind}; cast it in the query")
         if not field.nullable:
             raise _refused(f"column {field.name} must be nullable")
     return tuple(names)

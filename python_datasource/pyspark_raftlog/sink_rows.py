@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_raftlog.errors import InvalidRowError, WriteSchemaError
+from pyspark_raftlog.schema import COLUMNS
 from raftlog import ValueKind
 from raftlog.append import HEADER_PREFIX, new_records
 from raftlog.errors import InvalidAppendError
@@ -166,6 +167,8 @@ def _why_not(name: str, values: ValueKind) -> str:
         if near
         else f"columns of a {values.value} log are " + ", ".join(_OFFERED[values])
     )
+    if name in COLUMNS:
+        hint += "; declare those of a view for INSERT INTO, as v (value BINARY) USING raftlog"
     return f"is not a column of records; {hint}"
 
 

@@ -94,7 +94,9 @@ def test_an_unknown_column_is_reported_with_the_nearest_one() -> None:
 
 
 def test_another_type_is_refused() -> None:
-    assert "offset must be bigint" in refusal(StructField("offset", IntegerType()))
+    assert "offset must be bigint; cast it in the query" in refusal(
+        StructField("offset", IntegerType())
+    )
 
 
 def test_not_null_is_refused() -> None:

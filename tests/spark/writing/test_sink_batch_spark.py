@@ -359,6 +359,25 @@ def test_sql_inserts_and_refuses_to_overwrite(spark: SparkSession, path: Path) -
     assert values(path) == [b"a", b"b"]
 
 
+def test_sql_inserts_into_a_view_and_selects_from_it(spark: SparkSession, path: Path) -> None:
+    of_path = f"USING raftlog OPTIONS (path '{path}')"
+    spark.sql(f"CREATE TEMPORARY VIEW decisions (value BINARY) {of_path}")
+    spark.sql(f"CREATE TEMPORARY VIEW undeclared {of_path}")
+    try:
+        spark.sql("INSERT INTO decisions VALUES (CAST('a' AS BINARY))")
+        [row] = spark.sql("SELECT CAST(value AS STRING) AS text FROM decisions").collect()
+        assert row.text == "a"
+        with pytest.raises(AnalysisException) as caught:
+            spark.sql("INSERT INTO undeclared (value) VALUES (CAST('b' AS BINARY))")
+        error = typed_error(caught.value)
+        assert isinstance(error, WriteSchemaError)
+        assert "as v (value BINARY) USING raftlog" in str(error)
+    finally:
+        for view in ("decisions", "undeclared"):
+            spark.catalog.dropTempView(view)
+    assert values(path) == [b"a"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_directory_is_a_typed_error(spark: SparkSession, path: Path) -> None:
     for entry in (*path.iterdir(), path):

@@ -47,6 +47,7 @@ def test_columns_of_a_record_are_accepted(text: str, values: ValueKind, form: Re
         ("key binary", BYTES, "value", "is missing"),
         ("key binary", MSGPACK, "value", "or recordType, recordVersion, record"),
         ("value binary, offset bigint", BYTES, "offset", "not a column of records; columns of"),
+        ("value binary, topic string", BYTES, "topic", "as v (value BINARY) USING raftlog"),
         ("vaule binary", BYTES, "vaule", "did you mean value?"),
         ("value binary, value binary", BYTES, "value", "is duplicated"),
         ("value int", BYTES, "value", "must be binary or string, but is int; cast it"),
