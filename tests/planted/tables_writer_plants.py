@@ -109,6 +109,13 @@ TABLES_WRITER_PLANTS: Final = (
         tests=(f"{WRITES}::test_a_truncation_gives_the_tables_of_that_offset[11-None]",),
     ),
     Plant(
+        bug="a truncation restores rows as they were in the last window in which they changed",
+        path=INCARNATIONS,
+        old="first = overlay(before, first)",
+        new="first = overlay(first, before)",
+        tests=(f"{WRITES}::test_a_truncation_reads_changes_in_windows[80]",),
+    ),
+    Plant(
         bug="a truncation keeps the incarnation",
         path=INCARNATIONS,
         old="incarnation = progress.incarnation + 1",

@@ -28,6 +28,7 @@ from .latest import overlay, rows_before, state_rows, without_reverted
 from .progress import IS_NOT_PROGRESS, SOFTWARE, Progress
 from .schema import CHANGES_TABLE, STATE_TABLE
 from .stores.protocol import Condition, mask_of, rows_where
+from .tails import TailRange, read_tails
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -107,18 +108,27 @@ def truncate_to(rows: ClusterRows, cache: ClusterCache, offset: int) -> int:
         return target
     progress = fence(rows, cache, next_incarnation(cache.progress))
     base_rows = without_reverted(rows.read(STATE_TABLE, progress.cluster_id), progress)
-    is_after: Condition = ("visible_offset", ">", min(cache.unmerged.base_offset, target))
-    changes = rows.read(CHANGES_TABLE, progress.cluster_id, is_after)
-    changes = without_reverted(changes, progress)
-    is_later = mask_of(changes, ("visible_offset", ">", target))
     incarnation = progress.incarnation + 1
-    later = overlay(
-        state_rows(changes.filter(pc.invert(is_later))),
-        rows_before(changes.filter(is_later), target, incarnation),
-    )
-    later = rows_where(later, IS_NOT_PROGRESS)
+    later = _changed_rows(rows, progress, min(cache.unmerged.base_offset, target), target)
     found = progress_at(overlay(base_rows, later), target, progress, incarnation)
     rows.store.merge(pa.concat_tables([later, found.state_row()]))
     rows.step("truncate")
     rows.complete_truncation(found, cache.versions)
     return target
+
+
+def _changed_rows(rows: ClusterRows, end: Progress, after_offset: int, target: int) -> pa.Table:
+    """Return the rows as of ``target`` of the keys that change after an offset; no progress rows.
+
+    Their incarnation is that after ``end``, the fence. Changes are read in windows.
+    """
+    last = first = STATE_TABLE.no_rows
+    tail = TailRange(str(end.cluster_id), after_offset, None, has_fences=False)
+    for _, window in read_tails(rows.store, [tail]):
+        for found in window.values():
+            changes = without_reverted(found, end)
+            is_later = mask_of(changes, ("visible_offset", ">", target))
+            last = overlay(last, state_rows(changes.filter(pc.invert(is_later))))
+            before = rows_before(changes.filter(is_later), target, end.incarnation + 1)
+            first = overlay(before, first)
+    return rows_where(overlay(last, first), IS_NOT_PROGRESS)

@@ -395,6 +395,31 @@ def test_a_truncation_gives_the_tables_of_that_offset(
     assert contents(tables) == history.contents(END + 10)
 
 
+@pytest.mark.parametrize("merged_at", [None, 40, 80])
+def test_a_truncation_reads_changes_in_windows(
+    history: History, merged_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 10)
+    tables = MemoryTables()
+    writer = writer_of(tables)
+    largest = 0
+    for end in range(4, END + 1, 4):
+        before = writer.unmerged_row_count()
+        writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
+        largest = max(largest, writer.unmerged_row_count() - before)
+        if end == merged_at:
+            writer.merge_state()
+    store = ReadsCounted(tables)
+    second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
+    second.progress()
+    store.row_counts.clear()
+    assert second.truncate_to(30) == 30
+    assert len(store.row_counts) > 3
+    assert max(store.row_counts) <= 3 * largest
+    history.check(read_view(tables))
+    assert contents(tables) == history.contents(31)
+
+
 @pytest.mark.parametrize("step", ["truncate", "truncate fence", "truncate log"])
 def test_an_interrupted_truncation_is_completed(history: History, step: str) -> None:
     tables = history.written(60)
