@@ -310,7 +310,7 @@ NATIVE_PLANTS: Final = (
         path=f"{RUST}/program.rs",
         old="            by_tag.sort_by_key(|&at| tag_of(at));\n",
         new="",
-        tests=(f"{TYPED}::test_tagged_fields_in_any_order_are_decoded_alike_or_given_back",),
+        tests=(f"{TYPED}::test_the_core_decodes_tagged_fields_that_are_declared_in_another_order",),
     ),
     Plant(
         bug="the core ignores bytes after a tagged field in typed columns",

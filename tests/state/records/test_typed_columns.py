@@ -326,6 +326,13 @@ def test_tagged_fields_in_any_order_are_decoded_alike_or_given_back() -> None:
     assert assert_alike(values_of_tags(range(600))) > 150
 
 
+@needs_core
+def test_the_core_decodes_tagged_fields_that_are_declared_in_another_order() -> None:
+    directory = "I9iQnKeLSA2lyZwVZic7Xg"
+    record = PartitionChangeRecord(directories=(directory,), last_known_elr=(1,))
+    assert given_back([encode(record)], PartitionChangeRecord, reveal=True) == []
+
+
 def test_lists_that_are_null_in_all_or_many_rows_are_decoded_alike() -> None:
     change, value = PartitionChangeRecord, (1, 2)
     nulls = [change(), change(), change()]
