@@ -144,6 +144,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "_bootstrap",
             "_state",
             "_checked_high_watermark",  # after a step that of the state
+            "_last_own_voter_set",  # derived from the voters
         )
     ),
 }

@@ -268,7 +268,7 @@ def test_lag_is_that_of_running_brokers() -> None:
     with scripted_brokers(script, broker_count=1) as address:
         given = ("--bootstrap-server", address, "--timeout-ms", "0")
         status, out, err = run("state", *given, "lag")
-        assert run("state", *given, "lag", "--cluster-id", "other")[0] == 1
+        assert run("state", *given, "lag", "--cluster-id", "other")[0] == 2
     assert (status, [tuple(json.loads(line).values()) for line in out.splitlines()]) == (
         0,
         [

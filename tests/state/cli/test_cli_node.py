@@ -44,7 +44,7 @@ def test_a_directory_of_another_cluster_is_reported(config: Path) -> None:
     way = ("--no-initial-voters", "--ignore-formatted")
     assert run("node", "format", "-c", config, "-t", CLUSTER_ID, *way)[0] == 0
     status, _, err = run("node", "format", "-c", config, "-t", "CrUad84nR8KvMEpDpKrwbw", *way)
-    assert status == 1
+    assert status == 2
     assert f"belongs to cluster {CLUSTER_ID}" in err
 
 

@@ -198,7 +198,7 @@ def test_the_stable_state_is_that_before_an_open_transaction(is_aborted: bool) -
 
 
 def test_a_log_is_empty_until_a_record_is_stable() -> None:
-    """LogReplayTrackerTest.testEmpty: an aborted transaction is of no controller that has begun."""
+    """As of Kafka's LogReplayTracker: an aborted transaction is of no controller that has begun."""
     offsets = OffsetControl()
     assert offsets.is_empty
     offsets.handle_commit(batch(0, BEGIN, config("a"), ABORT))
