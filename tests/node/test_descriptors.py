@@ -108,6 +108,12 @@ def test_a_connection_closed_before_its_handshake_is_not_counted(
     async def run() -> None:
         async with served_node(tmp_path) as node:
             loop, server = asyncio.get_running_loop(), node.node.server
+            async with await node.connect() as first:  # then the server waits for the next one
+                first.ask_versions()
+                await first.answer(ApiKey.API_VERSIONS, 3)
+            async with asyncio.timeout(10):
+                while server.metrics.connections:
+                    await asyncio.sleep(0.01)
             peers = [socket.socket() for _ in range(2)]
             for one in peers:
                 one.setblocking(False)
