@@ -15,6 +15,7 @@ import pytest
 
 from raftlog.append import AppendRequest, AppendResult, Done, Failed, RequestResult
 from raftlog.errors import AppendUnknownError, DiskFailedError, UnexpectedEndOffsetError
+from raftlog.log.cleaning.compaction import Compaction
 from raftlog.node.driver import SHORT_SYNC_S_MAX, Driver, SyncDurations
 from raftlog.node.replica import Outgoing
 from raftlog.quorum.roles import Leader
@@ -201,6 +202,29 @@ def test_a_failed_step_stops_the_replica(tmp_path: Path) -> None:
         assert isinstance(await waiting, Failed)
         with pytest.raises(AssertionError, match="a bug"):
             driver.ended.result()
+
+    with_driver(tmp_path, check)
+
+
+def test_a_bug_in_a_compaction_stops_the_replica_even_if_its_files_cannot_be_deleted(
+    tmp_path: Path,
+) -> None:
+    class Broken(Compaction):
+        def __init__(self) -> None:
+            """Have no segments."""
+
+        def run(self, is_aborted: Callable[[], bool] = lambda: False) -> None:
+            raise AssertionError("a bug")
+
+        def close(self) -> None:
+            raise DiskFailedError(path="0.log.cleaned", reason="the disk fails")
+
+    async def check(driver: Driver) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        driver.run_compaction(Broken())
+        with pytest.raises(AssertionError, match="a bug"):
+            await asyncio.shield(driver.ended)
+        assert driver.raft_node.is_over, "it would not compact its log any more"
 
     with_driver(tmp_path, check)
 

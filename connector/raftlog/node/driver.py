@@ -231,10 +231,10 @@ class Driver:
             elif isinstance(error, LogError):
                 self._run(self.raft_node.fail_compaction, compaction, error)
             else:
-                compaction.close()
-                if isinstance(error, Exception):
-                    self.raft_node.fail(error)
-                raise error
+                with compaction:
+                    if isinstance(error, Exception):
+                        self.raft_node.fail(error)
+                    raise error
 
         work = partial(compaction.run, lambda: self._is_closing or self.raft_node.is_over)
         self._compacting = self._loop.run_in_executor(self._cleaner_thread, work)
