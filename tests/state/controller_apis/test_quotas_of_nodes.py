@@ -30,10 +30,13 @@ async def alter(nodes: ControllerNodes, value: float | None) -> None:
     entry = {"entity": [entity], "ops": [op]}
     response = await nodes.admin(ApiKey.ALTER_CLIENT_QUOTAS, entries=[entry])
     assert response.entries[0].error_code is ErrorCode.none
-    for node in nodes.nodes:
+
+    def is_applied(node: ServedNode) -> bool:
         access = node.node._log_access
         assert access is not None
-        await eventually(lambda: access.has_quota(PERCENTAGE) is (value is not None))  # noqa: B023
+        return access.has_quota(PERCENTAGE) is (value is not None)
+
+    await eventually(lambda: all(map(is_applied, nodes.nodes)))
 
 
 async def throttle_ms(node: ServedNode, key: ApiKey, **fields: Any) -> int:
