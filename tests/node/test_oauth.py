@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from raftlog.node.oauth import (
     KeysError,
     OauthConfig,
     TokenRefusedError,
+    TokenVerifier,
     UnknownKeyError,
     parse_keys,
     verify_token,
@@ -99,6 +101,14 @@ def signed(
     else:
         signature = key.sign(data.encode(), padding.PKCS1v15(), SHA256())
     return f"{data}.{text_of(signature)}"
+
+
+def test_a_node_without_the_package_names_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(ConfigError, match=r"pip install 'raftlog\[oauth\]'"):
+        TokenVerifier(CONFIG, list, lambda *_: None, wall_s=lambda: NOW_S)
 
 
 # --- tokens ---------------------------------------------------------------------------------------
@@ -308,7 +318,7 @@ def test_clients_append_with_their_tokens_and_the_rights_of_their_names(tmp_path
 
     port = TokenPort(tmp_path)
     port.write(rsa_jwk(), ec_jwk())
-    token, other = signed(claims(), key=EC_KEY), signed(claims(sub="nobody"))
+    token, other = signed(claims(), key=EC_KEY), signed(claims(sub="unknown"))
 
     def append(bootstrap: str, value: str) -> None:
         options = {

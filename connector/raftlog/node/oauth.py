@@ -27,6 +27,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from raftlog.client.remote.login import open_endpoint
@@ -360,10 +361,8 @@ class TokenVerifier:
         """Time of the last attempt to read them."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        try:
-            import cryptography  # noqa: F401
-        except ImportError:
-            raise ConfigError(path=config.keys, key=None, reason=_EXTRA) from None
+        if find_spec("cryptography") is None:
+            raise ConfigError(path=config.keys, key=None, reason=_EXTRA)
         if not config.is_url:
             try:
                 self._keys = self._read()
