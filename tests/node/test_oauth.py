@@ -140,18 +140,19 @@ def test_a_token_gives_its_name_until_it_expires(key: Any) -> None:
     assert (found.name, found.expires_s) == (NAME, NOW_S + 600)
     several = signed(claims(aud=["other", AUDIENCE], email="a@b"), key=key)
     by_mail = replace(CONFIG, principal_claim="email")
-    assert verify_token(several, KEYS, by_mail, NOW_S + 629).name == "a@b"
+    assert verify_token(several, KEYS, by_mail, NOW_S + 599).name == "a@b"
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"exp": NOW_S - 30}, "expired"),
+        ({"exp": NOW_S}, "expired"),
         ({"exp": None}, "no exp"),
         ({"exp": "9999999999"}, "no time"),
         ({"exp": True}, "no time"),
         ({"exp": 1e400}, "no time"),
         ({"exp": 10**400}, "no time"),
+        ({"exp": NOW_S - 10}, "expired"),
         ({"nbf": NOW_S + 31}, "not valid yet"),
         ({"iat": NOW_S + 31}, "not valid yet"),
         ({"iss": "https://other.example"}, "issuer"),
@@ -397,7 +398,7 @@ def test_a_session_ends_with_its_token_and_continues_with_a_new_one(tmp_path: Pa
             connection.ask(ApiKey.METADATA, 12, bytes(8))
             assert await connection.next_frame() is None, "the session has expired"
             assert (await present(other, signed(claims(exp=NOW_S - 10)))).error_code == 58
-            assert await other.next_frame() is None, "valid by the skew of clocks, but it is over"
+            assert await other.next_frame() is None, "the skew of clocks prolongs no token"
         async with await node.connect() as connection:
             assert (await present(connection, signed(claims()))).error_code == 0
             assert (await present(connection, signed(claims(sub="jobs-8")))).error_code == 58

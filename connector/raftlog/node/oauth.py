@@ -2,8 +2,8 @@
 
 1. A token is accepted if its signature is of the key that its ``kid`` names, its algorithm is that
    of the key (RS256 or ES256, never what the token alone says), ``iss`` and ``aud`` are those of
-   the configuration, it has not expired (``exp``) and is valid already (``nbf``, ``iat``), up to
-   ``clock_skew_s``. A time that is no finite number refuses it.
+   the configuration, it has not expired (``exp``), and is valid already (``nbf``, ``iat``, up to
+   ``clock_skew_s`` earlier). A time that is no finite number refuses it.
 2. The principal is the claim ``principal_claim``, with the rights of its name in ``[access]``.
 3. Keys are of a file or an https URL. They are read again every ``refresh_ms``, on SIGHUP, and for
    a token with an unknown ``kid``, at most once in ``MISSING_KEY_PAUSE_S``: a key that is added is
@@ -64,7 +64,8 @@ class OauthConfig:
     ``keys``: https URL or path of a JSON Web Key Set; ``ca``: file of the CA of the URL, None for
     those of the system. ``issuer`` and ``audience`` are required of a token. ``principal_claim``
     has the principal's name. ``refresh_ms`` and ``clock_skew_s`` are Kafka's
-    ``sasl.oauthbearer.jwks.endpoint.refresh.ms`` and ``sasl.oauthbearer.clock.skew.seconds``.
+    ``sasl.oauthbearer.jwks.endpoint.refresh.ms`` and ``sasl.oauthbearer.clock.skew.seconds``; the
+    skew does not prolong a token.
     """
 
     keys: str
@@ -310,7 +311,7 @@ def _check_claims(claims: Mapping[str, Any], config: OauthConfig, wall_s: float)
     expires_s = _time(claims, "exp")
     if expires_s is None:
         raise TokenRefusedError("it has no exp")
-    if wall_s >= expires_s + skew_s:
+    if wall_s >= expires_s:  # without the skew: a session ends with its token
         raise TokenRefusedError("it has expired")
     for name in ("nbf", "iat"):
         at_s = _time(claims, name)
