@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.support.cli import run
 from tests.support.log_builder import data_batch
 
 import raftlog
@@ -126,6 +127,16 @@ def test_a_brokers_directory_lists_its_partitions(tmp_path: Path) -> None:
     (tmp_path / "orders-0").mkdir()
     with pytest.raises(NotALogError, match="only other partitions: orders-0"):
         open_path(str(tmp_path))
+
+
+def test_a_directory_of_backups_names_the_command_that_restores_them(tmp_path: Path) -> None:
+    log, backup = SEGMENT.parent, tmp_path / "backup"
+    assert run("backup", log, backup)[0] == 0
+    (partition,) = (one for one in backup.iterdir() if one.name != "manifest")
+    code, _, errors = run("cat", backup)
+    assert code == 2
+    assert f"such as {partition}, or write the log of a backup with `raftlog restore`" in errors
+    assert run("cat", partition)[0] == 0
 
 
 def test_a_folder_of_several_nodes_names_them(tmp_path: Path) -> None:

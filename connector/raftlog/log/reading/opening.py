@@ -428,6 +428,15 @@ def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> Direct
             reason=f"it has no __cluster_metadata-0, only other partitions: {shown}",
             remedy=f"give the directory of one, such as {storage.join(path, partitions[0])}",
         )
+    copied = [name for name in names if parse_remote_directory(name) is not None]
+    if copied:
+        shown = ", ".join(copied[:_NAMES_SHOWN])
+        raise NotALogError(
+            path=path,
+            reason=f"it contains partitions of remote storage: {shown}",
+            remedy=f"give the directory of one, such as {storage.join(path, copied[0])}, or write "
+            "the log of a backup with `raftlog restore`",
+        )
     raise NotALogError(path=path, reason="it contains neither a segment nor a checkpoint")
 
 
