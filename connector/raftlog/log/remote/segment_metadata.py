@@ -29,7 +29,6 @@ from raftlog.types import TopicPartition
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _CUSTOM_BYTES_MAX: Final = 1024
-_UINT32_MAX: Final = 2**32 - 1
 
 
 class RemoteLogSegmentState(enum.IntEnum):
