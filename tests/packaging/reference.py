@@ -10,6 +10,8 @@ import inspect
 import tempfile
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import fields
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,8 @@ from tests.support.served_node import served_node
 
 import raftlog.node.config
 from pyspark_raftlog import RaftlogDataSource
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.config import LimitsConfig
 from raftlog_state.cli.controller_node import create_controller, create_publishers
 from raftlog_state.cli.main import parser
 from raftlog_state.cli.parser import Parser, first_sentence
@@ -46,7 +50,7 @@ def pages() -> dict[str, str]:
             ("commands.md", "Commands", _commands()),
             ("errors.md", "Error conditions", _errors()),
             ("metrics.md", "Metrics of a node", _metrics()),
-            ("node-toml.md", "Configuration of a node", _docstring(raftlog.node.config)),
+            ("node-toml.md", "Configuration of a node", _node()),
             ("spark.md", "Spark data source", _docstring(RaftlogDataSource)),
             ("tables.md", "Delta tables", _tables()),
         )
@@ -59,6 +63,25 @@ def _docstring(described: object) -> list[str]:
     assert text is not None
     fence = "~~~" if "```" in text else "```"
     return [f"{fence}text", *text.splitlines(), fence]
+
+
+# --- configuration of a node ----------------------------------------------------------------------
+
+
+def _node() -> Iterator[str]:
+    yield from _docstring(raftlog.node.config)
+    for table, defaults in (("log", LogConfig()), ("limits", LimitsConfig())):
+        yield from ("", f"## All keys of [{table}]", "", *_docstring(type(defaults)), "")
+        yield from ("| key | default |", "| --- | --- |")
+        for one in fields(defaults):
+            yield f"| `{one.name}` | `{_toml(getattr(defaults, one.name))}` |"
+
+
+def _toml(value: object) -> str:
+    """Return a default as it is written in node.toml, where -1 is no limit."""
+    if isinstance(value, Enum):
+        return f'"{value.name.lower() if isinstance(value, IntEnum) else value.value}"'
+    return "-1" if value is None else str(value)
 
 
 # --- commands -------------------------------------------------------------------------------------

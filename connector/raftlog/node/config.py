@@ -80,8 +80,11 @@ fetch_hw_delay_ms = 5                   # until followers get a high watermark w
                                         # fewer requests while records are appended. Kafka: 0
 fetch_max_bytes = 1048576
 snapshot_max_bytes = 1048576
+observer_session_timeout_ms = 300000    # without a fetch, until the leader removes an observer
+observers_max = 1000                    # of which the leader has the ends
 
-[log]                                   # used to create the log; afterwards: `raftlog configure`
+[log]                                   # used to create the log; afterwards: `raftlog configure`.
+                                        # All keys: ``LogConfig``
 values = "bytes"                        # or "msgpack", "kraft"
 batch_bytes_max = 8388608
 retention_ms = -1                       # unlimited. A log with values = "kraft" is deleted below
