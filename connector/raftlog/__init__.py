@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .client.embedded.handle import EmbeddedLog
     from .client.embedded.handle import open_embedded as open  # noqa: A004 - as `raftlog.open`
     from .client.embedded.repair import repair_log as repair
+    from .client.encryption import Encryption
+    from .client.key_file import KeyFile
     from .client.remote.handle import ConnectedLog, connect, follow
     from .client.table import Table, TableState
     from .client.table import open_table as table
@@ -32,7 +34,9 @@ __all__ = [
     "CommitName",
     "ConnectedLog",
     "EmbeddedLog",
+    "Encryption",
     "KeyChangedError",
+    "KeyFile",
     "LogConfig",
     "Table",
     "TableState",
@@ -52,7 +56,9 @@ _EXPORTS = {
     "CommitName": ("raftlog.log.reading.transactions", "CommitName"),
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
     "EmbeddedLog": ("raftlog.client.embedded.handle", "EmbeddedLog"),
+    "Encryption": ("raftlog.client.encryption", "Encryption"),
     "KeyChangedError": ("raftlog.errors", "KeyChangedError"),
+    "KeyFile": ("raftlog.client.key_file", "KeyFile"),
     "LogConfig": ("raftlog.log.writing.properties", "LogConfig"),
     "Table": ("raftlog.client.table", "Table"),
     "TableState": ("raftlog.client.table", "TableState"),

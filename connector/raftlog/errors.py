@@ -1,6 +1,6 @@
 """All errors that raftlog raises to its callers, but for those of ``raftlog.storage.errors``,
-``raftlog.node.errors``, ``raftlog_state.errors`` and ``pyspark_raftlog.errors``. An error that
-raftlog itself handles is beside the code that raises it.
+``raftlog.client.errors``, ``raftlog.node.errors``, ``raftlog_state.errors`` and
+``pyspark_raftlog.errors``. An error that raftlog itself handles is beside the code that raises it.
 
 ``str(error)`` is ``[CODE] message``: a stable code, then where, what, why and what to do. The code
 is part of the text because Spark keeps only the text of an error that crosses a process.

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import CommitName, ValueKind, limits
 from raftlog.client import Isolation, LogKind
+from raftlog.client.encryption import Encryption
 from raftlog.client.location import (
+    ENCRYPTION_OPTIONS,
     NODE_OPTIONS,
     PATH,
     PREFIX,
@@ -135,7 +137,10 @@ def timestamp_ms(name: str, value: str) -> int:
 
 CONNECTION_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     name: (name.removeprefix(PREFIX), text)
-    for name in (PATH, *NODE_OPTIONS, *(PREFIX + one for one in NODE_OPTIONS))
+    for name in (
+        *(PATH, *NODE_OPTIONS, *(PREFIX + one for one in NODE_OPTIONS)),
+        *ENCRYPTION_OPTIONS,
+    )
 }
 """Documented name, or alias of Spark's Kafka source, to name for ``parse_location`` and parser."""
 
@@ -221,6 +226,7 @@ class RaftlogOptions:
 
     path: str
     nodes: ClientSecurity | None = None
+    encryption: Encryption | None = None
     cluster_id: str | None = None
     partition: str | None = None
     """Name of the directory, in which this is one of several partitions of an internal log."""
@@ -263,7 +269,12 @@ class RaftlogOptions:
         entries: list[list[tuple[str, str]]] | None = given.pop("sources", None)
         if entries is None:
             location = take_location(given, "call load(path)")
-            parsed = cls(path=location.path, nodes=location.nodes, **given)
+            parsed = cls(
+                path=location.path,
+                nodes=location.nodes,
+                encryption=location.encryption,
+                **given,
+            )
             parsed._check_together()
             return parsed._with_partitions()
         for name in sorted(given.keys() & {name for name, _ in CONNECTION_OPTIONS.values()}):
@@ -303,7 +314,13 @@ class RaftlogOptions:
             for offset, timestamp in _POSITIONS:
                 if offset in given:
                     given.setdefault(timestamp, None)  # a shared timestamp would take precedence
-            parsed = dataclasses.replace(self, path=location.path, nodes=location.nodes, **given)
+            parsed = dataclasses.replace(
+                self,
+                path=location.path,
+                nodes=location.nodes,
+                encryption=location.encryption,
+                **given,
+            )
             parsed._check_together()
         except OptionError as error:
             option = f"sources[{position}].{error.option}"
@@ -612,6 +629,7 @@ class WriteOptions:
 
     path: str
     nodes: ClientSecurity | None = None
+    encryption: Encryption | None = None
     required_base_offset: int | None = None
     required_end_offset: int | None = None
     required_epoch: int | None = None
@@ -637,7 +655,7 @@ class WriteOptions:
         path = location.path
         if location.nodes is None:
             path = os.path.abspath(path.removeprefix("file:"))
-        return cls(path=path, nodes=location.nodes, **given)
+        return cls(path=path, nodes=location.nodes, encryption=location.encryption, **given)
 
     def __post_init__(self) -> None:
         if self.txn_app_id is not None:

@@ -89,6 +89,12 @@ class RaftlogDataSource(DataSource):
             "kafka.sasl.password": "${file:/etc/kafka/auditor.properties:password}",
         }).load()
 
+    ``encryption.key.file`` and ``encryption.context`` encrypt the values that are written, and
+    decrypt those that are read, of a log with ``bytes`` values (docs/encryption.md). The file has
+    keys; no option has one. ``encryption.deleted.keys=null`` reads values whose key was deleted as
+    null (default ``error``), ``encryption.plaintext=true`` also reads values that are not
+    encrypted.
+
     A pattern of the partitions of an internal log, such as ``/var/lib/kafka/__consumer_offsets-*``,
     is one source of all these partitions: ``partition`` is in each row, limits are shared, and a
     stream's checkpoint has the offset of each partition. Partitions that appear later are read

@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_raftlog import errors as spark_errors
 from raftlog import errors
+from raftlog.client import errors as client_errors
 from raftlog.node import errors as node_errors
 from raftlog.node import survivor
 from raftlog.storage import errors as storage_errors
@@ -20,7 +21,7 @@ from raftlog_state import errors as state_errors
 KINDS = [
     kind
     for module in (
-        *(errors, storage_errors, wire_errors, node_errors, survivor, state_errors),
+        *(errors, storage_errors, client_errors, wire_errors, node_errors, survivor, state_errors),
         spark_errors,
     )
     for _, kind in inspect.getmembers(module, inspect.isclass)

@@ -167,6 +167,17 @@ def test_the_examples_of_the_key_value_page_run(capsys: pytest.CaptureFixture[st
     ]
 
 
+def test_the_examples_of_the_encryption_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (HOME / "docs" / "encryption.md").read_text()
+    names: dict[str, object] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert capsys.readouterr().out.splitlines() == [
+        "[b'4711', b'4712']",
+        "[(b'alice', None), (b'bob', b'4712')]",
+    ]
+
+
 def shell_blocks() -> list[str]:
     """Return the blocks of shell: a quorum, and a controller."""
     return re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)

@@ -31,39 +31,51 @@ from raftlog.storage.local import PrivateLocalStorage, WritableLocalStorage
 from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC
 
-from .log_handle import decompression_limit, refuse_addresses, without_scheme
+from .key_file import OPTION as KEY_FILE
+from .key_file import KeyFile
+from .log_handle import Clock, decompression_limit, refuse_addresses, without_scheme
+from .option_values import boolean
 from .remote.nodes import BOOTSTRAP_SERVERS, parse_addresses
 from .remote.security import SECURITY_OPTIONS, ClientSecurity, parse_security
 
 if TYPE_CHECKING:
     from .embedded.handle import EmbeddedLog
+    from .encryption import Encryption
     from .remote.handle import ConnectedLog
 
     AnyLog: TypeAlias = EmbeddedLog | ConnectedLog
 
 PATH: Final = "path"
 PREFIX: Final = "kafka."
+ENCRYPTION_CONTEXT: Final = "encryption.context"
+DELETED_KEYS: Final = "encryption.deleted.keys"
+PLAINTEXT_VALUES: Final = "encryption.plaintext"
+ENCRYPTION_OPTIONS: Final = (KEY_FILE, ENCRYPTION_CONTEXT, DELETED_KEYS, PLAINTEXT_VALUES)
+"""Options of ``Encryption``, with a key file."""
 NODE_OPTIONS: Final = (BOOTSTRAP_SERVERS, *SECURITY_OPTIONS)
 """Options for a quorum's nodes, by the names of Kafka's clients and of librdkafka."""
 
 
 class HasLocation(Protocol):
     """Object with a location. ``path`` is that of files, or addresses if ``nodes``, the
-    security of connections to them, is set."""
+    security of connections to them, is set. ``encryption`` is that of the log's values."""
 
     @property
     def path(self) -> str: ...
     @property
     def nodes(self) -> ClientSecurity | None: ...
+    @property
+    def encryption(self) -> Encryption | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogLocation:
     """Location of a log. ``path`` is that of files, or addresses if ``nodes``, the
-    security of connections to them, is set."""
+    security of connections to them, is set. ``encryption`` is that of the log's values."""
 
     path: str
     nodes: ClientSecurity | None = None
+    encryption: Encryption | None = None
 
 
 def parse_location(options: Mapping[str, str], *, call: str = "it names the log") -> LogLocation:
@@ -81,12 +93,33 @@ def parse_location(options: Mapping[str, str], *, call: str = "it names the log"
             reason = f"is missing: {call}, or give {BOOTSTRAP_SERVERS}"
             raise OptionError(option=PATH, reason=reason)
         refuse_addresses(path)
-        return LogLocation(path)
+        return LogLocation(path, encryption=_parse_encryption(given))
     if path:
         reason = "cannot be given together with path: give one of them"
         raise OptionError(option=BOOTSTRAP_SERVERS, reason=reason)
     parse_addresses(servers)
-    return LogLocation(servers, parse_security(given))
+    return LogLocation(servers, parse_security(given), _parse_encryption(given))
+
+
+def _parse_encryption(given: Mapping[str, str]) -> Encryption | None:
+    """Return the encryption of values in options, None without it. Raises ``OptionError``."""
+    names = [name for name in ENCRYPTION_OPTIONS if name in given]
+    if not names:
+        return None
+    from .encryption import Encryption
+
+    for required in (KEY_FILE, ENCRYPTION_CONTEXT):
+        if not given.get(required, "").strip():
+            raise OptionError(option=required, reason=f"is required with {names[0]}")
+    deleted = given.get(DELETED_KEYS, "error").strip().lower()
+    if deleted not in ("error", "null"):
+        raise OptionError(option=DELETED_KEYS, reason="must be error or null")
+    return Encryption(
+        keys=KeyFile(given[KEY_FILE].strip()),
+        context=given[ENCRYPTION_CONTEXT].strip(),
+        deleted_keys="null" if deleted == "null" else "error",
+        allow_plaintext=boolean(PLAINTEXT_VALUES, given.get(PLAINTEXT_VALUES, "false")),
+    )
 
 
 # --- Opening a log by location --------------------------------------------------------------------
@@ -104,12 +137,29 @@ def open_reader(
     ``open_path`` or ``raftlog.follow``.
     """
     if where.nodes is None:
-        return open_path(where.path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
-    from .remote.handle import open_remote_reader
+        log = open_path(where.path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
+    else:
+        from .remote.handle import open_remote_reader
 
-    return open_remote_reader(
-        where.path, where.nodes, decompressed_bytes_max=decompressed_bytes_max
-    )
+        log = open_remote_reader(
+            where.path, where.nodes, decompressed_bytes_max=decompressed_bytes_max
+        )
+    return log if where.encryption is None else decrypted(log, where.encryption)
+
+
+def decrypted(log: LogReader, encryption: Encryption) -> LogReader:
+    """Return a reader of the log with decrypted values; closes it if that is not possible.
+
+    Raises ``OptionError`` for a log of cluster metadata.
+    """
+    from .decrypted_log import DecryptedLog
+    from .encryption import ValueCipher
+
+    try:
+        return DecryptedLog(log, ValueCipher(encryption, Clock().now_ms))
+    except OptionError:
+        log.close()
+        raise
 
 
 def open_log(where: HasLocation) -> AnyLog:
@@ -117,10 +167,10 @@ def open_log(where: HasLocation) -> AnyLog:
     if where.nodes is None:
         from .embedded.handle import open_embedded
 
-        return open_embedded(where.path, create=False)
+        return open_embedded(where.path, create=False, encryption=where.encryption)
     from .remote.handle import open_remote_log
 
-    return open_remote_log(where.path, where.nodes)
+    return open_remote_log(where.path, where.nodes, encryption=where.encryption)
 
 
 # --- Opening of log files for reading -------------------------------------------------------------

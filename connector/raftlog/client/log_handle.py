@@ -30,6 +30,7 @@ from raftlog.types import SnapshotId
 if TYPE_CHECKING:
     from raftlog.log.reading.log_reader import LogReader
 
+    from .encryption import ValueCipher
     from .followed_records import FollowedRecords
     from .log_records import LogRecords
     from .table import Table
@@ -66,6 +67,8 @@ class LogHandle(Closeable):
     _clock: Clock
     _closed: threading.Event
     """Set by ``close``."""
+    _cipher: ValueCipher | None = None
+    """Of the values, None if they are not encrypted."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
@@ -315,8 +318,9 @@ class LogHandle(Closeable):
     ) -> AppendRequest:
         """Validate and queue an append."""
         submit = self._open_for_appends()
+        batch = new_records(records, self.values)
         request = AppendRequest(
-            records=new_records(records, self.values),
+            records=batch if self._cipher is None else self._cipher.encrypt_records(batch),
             epoch=offset_or_none(epoch, "epoch"),
             required_end_offset=offset_or_none(required_end_offset, "required_end_offset"),
             required_base_offset=offset_or_none(required_base_offset, "required_base_offset"),
@@ -341,6 +345,14 @@ class LogHandle(Closeable):
     @abc.abstractmethod
     def _new_reader(self) -> LogReader:
         """Return a new reader, for the exclusive use of one iteration."""
+
+    def _decrypted(self, log: LogReader) -> LogReader:
+        """Return a reader of the values as they were appended."""
+        if self._cipher is None:
+            return log
+        from .decrypted_log import DecryptedLog
+
+        return DecryptedLog(log, self._cipher)
 
     @abc.abstractmethod
     def _open_for_appends(self) -> Callable[[AppendRequest], None]:

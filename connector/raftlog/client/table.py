@@ -41,6 +41,7 @@ from .log_handle import TIMEOUT_MS_DEFAULT, LogHandle, milliseconds, offset_or_n
 
 if TYPE_CHECKING:
     from .embedded.handle import EmbeddedLog
+    from .encryption import Encryption
 
 CHUNKS_PER_POLL: Final = 16
 """Chunks, of 1 MiB or of one larger batch, that one ``poll`` reads at most."""
@@ -352,7 +353,9 @@ def _follow(table_of: weakref.ref[Table], closed: threading.Event) -> None:
             closed.wait(POLL_S)
 
 
-def open_table(path: str | os.PathLike[str], *, follow: bool = True) -> Table:
+def open_table(
+    path: str | os.PathLike[str], *, follow: bool = True, encryption: Encryption | None = None
+) -> Table:
     """Open the log in a directory, and return the latest value of each of its keys.
 
     The log is one of raftlog's own or a partition of Kafka's, and must exist. Of a quorum:
@@ -361,12 +364,14 @@ def open_table(path: str | os.PathLike[str], *, follow: bool = True) -> Table:
     Args:
         path: the directory of the log.
         follow: whether a thread applies what is appended. Otherwise ``refresh`` does.
+        encryption: as of ``raftlog.open``. A value whose key was deleted, if it is read as null,
+            deletes its key from the table.
 
     Raises as ``raftlog.open``, and ``OptionError`` for a log of cluster metadata.
     """
     from .embedded.handle import open_embedded
 
-    log: EmbeddedLog = open_embedded(path, create=False)
+    log: EmbeddedLog = open_embedded(path, create=False, encryption=encryption)
     try:
         return Table(log, follow=follow, owns_log=True)
     except BaseException:

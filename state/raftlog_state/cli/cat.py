@@ -7,7 +7,14 @@ from contextlib import suppress
 
 from .output import Console, Output
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset, offset_spec, redactor
-from .source import add_decompression_limit, add_kind, add_source, open_source
+from .source import (
+    add_decompression_limit,
+    add_decryption,
+    add_kind,
+    add_source,
+    open_source,
+    with_decryption,
+)
 
 ABOUT = f"""
 Print the records of a log, one JSON object a line:
@@ -36,6 +43,7 @@ raftlog cat 00000000000000001022-0000000002.checkpoint | jq -r .type | sort | un
 raftlog cat __consumer_offsets-12 --type offset_commit | jq -c '[.key.data, .value.data.offset]'
 raftlog cat orders-0 --batches | jq 'select(.isTransactional)'
 raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
+raftlog cat customers-0 --encryption-keys keys.properties --encryption-context customers
 """
 
 
@@ -94,6 +102,7 @@ def add_cat(commands: Commands) -> None:
     add_kind(command)
     add_redaction(command, full=True)
     add_decompression_limit(command)
+    add_decryption(command)
 
 
 def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -125,6 +134,7 @@ def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> 
     with open_source(arguments) as log:
         if arguments.batches:
             return print_batches(log, start, end, output, console)
+        log = with_decryption(arguments, log)
         internal = internal_log(log, arguments.record_kind)
         selection = select(
             arguments.types, internal, control=arguments.control, noop=arguments.noop

@@ -149,6 +149,41 @@ def add_kind(parser: Parser) -> None:
     )
 
 
+def add_decryption(parser: Parser) -> None:
+    """Add ``--encryption-keys`` and ``--encryption-context``; see ``with_decryption``."""
+    parser.add_argument(
+        "--encryption-keys",
+        metavar="FILE",
+        help="file of the keys of encrypted values (see docs/encryption.md), which are printed as "
+        "base64 without it; values whose key was deleted are printed as null",
+    )
+    parser.add_argument(
+        "--encryption-context",
+        metavar="NAME",
+        help="the context that the writer of the log has encrypted its values with",
+    )
+
+
+def with_decryption(arguments: argparse.Namespace, log: LogReader) -> LogReader:
+    """Return a reader with decrypted values, or the log itself without ``--encryption-keys``.
+
+    Values that are not encrypted are as in the log. Raises ``WrongCallError`` and ``OptionError``.
+    """
+    keys, context = arguments.encryption_keys, arguments.encryption_context
+    if keys is None and context is None:
+        return log
+    if keys is None or not context:
+        arguments.parser.error("--encryption-keys and --encryption-context require each other")
+
+    from raftlog import Encryption, KeyFile
+    from raftlog.client.location import decrypted
+
+    encryption = Encryption(
+        keys=KeyFile(keys), context=context, deleted_keys="null", allow_plaintext=True
+    )
+    return decrypted(log, encryption)
+
+
 def add_decompression_limit(parser: Parser) -> None:
     """Add ``--max-decompressed-bytes``, for every command that decodes records."""
     parser.add_argument(

@@ -503,3 +503,22 @@ def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
     assert main(["cat", str(directory), "--reveal"], Counting(), io.StringIO()) == 0
     assert len(sizes) > 1
     assert max(sizes) < 400_000
+
+
+def test_encrypted_values_are_printed_as_base64_unless_keys_are_given(tmp_path: Path) -> None:
+    path, keys = tmp_path / "customers-0", raftlog.KeyFile(tmp_path / "keys.properties")
+    keys.create("2026-11")
+    encryption = raftlog.Encryption(keys=keys, context="customers")
+    with raftlog.open(path, encryption=encryption) as log:
+        log.append([(b"alice", b"card 1"), (b"bob", None)])
+    first, second = rows("cat", path)
+    assert base64.b64decode(first["valueBase64"]).startswith(b"\xe5RL\x01")
+    assert (first["key"], second["value"]) == ("alice", None)
+    given = ("--encryption-keys", keys.path, "--encryption-context")
+    assert [one["value"] for one in rows("cat", path, *given, "customers")] == ["card 1", None]
+    status, out, err = run("cat", path, *given, "others")
+    assert (status, out) == (1, "")
+    assert "RAFTLOG_ENCRYPTED_VALUE" in err
+    status, _, err = run("cat", path, "--encryption-context", "customers")
+    assert status == 2
+    assert "require each other" in err

@@ -55,6 +55,7 @@ from .directory import find_or_create, is_of_node, node_refusal
 from .writer import GroupCommitter, WriterThread
 
 if TYPE_CHECKING:
+    from raftlog.client.encryption import Encryption
     from raftlog.log.cleaning.compaction import Compaction
     from raftlog.log.reading.log_reader import LogReader
     from raftlog.records.record import Record
@@ -71,6 +72,7 @@ def open_embedded(
     values: ValueKind | str | None = None,
     config: LogConfig | None = None,
     directory_mode: int | None = None,
+    encryption: Encryption | None = None,
     storage: WritableStorage | None = None,
     clock: Clock | None = None,
 ) -> EmbeddedLog:
@@ -88,6 +90,8 @@ def open_embedded(
         directory_mode: mode of a new log's directory, from 0o700 to 0o777; its files have no right
             that the directory does not have. 0o750 lets the group read, 0o770 also write. Default:
             0o700 for ``kraft`` values, which contain credentials; otherwise that of the umask.
+        encryption: how values are encrypted by appends and decrypted by reads, of a log with
+            ``bytes`` values; None: values are as in the log.
         storage: the file system; None: the local one.
         clock: the time source; None: the system's.
 
@@ -122,7 +126,7 @@ def open_embedded(
     if storage is None and found is not None and found.values is ValueKind.KRAFT:
         _warn_of_readers(path)
     try:
-        return EmbeddedLog(files, path, found, clock, _refusal(files, path, found))
+        return EmbeddedLog(files, path, found, clock, _refusal(files, path, found), encryption)
     except NotALogError as error:
         if not create or not files.is_directory(path):
             raise
@@ -155,6 +159,7 @@ class EmbeddedLog(LogHandle):
         config: LogConfig | None,
         clock: Clock,
         refusal: LogReadOnlyError | None,
+        encryption: Encryption | None = None,
     ) -> None:
         self.path = path
         self._storage = storage
@@ -165,6 +170,10 @@ class EmbeddedLog(LogHandle):
         self._process_id = os.getpid()
         self._config = config
         self._refusal = refusal
+        if encryption is not None:
+            from raftlog.client.encryption import new_cipher
+
+            self._cipher = new_cipher(encryption, self.values, clock.now_ms)
         self._committer: GroupCommitter | None = None
         self._writer_thread: WriterThread | None = None
         self._cleaner: threading.Thread | None = None
@@ -239,7 +248,7 @@ class EmbeddedLog(LogHandle):
 
     def _new_reader(self) -> LogReader:
         values = None if self._config is None else self._config.values
-        return _open_reader(self._storage, self.path, values)
+        return self._decrypted(_open_reader(self._storage, self.path, values))
 
     def _log(self, *, refresh: bool = False) -> LogReader:
         """Return the reader. Requires its lock, also while it is used."""

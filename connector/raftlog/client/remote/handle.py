@@ -51,6 +51,7 @@ from .sender import Sender
 from .voters import upgrade_kraft_version
 
 if TYPE_CHECKING:
+    from raftlog.client.encryption import Encryption
     from raftlog.log.reading.log_reader import LogReader
 
     from .log import RemoteLog
@@ -72,6 +73,7 @@ def connect(
     oauth_token: Callable[[], str] | None = None,
     cluster_id: str | None = None,
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
+    encryption: Encryption | None = None,
     clock: Clock | None = None,
 ) -> ConnectedLog:
     """Connect to the log of a raftlog quorum: ``connect("host1:9092,host2:9092")``.
@@ -87,6 +89,8 @@ def connect(
         cluster_id: the cluster of the nodes, as `raftlog node format` printed it; None: that of the
             first node that responds. All nodes must be of one cluster.
         timeout_ms: the bound on a request with its retries, 0 or more. Appends have their own.
+        encryption: how values are encrypted by appends and decrypted by reads, of a log with
+            ``bytes`` values; None: values are as in the log.
         clock: the time source; None: the system's.
 
     Raises:
@@ -103,6 +107,7 @@ def connect(
         _security(config, oauth_token),
         cluster_id=cluster_id,
         timeout_ms=timeout_ms,
+        encryption=encryption,
         clock=clock,
     )
 
@@ -147,10 +152,12 @@ def open_remote_log(
     *,
     cluster_id: str | None = None,
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
+    encryption: Encryption | None = None,
     clock: Clock | None = None,
 ) -> ConnectedLog:
     """Open a log for appending, as ``connect``."""
-    open_log = partial(ConnectedLog, clock=Clock() if clock is None else clock)
+    time_source = Clock() if clock is None else clock
+    open_log = partial(ConnectedLog, clock=time_source, encryption=encryption)
     return _open(bootstrap, security, cluster_id, timeout_ms, open_log)
 
 
@@ -208,13 +215,19 @@ def _open(
 class ConnectedLog(LogHandle):
     """Open log of a quorum, from ``raftlog.connect``. Close it, or use it in ``with``."""
 
-    def __init__(self, quorum: LeaderClient, clock: Clock) -> None:
+    def __init__(
+        self, quorum: LeaderClient, clock: Clock, encryption: Encryption | None = None
+    ) -> None:
         self.path = quorum.path
         """The bootstrap addresses."""
         self._quorum = quorum
         self._clock = clock
         self._closed = threading.Event()
         self._settings: LogSettings = quorum.settings()
+        if encryption is not None:
+            from raftlog.client.encryption import new_cipher
+
+            self._cipher = new_cipher(encryption, self.values, clock.now_ms)
         identity = quorum.identity()
         self._topic = identity.topic
         self._cluster_id = identity.cluster_id
@@ -267,7 +280,10 @@ class ConnectedLog(LogHandle):
         return self._settings.compression is not Compression.NONE
 
     def reader(self) -> RemoteLog:
-        """Return a ``LogReader`` of the current log, as ``raftlog.follow`` does. For one thread."""
+        """Return a ``LogReader`` of the current log, as ``raftlog.follow`` does. For one thread.
+
+        Encrypted values are as in the log.
+        """
         from .log import RemoteLog
 
         return RemoteLog(self._quorum, self.values)
@@ -276,7 +292,7 @@ class ConnectedLog(LogHandle):
         return nullcontext(self.reader())
 
     def _new_reader(self) -> LogReader:
-        return self.reader()
+        return self._decrypted(self.reader())
 
     # --- appending --------------------------------------------------------------------------------
 

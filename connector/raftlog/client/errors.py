@@ -1,0 +1,59 @@
+"""Errors of encrypted values and of their keys. The rules are in ``raftlog.errors``.
+
+No error has a key, a value or the message of a key service, which may contain secrets.
+"""
+
+from __future__ import annotations
+
+from raftlog.errors import LogError, RaftlogError
+
+
+class EncryptedValueError(LogError, code="RAFTLOG_ENCRYPTED_VALUE", kafka_code=2):
+    """A value that is not as it was encrypted for this log and this record key, or not at all."""
+
+    path: str
+    offset: int | None = None
+    reason: str
+    remedy: str
+
+    def message(self) -> str:
+        where = self.path if self.offset is None else f"{self.path}, offset {self.offset}"
+        return f"{where}: the value {self.reason}; {self.remedy}"
+
+
+class EncryptionKeyError(RaftlogError, code="RAFTLOG_ENCRYPTION_KEY"):
+    """A key id that the key service does not have, or a data key that it cannot unwrap."""
+
+    key_id: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"encryption key {self.key_id!r} {self.reason}; give the key file or the key service "
+            "that the writer has used"
+        )
+
+
+class EncryptionKeyDeletedError(EncryptionKeyError, code="RAFTLOG_ENCRYPTION_KEY_DELETED"):
+    """A key id whose key was deleted: its values can never be read again."""
+
+    def message(self) -> str:
+        return (
+            f"encryption key {self.key_id!r} {self.reason}: its values can never be read again; "
+            'read them as null with deleted_keys="null", in Spark encryption.deleted.keys=null'
+        )
+
+
+class KeyServiceUnavailableError(
+    RaftlogError, code="RAFTLOG_KEY_SERVICE_UNAVAILABLE", retriable=True
+):
+    """A key service that raised an ``OSError``, such as a timeout or a refused connection."""
+
+    key_id: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"the key service did not answer for encryption key {self.key_id!r}: {self.reason}; "
+            "check that it can be reached, then retry"
+        )
