@@ -29,7 +29,12 @@ from raftlog.node.config import LimitsConfig
 from raftlog_state.cli.controller_node import create_controller, create_publishers
 from raftlog_state.cli.main import parser
 from raftlog_state.cli.parser import Parser, first_sentence
-from raftlog_state.tables.comments import TABLE_COMMENTS, column_comments
+from raftlog_state.tables.comments import (
+    STORED_COMMENTS,
+    TABLE_COMMENTS,
+    column_comments,
+    stored_comments,
+)
 from raftlog_state.tables.schema import (
     CLUSTER_ID,
     ORIGIN_COLUMNS,
@@ -167,14 +172,19 @@ def exported_metrics() -> list[Metric]:
 
 
 def _tables() -> Iterator[str]:
-    yield "Types are those of Arrow. `raftlog_state` in SQL and `read_state` have the typed tables."
+    yield (
+        "Types are those of Arrow. `raftlog_state` in SQL and `read_state` have the typed tables. "
+        "Delta's tables, and the views of a schema, have the meanings as comments."
+    )
     yield from ("", "## Stored tables")
     for stored in STORED_TABLES.values():
-        yield from ("", f"### {stored.name}", "")
-        yield from ("| column | type |", "| --- | --- |")
+        yield from ("", f"### {stored.name}", "", f"{STORED_COMMENTS[stored.name]}.", "")
+        yield from ("| column | type | meaning |", "| --- | --- | --- |")
+        comments = stored_comments(stored)
         for field in stored.schema:
             text = str(field.type)
-            yield f"| `{field.name}` | {_cell(text if len(text) < 60 else text.split('<')[0])} |"
+            kind = _cell(text if len(text) < 60 else text.split("<")[0])
+            yield f"| `{field.name}` | {kind} | {_cell(comments[field.name])} |"
     yield from ("", "## Typed tables")
     for typed in TYPED_TABLES:
         yield from ("", f"### {typed.name}", "", f"{TABLE_COMMENTS[typed.name]}.", "")

@@ -1,17 +1,34 @@
-"""Comments of the typed tables and of their columns, for DESCRIBE and catalogs.
+"""Comments of tables and of their columns, for DESCRIBE and catalogs.
 
 Those of the fields of rows are beside the fields (``raftlog_state.image.rows``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Final
+
+import pyarrow as pa
 
 from raftlog_state.image.row_schema import row_schema
 from raftlog_state.image.rows import ROW_TYPES
 
-from .schema import CLUSTER_ID, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
+from .schema import (
+    BEFORE_ORIGIN,
+    CHANGES,
+    CLUSTER_ID,
+    LOG,
+    ORIGIN_COLUMNS,
+    PROGRESS,
+    PROGRESS_COLUMNS,
+    ROW,
+    STATE,
+    STORED_TABLES,
+    TYPED_TABLES,
+    StoredTable,
+    TypedTable,
+)
 
 TABLE_COMMENTS: Final[Mapping[str, str]] = {
     "features": "Finalized features of the cluster, such as metadata.version",
@@ -66,3 +83,126 @@ def column_comments(table: TypedTable) -> dict[str, str]:
 
 
 assert set(TABLE_COMMENTS) == {table.name for table in TYPED_TABLES}, "each table has a comment"
+
+# --- stored tables --------------------------------------------------------------------------------
+
+STORED_COMMENTS: Final[Mapping[str, str]] = {
+    LOG: "Every record of the metadata logs: also control records, NoOps and aborted ones",
+    CHANGES: "Each change of a row, with the row before and after; and what each append added",
+    STATE: "Rows at the offset of the progress row of their cluster; later ones are in changes",
+}
+"""Comments of the stored tables."""
+
+_LOG_COLUMNS: Final[Mapping[str, str]] = {
+    CLUSTER_ID: OTHER_COMMENTS[CLUSTER_ID],
+    "topic": "Topic of the log",
+    "partition": "Partition of the log",
+    "leader_epoch": "Leader epoch of the quorum in which the record was written",
+    "log_time": "Timestamp of the record",
+    "record_type": "Type of the record, such as TOPIC_RECORD",
+    "incarnation": "Writer's incarnation; a truncation of the tables begins another one",
+}
+_ROW_COLUMNS: Final[Mapping[str, str]] = {
+    "entity": "Kind of the row, such as topic: the field of the struct that is not null",
+    "key": "Key of the row within its entity, as a JSON array",
+}
+_COLUMN_COMMENTS: Final[Mapping[str, Mapping[str, str]]] = {
+    LOG: {
+        **_LOG_COLUMNS,
+        "offset": "Offset of the record; of one of a snapshot, that of the last one it contains",
+        "snapshot_position": "Position of the record in a snapshot; null if it is of the log",
+        "api_key": "Number of the record type; null for control records",
+        "version": "Version of the record type",
+        "is_control": "Whether it is a control record of the quorum",
+        "txn_begin_offset": "Offset at which its metadata transaction begins; null without one",
+        "visible_offset": "Offset at which it took effect; null if it never did",
+        "value_json": "Value as JSON, as kafka-dump-log prints it; secrets are redacted",
+        "key_raw": "Key of the record, which control records have",
+        "value_raw": "Value of the record; secrets are redacted",
+    },
+    CHANGES: {
+        **_LOG_COLUMNS,
+        **_ROW_COLUMNS,
+        "offset": "Offset of the record; of a progress row, the last one of its append",
+        "seq": "Order of changes with the same offset; -1 for a progress row",
+        "visible_offset": "Offset at which the change took effect: the end of its transaction",
+        "op": "c created, u updated, d deleted, r read from a snapshot, p progress of an append",
+        "changed": "Columns that differ between before and after",
+        "before": "Row before the change; null if it was created",
+        "after": "Row after the change; null if it was deleted",
+        "before_origin": "Record that wrote the row before the change",
+        "committed_at": "Time of the append to this table",
+    },
+    STATE: {
+        **_LOG_COLUMNS,
+        **_ROW_COLUMNS,
+        **{name: OTHER_COMMENTS[name] for name in ORIGIN_COLUMNS},
+        "is_deleted": "Whether the row was deleted; it has its last values then",
+        "row": "The row: a struct with a field for each entity",
+        "_incarnation": _LOG_COLUMNS["incarnation"],
+    },
+}
+_PROGRESS_COMMENTS: Final[Mapping[str, str]] = {
+    "log_cluster_id": "Cluster id of the log; null if it is unknown",
+    "from_offset": "First offset of the append",
+    "first_offset": "First offset of the tables",
+    "expired_to": "Last offset whose changes were deleted",
+    "expired_time_us": "Latest time of a deleted change, in microseconds since 1970",
+    "truncated_to": "Offset after which this incarnation began",
+    "gaps": "First and last offsets without history, as a snapshot was loaded instead",
+    "metadata_version": "Level of the feature metadata.version",
+    "row_counts": "Rows of each typed table",
+    "group": "Group of clusters that writes this one; null without",
+    "group_versions": "Version of the last transaction of each group that wrote the cluster",
+    "software": "Release that wrote the append",
+}
+assert set(_PROGRESS_COMMENTS) == set(PROGRESS_COLUMNS), "each column has a comment"
+
+
+def stored_comments(table: StoredTable) -> dict[str, str]:
+    """Return the comments of a stored table's columns."""
+    return {name: _COLUMN_COMMENTS[table.name][name] for name in table.columns}
+
+
+@cache
+def commented_schema(name: str) -> pa.Schema:
+    """Return the schema of a stored table with the comments of its columns, nested ones too.
+
+    They are in the metadata of the fields, as ``comment``, where Delta and Spark have them.
+    """
+    table = STORED_TABLES[name]
+    comments = stored_comments(table)
+    kinds: dict[pa.DataType, Callable[[], pa.DataType]] = {ROW: _rows, BEFORE_ORIGIN: _origin}
+    return pa.schema(
+        [
+            _field(column, kinds[kind]() if kind in kinds else kind, comments[column])
+            for column, kind in table.columns.items()
+        ]
+    )
+
+
+def _rows() -> pa.DataType:
+    """Return the struct of rows, each entity with the comments of its table."""
+    found = [
+        _field(
+            str(table.entity),
+            _struct(table.columns, column_comments(table)),
+            TABLE_COMMENTS[table.name],
+        )
+        for table in TYPED_TABLES
+    ]
+    progress = _struct(PROGRESS_COLUMNS, _PROGRESS_COMMENTS)
+    return pa.struct([*found, _field(PROGRESS, progress, "What an append added: one row each")])
+
+
+def _origin() -> pa.DataType:
+    comments = {name[1:]: OTHER_COMMENTS[name] for name in ORIGIN_COLUMNS}
+    return _struct({field.name: field.type for field in BEFORE_ORIGIN}, comments)
+
+
+def _struct(columns: Mapping[str, pa.DataType], comments: Mapping[str, str]) -> pa.DataType:
+    return pa.struct([_field(name, kind, comments[name]) for name, kind in columns.items()])
+
+
+def _field(name: str, kind: pa.DataType, comment: str) -> pa.Field:
+    return pa.field(name, kind, metadata={"comment": comment})

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from tests.state.table_stores.rows import (
     CLUSTER,
     TIME,
@@ -40,6 +40,7 @@ from tests.support.memory_store import MemoryStore, MemoryTables
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.image.rows import Entity
+from raftlog_state.tables.comments import commented_schema
 from raftlog_state.tables.schema import (
     CHANGES_TABLE,
     LOG_TABLE,
@@ -267,6 +268,22 @@ def test_first_write_creates_a_table_with_exactly_the_same_rows(store_at: StoreA
         ):
             assert reader.exists(table)
             assert contents(reader, table) == rows_of(table, rows)
+            if isinstance(store_at, PathStoreAt):
+                stored = json.loads(DeltaTable(str(store_at.path / table.name)).schema().to_json())
+                assert comments_of(stored) == comments_of(
+                    json.loads(Schema.from_arrow(commented_schema(table.name)).to_json())
+                )
+
+
+def comments_of(kind: dict[str, Any]) -> dict[str, Any]:
+    """Return the comments of the columns of a type in Delta's JSON, and of their fields."""
+    return {
+        field["name"]: (
+            field["metadata"].get("comment"),
+            comments_of(field["type"]) if isinstance(field["type"], dict) else {},
+        )
+        for field in kind.get("fields", ())
+    }
 
 
 COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {

@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.tables.comments import STORED_COMMENTS, commented_schema
 from raftlog_state.tables.schema import CHECK_PREFIX, CLUSTER_ID, STATE_TABLE, StoredTable
 from raftlog_state.tables.staging import sync
 
@@ -585,7 +586,8 @@ class DeltaRsStore:
         try:
             created = DeltaTable.create(
                 staged,
-                table.schema,
+                Schema.from_arrow(commented_schema(table.name)),
+                description=STORED_COMMENTS[table.name],
                 partition_by=list(table.partitioned_by),
                 configuration=configuration,
             )

@@ -29,9 +29,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
 from raftlog_state.errors import TablesError
 from raftlog_state.image.column_types import BIGINT, STRING
+from raftlog_state.tables.comments import STORED_COMMENTS, commented_schema
 from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
 
 from .compaction import COMPACT_BYTES, FULL_BYTES, rewritten_bytes
@@ -266,8 +268,9 @@ class SparkStore:
         try:
             with self.errors(table.name):
                 with _active_session_kept():
-                    empty = self._spark.createDataFrame([], from_arrow_schema(table.schema))
-                self._save(table, empty.write.mode("ignore"))
+                    empty = self._spark.createDataFrame([], _commented_type(table))
+                comment = STORED_COMMENTS[table.name]
+                self._save(table, empty.write.mode("ignore"), comment=comment)
         except TablesError:
             if not self.exists(table):  # otherwise another writer has created it
                 raise
@@ -285,6 +288,8 @@ class SparkStore:
             self.create(table)
         commit = uuid.uuid4().hex
         with self.errors(table.name), self._frame_of(rows) as frame:
+            if table.name not in self._seen_versions and not self.exists(table):
+                frame = frame.to(_commented_type(table))
             self._save(
                 table,
                 frame.write.mode("append"),
@@ -511,6 +516,27 @@ class SparkStore:
             reason=f"Delta failed on table {table_name}: {reason}",
             remedy="fix the cause and run again; no commit is partial",
         )
+
+
+def _commented_type(table: StoredTable) -> StructType:
+    """Return the type of a table's rows with the comments of its columns, nested ones too."""
+    return _with_comments(from_arrow_schema(table.schema), commented_schema(table.name))
+
+
+def _with_comments(kind: StructType, declared: Iterable[pa.Field]) -> StructType:
+    return StructType(
+        [
+            StructField(
+                field.name,
+                _with_comments(field.dataType, arrow.type)
+                if isinstance(field.dataType, StructType)
+                else field.dataType,
+                field.nullable,
+                {"comment": (arrow.metadata or {}).get(b"comment", b"").decode()},
+            )
+            for field, arrow in zip(kind, declared, strict=True)
+        ]
+    )
 
 
 def _clause(table: StoredTable, where: Where, any_of: AnyOf) -> str:
