@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .batch_file import BatchFile, write_batch_file
     from .changes import AppliedChanges, apply_changes
     from .log_changes import LoggedChange, read_changes
+    from .log_report import read_report
     from .log_state import LogState, read_state
     from .report.page import Report
-    from .report.reading import read_report
     from .snapshot_writer import ExportedSnapshot, export_snapshot, snapshot_log, write_snapshot
 
 __all__ = [
@@ -49,7 +49,7 @@ _MODULES = {
     "LogState": "raftlog_state.log_state",
     "read_state": "raftlog_state.log_state",
     "Report": "raftlog_state.report.page",
-    "read_report": "raftlog_state.report.reading",
+    "read_report": "raftlog_state.log_report",
     "ExportedSnapshot": "raftlog_state.snapshot_writer",
     "export_snapshot": "raftlog_state.snapshot_writer",
     "snapshot_log": "raftlog_state.snapshot_writer",

@@ -1,6 +1,6 @@
-"""Changes of named entities in a metadata log, one for each row that a record changed.
+"""Changes of named entities, one for each row that a record changed, of a log or Delta tables.
 
-``read_changes`` is what ``ClusterTables.changes(entity=, name=)`` is of tables, without tables.
+``read_changes`` is what ``ClusterTables.changes(entity=, name=)`` is, without Spark.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from raftlog.client import LogReader, open_path
+from raftlog.client import LogReader
 from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import (
     EARLIEST,
     OffsetSpec,
     OffsetSpecKind,
     parse_offset_spec,
-    resolve_range,
 )
 from raftlog.errors import OptionError
 
 from .image.delta import RecordChanges, RowChange
 from .image.entity_names import RowFilter, name_of, row_filters
-from .loader.image_reader import ImageReader
 from .records import Redactor
+from .state_sources import open_states
 
 Offset: TypeAlias = int | str | datetime | OffsetSpec
 """Offset in a log, or a specification as of ``raftlog.client.offset_spec``, a text or a time."""
@@ -80,7 +79,8 @@ def read_changes(
     """Yield the changes of what a name selects, in the order in which they took effect.
 
     Args:
-        source: the log, or an argument of ``raftlog.client.open_path``.
+        source: the log, an argument of ``raftlog.client.open_path``, or a directory of Delta tables
+            (``pip install "raftlog[delta]"``), whose secrets are as they were written.
         entity, name: as in ``raftlog_state.image.entity_names``: ``topic`` and ``orders``,
             ``config`` and ``topic/orders/retention.ms``.
         since: the first offset, or a time, an age or a name; None: the start of the log, whose
@@ -95,12 +95,11 @@ def read_changes(
     filters = row_filters(entity, name, partitions=partitions)
     options = ("since", "until")
     first, last = map(offset_spec, options, (since, until))
-    log = source if isinstance(source, LogReader) else open_path(os.fspath(source))
-    return changes_between(log, filters, first, last, options, redactor or Redactor())
+    return changes_between(source, filters, first, last, options, redactor or Redactor())
 
 
 def changes_between(
-    log: LogReader,
+    source: str | os.PathLike[str] | LogReader,
     filters: Sequence[RowFilter],
     first: OffsetSpec | None,
     last: OffsetSpec | None,
@@ -109,17 +108,12 @@ def changes_between(
 ) -> Iterator[LoggedChange]:
     """Yield changes as ``read_changes`` does; ``options`` are the names of the two, for errors."""
     from_oldest = first in (None, EARLIEST)
-    images = ImageReader(log, redactor, from_oldest=from_oldest)
-    start, end = resolve_range(
-        *(first, last, log),
-        now_ms=Clock().wall_ms(),
-        read_end=images.end_offset,
-        options=options,
-        is_state=True,
-    )
+    states = open_states(source, redactor, from_oldest=from_oldest)
+    now_ms = Clock().wall_ms()
+    start, end = states.resolve_range(first, last, options=options, now_ms=now_ms)
     if not from_oldest:
-        images.image_at(start.offset)
-    return logged(images.changes(end.offset, filters))
+        states.image_at(start.offset)
+    return logged(states.changes(end.offset, filters))
 
 
 def offset_spec(option: str, value: Offset | None) -> OffsetSpec | None:

@@ -19,6 +19,20 @@ def run(*argv: str | Path) -> tuple[int, str, str]:
     return status, stdout.getvalue().decode(), stderr.getvalue()
 
 
+class Terminal(io.BytesIO):
+    """stdout that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(*argv: str | Path) -> list[str]:
+    """Run a command that must succeed on a terminal; return the lines of stdout."""
+    terminal = Terminal()
+    assert main([str(word) for word in argv], terminal, io.StringIO()) == 0
+    return terminal.getvalue().decode().splitlines()
+
+
 def rows(*argv: str | Path) -> list[dict[str, Any]]:
     """Run a command that must succeed; return its JSON lines."""
     status, out, err = run(*argv)

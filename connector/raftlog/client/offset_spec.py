@@ -245,8 +245,18 @@ def resolve_range(
         resolve(spec, log, now_ms=now_ms, read_end=read_end, is_state=is_state)
         for spec in (start or EARLIEST, end or LATEST)
     )
+    return in_order(first, last, options=options, has_end=end is not None)
+
+
+def in_order(
+    first: Resolved, last: Resolved, *, options: tuple[str, str], has_end: bool
+) -> tuple[Resolved, Resolved]:
+    """Return two offsets. Raises ``OptionError`` if the first is after the second.
+
+    ``has_end``: whether the second was specified.
+    """
     if first.offset > last.offset:
-        what = "the end of the log" if end is None else f"that of {options[1]}"
+        what = f"that of {options[1]}" if has_end else "the end of the log"
         reason = f"offset {first.offset} is after {what}, {last.offset}"
         raise OptionError(option=options[0], reason=reason)
     return first, last

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
-from .source import add_decompression_limit, add_source, offset_in, open_source, range_in
+from .source import (
+    add_decompression_limit,
+    add_source,
+    offset_in,
+    open_source,
+    open_states,
+    states_in_range,
+)
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
@@ -35,7 +42,8 @@ WHAT is one of the following; fewer parts select more, and without WHAT everythi
 
 A topic that was deleted and created again has one history. If the log begins with a snapshot, its
 rows are printed first. The last offset is that of `raftlog state`; records of an open metadata
-transaction are not printed.
+transaction are not printed. PATH may also be a directory of Delta tables (pip install
+"raftlog[delta]"), which have the changes that the log has deleted.
 {OFFSET_FORMS}"""
 
 EXAMPLES = """
@@ -94,6 +102,7 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
     from raftlog_state.image.entity_names import row_filters, split_name
     from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.log_changes import logged
+    from raftlog_state.state_sources import is_tables
 
     from .signals import StopSignals, TerminatedError
 
@@ -107,23 +116,27 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
     if output.is_terminal():
         console.disable_progress_bar()
     line = json_line if arguments.json else text_line
-    with open_source(arguments) as log:
-        images = ImageReader(log, hide, console, from_oldest=start is None)
-        if arguments.follow:
-            with StopSignals() as signals, suppress(TerminatedError):
-                follow_changes(
-                    *(log, images, start, filters, line, output, console),
-                    clock=Clock(),
-                    raise_if_stopped=signals.raise_received,
-                )
-            return 0
-        start_offset, end_offset = range_in(
-            log, start, arguments.end_offset, images.end_offset, console, is_state=True
-        )
+    if arguments.follow:
+        if arguments.path is not None and is_tables(arguments.path):
+            arguments.parser.error("--follow requires a log: PATH is a directory of Delta tables")
+        with (
+            open_source(arguments) as log,
+            StopSignals() as signals,
+            suppress(TerminatedError),
+        ):
+            images = ImageReader(log, hide, console, from_oldest=start is None)
+            follow_changes(
+                *(log, images, start, filters, line, output, console),
+                clock=Clock(),
+                raise_if_stopped=signals.raise_received,
+            )
+        return 0
+    with open_states(arguments, hide, console, from_oldest=start is None) as states:
+        start_offset, end_offset = states_in_range(states, start, arguments.end_offset, console)
         if start is not None:
-            images.image_at(start_offset)
+            states.image_at(start_offset)
         change = None
-        for change in logged(images.changes(end_offset, filters)):
+        for change in logged(states.changes(end_offset, filters)):
             output.line(line(change))
         if change is None:
             where = f"in the offsets from {start_offset} to {end_offset} (exclusive)"

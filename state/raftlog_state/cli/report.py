@@ -11,18 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from .output import Console, Output
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
-from .source import (
-    add_decompression_limit,
-    add_source,
-    check_order,
-    image_in_tables,
-    is_tables,
-    open_source,
-    range_in,
-)
+from .source import add_decompression_limit, add_source, open_states, states_in_range
 
 if TYPE_CHECKING:
-    from raftlog.client import LogReader
     from raftlog_state.report.page import Report
 
 FORMATS: Final = (".html", ".svg", ".png")
@@ -107,39 +98,13 @@ def run_report(arguments: argparse.Namespace, output: Output, console: Console) 
 
 def _read(arguments: argparse.Namespace, console: Console) -> Report:
     """Return the report on the source between ``--from`` and ``--to``."""
-    if is_tables(arguments):
-        return _read_tables(arguments, console)
-    with open_source(arguments) as log:
-        return _read_log(log, arguments, console)
+    from raftlog_state.log_report import first_state, report_between
 
-
-def _read_log(log: LogReader, arguments: argparse.Namespace, console: Console) -> Report:
-    """Return the report on a log between ``--from`` and ``--to``."""
-    from raftlog_state.loader.image_reader import ImageReader
-    from raftlog_state.report.reading import first_state, report_on_log
-
-    images = ImageReader(log, redactor(arguments), console, from_oldest=True)
-    start = first_state(log, arguments.start_offset)
-    between = range_in(log, start, arguments.end_offset, images.end_offset, console, is_state=True)
-    return report_on_log(log, images, *between)
-
-
-def _read_tables(arguments: argparse.Namespace, console: Console) -> Report:
-    """Return the report on the tables in PATH between ``--from`` and ``--to``."""
-    from raftlog.client.offset_spec import EARLIEST
-    from raftlog_state.report.reading import report_on_changes
-    from raftlog_state.tables.reader import open_tables
-
-    opened = open_tables(os.path.abspath(arguments.path), cluster_id=arguments.cluster_id)
-    if arguments.start_offset in (None, EARLIEST):
-        before = opened.oldest_image()
-    else:
-        before = image_in_tables(arguments, "--from", arguments.start_offset, console)
-    after = image_in_tables(arguments, "--to", arguments.end_offset, console)
-    check_order(before, after)
-    changes = opened.record_changes(before.offset, after.offset)
-    cluster_id = opened.status().cluster_id
-    return report_on_changes(arguments.path, cluster_id, before, changes, lambda: after)
+    with open_states(arguments, redactor(arguments), console, from_oldest=True) as states:
+        start = first_state(states, arguments.start_offset)
+        return report_between(
+            states, *states_in_range(states, start, arguments.end_offset, console)
+        )
 
 
 @contextlib.contextmanager

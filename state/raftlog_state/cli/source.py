@@ -6,7 +6,6 @@ A command that reads a log calls ``add_source``, which adds both; ``open_source`
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from raftlog.client.remote.leader_client import LeaderClient
     from raftlog.client.remote.security import ClientSecurity
     from raftlog_state.image import MetadataImage
+    from raftlog_state.records import Redactor
+    from raftlog_state.state_sources import StateSource
 
 Options: TypeAlias = "argparse._ActionsContainer"
 """A parser, or a group of its options."""
@@ -246,6 +247,61 @@ def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
 
 
 @contextmanager
+def open_states(
+    arguments: argparse.Namespace,
+    redactor: Redactor,
+    console: Console,
+    *,
+    from_oldest: bool = False,
+) -> Iterator[StateSource]:
+    """Open the log, or the Delta tables, that PATH or ``--bootstrap-server`` names.
+
+    Raises ``WrongCallError``, ``TablesError`` and the errors of ``open_source``.
+    """
+    from raftlog_state.state_sources import LogStates, is_tables, open_table_states
+
+    if arguments.path is None or not is_tables(arguments.path):
+        with open_source(arguments) as log:
+            yield LogStates(log, redactor, console, from_oldest=from_oldest)
+        return
+    if arguments.bootstrap_server is not None:
+        arguments.parser.error(_TWO_SOURCES)
+    check_no_node_options(arguments)
+    yield open_table_states(arguments.path, console, cluster_id=arguments.cluster_id)
+
+
+def state_in(
+    states: StateSource, option: str, spec: OffsetSpec | None, console: Console
+) -> MetadataImage:
+    """Return the state that an option's value specifies; None: the newest one.
+
+    The offset is printed unless it was given as a number.
+    """
+    from raftlog.client.log_handle import Clock
+
+    if spec is None:
+        return states.image_at(states.end_offset())
+    found = states.resolve(spec, option=option, now_ms=Clock().wall_ms())
+    return states.image_at(_printed(option, spec, found, console))
+
+
+def states_in_range(
+    states: StateSource, start: OffsetSpec | None, end: OffsetSpec | None, console: Console
+) -> tuple[int, int]:
+    """Return the end offsets that ``--from`` and ``--to`` are in a source of states.
+
+    They are printed unless they were given as numbers. Raises ``OptionError`` if the first is after
+    the second.
+    """
+    from raftlog.client.log_handle import Clock
+
+    first, last = states.resolve_range(
+        start, end, options=("--from", "--to"), now_ms=Clock().wall_ms()
+    )
+    return _printed("--from", start, first, console), _printed("--to", end, last, console)
+
+
+@contextmanager
 def open_target(arguments: argparse.Namespace, *, create: bool = False) -> Iterator[AnyLog]:
     """Open the log that PATH or ``--bootstrap-server`` names, to append to it.
 
@@ -300,8 +356,6 @@ def range_in(
     end: OffsetSpec | None,
     read_end: Callable[[], int],
     console: Console,
-    *,
-    is_state: bool = False,
 ) -> tuple[int, int]:
     """Return the offsets that ``--from`` and ``--to`` are in a log, as ``offset_in``.
 
@@ -315,7 +369,6 @@ def range_in(
         now_ms=Clock().wall_ms(),
         read_end=read_end,
         options=("--from", "--to"),
-        is_state=is_state,
     )
     return _printed("--from", start, first, console), _printed("--to", end, last, console)
 
@@ -327,53 +380,6 @@ def _printed(option: str, spec: OffsetSpec | None, found: Resolved, console: Con
     if spec is not None and spec.kind is not OffsetSpecKind.OFFSET:
         console.log(f"{option} is offset {found.offset}: {found.reason}")
     return found.offset
-
-
-def is_tables(arguments: argparse.Namespace) -> bool:
-    """Return whether PATH is a directory of Delta tables of metadata."""
-    path: str | None = arguments.path
-    return path is not None and os.path.isdir(os.path.join(path, "changes", "_delta_log"))
-
-
-def image_in_tables(
-    arguments: argparse.Namespace, option: str, spec: OffsetSpec | None, console: Console
-) -> MetadataImage:
-    """Return the state of the tables in PATH that an option's value specifies; None: the newest.
-
-    Raises ``WrongCallError``, ``OptionError`` and the errors of ``ArrowTables.at`` and ``image``.
-    """
-    from raftlog.client.log_handle import Clock
-    from raftlog.client.offset_spec import OffsetSpecKind
-    from raftlog.errors import OptionError
-    from raftlog_state.tables.reader import open_tables
-
-    if arguments.bootstrap_server is not None:
-        arguments.parser.error(_TWO_SOURCES)
-    check_no_node_options(arguments)
-    opened = open_tables(os.path.abspath(arguments.path), cluster_id=arguments.cluster_id)
-    if spec is None:
-        view = opened.latest()
-    elif spec.kind is OffsetSpecKind.OFFSET:
-        view = opened.at(offset=spec.number - 1)
-    else:
-        spec = spec.at(Clock().wall_ms())
-        name = spec.kind.value
-        is_word = spec.kind not in (OffsetSpecKind.TIME, OffsetSpecKind.EPOCH)
-        try:
-            view = opened.at(time=name if is_word else f"{name}:{spec.number}")
-        except OptionError as error:
-            raise OptionError(option=option, reason=error.reason) from None
-    console.log(f"{option} is end offset {view.offset + 1} (exclusive) of the tables")
-    return opened.image(view.offset)
-
-
-def check_order(before: MetadataImage, after: MetadataImage) -> None:
-    """Raise ``OptionError`` if the state at ``--from`` is after that at ``--to``."""
-    if before.offset > after.offset:
-        from raftlog.errors import OptionError
-
-        reason = f"offset {before.offset + 1} is after that of --to, {after.offset + 1}"
-        raise OptionError(option="--from", reason=reason)
 
 
 def stdin() -> TextIO:

@@ -22,12 +22,11 @@ from .source import (
     add_decompression_limit,
     add_source,
     check_no_node_options,
-    check_order,
-    image_in_tables,
-    is_tables,
     offset_in,
     open_source,
-    range_in,
+    open_states,
+    state_in,
+    states_in_range,
 )
 
 if TYPE_CHECKING:
@@ -199,16 +198,8 @@ def _image_at(
 
     Without a value it is the newest committed state.
     """
-    from raftlog_state.loader.image_reader import ImageReader
-
-    if is_tables(arguments):
-        return image_in_tables(arguments, option, spec, console)
-    with open_source(arguments) as log:
-        images = ImageReader(log, hide, console, from_oldest=from_oldest)
-        if spec is None:
-            return images.image_at(images.end_offset())
-        at = offset_in(log, option, spec, images.end_offset, console, is_state=True)
-        return images.image_at(at)
+    with open_states(arguments, hide, console, from_oldest=from_oldest) as states:
+        return state_in(states, option, spec, console)
 
 
 def _take_kind_from_path(arguments: argparse.Namespace) -> None:
@@ -251,9 +242,9 @@ def _kind(name: str) -> str:
 # --- raftlog diff ---------------------------------------------------------------------------------
 
 DIFF_ABOUT = f"""
-Print the rows that differ between two cluster states, one JSON object a line: entity, key, op
-(c created, u updated, d deleted), and the row after, the row before, or each changed field before
-and after.
+Print the rows that differ between two cluster states: on a terminal as a table, otherwise one JSON
+object a line with entity, key, op (c created, u updated, d deleted), and the row after, the row
+before, or each changed field before and after.
 
 The states are those of one log at two offsets, both end offsets (exclusive), like --at of
 `raftlog state`: then the differences are the effect of the records that `raftlog cat --from A
@@ -327,6 +318,12 @@ def add_diff(commands: Commands) -> None:
         "directories), epochs, leaders (and ISRs, ELRs, fenced brokers)",
     )
     command.add_argument(
+        "--format",
+        choices=("table", "json"),
+        help="table: one line for each row that differs, with its name and what changed; default "
+        "on a terminal. json: default otherwise",
+    )
+    command.add_argument(
         "--changes", action="store_true", help="print the changes for `raftlog apply` instead"
     )
     add_export(command, "the changes")
@@ -349,10 +346,13 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
         arguments.parser.error("--ignore is for the differences of two sources")
     if arguments.changes and arguments.form is not None:
         arguments.parser.error("--changes and --as are mutually exclusive")
+    if arguments.format and (arguments.changes or arguments.form):
+        arguments.parser.error("--format is for differences: --changes and --as have their own")
     check_export(arguments)
 
-    from raftlog_state.image.change_text import change_json
     from raftlog_state.image.differences import IGNORABLE, NO_COLUMNS, diff
+
+    from .state_text import print_differences
 
     before, after = (
         _states_of_two(arguments, console) if has_other else _states_of_one(arguments, console)
@@ -367,11 +367,10 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
     if hide.key is None and not hide.reveal:
         console.log("secrets are masked and not compared; --redact-key-file compares them")
     ignored = NO_COLUMNS.union(*(IGNORABLE[group] for group in arguments.ignore))
-    status = 0
-    for change in diff(before, after, by_name=has_other, ignored=ignored):
-        status = int(has_other)
-        output.line(json_text(change_json(change, ignored)))
-    return status
+    found = diff(before, after, by_name=has_other, ignored=ignored)
+    as_table = arguments.format == "table" or (not arguments.format and output.is_terminal())
+    count = print_differences(found, ignored, output, as_table=as_table)
+    return int(has_other and count > 0)
 
 
 def _ignore(text: str) -> tuple[str, ...]:
@@ -417,31 +416,11 @@ def _states_of_two(
 def _states_of_one(
     arguments: argparse.Namespace, console: Console
 ) -> tuple[MetadataImage, MetadataImage]:
-    """Return the states of one log at ``--from`` and ``--to``."""
-    hide = redactor(arguments)
-
-    from raftlog_state.loader.image_reader import ImageReader
-
-    if is_tables(arguments):
-        return _states_of_tables(arguments, console)
-    with open_source(arguments) as log:
-        images = ImageReader(log, hide, console)
-        start, end = range_in(
-            *(log, arguments.start_offset, arguments.end_offset, images.end_offset, console),
-            is_state=True,
-        )
-        before = images.image_at(start)
-        return before, images.image_at(end)
-
-
-def _states_of_tables(
-    arguments: argparse.Namespace, console: Console
-) -> tuple[MetadataImage, MetadataImage]:
-    """Return the states of the tables in PATH at ``--from`` and ``--to``."""
-    before = image_in_tables(arguments, "--from", arguments.start_offset, console)
-    after = image_in_tables(arguments, "--to", arguments.end_offset, console)
-    check_order(before, after)
-    return before, after
+    """Return the states of one source at ``--from`` and ``--to``."""
+    with open_states(arguments, redactor(arguments), console) as states:
+        start, end = states_in_range(states, arguments.start_offset, arguments.end_offset, console)
+        before = states.image_at(start)
+        return before, states.image_at(end)
 
 
 # --- raftlog snapshot -----------------------------------------------------------------------------

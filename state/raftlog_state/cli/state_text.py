@@ -21,8 +21,10 @@ from raftlog_state.image import (
     MetadataImage,
     table_of,
 )
-from raftlog_state.image.change_text import compared_json
+from raftlog_state.image.change_text import change_json, compared_json, what_changed
+from raftlog_state.image.delta import Op, RowChange
 from raftlog_state.image.differences import IGNORABLE
+from raftlog_state.image.entity_names import name_of
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import to_json_text
 
@@ -31,6 +33,15 @@ from .parser import nearest
 
 CELL_CHARACTERS_MAX: Final = 40
 """Characters of a cell of a table; longer values are cut."""
+NAME_CHARACTERS_MAX: Final = 80
+CHANGE_CHARACTERS_MAX: Final = 120
+"""Characters of the name of a row and of what changed in it, in a table of differences."""
+_OPS: Final = {
+    Op.CREATE: "created",
+    Op.READ: "created",
+    Op.UPDATE: "changed",
+    Op.DELETE: "deleted",
+}
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 _NAMES: Final = frozenset({"name", "topic_name", "resource_name", "principal", "user"})
 
@@ -139,10 +150,11 @@ def _rank(column: str) -> int:
 
 def _cell(column: str, value: object) -> str:
     """Return a value as text of at most ``CELL_CHARACTERS_MAX``."""
-    text = _whole_cell(column, value)
-    if len(text) > CELL_CHARACTERS_MAX:
-        return text[: CELL_CHARACTERS_MAX - 3] + "..."
-    return text
+    return _cut(_whole_cell(column, value), CELL_CHARACTERS_MAX)
+
+
+def _cut(text: str, characters_max: int) -> str:
+    return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
 
 
 def _whole_cell(column: str, value: object) -> str:
@@ -179,6 +191,34 @@ def print_row_lines(
     """Print rows as JSON, one line each, with all columns or the chosen ones."""
     for row in rows:
         output.line(json_text(row if columns is None else {name: row[name] for name in columns}))
+
+
+def print_differences(
+    differences: Iterable[RowChange], ignored: frozenset[str], output: Output, *, as_table: bool
+) -> int:
+    """Print rows that differ, as JSON lines or as a table; return their number.
+
+    ``ignored`` columns of rows that are in both states are left out. The table has the name of each
+    row, as ``raftlog log`` takes it, and what changed in it; long ones are cut.
+    """
+    if not as_table:
+        count = 0
+        for change in differences:
+            output.line(json_text(change_json(change, ignored)))
+            count += 1
+        return count
+    rows = [
+        (
+            _OPS[change.op],
+            _cut(name_of(row), NAME_CHARACTERS_MAX),
+            _cut(what_changed(change, ignored), CHANGE_CHARACTERS_MAX),
+        )
+        for change in differences
+        if (row := change.after or change.before) is not None
+    ]
+    if rows:
+        output.lines(table_lines(("OP", "NAME", "WHAT CHANGED"), lambda: rows))
+    return len(rows)
 
 
 def _entity_of(kind: str) -> Entity:

@@ -48,9 +48,9 @@ def change_json(change: RowChange, ignored: frozenset[str] = NO_COLUMNS) -> dict
     return line
 
 
-def what_changed(change: RowChange) -> str:
-    """Return what changed in a row, before and after."""
-    found = change_json(change)
+def what_changed(change: RowChange, ignored: frozenset[str] = NO_COLUMNS) -> str:
+    """Return what changed in a row, before and after, without ``ignored`` columns."""
+    found = change_json(change, ignored)
     if change.entity is Entity.CONFIG:
         return _change_of_config(change)
     if change.op is Op.DELETE:

@@ -25,7 +25,7 @@ from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import OffsetSpecKind, iso_micros, parse_word
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import RecordChanges
-from raftlog_state.image.entity_names import RowFilter, row_filters
+from raftlog_state.image.entity_names import RowFilter, matching, row_filters
 from raftlog_state.image.rows import Entity, Row
 
 from .convert import US_PER_MS, rows_of
@@ -210,16 +210,27 @@ class _Publication:
             rows += rows_of(table.entity, self.rows(table, offset))
         return image_of_rows(rows, self.progress, offset, self.last_time_us(offset))
 
-    def record_changes(self, after: int, to: int) -> Iterator[RecordChanges]:
+    def record_changes(
+        self, after: int, to: int, filters: Sequence[RowFilter] | None
+    ) -> Iterator[RecordChanges]:
         """Yield each change after an offset and up to another (inclusive), in their order.
 
-        Memory is that of the changes of ``OFFSETS_REPLAYED`` offsets.
+        They are those of rows that match any of ``filters``; None: of all rows. Memory is that of
+        the changes of ``OFFSETS_REPLAYED`` offsets.
         """
+        return matching(self._record_changes(after, to, filters), filters)
+
+    def _record_changes(
+        self, after: int, to: int, filters: Sequence[RowFilter] | None
+    ) -> Iterator[RecordChanges]:
+        """Yield the changes of the entities of ``filters``."""
+        entities = frozenset(Entity if filters is None else (one.entity for one in filters))
+        tables = [table for table in TYPED_TABLES if table.entity in entities]
         for start in range(after, to, OFFSETS_REPLAYED):
             end = min(start + OFFSETS_REPLAYED, to)
             found = [
                 one
-                for table in TYPED_TABLES
+                for table in tables
                 for one in changes_of_records(table, self.changes_of(table, start, end))
             ]
             found.sort(key=lambda one: (one[1].visible_offset, one[1].offset, one[0]))
@@ -274,6 +285,16 @@ class ArrowView(NamedTables[pa.Table]):
     def place(self) -> str:
         """Where the tables are."""
         return self._publication.place
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster."""
+        return self._publication.cluster_id
+
+    @property
+    def oldest_offset(self) -> int:
+        """The first offset for ``at``."""
+        return self._publication.progress.oldest_offset
 
     def table(self, name: str) -> pa.Table:
         """Return a typed table by name, or ``changes`` or ``log`` up to this offset.
@@ -406,24 +427,17 @@ class ArrowTables:
         publication = self._newest()
         return publication.image(checked_offset(publication, offset, "offset"))
 
-    def oldest_image(self) -> MetadataImage:
-        """Return the oldest state: the empty one, if the tables begin with the log's first record.
-
-        Raises:
-            TablesError: nothing was published.
-        """
-        publication = self._newest()
-        offset = publication.progress.oldest_offset
-        return publication.image(offset) if offset else MetadataImage.empty()
-
-    def record_changes(self, since: int, until: int) -> Iterator[RecordChanges]:
+    def record_changes(
+        self, since: int, until: int, filters: Sequence[RowFilter] | None = None
+    ) -> Iterator[RecordChanges]:
         """Yield the changes after an offset up to another (inclusive), as from a log.
 
         Each is a change of one row with its record's position. Offsets are those of states, but
-        ``since`` may be -1: the start of the log.
+        ``since`` may be -1: the start of the log. ``filters``: which rows; None: all of them.
         """
         publication = self._newest()
-        return publication.record_changes(since, checked_offset(publication, until, "until"))
+        last = checked_offset(publication, until, "until")
+        return publication.record_changes(since, last, filters)
 
     def status(self) -> ClusterStatus:
         """Return the offsets that the tables have reached."""

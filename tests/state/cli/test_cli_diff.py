@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cli import rows, run
+from tests.support.cli import on_terminal, rows, run
 from tests.support.small_logs import LogWriter
 
+from raftlog_state import read_changes, read_report
 from raftlog_state.records import (
     AccessControlEntryRecord,
     ConfigRecord,
@@ -123,6 +124,38 @@ def test_each_side_has_its_point_in_time(tmp_path: Path) -> None:
     assert {tuple(row["key"]): row["changed"] for row in two} == by_name != {}
 
 
+def test_a_table_has_a_line_for_each_row_that_differs() -> None:
+    between = (NODE, "--from", "1231", "--to", "1272", "--format", "table")
+    status, out, _ = run("diff", *between)
+    head, *lines = out.splitlines()
+    assert (status, head.split()) == (0, ["OP", "NAME", "WHAT", "CHANGED"])
+    assert [line.split(None, 2) for line in lines if " broker/" in line] == [
+        ["deleted", "broker/3", "deleted"]
+    ]
+    assert len(lines) == len(rows("diff", *between[:-2]))
+    assert max(map(len, lines)) <= len("changed  ") + 80 + 2 + 120, "a topic has a longer name"
+
+    status, out, _ = run(
+        "diff", NODE, NODE, "--from", "1231", "--to", "1232", "--format", "table", "--ignore", "ids"
+    )
+    assert (status, [line.split(None, 2) for line in out.splitlines()[1:]]) == (
+        1,
+        [["changed", "broker/3", "fenced false -> true"]],
+    )
+    assert run("diff", NODE, NODE, "--format", "table")[:2] == (0, "")
+    status, _, err = run("diff", NODE, NODE, "--format", "table", "--changes")
+    assert status == 2
+    assert "--format is for differences" in err
+
+
+def test_a_terminal_gets_a_table_of_differences() -> None:
+    between = ("diff", NODE, "--from", "1231", "--to", "1232")
+    assert [line.split(None, 2) for line in on_terminal(*between)] == [
+        ["OP", "NAME", "WHAT CHANGED"],
+        ["changed", "broker/3", "fenced false -> true"],
+    ]
+
+
 def test_real_clusters_differ_by_the_names_of_their_topics() -> None:
     found = differences(NODE, TRIMMED, "--ignore", "ids,epochs,leaders")
     topics = {
@@ -211,6 +244,44 @@ def test_nodes_beside_tables_are_refused(tables: Path, command: tuple[str, ...])
     assert (status, out) == (2, "")
     assert "PATH and --bootstrap-server are mutually exclusive" in err
     assert not Path("c.svg").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        ("--json",),
+        ("topic/orders-0", "--partitions"),
+        ("broker/3", "--from", "1200", "--to", "2026-11-21 08:04:50", "--json"),
+        ("config/topic/orders-0/cleanup.policy", "--from", "epoch:2"),
+    ],
+)
+def test_tables_have_the_history_of_their_log(tables: Path, wanted: tuple[str, ...]) -> None:
+    status, out, err = run("log", tables, *wanted)
+    assert (status, out) == (0, run("log", OBSERVER, *wanted)[1])
+    assert out, err
+
+
+def test_a_name_without_changes_in_tables_is_reported(tables: Path) -> None:
+    status, out, err = run("log", tables, "topic/nope", "--from", "start")
+    assert (status, out) == (0, "")
+    assert "no changes of topic/nope in the offsets from 0 to 2685 (exclusive)" in err
+
+
+def test_tables_are_not_followed(tables: Path) -> None:
+    status, _, err = run("log", tables, "--follow")
+    assert status == 2
+    assert "--follow requires a log: PATH is a directory of Delta tables" in err
+
+
+def test_functions_read_tables_as_logs(tables: Path) -> None:
+    of_tables, of_log = (
+        list(read_changes(source, entity="broker", since=1200, until="2026-11-21 08:04:50"))
+        for source in (tables, OBSERVER)
+    )
+    assert of_tables == of_log != []
+    report = read_report(tables, since=1200, until=2000)
+    assert report.before == read_report(OBSERVER, since=1200, until=2000).before
 
 
 def test_tables_at_two_offsets_differ_as_the_log_does(tables: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections import Counter
@@ -10,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cli import rows, run
+from tests.support.cli import on_terminal, rows, run
 from tests.support.dumps import read_dump
 from tests.support.small_logs import LogWriter
 
-from raftlog_state.cli.main import main
 from raftlog_state.cli.state import HISTORY_KINDS, KINDS
 from raftlog_state.cli.state_text import _cell
 from raftlog_state.image import Entity, table_of
@@ -330,37 +328,26 @@ def test_a_snapshot_file_has_no_offsets_by_time() -> None:
     assert "option --from: a snapshot has offsets of its own" in err
 
 
-class Terminal(io.BytesIO):
-    """stdout that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def on_terminal(*argv: str | Path) -> list[str]:
-    terminal = Terminal()
-    assert main([str(word) for word in ("state", *argv)], terminal, io.StringIO()) == 0
-    return terminal.getvalue().decode().splitlines()
-
-
 @pytest.mark.parametrize("kind", [*KINDS, *HISTORY_KINDS])
 def test_a_terminal_gets_a_table_with_a_line_for_each_row(kind: str) -> None:
-    table = on_terminal(NODE, kind)
+    table = on_terminal("state", NODE, kind)
     printed = rows("state", NODE, kind)
     assert len(table) == len(printed) + bool(printed)
     assert run("state", NODE, kind, "--format", "table")[1].splitlines() == table
-    assert [json.loads(line) for line in on_terminal(NODE, kind, "--format", "json")] == printed
+    assert [
+        json.loads(line) for line in on_terminal("state", NODE, kind, "--format", "json")
+    ] == printed
 
 
 def test_columns_of_a_table_are_aligned_and_long_values_are_cut() -> None:
-    head, *table = on_terminal(NODE, "partitions")
+    head, *table = on_terminal("state", NODE, "partitions")
     starts = [head.index(name) for name in ("PARTITION ID", "LEADER", "TOPIC ID")]
     for line, row in zip(table, rows("state", NODE, "partitions"), strict=True):
         cells = [line[start:].split("  ")[0] for start in starts]
         assert cells == [str(row["partition_id"]), str(row["leader"]), row["topic_id"]]
         assert line.startswith(row["topic_name"][:37])
     endpoints = rows("state", NODE, "brokers")[0]["endpoints"][0]
-    brokers = on_terminal(NODE, "brokers")
+    brokers = on_terminal("state", NODE, "brokers")
     assert f"{endpoints['name']} {endpoints['host']}:{endpoints['port']}" in brokers[1]
     wide = {"name": "n" * 39, "value": "v" * 41}
     assert [_cell(*pair) for pair in wide.items()] == ["n" * 39, "v" * 37 + "..."]
@@ -368,7 +355,7 @@ def test_columns_of_a_table_are_aligned_and_long_values_are_cut() -> None:
 
 
 def test_a_terminal_gets_a_table_of_each_kind_that_has_rows(newest: dict[str, Any]) -> None:
-    first, *table = on_terminal(NODE)
+    first, *table = on_terminal("state", NODE)
     assert first.startswith("end offset 3131, leader epoch 2, 2026-11-21T08:0")
     titles = [line for line in table if ": " in line and line[0].islower()]
     assert titles[: len(KINDS)] == [
