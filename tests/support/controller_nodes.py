@@ -28,7 +28,14 @@ from .request_builder import newest, request, response_class
 from .served_node import RawConnection, ServedNode
 
 T = TypeVar("T")
-CONTROLLER = '[log]\nvalues = "kraft"\n[controller]\nenabled = true\n'
+CONTROLLER = """\
+[log]
+values = "kraft"
+[controller]
+enabled = true
+max_idle_interval_ms = 0
+"""
+"""Without NoOpRecords: a log ends with what a test has written."""
 PATIENCE_S = 20.0
 
 

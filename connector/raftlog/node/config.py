@@ -107,6 +107,8 @@ enabled = false                         # true: the node hosts the controller of
                                         # and the log holds its metadata. Requires values = "kraft"
                                         # and the topic "__cluster_metadata", then the default
 session_timeout_ms = 9000               # time without a heartbeat until a broker is fenced
+max_idle_interval_ms = 500              # between two NoOpRecords of the active controller; 0: none.
+                                        # With them the lag of each replica is known at any time
 # token_secret = "tokens.key"           # file with the secret key of delegation tokens, mode 0600;
                                         # without it they are disabled
 
@@ -295,11 +297,14 @@ class ControllerConfig:
     """The controller of a Kafka cluster in a node: the keys of ``[controller]``.
 
     ``session_timeout_ms``: time without a heartbeat after which a broker is fenced (Kafka:
-    ``broker.session.timeout.ms``). ``token_secret``: path of a file with the secret key of
-    delegation tokens, the same for all nodes and brokers (Kafka: ``delegation.token.secret.key``).
+    ``broker.session.timeout.ms``). ``max_idle_interval_ms``: time between two NoOpRecords of the
+    active controller; 0: none (Kafka: ``metadata.max.idle.interval.ms``, KIP-835).
+    ``token_secret``: path of a file with the secret key of delegation tokens, the same for all
+    nodes and brokers (Kafka: ``delegation.token.secret.key``).
     """
 
     session_timeout_ms: int = 9_000
+    max_idle_interval_ms: int = 500
     token_secret: str | None = None
 
 
@@ -681,9 +686,16 @@ def _controller(table: ConfigTable | None) -> ControllerConfig | None:
     session_timeout_ms = table.number(
         "session_timeout_ms", at_least=1, at_most=_DAY_MS, default=usual.session_timeout_ms
     )
+    max_idle_interval_ms = table.number(
+        "max_idle_interval_ms", at_least=0, at_most=_DAY_MS, default=usual.max_idle_interval_ms
+    )
     token_secret = table.file("token_secret") if table.has("token_secret") else None
     table.finish()
-    found = ControllerConfig(session_timeout_ms=session_timeout_ms, token_secret=token_secret)
+    found = ControllerConfig(
+        session_timeout_ms=session_timeout_ms,
+        max_idle_interval_ms=max_idle_interval_ms,
+        token_secret=token_secret,
+    )
     return found if is_enabled else None
 
 

@@ -78,6 +78,7 @@ def create_controller(node: NodeContext) -> Service:
         cluster_id=node.cluster_id,
         listener=ControllerLines(node.log_line, "controller"),
         session_timeout_ms=node.config.controller.session_timeout_ms,
+        max_idle_interval_ms=node.config.controller.max_idle_interval_ms,
         bootstrap_features=read_bootstrap(node.config.directory),
         token_secret=node.token_secret,
         log_configs=lambda: {one.name: one.value for one in topic_settings(node.log_config())},

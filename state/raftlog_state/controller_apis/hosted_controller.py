@@ -3,7 +3,8 @@
 It is a listener of the node's log, gives the controller time and randomness, and returns the
 outcomes of its writes to tasks. On an empty log its first write is that of the bootstrap records.
 While it is active it fences brokers whose sessions are over, and elects preferred and, where topics
-allow it, unclean leaders.
+allow it, unclean leaders. It appends NoOpRecords (KIP-835), so that the end of the log, and with it
+the lag of each replica, has the time of the newest one also while nothing changes.
 
 Source: Kafka ``ControllerServer``, ``QuorumController`` (its event queue and its activation).
 """
@@ -43,6 +44,7 @@ from raftlog_state.controller.tokens import DelegationTokenControl
 from raftlog_state.errors import ControllerError, ControllerTimeoutError
 from raftlog_state.image import METADATA_VERSION, FeatureRow, Key, Row
 from raftlog_state.image.record_versions import LEVEL_MIN, LEVEL_TRANSACTIONS
+from raftlog_state.records import NoOpRecord
 from raftlog_state.steps import Steps, begin
 
 from .requests import Principal
@@ -90,6 +92,8 @@ class HostedController:
         token_secret: key of the HMACs of delegation tokens; None: they are disabled.
         session_timeout_ms: time without a heartbeat after which a broker is fenced (Kafka:
             ``broker.session.timeout.ms``).
+        max_idle_interval_ms: time between two NoOpRecords; 0: none are appended (Kafka:
+            ``metadata.max.idle.interval.ms``).
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class HostedController:
         forwarded_principal: Callable[[Any, str, str], Principal],
         forwarded_audit: ForwardedAudit = _no_audit,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        max_idle_interval_ms: int = 0,
         token_secret: str | None = None,
         rng: Random | None = None,
         time_us: Callable[[], int] = monotonic_us,
@@ -116,6 +121,7 @@ class HostedController:
         self.brokers: Final = BrokerControl(
             cluster_id=cluster_id, session_timeout_us=session_timeout_ms * 1_000
         )
+        self._max_idle_interval_ms: Final = max_idle_interval_ms
         self._listener = listener
         self._bootstrap_features = bootstrap_features
         self._time_us = time_us
@@ -127,7 +133,8 @@ class HostedController:
             schedule=lambda step: asyncio.get_running_loop().call_soon(step),
         )
         self._activated_epoch: int | None = None
-        self._maintenance: asyncio.Task[None] | None = None
+        self._maintenance: Final[list[asyncio.Task[None]]] = []
+        """The tasks of the epoch in which the controller is active."""
         self._steps_ended: Final = asyncio.Event()
         """Cleared while the log runs the steps of a batch or a snapshot."""
 
@@ -156,8 +163,7 @@ class HostedController:
     def begin_shutdown(self) -> None:
         self.controller.begin_shutdown()
         self._steps_ended.set()
-        if self._maintenance is not None:
-            self._maintenance.cancel()
+        self._end_maintenance()
 
     def _activate(self) -> None:
         """Begin the maintenance if the controller has become active, and write the bootstrap
@@ -166,9 +172,11 @@ class HostedController:
         if epoch is None or epoch == self._activated_epoch:
             return
         self._activated_epoch = epoch
-        if self._maintenance is not None:
-            self._maintenance.cancel()
-        self._maintenance = asyncio.get_running_loop().create_task(self._maintain(epoch))
+        self._end_maintenance()
+        loop = asyncio.get_running_loop()
+        self._maintenance.append(loop.create_task(self._maintain(epoch)))
+        if self._max_idle_interval_ms:
+            self._maintenance.append(loop.create_task(self._append_no_ops(epoch)))
         if not self.controller.is_log_empty:
             if self.controller.state.metadata_version is None:
                 self._listener.log(
@@ -206,6 +214,22 @@ class HostedController:
                     await self._repeat("expireDelegationTokens", in_one_step(self._expire_tokens))
             await asyncio.sleep(interval_s)
             elapsed_s += interval_s
+
+    async def _append_no_ops(self, epoch: int) -> None:
+        """Append a NoOpRecord in each interval while the controller is active in this epoch.
+
+        The next interval begins when the record is committed: a leader without a majority appends
+        none after the first one, until its deadline.
+        """
+        while self.controller.active_epoch == epoch:
+            await asyncio.sleep(self._max_idle_interval_ms / 1_000)
+            with contextlib.suppress(ApiException, ControllerError):
+                await self.write("writeNoOpRecord", lambda state: state.write(NoOpRecord()))
+
+    def _end_maintenance(self) -> None:
+        for task in self._maintenance:
+            task.cancel()
+        self._maintenance.clear()
 
     async def _repeat(self, name: str, operation: OperationInSteps[bool]) -> None:
         while await self.write_in_steps(name, operation, is_atomic=False):

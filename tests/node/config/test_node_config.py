@@ -180,6 +180,11 @@ def test_settings_have_the_names_of_their_fields() -> None:
         (SMALLEST + "[metrics]\n", "metrics.address", "missing"),
         (SMALLEST + "[controller]\nenabled = true\n", "log.values", 'values = "kraft"'),
         (SMALLEST + "[controller]\nenabled = 1\n", "controller.enabled", "true or false"),
+        (
+            SMALLEST + "[controller]\nenabled = true\nmax_idle_interval_ms = -1\n",
+            "controller.max_idle_interval_ms",
+            "from 0",
+        ),
         (SMALLEST + "[snapshots]\nbytes_max = 0\n", "snapshots.bytes_max", "from 1"),
         (
             NODE + "topic = 'a'\n" + BOTH + "[controller]\nenabled = true\n",

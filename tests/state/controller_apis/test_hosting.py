@@ -64,6 +64,7 @@ from raftlog_state.controller_apis.envelope import ForwardedRequest, forward_req
 from raftlog_state.errors import ControllerTimeoutError, NotControllerError
 from raftlog_state.image import BrokerRow, TopicRow
 from raftlog_state.records import (
+    NO_OP_VALUE,
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
@@ -439,6 +440,31 @@ def test_the_first_controller_writes_the_records_of_a_new_cluster(tmp_path: Path
             assert active_epoch(node) is None
             refused = await ask(node, ApiKey.CREATE_TOPICS, create("late"))
             assert codes(refused) == {"late": ErrorCode.request_timed_out}
+
+    asyncio.run(check())
+
+
+def no_op_count(shared: SharedLog) -> int:
+    values = [one.value for batch in shared.batches for one in batch.records()]
+    return values.count(NO_OP_VALUE)
+
+
+def test_an_active_controller_appends_no_op_records_while_nothing_changes() -> None:
+    async def check() -> None:
+        shared = SharedLog()
+        controllers = [hosted_on(shared.node(at), max_idle_interval_ms=1) for at in (1, 2)]
+        for leader in (1, 2):
+            shared.elect(leader)
+            before = no_op_count(shared)
+
+            def are_appended(before: int = before) -> bool:
+                shared.deliver()
+                return no_op_count(shared) >= before + 3
+
+            await eventually(are_appended)
+            assert controllers[leader - 1].controller.active_epoch == shared.epoch
+        for one in controllers:
+            one.begin_shutdown()
 
     asyncio.run(check())
 
