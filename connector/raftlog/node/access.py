@@ -175,6 +175,11 @@ class Principal:
         return self.authorizer is None or self._is_super_user or self.authorizer.is_ready
 
     @property
+    def has_acls(self) -> bool:
+        """Return whether ACLs decide about its requests, too."""
+        return self.authorizer is not None
+
+    @property
     def may_have_tokens(self) -> bool:
         """Return whether it may create, renew and expire delegation tokens of its own."""
         return bool(self.possible_rights) and self.name not in ("", ANONYMOUS)

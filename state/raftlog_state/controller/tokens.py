@@ -154,17 +154,25 @@ class DelegationTokenControl:
         return expiry_ms
 
     def described_to(
-        self, principal: str, owners: Collection[str] | None = None
+        self,
+        principal: str,
+        owners: Collection[str] | None = None,
+        *,
+        is_allowed: Callable[[TokenRow], bool] = lambda _: False,
     ) -> Callable[[TokenRow], bool]:
-        """Return a filter for the tokens of owners that a principal owns, requested or may renew.
+        """Return a filter for the tokens that a principal owns, requested or may renew, or that
+        ``is_allowed`` accepts (Kafka: ``DelegationTokenManager.filterToken``).
 
-        ``owners``: None: all. Raises ``ApiException``. (Kafka also describes tokens that an ACL
-        allows to describe.)
+        ``owners``: principals of which one must own, have requested or may renew a token; None:
+        all. Raises ``ApiException``.
         """
         self._check_has_key()
+
+        def is_of(row: TokenRow, principals: Collection[str]) -> bool:
+            return any(one in principals for one in (row.owner, row.requester, *row.renewers))
+
         return lambda row: (
-            (owners is None or row.owner in owners)
-            and principal in (row.owner, row.requester, *row.renewers)
+            (owners is None or is_of(row, owners)) and (is_of(row, (principal,)) or is_allowed(row))
         )
 
     def token_of(self, row: TokenRow) -> DelegationToken:

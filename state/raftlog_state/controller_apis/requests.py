@@ -54,6 +54,11 @@ class Principal(Protocol):
         ...
 
     @property
+    def has_acls(self) -> bool:
+        """Whether ACLs decide about its requests, too."""
+        ...
+
+    @property
     def may_have_tokens(self) -> bool:
         """Whether it may create, renew and expire delegation tokens of its own."""
         ...

@@ -1,9 +1,12 @@
 """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken and DescribeDelegationToken.
 
 Only an authenticated principal has tokens: not the anonymous one, and not one that is authenticated
-by a token itself. A token for another owner requires the right to administer.
+by a token itself. A token for another owner requires the right to administer, or an ACL for
+CREATE_TOKENS of that user. Tokens of others are described with an ACL for DESCRIBE of the token, or
+for DESCRIBE_TOKENS of its owner.
 
-Source: Kafka ``ControllerApis``, ``KafkaApis`` (allowTokenRequests); KIP-48, KIP-373.
+Source: Kafka ``ControllerApis``, ``KafkaApis`` (allowTokenRequests, handleDescribeTokensRequest);
+KIP-48, KIP-373.
 """
 
 from __future__ import annotations
@@ -178,11 +181,21 @@ async def handle_describe_delegation_token(
     if owners is not None:
         wanted = {f"{one.principal_type}:{one.principal_name}" for one in owners}
     tokens = controller.tokens
-    rows = await controller.rows_in_steps(
-        "describeDelegationToken",
-        TokenRow,
-        tokens.described_to(principal_text(principal.name), wanted),
+
+    def is_allowed(row: TokenRow) -> bool:
+        # Kafka without an authorizer describes all tokens to every principal.
+        return principal.has_acls and any(
+            principal.may(operation, Resource(kind, name), is_sensitive=True)
+            for operation, kind, name in (
+                (Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, row.token_id),
+                (Operation.DESCRIBE_TOKENS, ResourceType.USER, row.owner),
+            )
+        )
+
+    described_to = tokens.described_to(
+        principal_text(principal.name), wanted, is_allowed=is_allowed
     )
+    rows = await controller.rows_in_steps("describeDelegationToken", TokenRow, described_to)
     described = await map_in_steps(lambda row: _described(tokens.token_of(row)), rows)
     return describe_responses.DescribeDelegationTokenResponse(
         error_code=ErrorCode.none, tokens=tuple(described), throttle_time=duration(0)

@@ -692,6 +692,24 @@ def test_tokens_are_described_to_those_that_may_use_them() -> None:
     assert described(ANA) == described(BO) == [mine]
     assert described(CY) == [other]
     assert described(ANA, [CY]) == described(BO, []) == []
+    assert described(BO, [BO]) == [mine], "Kafka: TokenInformation.ownerOrRenewer"
+
+
+def test_tokens_of_others_are_described_if_that_is_allowed() -> None:
+    """Kafka: DelegationTokenManager.filterToken"""
+    at = ControllerContext()
+    mine, other = created(at), created(at, requester=CY)
+    allowed = {other.row.token_id}
+
+    def described(principal: str, owners: list[str] | None = None) -> set[str]:
+        is_described = tokens().described_to(
+            principal, owners, is_allowed=lambda row: row.token_id in allowed
+        )
+        return {row.token_id for row in at.state.rows_of(TokenRow) if is_described(row)}
+
+    assert described(ANA) == {mine.row.token_id, other.row.token_id}
+    assert described(BO) == described(BO, [CY]) == {other.row.token_id}
+    assert described(BO, [BO]) == set()
 
 
 def test_expired_tokens_are_removed() -> None:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,13 @@ async def cluster(home: Path, count: int = 1) -> AsyncIterator[Cluster]:
     path = str(home / "users.json")
     write_users(users, path)
     audit = home / "audit.log"
-    extra = f'[access]\nadmin = ["operator"]\nread = ["reader"]\n[audit]\nfile = "{audit}"\n'
+    secret = home / "tokens.key"
+    secret.write_text("a secret key\n")
+    secret.chmod(0o600)
+    extra = (
+        f'token_secret = "{secret}"\n[access]\nadmin = ["operator"]\nread = ["reader"]\n'
+        f'[audit]\nfile = "{audit}"\n'
+    )
     async with controller_nodes(home, count, extra=extra, services=SERVICES, users=path) as nodes:
         await nodes.until_active()
         found = Cluster(nodes, audit)
@@ -421,6 +428,37 @@ async def tls_node(home: Path, *listeners: str) -> AsyncIterator[TlsNode]:
         await eventually(partial(is_ready, node))
         found.nodes.append(node)
         yield found
+
+
+def test_tokens_of_others_are_described_by_acls(tmp_path: Path) -> None:
+    """Kafka: KafkaApis.handleDescribeTokensRequest"""
+    key, user = ApiKey.DESCRIBE_DELEGATION_TOKEN, ResourceType.USER
+
+    async def check() -> None:
+        async with cluster(tmp_path) as found:
+            created = await found.ask(
+                "reader", ApiKey.CREATE_DELEGATION_TOKEN, max_lifetime=timedelta(milliseconds=-1)
+            )
+
+            async def described(name: str) -> list[str]:
+                response = await found.ask(name, key, owners=None)
+                assert response.error_code is ErrorCode.none
+                return [one.token_id for one in response.tokens]
+
+            # Principals without any right have no request of tokens.
+            await found.allow(acl(GROUP, "g", Operation.READ))
+            assert (await described("reader"), await described("alice")) == ([created.token_id], [])
+            assert await described("operator") == [created.token_id]
+            for allowed in (
+                acl(user, "User:reader", Operation.DESCRIBE_TOKENS),
+                acl(ResourceType.DELEGATION_TOKEN, created.token_id, Operation.DESCRIBE),
+            ):
+                await found.allow(allowed)
+                assert await described("alice") == [created.token_id]
+                await found.allow({**allowed, "permission_type": 2})
+                assert await described("alice") == []
+
+    asyncio.run(check())
 
 
 def test_acls_decide_about_names_in_certificates_and_clients_without_one(tmp_path: Path) -> None:
