@@ -30,7 +30,10 @@ class TlsPort:
         (self._port,) = free_ports(1)
 
     def run(
-        self, check: Callable[[ServedNode, TlsPort], Awaitable[None]], limits: str = ""
+        self,
+        check: Callable[[ServedNode, TlsPort], Awaitable[None]],
+        limits: str = "",
+        access: str = "",
     ) -> None:
         pair = self._authority.sign("node-1.example")
         listeners = (
@@ -40,7 +43,7 @@ class TlsPort:
             f'[listeners.voters]\naddress = "127.0.0.1:{free_ports(1)[0]}"\n'
         )
         extra = (
-            '[access]\nappend = ["jobs-*"]\nread = ["jobs-*"]\n'
+            f'[access]\nappend = ["jobs-*"]\nread = ["jobs-*"]\n{access}\n'
             f"[limits]\nhandshake_ms = {HANDSHAKE_MS}\n"
             f"connections_per_address_max = 2\n{limits}"
         )
@@ -90,6 +93,22 @@ def test_a_silent_connection_is_closed_and_releases_its_slot(tmp_path: Path) -> 
         assert node.lines("refused")
 
     TlsPort(tmp_path).run(check)
+
+
+def test_the_name_of_a_connection_is_that_of_the_mapping_rules(tmp_path: Path) -> None:
+    async def check(node: ServedNode, port: TlsPort) -> None:
+        for certificate, name in (("robot-7", "jobs-7"), ("jobs-7", "")):
+            async with await port.connect(certificate) as connection:
+                connection.ask_versions(7)
+                await connection.answer(ApiKey.API_VERSIONS, 3)
+                sessions = [one._session for one in node.node.server.connections]
+                assert [one and one.principal.name for one in sessions] == [name]
+            async with asyncio.timeout(20):
+                while node.node.server.connections:
+                    await asyncio.sleep(0.01)
+
+    rules = "principal_mapping_rules = 'RULE:^CN=robot-(.*)$/jobs-$1/'"
+    TlsPort(tmp_path).run(check, access=rules)
 
 
 @pytest.mark.parametrize(

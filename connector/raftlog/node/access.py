@@ -34,6 +34,7 @@ from raftlog.types import CLUSTER, Operation, Resource, ResourceType
 from raftlog.wire import Listener
 
 from .addresses import NODE_ID_MAX
+from .principal_mapping import mapped_name
 
 if TYPE_CHECKING:
     from .config import ListenerConfig
@@ -238,6 +239,9 @@ class AccessTable:
     ``commits``: patterns of application ids by patterns of names. None means any application id if
     ``append`` is a single name, otherwise ``OWN_COMMITS``, so that no principal takes another's id.
     ``commit_names_max``: see ``CommitAccess``. ADMIN may use any application id.
+
+    ``principal_mapping_rules``: rules for the names of certificates (``principal_mapping``), other
+    than those of nodes; None: the common name.
     """
 
     describe: tuple[str, ...] = ()
@@ -248,6 +252,7 @@ class AccessTable:
     node_names: str | None = None
     commits: Mapping[str, tuple[str, ...]] | None = None
     commit_names_max: int = COMMITS_PER_PRINCIPAL_MAX
+    principal_mapping_rules: str | None = None
 
     def rights_of(self, name: str) -> Rights:
         """Return the rights of a name, before the listener bounds them. None for an empty name."""
@@ -308,13 +313,15 @@ def principal_of(
     access: AccessTable,
     user: str | None = None,
     *,
+    certificate_der: bytes | None = None,
     host: str = "0.0.0.0",
     authorizer: Authorizer | None = None,
 ) -> Principal:
     """Return the principal of a connection to ``listener``, which has authenticated by certificate
     or SASL if there is an ``authorizer``: clients of other listeners cannot be distinguished.
 
-    ``certificate`` is the verified one of ``getpeercert()``, None if the client presented none.
+    ``certificate`` is the verified one of ``getpeercert()``, None if the client presented none;
+    ``certificate_der``: the same in DER, for rules.
     ``user`` has authenticated by SASL; None before that. On a listener with SASL a certificate
     gives no name and no right.
     """
@@ -331,7 +338,8 @@ def principal_of(
     if listener.sasl is not None:
         name = user or ""
     elif certificate:
-        name = _principal(certificate)
+        rules = access.principal_mapping_rules
+        name = _principal(certificate) if rules is None else _mapped(rules, certificate_der)
         node_id = access.node_of(certificate) if Listener.VOTERS in listener.listener else None
     rights = access.rights_of(name)
     if node_id is not None:
@@ -413,6 +421,12 @@ def _principal(certificate: PeerCertificate) -> str:
     common = _common_names(certificate)
     names = common or list(certificate_names(certificate))
     return names[0] if len(names) == 1 and names[0].isprintable() else ""
+
+
+def _mapped(rules: str, certificate: bytes | None) -> str:
+    """Return the name that rules have for a certificate; empty if none matches."""
+    name = "" if certificate is None else mapped_name(rules, certificate)
+    return name if name.isprintable() else ""
 
 
 def _common_names(certificate: PeerCertificate) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .config import NodeConfig
+from .der import der_elements
 from .errors import ConfigError
 
 DAY_S: Final = 86_400
@@ -120,19 +121,6 @@ class ExpiryWatch:
         """Check no more."""
         if self._timer is not None:
             self._timer.cancel()
-
-
-def der_elements(data: bytes) -> list[tuple[int, bytes]]:
-    """Return tag and content of the elements of a constructed value in DER."""
-    found, at = [], 0
-    while at < len(data):
-        tag, length, at = data[at], data[at + 1], at + 2
-        if length & 0x80:
-            digits = length & 0x7F
-            length, at = int.from_bytes(data[at : at + digits], "big"), at + digits
-        found.append((tag, data[at : at + length]))
-        at += length
-    return found
 
 
 def _expiries(path: str) -> Iterator[int]:

@@ -50,6 +50,9 @@ describe = ["monitoring"]
 read = ["reports-*"]
 append = ["jobs-*"]
 admin = ["operator"]
+# principal_mapping_rules = 'RULE:^CN=(.*?),OU=jobs,.*$/jobs-$1/L'  # of distinguished names instead
+                                        # of common names, as Kafka's ssl.principal.mapping.rules;
+                                        # without a match there is no right. Not for nodes
 [access.nodes]                          # name in the certificate of each node, by node id
 1 = "log-1.example"
 2 = "log-2.example"
@@ -181,6 +184,7 @@ from .client_quotas import ClientQuota, parse_quotas
 from .config_table import ConfigTable
 from .errors import ConfigError
 from .oauth import OauthConfig, parse_oauth
+from .principal_mapping import RulesError, parse_rules
 
 TOPIC_DEFAULT: Final = "raftlog"
 QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000, fetch_hw_delay_ms=5)
@@ -607,9 +611,21 @@ def _access(root: ConfigTable) -> AccessTable:
         commit_names_max=table.number(
             "commit_names_max", at_least=1, at_most=COMMITS_MAX, default=COMMITS_PER_PRINCIPAL_MAX
         ),
+        principal_mapping_rules=_mapping_rules(table),
     )
     table.finish()
     return found
+
+
+def _mapping_rules(table: ConfigTable) -> str | None:
+    if not table.has("principal_mapping_rules"):
+        return None
+    rules = table.text("principal_mapping_rules")
+    try:
+        parse_rules(rules)
+    except RulesError as error:
+        raise table.wrong("principal_mapping_rules", str(error)) from None
+    return rules
 
 
 def _commits(table: ConfigTable | None) -> Mapping[str, tuple[str, ...]] | None:

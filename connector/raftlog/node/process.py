@@ -459,6 +459,7 @@ class Node:
                 listener,
                 self._tls.access,
                 user,
+                certificate_der=None if tls is None else tls.getpeercert(binary_form=True),
                 host=host_text(host),
                 authorizer=self._log_access,
             )

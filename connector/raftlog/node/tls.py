@@ -30,8 +30,9 @@ from weakref import WeakKeyDictionary
 from raftlog.storage.file_rights import change_by_others, read_by_others
 
 from .access import AccessTable, certificate_names
-from .certificates import CertificateExpiry, der_elements, read_expiries
+from .certificates import CertificateExpiry, read_expiries
 from .config import ListenerConfig, NodeConfig, TlsConfig
+from .der import der_elements
 from .errors import ConfigError
 from .sasl import Users, read_users
 
