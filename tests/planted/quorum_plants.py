@@ -73,6 +73,17 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="the only voter with the last records waits for a second election",
+        path=f"{QUORUM}/elections.py",
+        old="            role.votes.rejected.discard(request.candidate.node_id)\n",
+        new="            pass\n",
+        tests=(
+            "tests/quorum/test_elections.py::"
+            "test_a_pre_vote_is_requested_again_of_a_voter_that_has_lost_the_leader_since",
+            "tests/simulation/test_time_without_leader.py",
+        ),
+    ),
+    Plant(
         bug="votes compare only the lengths of logs",
         path=f"{QUORUM}/elections.py",
         old="    is_up_to_date = candidate_end >= log_end\n",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from raftlog.quorum.effects import (
     AppendLeaderChange,
     Effect,
@@ -22,6 +24,7 @@ from raftlog.quorum.voters import VoterSetHistory
 from tests.quorum.single_core import (
     ME,
     SECOND,
+    THIRD,
     LogEnds,
     OneCore,
     found,
@@ -74,6 +77,19 @@ def test_the_lost_leader_is_followed_again_on_its_own_message() -> None:
     one = prospective_without_leader()
     one.ask(BeginQuorumEpochRequest(epoch=1, leader_id=2, voter=ME))
     assert isinstance(one.core.role, Follower)
+
+
+def test_a_pre_vote_is_requested_again_of_a_voter_that_has_lost_the_leader_since() -> None:
+    one = OneCore(log=LogEnds(end_offset=5, synced_end_offset=5, last_fetched_epoch=1))
+    one.follow(2, 1)
+    assert [vote.voter for vote in requested_votes(one.reach_deadline())] == [SECOND, THIRD]
+    leader_and_epoch = LeaderAndEpoch(epoch=1, leader_id=2)
+    one.answer(3, VoteResponse(leader_and_epoch=leader_and_epoch, is_granted=False))
+    shorter = replace(vote_request(THIRD, 1, last_epoch=1, last_offset=4), is_pre_vote=True)
+    effects = one.step(RequestReceived(7, shorter))
+    assert [vote.voter for vote in requested_votes(effects)] == [THIRD]
+    one.grant_vote(3)
+    assert isinstance(one.core.role, Candidate)
 
 
 def leaving() -> OneCore:

@@ -49,7 +49,7 @@ class Elections:
                     state.become_prospective()
                     self.poll()
             case Follower():
-                if state.can_campaign and state.now_ms >= role.fetch_deadline_ms:
+                if state.now_ms >= role.fetch_deadline_ms and state.can_campaign:
                     state.become_prospective()
                     self.poll()
             case Prospective():
@@ -181,13 +181,19 @@ class Elections:
         state.emit(Reply(request_id, response))
 
     def _grant_vote(self, request: VoteRequest) -> bool:
-        state = self._state
+        state, role = self._state, self._state.role
         log_end = OffsetAndEpoch(epoch=state.log.last_fetched_epoch, offset=state.log.end_offset)
-        if not can_grant_vote(request, role=state.role, voted_key=state.voted_key, log_end=log_end):
-            return False
-        if not request.is_pre_vote:
-            state.vote_for(request.candidate)
-        return True
+        if can_grant_vote(request, role=role, voted_key=state.voted_key, log_end=log_end):
+            if not request.is_pre_vote:
+                state.vote_for(request.candidate)
+            return True
+        if request.is_pre_vote and isinstance(role, Prospective):
+            # The candidate does not follow the leader any more, for which it may have rejected the
+            # pre-vote of this replica, whose log is later: request it again. Otherwise, if only
+            # this replica has the last records and its fetch timeout is the first to expire, there
+            # is no leader until its election timeout and another fetch timeout have passed.
+            role.votes.rejected.discard(request.candidate.node_id)
+        return False
 
     def _is_credible(self, epoch: int) -> bool:
         state = self._state
