@@ -12,12 +12,17 @@ from typing import Any
 import pytest
 
 from raftlog.append import AppendRequest, Done
-from raftlog.node import raft_request_handler
 from raftlog.node.apis import ClientApis
 from raftlog.node.apis.produce import READ_AT_ONCE_BYTES_MAX, DelayedProduce
 from raftlog.node.raft_node import RaftNode
 from raftlog.quorum.roles import Leader
-from raftlog.wire import ApiKey, decode_versions_response, encode, encode_request
+from raftlog.wire import (
+    ApiKey,
+    ReplicaFetchCodec,
+    decode_versions_response,
+    encode,
+    encode_request,
+)
 from raftlog.wire.errors import UnsupportedFieldError
 from tests.node.apis.batches import batch, produce
 from tests.support.served_node import RawConnection, ServedNode, appended, served_node
@@ -95,7 +100,7 @@ def test_a_response_that_cannot_be_encoded_delays_no_other_and_does_not_end_the_
             connection.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
             while not has_delayed_fetch(raft_node):
                 await asyncio.sleep(0)
-            monkeypatch.setattr(raft_request_handler, "encode_response", not_encodable)
+            monkeypatch.setattr(ReplicaFetchCodec, "encode_response", not_encodable)
             answer = await appended(raft_node, AppendRequest(records=(b"a",), deadline_ms=1e12))
             assert isinstance(answer, Done)
             await _closes(connection, node)

@@ -389,6 +389,20 @@ ANSWER_PLANTS: Final = (
         tests=(FETCH_CODEC,),
     ),
     Plant(
+        bug="a fetch is that of the leader's epoch before",
+        path="connector/raftlog/wire/replica_fetch.py",
+        old="            head != found.head\n            or tail != found.tail\n",
+        new="            tail != found.tail\n",
+        tests=("tests/wire/test_replica_fetch.py",),
+    ),
+    Plant(
+        bug="a response after an election names the leader before",
+        path="connector/raftlog/wire/replica_fetch.py",
+        old="        or data[end:] != found.tail\n",
+        new="",
+        tests=("tests/wire/test_replica_fetch.py",),
+    ),
+    Plant(
         bug="bytes after the fetch of a replica are ignored",
         path="connector/raftlog/wire/fetch_codec.py",
         old="    if replica_id >= 0:\n        cursor.finish()\n",

@@ -3,7 +3,8 @@
 Invariants:
 
 1. The codec is the product's (``raftlog.wire``): frame, header and body, each message in the
-   version that its two nodes have in common. No state is kept between messages.
+   version that its two nodes have in common. What is kept between messages, by
+   ``ReplicaFetchCodec``, changes neither bytes nor messages.
 2. A message that cannot be expressed in that version fails as in ``NetworkChannel``. One that a
    node cannot decode, or refuses as not for its log, violates an invariant: all nodes are of one
    log.
@@ -16,7 +17,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from raftlog.quorum.messages import Request, Response, VersionsResponse
+from raftlog.quorum.messages import (
+    FetchRequest,
+    FetchResponse,
+    Request,
+    Response,
+    VersionsResponse,
+)
 from raftlog.wire import (
     APIS,
     ApiKey,
@@ -24,10 +31,12 @@ from raftlog.wire import (
     Listener,
     LogIdentity,
     ReceivedRequest,
+    ReplicaFetchCodec,
     RequestError,
     RequestHeader,
     VersionRange,
     common_version,
+    decode_fetch_request,
     decode_request,
     decode_response,
     decode_response_header,
@@ -52,6 +61,7 @@ IDENTITY: Final = LogIdentity(
     cluster_id="c2ltdWxhdGVkIGNsdXN0ZQ",
     listener_name=LISTENER_NAME,
 )
+_FETCHES: Final = ReplicaFetchCodec(IDENTITY)
 FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 _VERSIONS_VERSION: Final = APIS[ApiKey.API_VERSIONS].versions.last
 _OLDER: Final = (
@@ -99,7 +109,10 @@ def encode_request_frame(
     header = RequestHeader(
         api_key=key, api_version=version, correlation_id=correlation_id, client_id="simulated"
     )
-    body = encode_request(request, version, IDENTITY)
+    if isinstance(request, FetchRequest):
+        body = _FETCHES.encode_request(request, version)
+    else:
+        body = encode_request(request, version, IDENTITY)
     return frame(encode_request_header(header), body), SentRequest(key, version, correlation_id)
 
 
@@ -109,10 +122,15 @@ def decode_request_frame(data: bytes) -> Request:
         body = _body(data)
         received = receive_request(body, Listener.VOTERS)
         assert isinstance(received, ReceivedRequest), "its version was announced"
-        header = received.header
-        found = decode_request(
-            header.api_key, header.api_version, body, IDENTITY, start=received.body_start
-        )
+        header, start = received.header, received.body_start
+        found: Request | RequestError | None
+        if header.api_key == ApiKey.FETCH:
+            found = _FETCHES.known_request(header.api_version, body, start)
+            if found is None:
+                decoded = decode_fetch_request(header.api_version, body, start=start)
+                found = _FETCHES.decode_request(header.api_version, body, start, decoded)
+        else:
+            found = decode_request(header.api_key, header.api_version, body, IDENTITY, start=start)
     except WireError as error:
         raise InvariantViolationError(f"nodes of one log speak: {error}") from error
     if isinstance(found, RequestError):
@@ -127,6 +145,8 @@ def encode_response_frame(response: Response, asked: SentRequest) -> bytes:
         if isinstance(response, VersionsResponse):
             levels = VersionRange(response.kraft_version_min, response.kraft_version_max)
             body = encode_versions_response(version, Listener.VOTERS, kraft_versions=levels)
+        elif isinstance(response, FetchResponse):
+            body = b"".join(_FETCHES.encode_response(response, version))
         else:
             body = b"".join(encode_response(key, version, response, IDENTITY))
     except WireError as error:
@@ -140,7 +160,10 @@ def decode_response_frame(data: bytes, asked: SentRequest) -> Response:
         body = _body(data)
         correlation_id, start = decode_response_header(body, asked.api_key, asked.version)
         assert correlation_id == asked.correlation_id, "a response belongs to its request"
-        found = decode_response(asked.api_key, asked.version, body, IDENTITY, start=start)
+        if asked.api_key is ApiKey.FETCH:
+            found = _FETCHES.decode_response(asked.version, body, start)
+        else:
+            found = decode_response(asked.api_key, asked.version, body, IDENTITY, start=start)
     except WireError as error:
         raise InvariantViolationError(f"nodes of one log speak: {error}") from error
     if isinstance(found, RequestError):

@@ -22,13 +22,14 @@ from typing import Any, Final, TypeAlias
 
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, ResponseReceived, SendFailed
-from raftlog.quorum.messages import Response, VersionsRequest
+from raftlog.quorum.messages import FetchRequest, Response, VersionsRequest
 from raftlog.quorum.voters import Endpoint
 from raftlog.wire import (
     ApiKey,
     FrameDecoder,
     InFlightRequests,
     LogIdentity,
+    ReplicaFetchCodec,
     RequestError,
     VersionRange,
     common_version,
@@ -71,6 +72,7 @@ class NetworkChannel:
     ) -> None:
         """``tls`` returns the TLS context for a node id; ``log_event`` logs errors of a node."""
         self._identity = identity
+        self._fetches = ReplicaFetchCodec(identity)
         self._client_id = client_id
         self._software_version = software_version
         self._handle = handle
@@ -169,9 +171,13 @@ class NetworkChannel:
 
         Raises ``NoCommonVersionError`` and ``UnsupportedFieldError``; then nothing is sent.
         """
-        key = request_api_key(outgoing.request)
+        request, fetches = outgoing.request, self._fetches
+        key = request_api_key(request)
         version = common_version(key, connection.api_versions)
-        body = encode_request(outgoing.request, version, self._identity)
+        if isinstance(request, FetchRequest):
+            body = fetches.encode_request(request, version)
+        else:
+            body = encode_request(request, version, self._identity)
 
         def complete(found: _Found) -> None:
             if self._in_flight.get(outgoing.node_id) is not outgoing:
@@ -180,7 +186,10 @@ class NetworkChannel:
                 if isinstance(found, Exception):
                     raise found
                 data, start = found
-                response = decode_response(key, version, data, self._identity, start=start)
+                if key is ApiKey.FETCH:
+                    response = fetches.decode_response(version, data, start)
+                else:
+                    response = decode_response(key, version, data, self._identity, start=start)
             except (OSError, EOFError, WireError) as error:
                 failing = self._start(self._fail_after_pause(outgoing, error))
                 self._in_flight[outgoing.node_id] = failing

@@ -31,10 +31,13 @@ from raftlog.types import Operation, Resource, ResourceType
 from raftlog.wire import (
     ApiKey,
     LogIdentity,
+    ReplicaFetchCodec,
     RequestError,
+    decode_fetch_request,
     decode_request,
     encode_error_response,
     encode_response,
+    fetch_codec,
 )
 
 from .access import Principal
@@ -66,25 +69,49 @@ class RaftRequestHandler:
         self._quotas = quotas
         self._log_event = log_event
         self._audit = audit
+        self._fetches = ReplicaFetchCodec(raft_node.identity)
 
     @property
     def _identity(self) -> LogIdentity:
         return self._raft_node.identity
 
+    def handle_fetch(
+        self, connection: Connection, request: Request[Any]
+    ) -> fetch_codec.FetchRequest | None:
+        """Handle the fetch of a replica, as ``handle``; return that of a consumer.
+
+        Raises ``MalformedMessageError``.
+        """
+        version, data, start = request.version, request.frame, request.body_start
+        message: messages.Request | RequestError | None
+        message = self._fetches.known_request(version, data, start)
+        if message is None:
+            decoded = decode_fetch_request(version, data, start=start)
+            if decoded.replica_id < 0:
+                return decoded
+            message = self._fetches.decode_request(version, data, start, decoded)
+        self._authorize(connection, request, message)
+        return None
+
     def handle(self, connection: Connection, request: Request[Any]) -> None:
         """Pass a request to the replica, and send its response once there is one.
 
-        The body of a Fetch is decoded already. Raises ``MalformedMessageError``.
+        Raises ``MalformedMessageError``.
         """
         key, version = ApiKey(request.header.api_key), request.version
         message = decode_request(
-            key,
-            version,
-            request.frame,
-            self._identity,
-            start=request.body_start,
-            decoded=request.body,
+            key, version, request.frame, self._identity, start=request.body_start
         )
+        self._authorize(connection, request, message)
+
+    def _authorize(
+        self,
+        connection: Connection,
+        request: Request[Any],
+        message: messages.Request | RequestError,
+    ) -> None:
+        """Pass a request to the replica, unless it is refused."""
+        key = ApiKey(request.header.api_key)
         if not isinstance(message, RequestError) and not is_allowed(
             message, request.principal, self._identity.topic
         ):
@@ -132,6 +159,9 @@ class RaftRequestHandler:
                 error = RequestError(api_key=key, error=WireCode.not_controller, reason=reason)
                 self._respond_error(request, error)
                 connection.finish()
+                return
+            if isinstance(response, messages.FetchResponse):
+                request.respond(self._fetches.encode_response(response, version))
                 return
             parts = encode_response(key, version, response, self._identity)
             if isinstance(message, FetchSnapshotRequest) and _is_of_consumer(message):

@@ -29,7 +29,6 @@ from raftlog.wire import (
     Api,
     ApiKey,
     Listener,
-    decode_fetch_request,
     encode_versions_response,
 )
 
@@ -408,15 +407,14 @@ class Server:
             if key in SASL_APIS:
                 self._authenticate(connection, connection.sasl, request)
                 return
-        is_from_consumer = False
         if key is ApiKey.FETCH:
-            request.body = decode_fetch_request(
-                request.version, request.frame, start=request.body_start
-            )
-            is_from_consumer = request.body.replica_id < 0
+            request.body = self._raft_handler.handle_fetch(connection, request)
+            if request.body is not None:
+                self._apis.start(request)
+            return
         if key is ApiKey.API_VERSIONS:
             request.attempt(lambda: request.respond(self._versions(connection, request)))
-        elif key in QUORUM_APIS and not is_from_consumer:
+        elif key in QUORUM_APIS:
             self._raft_handler.handle(connection, request)
         else:
             self._apis.start(request)

@@ -6,7 +6,7 @@ versions, and those of ``produce_codec`` and ``fetch_codec``, which are by hand.
 
 from __future__ import annotations
 
-from . import latest_schemas, sasl
+from . import fetch_codec, latest_schemas, sasl
 from .api_versions import (
     NO_FEATURES,
     Features,
@@ -73,6 +73,7 @@ from .raft_codec import (
     encode_response,
     request_api_key,
 )
+from .replica_fetch import ReplicaFetchCodec
 from .topic_codec import LeaderEndpoint
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "ProducedBatch",
     "ProducedTopic",
     "ReceivedRequest",
+    "ReplicaFetchCodec",
     "RequestError",
     "RequestHeader",
     "UnknownApiVersions",
@@ -133,6 +135,7 @@ __all__ = [
     "frame",
     "receive_request",
     "request_api_key",
+    "fetch_codec",
     "latest_schemas",
     "sasl",
 ]
