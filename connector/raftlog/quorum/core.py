@@ -186,11 +186,14 @@ class QuorumCore:
         for expired in state.requests.expire(now_ms):
             state.back_off(expired.node_id)
         self._handle_event(event)
-        self._elections.poll()
-        self._membership.poll()
-        self._leadership.poll()
-        self._elections.poll_resigned()
-        self._following.poll()
+        if not isinstance(state.role, Leader):
+            self._elections.poll()
+        if isinstance(state.role, Leader):
+            self._membership.poll()
+            self._leadership.poll()
+        if not isinstance(state.role, Leader):
+            self._elections.poll_resigned()
+            self._following.poll()
         state.check_invariants()
         return state.take_effects()
 

@@ -62,7 +62,7 @@ class Following:
         if isinstance(role, Unattached) and state.must_discover_leader:
             self._discover_leader()
         elif isinstance(role, Follower) and not (role.is_appending or role.is_deleting):
-            if not state.can_campaign and state.now_ms >= role.fetch_deadline_ms:
+            if state.now_ms >= role.fetch_deadline_ms and not state.can_campaign:
                 role.has_fetched_from_leader = False  # grant the pre-votes of other candidates
                 self._discover_leader()  # observers receive no BeginQuorumEpoch of a new leader
                 return
@@ -85,8 +85,7 @@ class Following:
         if state.voters.kraft_version < 1:
             has_directory_id = state.key.directory_id != ZERO_UUID
             return has_directory_id and state.is_voter and not role.has_updated_leader
-        found = state.voter_set.find(state.node_id)
-        return found is not None and found.key == state.key and found != state.local_voter
+        return state.is_voter_outdated
 
     def _update_voter_request(self, role: Follower) -> UpdateVoterRequest:
         """Return the request; the next one is not sent before two fetch timeouts have passed."""

@@ -38,6 +38,9 @@ class Progress:
 
     def __init__(self) -> None:
         self._replicas: dict[ReplicaKey, ReplicaProgress] = {}
+        self._voters: VoterSet | None = None
+        self._by_voter: dict[int, ReplicaProgress] = {}
+        """Replicas that alone match a voter of the last voter set, by node id."""
 
     def record_fetch(
         self,
@@ -49,7 +52,10 @@ class Progress:
         log_start_offset: int | None = None,
     ) -> None:
         """Record a fetch from ``end_offset``: everything below it is durable on the replica."""
-        replica = self._replicas.setdefault(key, ReplicaProgress(key=key))
+        replica = self._replicas.get(key)
+        if replica is None:
+            replica = self._replicas[key] = ReplicaProgress(key=key)
+            self._by_voter.clear()
         if end_offset >= leader_end_offset:
             replica.caught_up_ms = now_ms
         elif replica.fetched_ms is not None and end_offset >= replica.leader_end_offset:
@@ -68,11 +74,19 @@ class Progress:
 
     def voter(self, voters: VoterSet, node_id: int) -> ReplicaProgress | None:
         """Return the progress of a voter; the most recent if several directory ids match it."""
+        if voters is not self._voters:
+            self._voters = voters
+            self._by_voter.clear()
+        known = self._by_voter.get(node_id)
+        if known is not None:
+            return known
         found = [
             replica
             for key, replica in self._replicas.items()
             if key.node_id == node_id and voters.has(key)
         ]
+        if len(found) == 1:
+            self._by_voter[node_id] = found[0]
         return max(found, key=lambda replica: replica.fetched_ms or 0, default=None)
 
     def observers(self, voters: VoterSet) -> list[ReplicaProgress]:
@@ -85,6 +99,7 @@ class Progress:
         for index, replica in enumerate(observers):
             if index < excess or (replica.fetched_ms or 0) < before_ms:
                 del self._replicas[replica.key]
+                self._by_voter.clear()
 
     def majority_end_offset(self, voters: VoterSet, own: ReplicaKey, own_end_offset: int) -> int:
         """Return the end offset below which a majority of the voters has every record durably.

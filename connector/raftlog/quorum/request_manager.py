@@ -59,9 +59,10 @@ class RequestManager:
 
     def expire(self, now_ms: int) -> list[InFlightRequest]:
         """Remove and return the requests that timed out."""
-        expired = [
-            in_flight for in_flight in self._in_flight.values() if now_ms >= in_flight.deadline_ms
-        ]
+        expired: list[InFlightRequest] = []
+        for in_flight in self._in_flight.values():
+            if now_ms >= in_flight.deadline_ms:
+                expired.append(in_flight)
         for in_flight in expired:
             del self._in_flight[in_flight.node_id]
         return expired

@@ -119,14 +119,19 @@ class OwnVoterSet:
 
     voter_set: VoterSet
     is_voter: bool
+    is_outdated: bool
+    """Whether it has the key of this voter, with other endpoints or versions."""
     others: tuple[Voter, ...]
     other_majority_count: int
 
     @classmethod
-    def of(cls, voter_set: VoterSet, key: ReplicaKey) -> OwnVoterSet:
-        is_voter = voter_set.has(key)
+    def of(cls, voter_set: VoterSet, own: Voter) -> OwnVoterSet:
+        key = own.key
+        is_voter, found = voter_set.has(key), voter_set.find(key.node_id)
+        is_outdated = found is not None and found.key == key and found != own
         others = tuple(voter for voter in voter_set if voter.key.node_id != key.node_id)
-        return cls(voter_set, is_voter, others, voter_set.majority_count - is_voter)
+        majority_count = voter_set.majority_count - is_voter
+        return cls(voter_set, is_voter, is_outdated, others, majority_count)
 
 
 class ReplicaState:
@@ -136,7 +141,7 @@ class ReplicaState:
         self.local_voter: Final = initial_state.local_voter
         self.log: Final = initial_state.log
         self.voters: Final = initial_state.voters
-        self._last_own_voter_set = OwnVoterSet.of(self.voters.latest, self.local_voter.key)
+        self._last_own_voter_set = OwnVoterSet.of(self.voters.latest, self.local_voter)
         self.config: Final = initial_state.config
         self.requests: Final = RequestManager()
         self.now_ms = now_ms
@@ -154,6 +159,9 @@ class ReplicaState:
         self._proven_epoch = max(initial_state.election.epoch, initial_state.log.last_fetched_epoch)
         self._checked_high_watermark = 0
         self._effects: list[Effect] = []
+        self._last_role: Role | None = None
+        self._last_leader_and_epoch = LeaderAndEpoch(epoch=0)
+        """Of the last role for which it was asked; constant as long as a leader leads."""
         self.role: Role = self._first_role(initial_state.election)
         self._emit_role_changed(None)
         self._persist()
@@ -211,6 +219,11 @@ class ReplicaState:
         return self._own_voter_set.is_voter
 
     @property
+    def is_voter_outdated(self) -> bool:
+        """Whether the voter set has other endpoints or versions of this voter."""
+        return self._own_voter_set.is_outdated
+
+    @property
     def is_voter_set_uncommitted(self) -> bool:
         """Whether the latest voter set is not known to be committed."""
         return self.voters.latest_offset >= (self.high_watermark or 0)
@@ -247,13 +260,18 @@ class ReplicaState:
 
     @property
     def leader_and_epoch(self) -> LeaderAndEpoch:
-        """Epoch and leader, as every response reports them."""
-        leader_id = self.role.leader_id
-        return LeaderAndEpoch(
-            epoch=self.epoch,
+        """Epoch and leader, as every response reports them: one object while they are the same."""
+        role = self.role
+        if isinstance(role, Leader) and role is self._last_role:
+            return self._last_leader_and_epoch
+        leader_id = role.leader_id
+        found = LeaderAndEpoch(
+            epoch=role.epoch,
             leader_id=leader_id,
             leader_endpoints=() if leader_id is None else self.endpoints_of(leader_id),
         )
+        self._last_role, self._last_leader_and_epoch = role, found
+        return found
 
     @property
     def election_problem(self) -> str | None:
@@ -307,7 +325,7 @@ class ReplicaState:
         """The latest voter set as this replica uses it, in each step: derived once for each set."""
         own = self._last_own_voter_set
         if own.voter_set is not self.voters.latest:
-            own = self._last_own_voter_set = OwnVoterSet.of(self.voters.latest, self.key)
+            own = self._last_own_voter_set = OwnVoterSet.of(self.voters.latest, self.local_voter)
         return own
 
     # --- credible epochs --------------------------------------------------------------------------
@@ -357,17 +375,19 @@ class ReplicaState:
     def check_invariants(self) -> None:
         """Assert what holds after every step, whatever the other replicas sent."""
         role, high_watermark, log = self.role, self.high_watermark, self.log
-        end_offset, last_epoch = log.end_offset, log.last_fetched_epoch
-        assert role.epoch == self._persisted.epoch, "the epoch of the role is the stored one"
-        assert self.voted_key == self._persisted.voted_key, "the vote is the stored one"
-        assert role.epoch >= last_epoch, "the log has no later epoch"
+        end_offset, stored, voted_key = log.end_offset, self._persisted, self.voted_key
+        assert role.epoch == stored.epoch, "the epoch of the role is the stored one"
+        is_stored = voted_key is stored.voted_key or voted_key == stored.voted_key
+        assert is_stored, "the vote is the stored one"
+        assert role.epoch >= log.last_fetched_epoch, "the log has no later epoch"
         assert (role.leader_id == self.node_id) is isinstance(role, Leader | Resigned)
-        if isinstance(role, Candidate):
-            assert self.voted_key == self.key, "a candidate votes for itself"
-        if isinstance(role, Prospective | Candidate | Leader):
-            assert not self.is_recovering, "a replica that lost records neither campaigns nor leads"
         if isinstance(role, Leader):
             assert role.epoch_start_offset <= end_offset, "its epoch begins in its log"
+        elif isinstance(role, Candidate):
+            assert voted_key == self.key, "a candidate votes for itself"
+        if self.is_recovering:
+            campaigns_or_leads = isinstance(role, Prospective | Candidate | Leader)
+            assert not campaigns_or_leads, "a replica that lost records neither campaigns nor leads"
         assert max(log.log_start_offset, log.synced_end_offset) <= end_offset
         if high_watermark is not None:
             assert self._checked_high_watermark <= high_watermark <= end_offset
