@@ -38,7 +38,7 @@ from raftlog.node.config import read_config
 from raftlog.node.formatting import random_id, read_identity
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
-from raftlog.node.tls import TlsContexts
+from raftlog.node.settings import ReloadableSettings
 from raftlog.quorum.messages import FetchRequest, FetchResponse, LeaderAndEpoch
 from raftlog.storage.local import ReservedDescriptorStorage
 from raftlog.types import ReplicaKey
@@ -155,7 +155,7 @@ async def quorum(home: Path) -> AsyncIterator[list[Node]]:
                 config,
                 read_identity(config, storage),
                 storage,
-                tls=TlsContexts(config),
+                settings=ReloadableSettings(config),
                 lines=LogLines(io.StringIO(), config.node_id),
             )
             stack.push_async_callback(node.close)

@@ -429,11 +429,11 @@ def test_a_key_that_is_added_is_read_and_one_that_is_removed_ends_its_sessions(
             async with await node.connect() as third:
                 assert (await present(third, new)).error_code == 0
             port.write(rsa_jwk("new", rotated))
-            _reload(node.config, node.node._tls, node.node, LogLines(io.StringIO(), 1))
-            await until_read(node)
+            config = replace(node.config, path=None)
+            _reload(config, node.node._settings, node.node, LogLines(io.StringIO(), 1))
             assert await old.next_frame() is None
             port.file.write_text("{}")
-            node.node.refresh_keys()
+            node.node.use_token_keys(None)
             await until_read(node)
             async with await node.connect() as fourth:
                 assert (await present(fourth, new)).error_code == 0, "the old keys stay"
@@ -491,13 +491,13 @@ def test_keys_are_read_from_an_https_url_again_and_again(tmp_path: Path) -> None
         async with await node.connect() as connection:
             assert (await present(connection, token)).error_code == 0
             server.body = b""
-            node.node.refresh_keys()
+            node.node.use_token_keys(None)
             await until_read(node)
             assert server.count == 2
             connection.ask_versions(3)
             assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 3
             server.body = key_set(ec_jwk())
-            node.node.refresh_keys()
+            node.node.use_token_keys(None)
             await until_read(node)
             assert await connection.next_frame() is None
 

@@ -301,7 +301,7 @@ def test_quotas_are_reloaded_and_stay_after_a_mistake(tmp_path: Path) -> None:
 
         def reload(quotas: str) -> None:
             path.write_text(text + quotas)
-            _reload(config, node.node._tls, node.node, LogLines(io.StringIO(), 1))
+            _reload(config, node.node._settings, node.node, LogLines(io.StringIO(), 1))
 
         async with await node.connect() as connection:
             reload('[[quotas]]\nclient_id = "test"\nproducer_byte_rate = 100\n')

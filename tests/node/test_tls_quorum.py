@@ -117,7 +117,7 @@ def test_a_new_certificate_is_used_without_a_restart(
     install_certificate(third, authority, "node-3.example")
     third.process.send_signal(signal.SIGHUP)
     eventually(lambda: b"while it was away" in log_bytes(third), "node 3 catches up")
-    assert said(third, "certificates", "reloaded")
+    assert said(third, "reload", "reloaded")
 
 
 def test_an_unreadable_certificate_changes_nothing(
@@ -127,7 +127,7 @@ def test_an_unreadable_certificate_changes_nothing(
     assert first.process is not None
     (first.home / "node.pem").write_text("not a certificate")
     first.process.send_signal(signal.SIGHUP)
-    eventually(lambda: said(first, "certificates", "not reloaded"), "node 1 logs it")
+    eventually(lambda: said(first, "reload", "nothing is reloaded"), "node 1 logs it")
     assert sent(client(quorum, authority, authority.sign("jobs-3")), b"still there") is None
     eventually(lambda: b"still there" in log_bytes(first), "node 1 continues")
 

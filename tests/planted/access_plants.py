@@ -31,7 +31,7 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="connections outlive the CA that verified them",
         path=f"{NODE}/process.py",
-        old="if tls is not None and certificate and not self._tls.trusts(listener, tls.context):",
+        old="if tls is not None and certificate and not settings.trusts(listener, tls.context):",
         new="if tls is not None and certificate and tls.context is None:",
         tests=(
             "tests/node/test_access_reload.py"
@@ -47,7 +47,7 @@ ACCESS_PLANTS: Final = (
     ),
     Plant(
         bug="connections outlive the revocation of their certificate",
-        path=f"{NODE}/tls.py",
+        path=f"{NODE}/settings.py",
         old=" and self._revoked[context] <= self._revoked[verified]",
         new="",
         tests=(REVOCATION,),
@@ -65,6 +65,36 @@ ACCESS_PLANTS: Final = (
         old="is_same and not connection.has_expired(self.wall_s())",
         new="is_same",
         tests=("tests/node/test_network_channel.py",),
+    ),
+    Plant(
+        bug="an error in the configuration reloads the other files",
+        path=f"{NODE}/process.py",
+        old="        found = (None, None) if config.path is None else reload_access(config)\n",
+        new="        settings.reload()\n"
+        "        found = (None, None) if config.path is None else reload_access(config)\n",
+        tests=("tests/node/test_reloaded_settings.py",),
+    ),
+    Plant(
+        bug="the common name is used where no mapping rule matches",
+        path=f"{NODE}/access.py",
+        old="_principal(certificate) if rules is None else _mapped(rules, certificate_der)",
+        new="_principal(certificate) if rules is None else (\n"
+        "            _mapped(rules, certificate_der) or _principal(certificate)\n        )",
+        tests=("tests/node/config/test_principal_mapping.py",),
+    ),
+    Plant(
+        bug="an encrypted value can be moved to another key",
+        path="connector/raftlog/client/encryption.py",
+        old='b"\\0" if key is None else b"\\1" + key',
+        new='b"\\0"',
+        tests=("tests/client/test_encryption.py",),
+    ),
+    Plant(
+        bug="a value of an unknown key is read as deleted",
+        path="connector/raftlog/client/encryption.py",
+        old="        except EncryptionKeyDeletedError:\n            return None\n        if len",
+        new="        except EncryptionKeyError:\n            return None\n        if len",
+        tests=("tests/client/test_encryption.py",),
     ),
     Plant(
         bug="a certificate precedes the user of SASL",
@@ -194,10 +224,11 @@ ACCESS_PLANTS: Final = (
     ),
     Plant(
         bug="unreadable certificates leave a node without any",
-        path=f"{NODE}/tls.py",
-        old="        self._contexts = self._load(access)\n        return before",
-        new="        self._contexts = _Contexts(access)\n"
-        "        self._contexts = self._load(access)\n        return before",
+        path=f"{NODE}/settings.py",
+        old="        before = self.for_peer(-1)\n        self._loaded = self._load(",
+        new="        before = self.for_peer(-1)\n"
+        "        self._loaded = _Loaded(self.access, self.quotas)\n"
+        "        self._loaded = self._load(",
         tests=(TLS,),
     ),
     Plant(

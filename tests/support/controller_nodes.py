@@ -16,7 +16,7 @@ from raftlog.node.formatting import format_directory, random_id, read_identity
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
 from raftlog.node.service import CreateService
-from raftlog.node.tls import TlsContexts
+from raftlog.node.settings import ReloadableSettings
 from raftlog.storage.local import ReservedDescriptorStorage
 from raftlog.wire import ApiKey, decode, encode
 from raftlog_state.cli.controller_node import create_controller
@@ -188,7 +188,7 @@ async def controller_nodes(
                 config,
                 read_identity(config, storage),
                 storage,
-                tls=TlsContexts(config),
+                settings=ReloadableSettings(config),
                 lines=LogLines(lines, node_id),
                 services=services,
             )

@@ -21,7 +21,7 @@ from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
 from raftlog.node.raft_node import RaftNode
 from raftlog.node.service import CreateService
-from raftlog.node.tls import TlsContexts
+from raftlog.node.settings import ReloadableSettings
 from raftlog.quorum.messages import FetchRequest
 from raftlog.storage.local import ReservedDescriptorStorage
 from raftlog.types import ReplicaKey
@@ -210,7 +210,7 @@ async def _running(
         config,
         read_identity(config, storage),
         storage,
-        tls=TlsContexts(config),
+        settings=ReloadableSettings(config),
         lines=LogLines(lines, config.node_id),
         services=services,
     )

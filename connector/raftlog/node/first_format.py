@@ -41,8 +41,8 @@ from .config import NodeConfig
 from .errors import QuorumHasRecordsError
 from .formatting import topic_id_of
 from .network_channel import NetworkChannel
+from .settings import ReloadableSettings
 from .survivor import contact_voters
-from .tls import TlsContexts
 
 T = TypeVar("T")
 _RESPONSE_TIMEOUT_S: Final = 10.0
@@ -88,7 +88,7 @@ class _Inquiry:
             software_version=__version__,
             handle=self._handle,
             log_event=self._failures.__setitem__,
-            tls=TlsContexts(config).for_peer,
+            tls=ReloadableSettings(config).for_peer,
             frame_bytes_max=config.limits.frame_bytes_max,
         )
 

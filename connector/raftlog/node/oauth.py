@@ -364,11 +364,7 @@ class TokenVerifier:
         self._is_closed = False
         if find_spec("cryptography") is None:
             raise ConfigError(path=config.keys, key=None, reason=_EXTRA)
-        if not config.is_url:
-            try:
-                self._keys = self._read()
-            except KeysError as error:
-                raise ConfigError(path=config.keys, key=None, reason=str(error)) from None
+        self._keys = self.read_file()
 
     @property
     def may_get_keys(self) -> bool:
@@ -394,6 +390,22 @@ class TokenVerifier:
             raise
         return found, found.expires_s - wall_s
 
+    def read_file(self) -> Mapping[str, TokenKey] | None:
+        """Return the keys in their file now, None for those of a URL. Raises ``ConfigError``."""
+        if self._config.is_url:
+            return None
+        try:
+            return self._read()
+        except KeysError as error:
+            raise ConfigError(path=self._config.keys, key=None, reason=str(error)) from None
+
+    def use(self, keys: Mapping[str, TokenKey]) -> None:
+        """Use other keys from now on."""
+        before, self._keys = self._keys, keys
+        if before != keys:
+            self._log_line("info", f"keys of tokens: {', '.join(sorted(keys))[:500]}")
+            self._changed()
+
     def refresh(self) -> None:
         """Read the keys again, in another thread, unless that runs already."""
         if self._reading is not None or self._is_closed:
@@ -417,10 +429,7 @@ class TokenVerifier:
         error = reading.exception()
         pause_s = self._config.refresh_ms / 1000
         if error is None:
-            before, self._keys = self._keys, reading.result()
-            if before != self._keys:
-                self._log_line("info", f"keys of tokens: {', '.join(sorted(self._keys))[:500]}")
-                self._changed()
+            self.use(reading.result())
         elif isinstance(error, KeysError):
             kept = "no token is accepted" if self._keys is None else "the old keys stay in use"
             self._log_line("error", f"the keys of tokens are not read, {kept}: {error}")

@@ -1,8 +1,8 @@
 """Process of a node: lock the directory, open the log, serve the listeners until a signal.
 
 SIGTERM and SIGINT hand over leadership, complete the requests in progress and close the log; a
-second signal ends the process immediately. SIGHUP reloads certificates, ``[access]`` and quotas: on
-an error the old ones stay in use; connections whose principal has changed are closed. A failed log
+second signal ends the process immediately. SIGHUP reloads the settings of ``settings`` and the keys
+of tokens, all or none; connections whose principal has changed are closed. A failed log
 ends the process with ``EXIT_FAILED``: the next start recovers the log. A node with more connections
 in its limits than file descriptors does not start: it would fail later, under load. What it loads
 is visited once by Python's garbage collection (``garbage_collection``).
@@ -17,7 +17,7 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
@@ -44,7 +44,7 @@ from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .audit import AuditFile, AuditLog
 from .certificates import ExpiryWatch
-from .client_quotas import ClientQuota, QuotaLimits, QuotaTable
+from .client_quotas import ClientQuota, QuotaLimits
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .connection import FlushQueue
 from .driver import Driver
@@ -59,13 +59,14 @@ from .metrics import (
     readiness_problems,
 )
 from .network_channel import NetworkChannel
-from .oauth import TokenVerifier
+from .oauth import TokenKey, TokenVerifier
 from .raft_node import CleaningRefused, LogCleaned, LogCompacted, Notification
 from .replica import Replica
 from .sasl import SaslAuthenticator, Users
 from .server import ListenerSocket, Server
 from .service import CreateService, LogAccess, NodeContext
-from .tls import TlsContexts, check_key_file
+from .settings import ReloadableSettings
+from .tls import check_key_file
 
 EXIT_FAILED: Final = 1
 HAND_OVER_MS: Final = 5_000
@@ -115,12 +116,12 @@ async def _run(
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    tls = TlsContexts(config)
+    settings = ReloadableSettings(config)
     node: Node  # bound before the loop can run a signal handler
-    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(config, tls, node, lines))
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(config, settings, node, lines))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    node = Node(config, meta, storage, tls=tls, lines=lines, services=services)
+    node = Node(config, meta, storage, settings=settings, lines=lines, services=services)
     try:
         await node.start()
         node.driver.ended.add_done_callback(lambda _: stop.set())
@@ -139,42 +140,31 @@ async def _run(
         lines.log("stopped")
 
 
-def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -> None:
-    """Reload certificates and ``[access]``. A part with an error keeps its old state."""
-    node.refresh_keys()
-    node.reopen_audit_log()  # first: a certificate that cannot be read must not keep the old file
-    before = access = tls.access
-    users, quotas = tls.users(), node.quotas
-    if config.path is not None:
-        try:
-            access, loaded = reload_access(config)
-            quotas = QuotaTable(loaded)
-        except ConfigError as error:
-            reason = f"not reloaded, the old table stays in use: {error}"
-            lines.log("access", level="error", reason=reason)
-            node.audit.log("reload", outcome=f"[access]: {reason}")
+def _reload(config: NodeConfig, settings: ReloadableSettings, node: Node, lines: LogLines) -> None:
+    """Reload all settings, or none if a file has an error (``ReloadableSettings``)."""
+    node.reopen_audit_log()  # first: a file with an error must not keep the old audit log open
+    access, users, quotas = settings.access, settings.users(), settings.quotas
     try:
-        is_trust_reduced = tls.reload(access)
+        keys = node.read_token_keys()
+        found = (None, None) if config.path is None else reload_access(config)
+        is_trust_reduced = settings.reload(*found)
     except ConfigError as error:
-        kept = "the old ones stay" if access == before else "the old ones and the old [access] stay"
-        reason = f"not reloaded, {kept} in use: {error}"
-        lines.log("certificates", level="error", reason=reason)
+        reason = f"nothing is reloaded, all old settings stay in use: {error}"
+        lines.log("reload", level="error", reason=reason)
         node.audit.log("reload", outcome=reason)
         return
-    quotas_before, node.quotas = node.quotas, quotas
+    node.use_token_keys(keys)
     node.expiry_watch.check()
-    closed_count = node.access_changed(before, is_trust_reduced=is_trust_reduced)
-    lines.log("certificates", reason="reloaded", closed_connections=closed_count)
+    closed_count = node.access_changed(access, is_trust_reduced=is_trust_reduced)
+    lines.log("reload", reason="reloaded", closed_connections=closed_count)
     node.audit.log(
         "reload",
         outcome="reloaded",
         closed_connections=closed_count,
-        **_changed_rights(before, access),
-        **_changed_quotas(quotas_before.quotas, quotas.quotas),
-        **_changed_users(users, tls.users()),
+        **_changed_rights(access, settings.access),
+        **_changed_quotas(quotas.quotas, settings.quotas.quotas),
+        **_changed_users(users, settings.users()),
     )
-    if access != before:
-        lines.log("access", reason="reloaded", closed_connections=closed_count)
 
 
 def _changed_rights(before: AccessTable, after: AccessTable) -> dict[str, object]:
@@ -214,13 +204,12 @@ class Node:
         meta: MetaProperties,
         storage: ReservedDescriptorStorage,
         *,
-        tls: TlsContexts,
+        settings: ReloadableSettings,
         lines: LogLines,
         services: Sequence[CreateService] = (),
     ) -> None:
         """Open the log and create the services. Raises the errors of ``Replica.open``."""
-        self._config, self._lines, self._tls = config, lines, tls
-        self.quotas = QuotaTable(config.quotas)
+        self._config, self._lines, self._settings = config, lines, settings
         self.tokens: Final = self._create_verifier()
         self.lost_audit_lines = 0
         """Number of lines that could not be written."""
@@ -297,7 +286,7 @@ class Node:
             software_version=__version__,
             handle=self.driver.handle,
             log_event=self._log_peer,
-            tls=self._tls.for_peer,
+            tls=self._settings.for_peer,
             frame_bytes_max=self._config.limits.frame_bytes_max,
         )
 
@@ -305,7 +294,7 @@ class Node:
         def log(level: str, text: str) -> None:
             self._lines.log("certificates", level=level, reason=text)
 
-        return ExpiryWatch(self._tls.expiries, self.server.wall_s, log)
+        return ExpiryWatch(self._settings.expiries, self.server.wall_s, log)
 
     def _open_audit_file(self) -> AuditFile | None:
         """Open the file of the audit log, None without ``[audit]``. Raises ``ConfigError``."""
@@ -357,7 +346,7 @@ class Node:
                 quotas=self._apis.quotas,
                 sync_durations=self.driver.sync_durations,
                 lost_audit_lines=lambda: self.lost_audit_lines,
-                certificates=self._tls.expiries,
+                certificates=self._settings.expiries,
             )
             problems = partial(readiness_problems, self.raft_node)
             self._metrics = MetricsServer(collector, problems)
@@ -386,7 +375,7 @@ class Node:
             self._lines.log("old_copy_deleted", level="warning", path=path)
         self._warn_of_retention()
         self.expiry_watch.check()
-        self.refresh_keys()
+        self.use_token_keys(None)
         self.driver.start()
         for service in self.services:
             self.raft_node.register(service.listener)
@@ -408,14 +397,23 @@ class Node:
         """Close connections whose principal has changed, whose certificate a removed CA may have
         issued, or whose chain may have a revoked certificate; return how many of the accepted
         ones."""
-        names, names_before = ((one.nodes, one.node_names) for one in (self._tls.access, before))
+        names, names_before = (
+            (one.nodes, one.node_names) for one in (self._settings.access, before)
+        )
         if names != names_before or is_trust_reduced:
             self._channel.disconnect()
         return self.server.reauthenticate()
 
-    def refresh_keys(self) -> None:
-        """Read the keys of clients' tokens again."""
-        if self.tokens is not None:
+    def read_token_keys(self) -> Mapping[str, TokenKey] | None:
+        """Return the keys of clients' tokens in their file now; None for those of a URL, or without
+        any. Raises ``ConfigError``."""
+        return None if self.tokens is None else self.tokens.read_file()
+
+    def use_token_keys(self, keys: Mapping[str, TokenKey] | None) -> None:
+        """Use keys of clients' tokens from their file; None: read those of a URL again."""
+        if self.tokens is not None and keys is not None:
+            self.tokens.use(keys)
+        elif self.tokens is not None:
             self.tokens.refresh()
 
     def reopen_audit_log(self) -> None:
@@ -452,12 +450,13 @@ class Node:
             tls: ssl.SSLObject | None, user: str | None, host: str
         ) -> Principal | None:
             certificate = None if tls is None else tls.getpeercert()
-            if tls is not None and certificate and not self._tls.trusts(listener, tls.context):
+            settings = self._settings
+            if tls is not None and certificate and not settings.trusts(listener, tls.context):
                 return None
             return principal_of(
                 certificate,
                 listener,
-                self._tls.access,
+                settings.access,
                 user,
                 certificate_der=None if tls is None else tls.getpeercert(binary_form=True),
                 host=host_text(host),
@@ -470,7 +469,7 @@ class Node:
             port=listener.port,
             listener=listener.listener,
             authenticate=authenticate,
-            tls=lambda: self._tls.for_listener(listener),
+            tls=lambda: self._settings.for_listener(listener),
             sasl=None
             if sasl is None
             else lambda: SaslAuthenticator(
@@ -494,17 +493,17 @@ class Node:
         return next((one.access for one in self.services if one.access is not None), None)
 
     def _quota_limits(self) -> QuotaLimits:
-        return self._log_access or self.quotas
+        return self._log_access or self._settings.quotas
 
     def _users(self) -> Users:
-        return replace(self._tls.users(), log=self._log_access)
+        return replace(self._settings.users(), log=self._log_access)
 
     def _forwarded_principal(self, sender: Principal, name: str, host: str) -> Principal:
         clients = self._config.clients
         return forwarded_principal(
             sender,
             name,
-            self._tls.access,
+            self._settings.access,
             host=host_text(host),
             authorizer=self._log_access,
             are_clients_known=clients is not None and bool(clients.tls or clients.sasl),

@@ -1,4 +1,4 @@
-"""TLS contexts of a node, for its listeners and its connections to nodes; users of SASL.
+"""TLS contexts of a node, for its listeners and its connections to nodes.
 
 TLS 1.2 or later. Certificates must be issued by the CA of the listener; the CAs of the system are
 not trusted. Clients of a listener for voters always need a certificate. Sessions are not resumed,
@@ -7,11 +7,6 @@ so that every connection is verified with the current certificates.
 A node that this node connects to must prove its node id in the handshake, before any byte is sent;
 a bootstrap server, whose id is unknown, must prove to be one of the nodes. The host name is not
 verified: ``[access.nodes]`` has the names of the nodes.
-
-Files are read when contexts are created, and by ``reload``, which on an error keeps the old
-contexts together with their access table. Open connections stay open unless a CA was removed or a
-certificate was revoked since they were verified: which CAs and certificates are in their chain is
-not known (``trusts``). Their peers connect again, and the handshake decides.
 
 With ``crl`` the lists of all CAs of a chain are required, and must not have expired (OpenSSL:
 X509_V_FLAG_CRL_CHECK_ALL).
@@ -23,121 +18,14 @@ import base64
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from raftlog.storage.file_rights import change_by_others, read_by_others
 
 from .access import AccessTable, certificate_names
-from .certificates import CertificateExpiry, read_expiries
-from .config import ListenerConfig, NodeConfig, TlsConfig
+from .config import TlsConfig
 from .der import der_elements
 from .errors import ConfigError
-from .sasl import Users, read_users
-
-
-@dataclass(slots=True)
-class _Contexts:
-    """Contexts created from one reading of the files, and the access table they use.
-
-    ``users``: of the listener with SASL, none without one.
-    """
-
-    access: AccessTable
-    users: Users = field(default_factory=lambda: Users({}, b""))
-    listeners: dict[ListenerConfig, ssl.SSLContext] = field(default_factory=dict)
-    peers: dict[int, ssl.SSLContext] = field(default_factory=dict)
-    expiries: tuple[CertificateExpiry, ...] = ()
-
-
-class TlsContexts:
-    """TLS contexts of one node. Raises ``ConfigError`` for unusable files."""
-
-    def __init__(self, config: NodeConfig) -> None:
-        self._config = config
-        self._revoked: WeakKeyDictionary[ssl.SSLContext, frozenset[bytes]] = WeakKeyDictionary()
-        """Revoked certificates by context, also by those of open connections."""
-        self._contexts = self._load(config.access)
-
-    @property
-    def access(self) -> AccessTable:
-        """Return the current access table."""
-        return self._contexts.access
-
-    def users(self) -> Users:
-        """Return the current users of the listener with SASL, none without one."""
-        return self._contexts.users
-
-    def expiries(self) -> tuple[CertificateExpiry, ...]:
-        """Return the expiry of each certificate in the files."""
-        return self._contexts.expiries
-
-    def for_listener(self, listener: ListenerConfig) -> ssl.SSLContext | None:
-        """Return the context for new connections to a listener, None without TLS."""
-        return self._contexts.listeners.get(listener)
-
-    def for_peer(self, node_id: int) -> ssl.SSLContext | None:
-        """Return the context for connections to a node, None without TLS.
-
-        A bootstrap server has an id below zero. Raises ``ssl.SSLError`` if a file has become
-        unusable before the first connection to this node.
-        """
-        voters = self._config.voters
-        if voters is None or voters.tls is None:
-            return None
-        key = max(node_id, -1)
-        found = self._contexts.peers.get(key)
-        if found is None:
-            try:
-                found = peer_context(voters.tls, self.access, node_id)
-            except ConfigError as error:
-                raise ssl.SSLError(1, error.message()) from None
-            self._contexts.peers[key] = found
-        return found
-
-    def trusts(self, listener: ListenerConfig, verified: ssl.SSLContext) -> bool:
-        """Return whether a connection's certificate is still valid: all CAs that verified it are in
-        use, and no certificate has been revoked since."""
-        return self._accepts(self.for_listener(listener), verified)
-
-    def _accepts(self, context: ssl.SSLContext | None, verified: ssl.SSLContext) -> bool:
-        """Return whether a context accepts every certificate that another has verified."""
-        if context is None or context is verified:
-            return context is verified
-        cas, more = (one.get_ca_certs(binary_form=True) for one in (verified, context))
-        return set(cas) <= set(more) and self._revoked[context] <= self._revoked[verified]
-
-    def reload(self, access: AccessTable | None = None) -> bool:
-        """Read all files again and use ``access`` (default: the current table) for new connections.
-
-        Return whether a CA of the nodes was removed, or one of their certificates revoked. Raises
-        ``ConfigError``; then nothing has changed.
-        """
-        access = self.access if access is None else access
-        before = self.for_peer(-1)
-        self._contexts = self._load(access)
-        return before is not None and not self._accepts(self.for_peer(-1), before)
-
-    def _load(self, access: AccessTable) -> _Contexts:
-        contexts = _Contexts(access)
-        for listener in self._config.listeners:
-            if listener.sasl is not None and listener.sasl.users is not None:
-                contexts.users = read_users(listener.sasl.users)
-            if listener.tls is not None:
-                # Before OpenSSL reads the file: if it is replaced in between, the next reload
-                # closes connections needlessly, instead of keeping a revoked one.
-                revoked = revoked_certificates(listener.tls)
-                context = contexts.listeners[listener] = server_context(listener.tls)
-                self._revoked[context] = revoked
-        voters = self._config.voters
-        if voters is not None and voters.tls is not None:
-            revoked = revoked_certificates(voters.tls)
-            for node_id in (-1, *access.nodes):
-                contexts.peers[node_id] = peer_context(voters.tls, access, node_id)
-            self._revoked[contexts.peers[-1]] = revoked
-        contexts.expiries = read_expiries(self._config)
-        return contexts
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:

@@ -302,8 +302,9 @@ Run the node that FILE configures, in a directory formatted by `raftlog node for
 
 SIGTERM and Ctrl-C shut it down: the node resigns leadership, completes requests in progress and
 closes its log. A second signal ends the process immediately. SIGHUP reloads certificates, users,
-keys of tokens, and [access] and [[quotas]] of FILE. If they are invalid, the old ones stay in use;
-clients whose permissions change are disconnected after their current request.
+keys of tokens, and [access] and [[quotas]] of FILE. If anything in these files is invalid, nothing
+is reloaded, and a log line has the reason; clients whose permissions change are disconnected after
+their current request.
 
 Logs to stderr, one JSON object a line: elections, rejected requests and their reasons, never
 records or secrets. The exit code is 1 if the log failed, 2 if FILE or the directory cannot be used.

@@ -15,7 +15,8 @@ import pytest
 from raftlog.node.access import AccessTable, Principal, Rights, principal_of
 from raftlog.node.config import ListenerConfig, NodeConfig, TlsConfig
 from raftlog.node.errors import ConfigError
-from raftlog.node.tls import TlsContexts, peer_context, server_context
+from raftlog.node.settings import ReloadableSettings
+from raftlog.node.tls import peer_context, server_context
 from raftlog.wire import Listener
 from tests.support.certificates import Authority, KeyPair
 
@@ -201,7 +202,7 @@ def test_certificates_are_reloaded_for_new_connections(
     config = NodeConfig(
         node_id=1, directory=str(tmp_path), voters=voters, access=AccessTable(nodes=NODES)
     )
-    contexts = TlsContexts(config)
+    contexts = ReloadableSettings(config)
     before, peer = contexts.for_listener(voters), contexts.for_peer(2)
     assert before is not None
     assert contexts.for_peer(2) is peer
@@ -231,7 +232,7 @@ def test_names_of_called_nodes_are_reloaded(authority: Authority, tmp_path: Path
     config = NodeConfig(
         node_id=1, directory=str(tmp_path), voters=voters, access=AccessTable(nodes=NODES)
     )
-    contexts = TlsContexts(config)
+    contexts = ReloadableSettings(config)
     server = server_context(tls_of(authority, "node-2.example"))
     assert isinstance(shown(server, contexts.for_peer(2)), dict)
     contexts.reload(AccessTable(nodes={1: "node-1.example", 2: "another.example"}))
@@ -242,7 +243,7 @@ def test_names_of_called_nodes_are_reloaded(authority: Authority, tmp_path: Path
 
 def test_a_node_without_tls_has_no_contexts(tmp_path: Path) -> None:
     voters = replace(listener_of(TlsConfig(certificate="", key="", ca="")), tls=None)
-    contexts = TlsContexts(NodeConfig(node_id=1, directory=str(tmp_path), voters=voters))
+    contexts = ReloadableSettings(NodeConfig(node_id=1, directory=str(tmp_path), voters=voters))
     assert contexts.for_listener(voters) is None
     assert contexts.for_peer(2) is None
 

@@ -11,7 +11,8 @@ from cryptography import x509
 from raftlog.node.access import AccessTable
 from raftlog.node.config import ListenerConfig, NodeConfig
 from raftlog.node.errors import ConfigError
-from raftlog.node.tls import TlsContexts, peer_context, revoked_certificates, server_context
+from raftlog.node.settings import ReloadableSettings
+from raftlog.node.tls import peer_context, revoked_certificates, server_context
 from raftlog.wire import Listener
 from tests.node.config.test_node_tls import NODES, client_context, shown, tls_of
 from tests.support.certificates import Authority, KeyPair, serial_number
@@ -117,7 +118,7 @@ class Contexts:
             voters=self.listener,
             access=AccessTable(nodes=NODES),
         )
-        self.tls = TlsContexts(config)
+        self.tls = ReloadableSettings(config)
 
     def revoke(self, name: str) -> bool:
         """Revoke another certificate, and reload; return whether trust in nodes was reduced."""
