@@ -41,6 +41,20 @@ kept!(u8, i16, i32, i64, (usize, crate::batch::Header));
 /// none is taken that is far larger. Where another thread has the lock, as of a process that was
 /// forked meanwhile, the memory is new.
 pub fn reused<T: Kept>(count: usize) -> Option<Vec<T>> {
+    let mut vector = taken(count)?;
+    vector.clear();
+    Some(vector)
+}
+
+/// Return a vector of `count` bytes of any values, for a caller that overwrites them all.
+pub fn scratch(count: usize) -> Option<Vec<u8>> {
+    let mut vector = taken(count)?;
+    vector.try_resize(count, 0)?; // the bytes of the call before are not written again
+    Some(vector)
+}
+
+/// Return a vector with memory for `count` elements, and with those of a finished call.
+fn taken<T: Kept>(count: usize) -> Option<Vec<T>> {
     let bytes = count.saturating_mul(size_of::<T>());
     if bytes < KEPT_BYTES_MIN {
         return Vec::with_room(count);
@@ -65,7 +79,7 @@ pub fn reused<T: Kept>(count: usize) -> Option<Vec<T>> {
 }
 
 /// Keep the memory of a vector for the next calls, in place of the oldest ones of its type.
-pub fn keep<T: Kept>(mut vector: Vec<T>) {
+pub fn keep<T: Kept>(vector: Vec<T>) {
     let bytes = vector.capacity() * size_of::<T>();
     if bytes < KEPT_BYTES_MIN {
         return;
@@ -83,7 +97,6 @@ pub fn keep<T: Kept>(mut vector: Vec<T>) {
         let oldest = vectors.remove(0);
         KEPT_BYTES.fetch_sub(oldest.capacity() * size_of::<T>(), Ordering::Relaxed);
     }
-    vector.clear();
     if vectors.try_push(vector).is_some() {
         KEPT_BYTES.fetch_add(bytes, Ordering::Relaxed);
     }

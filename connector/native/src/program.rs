@@ -71,7 +71,7 @@ pub enum Shape {
 
 /// Field in one version of a record or struct.
 pub struct Field {
-    /// `"name":`
+    /// `,"name":`
     label: Vec<u8>,
     pub shape: Shape,
     pub tag: Option<u32>,
@@ -169,8 +169,10 @@ impl Program {
                     ARRAY.. => Shape::Array(Kind::of(kind - ARRAY)?),
                     _ => Shape::Scalar(Kind::of(kind)?),
                 };
+                let mut after_comma = vec![b','];
+                after_comma.extend(text(label)?);
                 own.push(Field {
-                    label: text(label)?,
+                    label: after_comma,
                     shape,
                     tag: u32::try_from(tag).ok(),
                     nullable: nullable != 0,
@@ -418,9 +420,77 @@ impl Program {
         shows: &Shows,
         out: &mut Vec<u8>,
     ) -> Option<()> {
+        let begin = out.len();
+        let mut rest = Reader::new(reader.rest());
+        if (shows.reveal || !body.hides) && self.write_in_order(body, &mut rest, shows, out)? {
+            *reader = rest;
+        } else {
+            out.truncate(begin);
+            self.write_located(body, reader, shows, out)?;
+        }
+        match out.get_mut(begin) {
+            Some(comma) => *comma = b'{',
+            None => out.try_push(b'{')?,
+        }
+        out.try_push(b'}')
+    }
+
+    /// Write the fields of a struct, each after a comma, as they are read.
+    ///
+    /// Return false at a field that is declared before another one whose bytes precede its own.
+    fn write_in_order(
+        &self,
+        body: &Struct,
+        reader: &mut Reader<'_>,
+        shows: &Shows,
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let mut last = 0;
+        for &at in &body.untagged {
+            let field = body.fields.get(at)?;
+            out.try_extend(&field.label)?;
+            self.write_field(field, reader, shows, out)?;
+            last = at;
+        }
+        let mut tagged = body.by_tag.iter();
+        for _ in 0..reader.unsigned_varint()? {
+            let tag = reader.unsigned_varint()?;
+            let length = usize::try_from(reader.unsigned_varint()?).ok()?;
+            let bytes = reader.take(length)?;
+            // None is left for a tag that is unknown, or does not ascend.
+            let (at, field) = tagged.by_ref().find_map(|&at| {
+                let field = body.fields.get(at)?;
+                (field.tag == Some(tag)).then_some((at, field))
+            })?;
+            if at < last {
+                return Some(false);
+            }
+            last = at;
+            let before = out.len();
+            out.try_extend(&field.label)?;
+            let mut inner = Reader::new(bytes);
+            self.write_field(field, &mut inner, shows, out)?;
+            if !inner.is_at_end() {
+                return None;
+            }
+            if is_default(field, bytes)? {
+                out.truncate(before);
+            }
+        }
+        Some(true)
+    }
+
+    /// Write the fields of a struct, each after a comma, of which all are located before: what is
+    /// shown depends on others.
+    fn write_located(
+        &self,
+        body: &Struct,
+        reader: &mut Reader<'_>,
+        shows: &Shows,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
         let mut located = [None; FIELDS_MAX];
         self.locate(body, reader, &mut located)?;
-        let mut separator = b'{';
         for (field, at) in body.fields.iter().zip(located.iter()) {
             let Some(bytes) = at else {
                 continue; // a tagged field at its default
@@ -431,15 +501,10 @@ impl Program {
             if field.hidden && !shows.reveal && !self.is_public(body, &located, shows, bytes)? {
                 return None;
             }
-            out.try_push(separator)?;
-            separator = b',';
             out.try_extend(&field.label)?;
             self.write_field(field, &mut Reader::new(bytes), shows, out)?;
         }
-        if separator == b'{' {
-            out.try_push(b'{')?;
-        }
-        out.try_push(b'}')
+        Some(())
     }
 
     /// Write the bytes of each field in the order of declaration to `located`, which is all `None`,
@@ -648,6 +713,7 @@ fn write_scalar(
         }
         Kind::String => match read_length(nullable, reader)? {
             None => out.try_extend(b"null"),
+            Some(length) if length > STRING_BYTES_MAX => None,
             Some(length) => write_text(reader.take(length)?, out),
         },
         _ => write_integer(read_integer(kind, reader)?, out),
@@ -662,10 +728,10 @@ fn write_integer(value: i64, out: &mut Vec<u8>) -> Option<()> {
 /// Write a string in quotes; `None` if a character is not surely printable.
 fn write_text(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     out.try_push(b'"')?;
-    if text
-        .iter()
-        .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
-    {
+    // Without an early end, so that the compiler compares several bytes at a time.
+    if text.iter().fold(true, |is_plain, byte| {
+        is_plain & matches!(byte, b' '..=b'~') & !matches!(byte, b'"' | b'\\')
+    }) {
         out.try_extend(text)?;
     } else if std::str::from_utf8(text).ok()?.chars().all(is_printable) {
         for &byte in text {

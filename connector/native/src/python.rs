@@ -13,7 +13,7 @@ use crate::block::Block;
 use crate::build::{self, Fields, Writer};
 use crate::columns::{self, Column};
 use crate::gather;
-use crate::memory::{Grow, Temporary, keep, reused};
+use crate::memory::{Grow, Temporary, keep, reused, scratch};
 use crate::program::{self, Places, Rows, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
 
@@ -194,12 +194,9 @@ type TypedBlocks = Option<(Vec<ColumnBlocks>, Block)>;
 
 /// Return a copy of a buffer, `None` if memory is refused.
 fn copied(py: Python<'_>, buffer: &PyBuffer<u8>) -> PyResult<Option<Temporary>> {
-    let Some(mut bytes) = reused(buffer.item_count()) else {
+    let Some(mut bytes) = scratch(buffer.item_count()) else {
         return Ok(None);
     };
-    if bytes.try_resize(buffer.item_count(), 0_u8).is_none() {
-        return Ok(None);
-    }
     buffer.copy_to_slice(py, &mut bytes)?;
     Ok(Some(Temporary(bytes)))
 }

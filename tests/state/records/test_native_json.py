@@ -29,6 +29,7 @@ from raftlog_state.records import (
     ConfigRecord,
     DecodedRecord,
     MetadataRecord,
+    PartitionChangeRecord,
     Redactor,
     TopicRecord,
     UserScramCredentialRecord,
@@ -110,6 +111,18 @@ def test_random_records_of_every_version_are_written_alike(
     record = data.draw(structs(kind, version))
     assert isinstance(record, MetadataRecord)
     assert_same([encode(DecodedRecord(version, record))])
+
+
+def test_tagged_fields_are_written_in_the_order_of_their_declaration() -> None:
+    """Their bytes are in the order of the tags: directories have 8, the replicas after them 6."""
+    directories = ("A" * 22, "B" * 21 + "A")
+    records = [
+        PartitionChangeRecord(isr=(1, 2), directories=directories, eligible_leader_replicas=(3,)),
+        PartitionChangeRecord(isr=(1, 2), leader=3, last_known_elr=(), leader_recovery_state=1),
+        PartitionChangeRecord(replicas=(), directories=directories),
+        PartitionChangeRecord(),
+    ]
+    assert assert_same([encode(record) for record in records]) == 2 * len(records)
 
 
 def test_mutated_values_are_written_alike_or_given_back() -> None:
