@@ -22,12 +22,12 @@ import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raftlog import compiled
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
@@ -71,6 +71,8 @@ _ROW_BYTES: Final = 64
 _PART_BYTES: Final = 48 * KIB
 """Divisible by three, so that the concatenated base64 of parts is the base64 of the whole."""
 _INT32_MAX: Final = 2**31 - 1
+_CONTROLS_CACHED_MAX: Final = 256
+"""Texts of control records in memory: of each leader and set of voters."""
 _TIMESTAMP_NAMES: Final = {
     TimestampType.CREATE_TIME: "CreateTime",
     TimestampType.LOG_APPEND_TIME: "LogAppendTime",
@@ -454,19 +456,22 @@ def _byte_counts(records: RecordColumns) -> npt.NDArray[np.int64]:
             byte_count += _lengths(column)
     if records.headers is not None and len(records):
         fields = records.headers.flatten()
-        ends = np.cumsum(_filled(pc.list_value_length(records.headers)))
+        ends = np.cumsum(_lengths(records.headers))
         whole = np.cumsum(_lengths(fields.field(0)) + _lengths(fields.field(1)) + _ROW_BYTES)
         byte_count += np.diff(np.concatenate(([0], whole))[ends], prepend=0)
     return byte_count
 
 
-def _lengths(column: Any) -> npt.NDArray[np.int64]:
-    return _filled(pc.binary_length(column))
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the number of bytes or elements of each row; those of a null are none.
 
-
-def _filled(counts: Any) -> npt.NDArray[np.int64]:
-    filled: npt.NDArray[np.int64] = counts.fill_null(0).to_numpy(zero_copy_only=False)
-    return filled.astype(np.int64)
+    By the offsets: to import Arrow's functions takes as long as to print 100,000 records.
+    """
+    offsets = column.buffers()[1]
+    if offsets is None or not len(column):
+        return np.zeros(len(column), np.int64)
+    bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return np.diff(bounds).astype(np.int64)
 
 
 def _slice(records: RecordColumns, start: int, end: int) -> RecordColumns:
@@ -524,8 +529,8 @@ def _take(records: RecordColumns, rows: npt.NDArray[np.int32]) -> RecordColumns:
     taken: dict[str, Any] = {}
     for field in fields(records):
         column = getattr(records, field.name)
-        if isinstance(column, pa.Array):
-            column = column.take(pa.array(rows))
+        if isinstance(column, pa.Array):  # as in `_lengths`, without Arrow's functions
+            column = pa.array([column[row].as_py() for row in rows.tolist()], column.type)
         elif column is not None:
             column = column[rows]
         taken[field.name] = column
@@ -734,7 +739,9 @@ def _list(column: Any, count: int) -> list[Any]:
     return [None] * count if column is None else column.to_pylist()
 
 
+@lru_cache(_CONTROLS_CACHED_MAX)
 def _control_json(key: bytes | None, value: bytes | None) -> str:
+    """Return the JSON of a control record; most of a long log are equal to earlier ones."""
     control = decode_control(key, value)
     data = control_json(control)
     version = control.version if isinstance(control, EndTransactionMarker) else data.get("version")

@@ -28,18 +28,19 @@ import hmac
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from raftlog.errors import OptionError
 from raftlog.limits import REDACTION_KEY_BYTES_MIN, REDACTION_KEY_DISTINCT_MIN
 
 from .config_types import is_secret_config, public_config_names
-from .consumer_protocol import PROTOCOL_FIELDS, parse_protocol, protocol_bytes
 from .declare import FieldSchema, Message, MetadataRecord, Struct, UnknownTag
 from .decoded import DecodedRecord, UnknownRecord
-from .keyed_serde import KeyedRecord, is_consumer_group
 from .schema_access import ConfigRecord, UserScramCredentialRecord
 from .serde import decode, to_json_text
+
+if TYPE_CHECKING:
+    from .keyed_serde import KeyedRecord
 
 MASK: Final = "[redacted]"
 """Replacement of a secret without a redaction key."""
@@ -107,13 +108,15 @@ class Redactor:
         key, value = self._without_client(record.key), self._without_client(record.value)
         if key is record.key and value is record.value:
             return record
-        return KeyedRecord(key, value, record.version)
+        return replace(record, key=key, value=value)
 
     def _without_client(self, record: _K) -> _K:
         if record is None:
             return record
         if isinstance(record, UnknownRecord):
             return replace(record, payload=b"")
+        from .keyed_serde import is_consumer_group  # at the start of `cat`, no record has a key
+
         hidden = self._hide_client(record, is_consumer_group(record))
         return replace(record, **hidden) if hidden else record
 
@@ -131,6 +134,8 @@ class Redactor:
         return hidden | _within(record, lambda part: self._hide_client(part, has_protocol))
 
     def _hide_value(self, one: FieldSchema, value: str | bytes, has_protocol: bool) -> str | bytes:
+        from .consumer_protocol import PROTOCOL_FIELDS, parse_protocol, protocol_bytes
+
         label = f"client {one.json_name}"
         if isinstance(value, str):
             return self.mask(value.encode(*_ANY_TEXT), label)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -51,6 +52,7 @@ _ARROW_TYPES: Final = {
 }
 
 
+@cache
 def arrow_type(kind: Scalar | Array) -> pa.DataType:
     """Return the Arrow type of a declared field."""
     if isinstance(kind, Scalar):
@@ -60,6 +62,7 @@ def arrow_type(kind: Scalar | Array) -> pa.DataType:
     return pa.list_(pa.field("element", inner))
 
 
+@cache
 def struct_type(cls: type[Struct]) -> pa.StructType:
     """Return the Arrow type of a record type or struct: the fields of its latest version.
 

@@ -34,10 +34,12 @@ _NONE: Final = -1
 
 _UNKNOWN_KEY: Final = max(kind.schema.api_key for kind in RECORD_TYPES) + 1
 _LATEST_VERSION: Final = np.full(_UNKNOWN_KEY + 1, _NONE, dtype=np.int32)
-_TYPE_NAMES: Final = [UNKNOWN_TYPE] * (_UNKNOWN_KEY + 1)
+_NAMES = [UNKNOWN_TYPE] * (_UNKNOWN_KEY + 1)
 for _kind in RECORD_TYPES:
     _LATEST_VERSION[_kind.schema.api_key] = _kind.schema.latest_version
-    _TYPE_NAMES[_kind.schema.api_key] = _kind.schema.json_type
+    _NAMES[_kind.schema.api_key] = _kind.schema.json_type
+_TYPE_NAMES: Final = pa.array(_NAMES, pa.string())
+"""Names by api key, the last one of unknown types."""
 
 
 class MetadataColumns:
@@ -66,9 +68,10 @@ class MetadataColumns:
     def record_type(self) -> pa.StringArray:
         """Kafka's name of the type, e.g. ``TOPIC_RECORD``."""
         api_keys, versions = self._frames
-        latest = _LATEST_VERSION[np.clip(api_keys, 0, _UNKNOWN_KEY)]
+        latest = _LATEST_VERSION.take(api_keys, mode="clip")
         ordinals = np.where(versions <= latest, api_keys, _UNKNOWN_KEY)
-        return pa.array(_TYPE_NAMES, pa.string()).take(pa.array(ordinals, mask=api_keys == _NONE))
+        is_none = api_keys == _NONE
+        return _TYPE_NAMES.take(pa.array(ordinals, mask=is_none if is_none.any() else None))
 
     @cached_property
     def record_version(self) -> pa.Int32Array:

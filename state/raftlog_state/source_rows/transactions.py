@@ -103,7 +103,8 @@ class Transactions:
         return Visibility(np.where(of_batch == _OWN, offset, of_batch), aborted[ordinal])
 
     def _of_metadata(self, offset: Int64s) -> Visibility:
-        visible, aborted = offset.copy(), np.zeros(len(offset), dtype=np.bool_)
+        aborted = np.zeros(len(offset), dtype=np.bool_)
+        visible = offset.copy() if self._by_producer else offset
         for spans in self._by_producer.values():
             inside, which = spans.find(offset, last_is_inside=True)
             visible[inside] = spans.visible[which[inside]]

@@ -204,23 +204,27 @@ class HeaderChunk:
 class HeaderDecoder(ChunkDecoder[HeaderChunk]):
     """Decoder of headers alone.
 
-    CRCs are checked for control batches and for the last batch of each chunk, so that the last
-    batch of a log counts only if it is valid. With ``check_all`` every CRC is checked.
+    CRCs are checked for control batches, unless they are not requested, and for the last batch of
+    each chunk, so that the last batch of a log counts only if it is valid. With ``check_all`` every
+    CRC is checked.
     """
 
     chunk_bytes: int = HEADER_CHUNK_BYTES
     check_all: bool = False
+    with_control: bool = True
 
     def decode(self, source: ChunkBytes) -> HeaderChunk:
         walk = source.headers()
-        checked = set(np.flatnonzero(walk.batches.is_control).tolist())
-        if len(walk.batches) and walk.stop is not Stop.END_OFFSET:
-            checked.add(len(walk.batches) - 1)
+        checked: set[int] = set()
+        if self.with_control:
+            checked.update(np.flatnonzero(walk.batches.is_control).tolist())
         if self.check_all:
             start, end = source.start_offset, source.end_offset
             valid = scan_valid_headers(source.data, start_offset=start, end_offset=end)
             if len(valid.batches) < len(walk.batches):
                 checked.add(len(valid.batches))
+        elif len(walk.batches) and walk.stop is not Stop.END_OFFSET:
+            checked.add(len(walk.batches) - 1)
         control: list[tuple[int, RecordBatch]] = []
         for ordinal in sorted(checked):
             position = int(walk.batches.position[ordinal])
@@ -229,7 +233,7 @@ class HeaderDecoder(ChunkDecoder[HeaderChunk]):
             except CorruptBatchError as error:
                 whole, at = walk.batches[:ordinal], position - source.position
                 return HeaderChunk(whole, at, Stop.DAMAGED, error, tuple(control))
-            if batch.is_control:
+            if batch.is_control and self.with_control:
                 control.append((ordinal, batch))
         return HeaderChunk(walk.batches, walk.end_position, walk.stop, walk.error, tuple(control))
 
@@ -241,7 +245,7 @@ class HeaderDecoder(ChunkDecoder[HeaderChunk]):
         located = BatchSpans(np.zeros(1, np.int64), headers, end_position, Stop.END, None)
         located = clip(located, source.start_offset, source.end_offset)
         batches = batch_columns(located, source.position)
-        if batches.is_control.any():
+        if self.with_control and batches.is_control.any():
             return None
         return HeaderChunk(batches, located.end_position, located.stop, None)
 

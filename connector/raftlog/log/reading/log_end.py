@@ -28,6 +28,9 @@ from .files import LogCursor, LogFiles, LogTail
 #   entries   ^     ^     ^     ^     ^
 
 
+_EPOCHS: Final = HeaderDecoder(with_control=False)
+
+
 def epochs_below(files: LogFiles, end_offset: int, *, end_epoch: int | None) -> EpochCache:
     """Return the epochs of all batches on disk below ``end_offset``.
 
@@ -91,9 +94,7 @@ def _next_change(
     file: ReadableFile, position: int, *, epoch: int, end_offset: int
 ) -> tuple[int, int, int] | None:
     """Return epoch, base offset and position of the next batch with another epoch."""
-    for _, chunk in read_chunks(
-        file, position, HeaderDecoder(), start_offset=None, end_offset=end_offset
-    ):
+    for _, chunk in read_chunks(file, position, _EPOCHS, start_offset=None, end_offset=end_offset):
         other = np.flatnonzero(chunk.batches.leader_epoch != epoch)
         if len(other):
             at = other[0]
@@ -213,7 +214,7 @@ def _end_after(batches: BatchColumns, end_offset: int, *, is_chained: bool) -> i
 
 
 def _chunks_from(file: ReadableFile, position: int) -> Iterator[tuple[int, HeaderChunk]]:
-    decoder = HeaderDecoder(check_all=True)
+    decoder = HeaderDecoder(check_all=True, with_control=False)
     return read_chunks(file, position, decoder, start_offset=None, end_offset=None)
 
 
