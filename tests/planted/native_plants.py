@@ -173,10 +173,10 @@ NATIVE_PLANTS: Final = (
         tests=(f"{JSON}::test_a_public_name_of_another_resource_type_is_a_secret",),
     ),
     Plant(
-        bug="the core's JSON has unknown tagged fields as if they were absent",
+        bug="the core's JSON has unknown tagged fields as known ones",
         path=f"{RUST}/program.rs",
-        old="                .position(|field| field.tag == Some(tag))?;",
-        new="                .position(|field| field.tag == Some(tag)).unwrap_or(0);",
+        old="                (field.tag == Some(tag)).then_some((at, field))\n            })?;",
+        new="                (field.tag >= Some(tag)).then_some((at, field))\n            })?;",
         tests=(f"{JSON}::test_random_records_of_every_version_are_written_alike", MUTATED_VALUES),
     ),
     Plant(
@@ -189,9 +189,16 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="the core's JSON has tagged fields at their default",
         path=f"{RUST}/program.rs",
-        old="if field.tag.is_some() && is_default(field, bytes)? {",
-        new="if field.tag.is_some() && !is_default(field, bytes)? && false {",
+        old="            if is_default(field, bytes)? {\n",
+        new="            if is_default(field, bytes)? && false {\n",
         tests=(MUTATED_VALUES,),
+    ),
+    Plant(
+        bug="the core's JSON has tagged fields in the order of their tags",
+        path=f"{RUST}/program.rs",
+        old="            if at < last {\n                return Some(false);",
+        new="            if at < last && false {\n                return Some(false);",
+        tests=(f"{JSON}::test_tagged_fields_are_written_in_the_order_of_their_declaration",),
     ),
     Plant(
         bug="the core's JSON has control characters",
