@@ -62,14 +62,19 @@ def arrow_type(kind: Scalar | Array) -> pa.DataType:
     return pa.list_(pa.field("element", inner))
 
 
-@cache
+_STRUCT_TYPES: Final[dict[type[Struct], pa.StructType]] = {}
+
+
 def struct_type(cls: type[Struct]) -> pa.StructType:
     """Return the Arrow type of a record type or struct: the fields of its latest version.
 
     All fields are nullable, as those of all columns of the Spark source.
     """
-    fields = [pa.field(field.attribute, arrow_type(field.flat_kind)) for field in cls.fields_schema]
-    return pa.struct(fields)
+    found = _STRUCT_TYPES.get(cls)
+    if found is None:
+        kinds = [(field.attribute, arrow_type(field.flat_kind)) for field in cls.fields_schema]
+        found = _STRUCT_TYPES[cls] = pa.struct([pa.field(name, kind) for name, kind in kinds])
+    return found
 
 
 TYPED_COLUMNS: Final[Mapping[str, type[MetadataRecord]]] = {
