@@ -11,28 +11,12 @@ import os
 from raftlog.client import LogKind
 from raftlog.client.backup import (
     BackupReport,
-    EpochEntry,
-    ManifestEvent,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
     RestoredLog,
     back_up_directory,
     restore_directory,
 )
-from raftlog.types import TopicPartition
 
-from .errors import MetadataParseError
-from .records.internal_logs import REMOTE_LOG_RECORDS
-from .records.schema_remote import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadataRecord,
-    RemoteLogSegmentMetadataUpdateRecord,
-    SegmentLeaderEpoch,
-    TopicIdPartition,
-)
-
-__all__ = ["BackupReport", "ManifestSerde", "RestoredLog", "backup", "restore"]
+__all__ = ["BackupReport", "RestoredLog", "backup", "restore"]
 
 
 def backup(
@@ -55,7 +39,7 @@ def backup(
         RemoteStorageError: a request to the store failed. The next backup continues.
         CorruptRemoteObjectError: the manifest of the store is damaged.
     """
-    return back_up_directory(path, uri, ManifestSerde(), kind=kind)
+    return back_up_directory(path, uri, kind=kind)
 
 
 def restore(
@@ -77,87 +61,4 @@ def restore(
         RemoteObjectNotFoundError, CorruptRemoteObjectError: an object is missing or damaged.
         RemoteStorageError: a request to the store failed.
     """
-    return restore_directory(uri, directory, ManifestSerde(), to_offset=to_offset)
-
-
-class ManifestSerde:
-    """Records of ``__remote_log_metadata`` as events of a manifest."""
-
-    def encode(self, event: ManifestEvent) -> bytes:
-        partition = event.topic_partition
-        segment_id = RemoteLogSegmentId(
-            topic_id_partition=TopicIdPartition(
-                name=partition.topic, id=event.topic_id, partition=partition.partition
-            ),
-            id=event.segment_id,
-        )
-        if isinstance(event, RemoteLogSegmentMetadataUpdate):
-            update = RemoteLogSegmentMetadataUpdateRecord(
-                remote_log_segment_id=segment_id,
-                broker_id=event.broker_id,
-                event_timestamp_ms=event.event_timestamp_ms,
-                custom_metadata=event.custom_metadata,
-                remote_log_segment_state=int(event.state),
-            )
-            return REMOTE_LOG_RECORDS.encode(update)
-        record = RemoteLogSegmentMetadataRecord(
-            remote_log_segment_id=segment_id,
-            start_offset=event.first_offset,
-            end_offset=event.last_offset,
-            broker_id=event.broker_id,
-            max_timestamp_ms=event.max_timestamp_ms,
-            event_timestamp_ms=event.event_timestamp_ms,
-            segment_leader_epochs=tuple(
-                SegmentLeaderEpoch(leader_epoch=one.epoch, offset=one.start_offset)
-                for one in event.leader_epochs
-            ),
-            segment_size_in_bytes=event.byte_count,
-            custom_metadata=event.custom_metadata,
-            remote_log_segment_state=int(event.state),
-        )
-        return REMOTE_LOG_RECORDS.encode(record)
-
-    def decode(self, value: bytes) -> ManifestEvent | None:
-        """Return the event; None for a deletion of a partition and for records of other types."""
-        record = REMOTE_LOG_RECORDS.decode(value).record
-        if not isinstance(
-            record, (RemoteLogSegmentMetadataRecord, RemoteLogSegmentMetadataUpdateRecord)
-        ):
-            return None
-        try:
-            state = RemoteLogSegmentState(record.remote_log_segment_state)
-        except ValueError:
-            reason = f"its state is {record.remote_log_segment_state}"
-            raise MetadataParseError(
-                record=record.schema.name, version=0, position=0, reason=reason
-            ) from None
-        segment_id = record.remote_log_segment_id
-        partition = segment_id.topic_id_partition
-        topic_partition = TopicPartition(partition.name, partition.partition)
-        if isinstance(record, RemoteLogSegmentMetadataUpdateRecord):
-            return RemoteLogSegmentMetadataUpdate(
-                segment_id=segment_id.id,
-                topic_partition=topic_partition,
-                topic_id=partition.id,
-                broker_id=record.broker_id,
-                event_timestamp_ms=record.event_timestamp_ms,
-                state=state,
-                custom_metadata=record.custom_metadata,
-            )
-        return RemoteLogSegmentMetadata(
-            segment_id=segment_id.id,
-            topic_partition=topic_partition,
-            topic_id=partition.id,
-            first_offset=record.start_offset,
-            last_offset=record.end_offset,
-            broker_id=record.broker_id,
-            max_timestamp_ms=record.max_timestamp_ms,
-            event_timestamp_ms=record.event_timestamp_ms,
-            leader_epochs=tuple(
-                EpochEntry(epoch=one.leader_epoch, start_offset=one.offset)
-                for one in record.segment_leader_epochs
-            ),
-            byte_count=record.segment_size_in_bytes,
-            state=state,
-            custom_metadata=record.custom_metadata,
-        )
+    return restore_directory(uri, directory, to_offset=to_offset)

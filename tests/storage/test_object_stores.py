@@ -19,7 +19,7 @@ from tests.support.kafka import HOME
 from tests.support.quorum_processes import free_ports
 
 import raftlog
-from raftlog.client.backup import open_object_store
+from raftlog.client.object_stores import open_object_store
 from raftlog.errors import DiskFullError, OptionError
 from raftlog.storage.arrow_objects import ArrowObjects
 from raftlog.storage.errors import RemoteObjectNotFoundError, RemoteStorageError
@@ -58,6 +58,11 @@ def check_contract(store: ObjectStore) -> None:
     store.put("a/b/c", [b"again"])  # as after a crash
     with store.open_object("a/b/c") as file:
         assert file.read_at(0, 100) == b"again"
+    for _ in range(2):
+        store.delete("a/b/c")
+    with pytest.raises(RemoteObjectNotFoundError):
+        store.open_object("a/b/c")
+    assert store.list_objects("a") == [StoredObject("a/empty", 0)]
 
 
 @pytest.mark.parametrize("kind", STORES)

@@ -28,6 +28,7 @@ from raftlog.log.reading.log_reader import LogReader
 from raftlog.log.reading.quorum_copies import QuorumCopies
 from raftlog.log.reading.reads import LogKind
 from raftlog.storage.local import PrivateLocalStorage, WritableLocalStorage
+from raftlog.storage.objects import ObjectStore
 from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC
 
@@ -226,7 +227,11 @@ def _open(
 
     def opened(path: str) -> DirectoryLog:
         return opening.open_log(
-            storage, path, kind=kind, decompressed_bytes_max=decompressed_bytes_max
+            storage,
+            path,
+            kind=kind,
+            decompressed_bytes_max=decompressed_bytes_max,
+            open_store=_open_store,
         )
 
     if _exists(storage, path):
@@ -241,6 +246,13 @@ def _open(
         raise LogNotFoundError(path=path)
     found = list(logs.values())
     return found[0] if len(found) == 1 else QuorumCopies(path, found)
+
+
+def _open_store(uri: str) -> ObjectStore:
+    """Open the store of a tiered log's remote segments."""
+    from .object_stores import open_object_store
+
+    return open_object_store(uri)
 
 
 def _matching(

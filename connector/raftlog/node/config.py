@@ -675,6 +675,8 @@ def _log(table: ConfigTable | None) -> LogConfig:
             continue
         if one.name == "values":
             values[one.name] = ValueKind(table.choice(one.name, [kind.value for kind in ValueKind]))
+        elif one.name.startswith(("remote_storage", "local_retention")):
+            raise table.wrong(one.name, "only an embedded log has remote storage")
         elif one.name == "cleanup_policy":
             policies = [policy.value for policy in CleanupPolicy]
             values[one.name] = CleanupPolicy(table.choice(one.name, policies))

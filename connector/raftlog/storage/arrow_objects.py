@@ -7,8 +7,8 @@ no entry of the manifest declares as finished.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from pyarrow import ArrowException, fs
@@ -60,6 +60,10 @@ class ArrowObjects:
         with self._errors_of(name):
             return _ArrowFile(self, name, self._files.open_input_file(self._path(name)))
 
+    def delete(self, name: str) -> None:
+        with contextlib.suppress(RemoteObjectNotFoundError), self._errors_of(name):
+            self._files.delete_file(self._path(name))
+
     def list_objects(self, directory: str) -> list[StoredObject]:
         selector = fs.FileSelector(self._path(directory), allow_not_found=True, recursive=True)
         with self._errors_of(directory):
@@ -74,7 +78,7 @@ class ArrowObjects:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    @contextmanager
+    @contextlib.contextmanager
     def _errors_of(self, name: str) -> Iterator[None]:
         try:
             yield

@@ -33,7 +33,7 @@ class StoredObject(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """Objects below one location."""
+    """Objects below one location (Kafka: ``RemoteStorageManager``)."""
 
     @property
     def location(self) -> str:
@@ -46,6 +46,10 @@ class ObjectStore(Protocol):
 
     def open_object(self, name: str) -> ReadableFile:
         """Open an object for reading. Raises ``RemoteObjectNotFoundError``."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete an object, durably on return; one that does not exist is deleted."""
         ...
 
     def list_objects(self, directory: str) -> list[StoredObject]:
@@ -94,6 +98,15 @@ class StorageObjects:
             return self._storage.open_file(path)
         except LogNotFoundError:
             raise RemoteObjectNotFoundError(location=self.location, name=name) from None
+
+    def delete(self, name: str) -> None:
+        path = self._directory
+        for part in name.split("/"):
+            path = self._storage.join(path, part)
+        with contextlib.suppress(LogNotFoundError):
+            self._unlink(path + _TEMPORARY_SUFFIX)  # left by a crash
+            self._storage.unlink(path)
+            self._storage.sync_directory(self._storage.split(path)[0])
 
     def list_objects(self, directory: str) -> list[StoredObject]:
         path = self._directory

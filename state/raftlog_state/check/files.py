@@ -32,7 +32,7 @@ from raftlog.client.inspection import (
     parse_txn_index,
     read_small_file,
 )
-from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentDeletedError
+from raftlog.errors import CorruptFileError, SegmentDeletedError
 from raftlog.limits import MIB
 from raftlog.records.batch_columns import BatchColumns
 
@@ -312,7 +312,7 @@ def index_checks(files: LogFiles, base_offset: int) -> list[IndexCheck]:
 
 def _index_bytes(files: LogFiles, path: str) -> bytes | None:
     try:
-        with files.storage.open_file(path) as file:
+        with files.open(path) as file:
             return file.read_at(0, min(file.byte_count(), _INDEX_BYTES_MAX))
-    except (LogNotFoundError, SegmentDeletedError):
+    except SegmentDeletedError:
         return None

@@ -10,16 +10,15 @@ from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.written_logs import DIRECTORY
 
 from raftlog.log.reading.opening import open_log
-from raftlog.log.remote.backup import BackupReport, Surroundings, back_up_log
+from raftlog.log.remote.backup import BackupReport, back_up_log
+from raftlog.log.remote.manifest import Surroundings
 from raftlog.log.remote.restore import RestoredLog, restore_log
 from raftlog.storage.errors import RemoteStorageError
 from raftlog.storage.objects import ObjectStore, StorageObjects, StoredObject
 from raftlog.storage.protocol import ReadableFile, Storage
-from raftlog_state.backups import ManifestSerde
 
 STORE = "/backups"
 TARGET = "/restored/decisions-0"
-SERDE = ManifestSerde()
 PROCESS_FILES = (
     *(".append.lock", ".append.turn", ".snapshot.lock", ".cleaner.lock"),
     *(".kafka_cleanshutdown", "published", "checksums"),
@@ -47,13 +46,13 @@ def store_disk() -> SimulatedDisk:
 def backed_up(
     source: Storage, store: ObjectStore, seed: int, *, directory: str = DIRECTORY
 ) -> BackupReport:
-    return back_up_log(open_log(source, directory), store, SERDE, surroundings(seed))
+    return back_up_log(open_log(source, directory), store, surroundings(seed))
 
 
 def restored(
     store: ObjectStore, disk: SimulatedDisk, *, target: str = TARGET, to_offset: int | None = None
 ) -> RestoredLog:
-    return restore_log(store, SERDE, disk, target, to_offset=to_offset)
+    return restore_log(store, disk, target, to_offset=to_offset)
 
 
 def files_of(disk: SimulatedDisk, directory: str) -> dict[str, bytes]:
@@ -112,6 +111,9 @@ class FailingObjects:
         if self._byte_count is not None:
             self._objects.put(name, [data[: self._byte_count]])
         raise RemoteStorageError(location=self.location, name=name, reason="the test fails it")
+
+    def delete(self, name: str) -> None:
+        self._objects.delete(name)
 
     def open_object(self, name: str) -> ReadableFile:
         return self._objects.open_object(name)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 from tests.log.remote.stored_backups import (
-    SERDE,
     STORE,
     TARGET,
     backed_up,
@@ -30,6 +29,8 @@ from raftlog.log.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from raftlog.records.builder import build_batch
+from raftlog.records.record import NewRecord
 from raftlog.storage.errors import CorruptRemoteObjectError
 from raftlog.storage.objects import StorageObjects
 from raftlog.types import TopicPartition
@@ -46,7 +47,7 @@ def backup_of(batches: int) -> tuple[SimulatedDisk, StorageObjects]:
 
 
 def newest(store: StorageObjects) -> BackupEntry:
-    return RemoteLogManifest(store, SERDE).backups[-1]
+    return RemoteLogManifest(store).backups[-1]
 
 
 def publish(store: StorageObjects, data: bytes, **fields: Any) -> None:
@@ -61,7 +62,7 @@ def publish(store: StorageObjects, data: bytes, **fields: Any) -> None:
         **fields,
     )
     store.put(metadata.object_name(".json"), [data])
-    writer = ManifestWriter(store, SERDE, 7)
+    writer = ManifestWriter(store, 7)
     writer.append([metadata])
     backup = BackupEntry(metadata=metadata, ordinal=entry.ordinal + 1, crc32c=crc32c(data))
     writer.finish(backup, now_ms=5)
@@ -199,7 +200,7 @@ EVENTS: dict[str, list[ManifestEvent]] = {
 @pytest.mark.parametrize("what", EVENTS)
 def test_a_manifest_with_false_events_is_refused_by_backup_and_restore(what: str) -> None:
     disk, store = backup_of(5)
-    ManifestWriter(store, SERDE, 7).append(EVENTS[what])
+    ManifestWriter(store, 7).append(EVENTS[what])
     before = dict(objects_of(disk))
     with pytest.raises(CorruptRemoteObjectError):
         restored(store, disk)
@@ -221,12 +222,9 @@ def test_an_object_that_is_no_manifest_is_refused(name: str) -> None:
 def test_records_of_later_types_are_ignored() -> None:
     disk, store = backup_of(5)
 
-    class LaterSerde:
-        def encode(self, event: object) -> bytes:
-            return b"\x01\x30\x00later"
-
-        def decode(self, value: bytes) -> None:
-            return None
-
-    ManifestWriter(store, LaterSerde(), 7).append([ENTRY])
+    value = b"\x01\x30\x00later"
+    later = build_batch(
+        [NewRecord(None, value)], base_offset=0, leader_epoch=0, base_timestamp_ms=1
+    ).data
+    store.put(f"manifest/__remote_log_metadata-7/{'0' * 20}.log", [later])
     assert restored(store, disk).end_offset == 6

@@ -48,7 +48,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.file_rights import others_may_read_in
 from raftlog.storage.local import WritableLocalStorage
-from raftlog.storage.protocol import WritableStorage
+from raftlog.storage.protocol import Closeable, WritableStorage
 from raftlog.types import SnapshotId
 
 from .directory import find_or_create, is_of_node, node_refusal
@@ -56,12 +56,16 @@ from .writer import GroupCommitter, WriterThread
 
 if TYPE_CHECKING:
     from raftlog.client.encryption import Encryption
-    from raftlog.log.cleaning.compaction import Compaction
     from raftlog.log.reading.log_reader import LogReader
+    from raftlog.log.reading.remote_tier import OpenStore
+    from raftlog.log.remote.manifest import ManifestCache
+    from raftlog.log.remote.tiering import RemoteCounts, RemoteLogRun
     from raftlog.records.record import Record
+    from raftlog.storage.objects import ObjectStore
 
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Closeable)
 _PRIVATE_MODE: Final = 0o700
 
 
@@ -162,6 +166,9 @@ class EmbeddedLog(LogHandle):
         encryption: Encryption | None = None,
     ) -> None:
         self.path = path
+        self.remote_counts: RemoteCounts | None = None
+        """Work of the last run of remote storage by this handle, also if it has failed."""
+        self._manifest_cache: ManifestCache = {}
         self._storage = storage
         self._clock = clock
         self._reader: LogReader | None = None
@@ -190,13 +197,13 @@ class EmbeddedLog(LogHandle):
                 now_ms=clock.now_ms,
             )
             self._committer.on_linger = self._writer_thread.set_linger
-            start_compaction = weakref.WeakMethod(self._start_compaction)
+            start_cleaner = weakref.WeakMethod(self._start_cleaner)
 
-            def check_compaction() -> None:
-                if (start := start_compaction()) is not None:
+            def clean_in_thread() -> None:
+                if (start := start_cleaner()) is not None:
                     start()
 
-            self._committer.on_compaction_check = check_compaction
+            self._committer.on_clean = clean_in_thread
             weakref.finalize(self, self._writer_thread.close, 0).atexit = False
 
     def close(self) -> None:
@@ -248,7 +255,14 @@ class EmbeddedLog(LogHandle):
 
     def _new_reader(self) -> LogReader:
         values = None if self._config is None else self._config.values
-        return self._decrypted(_open_reader(self._storage, self.path, values))
+        return self._decrypted(_open_reader(self._storage, self.path, values, self._open_store))
+
+    def _open_store(self, uri: str) -> ObjectStore:
+        """Open the store of remote segments; a path is one of the log's storage."""
+        from raftlog.client.object_stores import stores_of
+
+        is_local = isinstance(self._storage, WritableLocalStorage)
+        return stores_of(None if is_local else self._storage)(uri)
 
     def _log(self, *, refresh: bool = False) -> LogReader:
         """Return the reader. Requires its lock, also while it is used."""
@@ -349,21 +363,27 @@ class EmbeddedLog(LogHandle):
         return self.run(write, timeout_ms)
 
     def clean(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> bool:
-        """Apply ``cleanup.policy`` now, and return whether anything was deleted or compacted.
+        """Apply ``cleanup.policy`` and ``remote.storage.enable`` now, and return whether anything
+        was copied, deleted or compacted.
 
-        Appends apply it every few minutes; then a thread compacts the log. A compaction runs in the
-        calling thread while appends and reads continue. It is left out if too little of the log is
-        dirty (``min.cleanable.dirty.ratio``) or another one is running.
+        Appends apply them every few minutes; then a thread copies sealed segments to the remote
+        storage, and compacts the log. Both run in the calling thread here while appends and reads
+        continue. They are left out if another process is at it, and a compaction if too little of
+        the log is dirty (``min.cleanable.dirty.ratio``). The objects of deleted remote segments are
+        deleted by the next call.
 
         Raises:
             CorruptBatchError, CorruptFileError: a sealed segment is damaged; it is unchanged.
+            RemoteStorageError: the store did not answer; what was copied before stays.
+            WrongBackupError, CorruptRemoteObjectError: the store is of another log, or damaged.
             LogLockedError, LogReadOnlyError, LogClosedError, DiskFullError: as in ``append``.
         """
-        has_deleted = self.run(lambda log, now_ms: log.clean(now_ms=now_ms), timeout_ms)
-        return self._compact(timeout_ms) or has_deleted
+        is_changed = self._copy_to_remote(timeout_ms)
+        is_changed |= self.run(lambda log, now_ms: log.clean(now_ms=now_ms), timeout_ms)
+        return self._compact(timeout_ms) or is_changed
 
-    def _start_compaction(self) -> None:
-        """Compact the log in a thread, unless one is at it. After an error the next call retries.
+    def _start_cleaner(self) -> None:
+        """Copy and compact in a thread, unless one is at it. After an error the next call retries.
 
         The thread ends with its process: what it has written is not yet part of the log. Without
         a thread, as when the interpreter exits, the next interval retries.
@@ -371,22 +391,49 @@ class EmbeddedLog(LogHandle):
         if self._cleaner is not None and self._cleaner.is_alive():
             return
 
-        def compact() -> None:
+        def clean() -> None:
+            with suppress(RaftlogError):
+                self._copy_to_remote(TIMEOUT_MS_DEFAULT)
             with suppress(RaftlogError):
                 self._compact(TIMEOUT_MS_DEFAULT)
 
-        cleaner = threading.Thread(target=compact, name="raftlog-cleaner", daemon=True)
+        cleaner = threading.Thread(target=clean, name="raftlog-cleaner", daemon=True)
         with suppress(RuntimeError):
             cleaner.start()
             self._cleaner = cleaner
 
-    def _compact(self, timeout_ms: int) -> bool:
-        future = self._submit(lambda log, now_ms: log.begin_compaction(now_ms=now_ms), timeout_ms)
+    def _copy_to_remote(self, timeout_ms: int) -> bool:
+        """Run the remote storage of the log; return whether its remote segments have changed."""
+        from raftlog.client.object_stores import surroundings
+
+        def begin(log: SingleVoterLog, _: int) -> RemoteLogRun | None:
+            return log.begin_remote_run(
+                self._open_store, surroundings(), cache=self._manifest_cache
+            )
+
+        run = self._begin(begin, timeout_ms)
+        if run is None:
+            return False
+        with run:
+            try:
+                run.run(self._closed.is_set)
+            finally:
+                self.remote_counts = run.counts
+            return self.run(lambda log, _: log.complete_remote_run(run), timeout_ms)
+
+    def _begin(self, begin: Callable[[SingleVoterLog, int], C | None], timeout_ms: int) -> C | None:
+        """Return what ``begin`` begins; it is closed if this call ends without it."""
+        future = self._submit(begin, timeout_ms)
         try:
-            compaction = self._wait(future, timeout_ms)
+            return self._wait(future, timeout_ms)
         except BaseException:  # such as Ctrl-C: it may still begin
-            future.add_done_callback(_close_compaction)
+            future.add_done_callback(_close_begun)
             raise
+
+    def _compact(self, timeout_ms: int) -> bool:
+        compaction = self._begin(
+            lambda log, now_ms: log.begin_compaction(now_ms=now_ms), timeout_ms
+        )
         if compaction is None:
             return False
         completing = threading.Lock()
@@ -455,15 +502,17 @@ class EmbeddedLog(LogHandle):
             raise AppendUnknownError(path=self.path, reason=reason) from None
 
 
-def _close_compaction(future: Future[Compaction | None]) -> None:
-    """Close a compaction that was begun for a caller that no longer waits."""
+def _close_begun(future: Future[C | None]) -> None:
+    """Close what was begun for a caller that no longer waits."""
     if not future.cancelled() and future.exception() is None:
-        compaction = future.result()
-        if compaction is not None:
-            compaction.close()
+        begun = future.result()
+        if begun is not None:
+            begun.close()
 
 
-def _open_reader(storage: WritableStorage, path: str, values: ValueKind | None) -> LogReader:
+def _open_reader(
+    storage: WritableStorage, path: str, values: ValueKind | None, open_store: OpenStore
+) -> LogReader:
     """Open a log for reading; ``values`` is None if it is not an embedded log.
 
     Raises ``NotALogError`` for a directory that only contains that of a log of raftlog, which
@@ -473,13 +522,14 @@ def _open_reader(storage: WritableStorage, path: str, values: ValueKind | None) 
     from raftlog.log.reading.reads import LogKind, SourceKind
 
     if values is None:
-        log = open_log(storage, path)
+        log = open_log(storage, path, open_store=open_store)
         if log.is_raftlog and log.source is SourceKind.DIRECTORY:
             reason = f"it contains the log {log.topic}-{log.partition}"
             raise NotALogError(path=path, reason=reason)
         return log
     is_metadata = values is ValueKind.KRAFT
-    return open_log(storage, path, kind=LogKind.METADATA if is_metadata else LogKind.PARTITION)
+    kind = LogKind.METADATA if is_metadata else LogKind.PARTITION
+    return open_log(storage, path, kind=kind, open_store=open_store)
 
 
 def _value_kind(values: ValueKind | str) -> ValueKind:

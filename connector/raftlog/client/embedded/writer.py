@@ -127,8 +127,9 @@ class GroupCommitter:
         self._last_retention_ms = clock.now_ms()
         self.on_linger: Callable[[float], None] | None = None
         """Called with ``linger.ms`` whenever the log is opened, also after a new configuration."""
-        self.on_compaction_check: Callable[[], None] | None = None
-        """Called at the interval of retention if the log is compacted. It does not wait."""
+        self.on_clean: Callable[[], None] | None = None
+        """Called at the interval of retention if the log is compacted or has remote storage. It
+        does not wait."""
         self.report: RecoveryReport | None = None
         """Recovery report of the last time the log was opened."""
 
@@ -247,8 +248,11 @@ class GroupCommitter:
         if now_ms - self._last_retention_ms < CLEAN_INTERVAL_MS or log.is_read_only:
             return log
         self._last_retention_ms = now_ms
-        if log.config.cleanup_policy.compacts and self.on_compaction_check is not None:
-            self.on_compaction_check()
+        config = log.config
+        if self.on_clean is not None and (
+            config.cleanup_policy.compacts or config.remote_storage_enable
+        ):
+            self.on_clean()
         try:
             log.clean(now_ms=self._clock.wall_ms())
         except DiskFailedError:

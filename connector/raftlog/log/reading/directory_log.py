@@ -163,13 +163,16 @@ class LogStateCache:
 
     @property
     def start_offset(self) -> int:
-        """Start offset of the log; in an embedded log, the checkpointed one if that is greater."""
+        """Start offset of the log; in an embedded log, the checkpointed one if that is greater.
+
+        Of a tiered log that is the local start; the log starts with its first remote segment.
+        """
         listing = self.files.listing
         if self._start is None or self._start[0] is not listing:
             start_offset = self.files.listing.start_offset
             if listing.is_embedded:
-                start_offset = max(
-                    start_offset, self._checkpointed_offset(LOG_START_CHECKPOINT_NAME)
+                start_offset = self.files.log_start_offset(
+                    self._checkpointed_offset(LOG_START_CHECKPOINT_NAME)
                 )
             self._start = listing, start_offset
         return self._start[1]

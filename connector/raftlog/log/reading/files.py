@@ -56,6 +56,7 @@ from .chunks import (
     read_chunks,
     read_entries,
 )
+from .remote_tier import OpenStore, RemoteTier
 
 # --- Segments, indexes and snapshots of one directory, opened once --------------------------------
 
@@ -70,20 +71,34 @@ _LISTINGS_MAX: Final = 10
 class LogFiles:
     """Directory of a log, or one file opened as a log. Not thread-safe."""
 
-    def __init__(self, storage: Storage, directory: str, listing: Listing) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        listing: Listing,
+        open_store: OpenStore | None = None,
+    ) -> None:
         self.decompressed_bytes_max = DECOMPRESSED_BYTES_MAX
         """Limit of the decompressed records of one batch, in bytes."""
         self.storage = storage
         self.directory = directory
         self.listing = listing
+        self._tier = None if open_store is None else RemoteTier(storage, directory, open_store)
+        if self._tier is not None:
+            self.listing = self._tier.merge(listing)
         self._single_path: str | None = None
         self._indexes: OrderedDict[int, OffsetIndex] = OrderedDict()
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     @classmethod
-    def of_directory(cls, storage: Storage, directory: str) -> Self:
-        """List a partition's directory."""
-        return cls(storage, directory, read_listing(storage.list_names(directory)))
+    def of_directory(
+        cls, storage: Storage, directory: str, open_store: OpenStore | None = None
+    ) -> Self:
+        """List a partition's directory.
+
+        With ``open_store`` a tiered log has the segments, too, that only its object store has.
+        """
+        return cls(storage, directory, read_listing(storage.list_names(directory)), open_store)
 
     @classmethod
     def of_segment(cls, storage: Storage, path: str, base_offset: int) -> Self:
@@ -111,7 +126,21 @@ class LogFiles:
         for _ in range(_LISTINGS_MAX):
             self.listing = read_listing(self.storage.list_names(self.directory))
             if not self.listing.swapped:
-                return
+                break
+        if self._tier is not None:
+            self.listing = self._tier.merge(self.listing)
+
+    def log_start_offset(self, checkpointed: int) -> int:
+        """Return the start of a log whose local start was checkpointed at an offset."""
+        if self._tier is None:
+            return max(self.listing.start_offset, checkpointed)
+        local_start = max(self._tier.local_start_offset, checkpointed)
+        start = self._tier.start_at(local_start)
+        return local_start if start is None else start
+
+    def is_remote(self, base_offset: int) -> bool:
+        """Return whether a segment is read from an object store."""
+        return self._tier is not None and self._tier.is_remote(base_offset)
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -127,6 +156,8 @@ class LogFiles:
 
     def segment_path(self, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
         """Return the path of a segment's file with this suffix."""
+        if self._tier is not None and self._tier.is_remote(base_offset):
+            return self._tier.path(base_offset, suffix)
         if self._single_path is None:
             if suffix == LOG_SUFFIX and base_offset in self.listing.swapped:
                 suffix += SWAP_SUFFIX
@@ -142,9 +173,13 @@ class LogFiles:
     def open(self, path: str) -> ReadableFile:
         """Open a listed file. Raises ``SegmentDeletedError`` if it no longer exists."""
         try:
-            return self.storage.open_file(path)
+            return self._open_any(path)
         except LogNotFoundError:
             raise SegmentDeletedError(path=path) from None
+
+    def _open_any(self, path: str) -> ReadableFile:
+        found = None if self._tier is None else self._tier.open(path)
+        return self.storage.open_file(path) if found is None else found
 
     def read_small(self, name: str) -> bytes | None:
         """Return the content of a small file of the directory; None if it does not exist."""
@@ -219,7 +254,7 @@ class LogFiles:
 
     def _index_bytes(self, base_offset: int, suffix: str, entry_bytes: int) -> bytes:
         try:
-            with self.storage.open_file(self.segment_path(base_offset, suffix)) as file:
+            with self._open_any(self.segment_path(base_offset, suffix)) as file:
                 return read_entries(file, entry_bytes)
         except (LogNotFoundError, SegmentDeletedError):
             return b""
@@ -472,6 +507,11 @@ class LogCursor:
                 position=position,
                 offset=self.next_offset,
             )
+        if following < self.next_offset and self._files.is_remote(self.segment):
+            # Another node has copied it, whose segments begin at other offsets: read on inside.
+            self.segment = self._segment_at(self.next_offset)
+            self._position = None
+            return
         is_wrong = (
             following != self.next_offset if self._contiguous else (following < self.next_offset)
         )

@@ -58,6 +58,7 @@ from .directory_log import DirectoryLog
 from .files import LogFiles
 from .reads import LogKind, SourceKind
 from .remote_segments import RemoteSegments, has_remote_segments, parse_remote_directory
+from .remote_tier import OpenStore
 
 # --- Detection of files that are not segments at all: text, an archive, another program's log -----
 # Damage rarely affects two fields, so one impossible field means a damaged segment. A file is
@@ -266,7 +267,8 @@ def _content(files: LogFiles) -> _Content:
 
 
 def _sampled_paths(files: LogFiles) -> list[str]:
-    segments, snapshots = files.listing.segments, files.listing.snapshots
+    segments = [base for base in files.listing.segments if not files.is_remote(base)]
+    snapshots = files.listing.snapshots
     paths = [files.segment_path(base_offset) for base_offset in (*segments[:1], *segments[-1:])]
     paths += [files.checkpoint_path(snapshot_id) for snapshot_id in snapshots[-1:]]
     return list(dict.fromkeys(paths))
@@ -367,11 +369,13 @@ def open_log(
     *,
     kind: LogKind | None = None,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    open_store: OpenStore | None = None,
 ) -> DirectoryLog:
     """Open a log's directory, a node's log directory, a segment or a checkpoint.
 
     ``kind`` is the kind of the records; None to detect it. ``decompressed_bytes_max`` limits the
-    decompressed records of one batch, in bytes.
+    decompressed records of one batch, in bytes. ``open_store`` opens the object store of a tiered
+    log; without it only the local segments of one are read.
 
     Raises:
         LogNotFoundError: nothing is at ``path``.
@@ -379,14 +383,16 @@ def open_log(
         NotALogError: ``path`` is not a log.
         UnknownRecordKindError: the kind of the records cannot be detected.
     """
-    log = _open(storage, path, kind)
+    log = _open(storage, path, kind, open_store)
     log.files.decompressed_bytes_max = decompressed_bytes_max
     return log
 
 
-def _open(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
+def _open(
+    storage: Storage, path: str, kind: LogKind | None, open_store: OpenStore | None
+) -> DirectoryLog:
     if storage.is_directory(path):
-        return _open_directory(storage, path, kind)
+        return _open_directory(storage, path, kind, open_store)
     _, name = storage.split(path)
     bare = name.removesuffix(DELETED_SUFFIX)
     if bare.endswith(LOG_SUFFIX):
@@ -396,16 +402,18 @@ def _open(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
     raise NotALogError(path=path, reason="it is neither a segment nor a checkpoint")
 
 
-def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
+def _open_directory(
+    storage: Storage, path: str, kind: LogKind | None, open_store: OpenStore | None
+) -> DirectoryLog:
     names = storage.list_names(path)
     listing = read_listing(names)
     if listing.segments or listing.snapshots:
-        return _directory_log(storage, path, path, kind)
+        return _directory_log(storage, path, path, kind, open_store)
     if str(METADATA_PARTITION) in names:
         directory = storage.join(path, str(METADATA_PARTITION))
         listing = read_listing(storage.list_names(directory))
         if listing.segments or listing.snapshots:
-            return _directory_log(storage, path, directory, kind)
+            return _directory_log(storage, path, directory, kind, open_store)
         raise NotALogError(path=directory, reason="it contains neither a segment nor a checkpoint")
     if has_remote_segments(names):
         return _remote_log(storage, path, kind)
@@ -420,7 +428,8 @@ def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> Direct
         )
     partitions = [name for name in names if parse_partition_name(name) is not None]
     if len(partitions) == 1 and _is_raftlog(storage, path, partitions[0]):  # of a node of raftlog
-        return _directory_log(storage, path, storage.join(path, partitions[0]), kind)
+        directory = storage.join(path, partitions[0])
+        return _directory_log(storage, path, directory, kind, open_store)
     if partitions:
         shown = ", ".join(partitions[:_NAMES_SHOWN])
         raise NotALogError(
@@ -457,9 +466,13 @@ def _is_raftlog(storage: Storage, path: str, name: str) -> bool:
 
 
 def _directory_log(
-    storage: Storage, path: str, directory: str, kind: LogKind | None
+    storage: Storage,
+    path: str,
+    directory: str,
+    kind: LogKind | None,
+    open_store: OpenStore | None,
 ) -> DirectoryLog:
-    files = LogFiles.of_directory(storage, directory)
+    files = LogFiles.of_directory(storage, directory, open_store)
     identified = identify(files, storage.split(directory)[1], kind)
     return DirectoryLog(files, path, *identified, source=SourceKind.DIRECTORY)
 

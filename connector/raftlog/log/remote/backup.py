@@ -42,6 +42,7 @@ from raftlog.log.format.directory import (
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
     checkpoint_name,
+    encode_offset_checkpoint,
     offset_name,
     parse_offset_name,
     parse_partition_metadata,
@@ -67,27 +68,17 @@ from .inventory import (
     fit_to_end,
     is_below,
 )
-from .manifest import ManifestWriter, RemoteLogManifest
+from .manifest import ManifestWriter, RemoteLogManifest, Surroundings
 from .objects import read_inventory, read_range
 from .segment_metadata import (
+    NO_NODE,
     BackupEntry,
-    RemoteLogMetadataSerde,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     SegmentRange,
 )
 
 _ATTEMPTS_MAX: Final = 5
-_NO_NODE: Final = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Time and randomness: milliseconds since 1970, ids of Kafka's form, and int31 numbers."""
-
-    now_ms: Callable[[], int]
-    new_id: Callable[[], str]
-    new_partition: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +95,7 @@ class BackupReport:
     reused_bytes: int
 
 
-def back_up_log(
-    log: DirectoryLog, store: ObjectStore, serde: RemoteLogMetadataSerde, context: Surroundings
-) -> BackupReport:
+def back_up_log(log: DirectoryLog, store: ObjectStore, context: Surroundings) -> BackupReport:
     """Upload what the store lacks of a log's directory, and publish it as a backup.
 
     Raises ``NotALogError`` for another source than a directory and for an empty log,
@@ -117,7 +106,7 @@ def back_up_log(
         raise NotALogError(path=log.path, expected="the directory of a log", reason="it is a file")
     for attempt in range(_ATTEMPTS_MAX):
         try:
-            return _Backup(log, store, serde, context).run()
+            return _Backup(log, store, context).run()
         except SegmentDeletedError:
             if attempt == _ATTEMPTS_MAX - 1:
                 raise
@@ -132,14 +121,13 @@ class _Backup:
         self,
         log: DirectoryLog,
         store: ObjectStore,
-        serde: RemoteLogMetadataSerde,
         context: Surroundings,
     ) -> None:
         self._log = log
         self._files = log.files
         self._store = store
         self._context = context
-        self._manifest = RemoteLogManifest(store, serde)
+        self._manifest = RemoteLogManifest(store)
         self._ranges: defaultdict[int, list[SegmentRange]] = defaultdict(list)
         self._writer: ManifestWriter | None = None
         self._unfinished: SegmentRange | None = None
@@ -273,7 +261,7 @@ class _Backup:
             topic_id=self._topic_id,
             first_offset=first_offset,
             last_offset=last_offset,
-            broker_id=_NO_NODE if node_id is None else node_id,
+            broker_id=NO_NODE if node_id is None else node_id,
             max_timestamp_ms=-1,
             event_timestamp_ms=self._context.now_ms(),
             leader_epochs=(EpochEntry(epoch=self._last_epoch(), start_offset=first_offset),),
@@ -455,11 +443,20 @@ class _Backup:
             if data is not None:
                 if name == LOG_START_CHECKPOINT_NAME:  # it may have advanced since the beginning
                     start_offset = parse_single_offset(data, name)
+                    if self._has_remote_segments:
+                        start_offset = self._start_offset
+                        data = encode_offset_checkpoint(self._partition, start_offset)
                     self._start_offset = max(self._start_offset, start_offset)
                     if start_offset > self._end_offset:
                         raise SegmentDeletedError(path=self._files.path)
                 data = fit_to_end(name, data, self._end_offset, self._partition)
                 yield _LocalFile(name=name, byte_count=len(data), crc32c=crc32c(data), content=data)
+
+    @property
+    def _has_remote_segments(self) -> bool:
+        """Whether the log starts in an object store, so that its checkpoint is the local start."""
+        segments = self._files.listing.segments
+        return bool(segments) and self._files.is_remote(segments[0])
 
     def _index_files(self, segments: tuple[InventorySegment, ...]) -> Iterator[_LocalFile]:
         """Yield the indexes of the sealed segments: those of the last one may be of a later end."""

@@ -9,9 +9,11 @@ its appends is a segment of it::
 
 Invariants:
 
-1. All records of an entry are in one partition, so their order is known. Writers need not know of
-   each other: entries have unique ids.
-2. What is not finished is not there: an entry is FINISHED after all of its objects are durable.
+1. Writers need not know of each other: entries have unique ids, and are added by one writer. Their
+   states only rise, so the order between partitions does not matter: of the updates of an entry,
+   which any writer may append, the greatest state counts.
+2. What is not finished is not there: an entry is FINISHED after all of its objects are durable. A
+   FINISHED that arrives after a deletion has begun changes nothing.
 3. The offsets of a partition are consecutive. The last object of one may be torn: its writer died,
    and did not refer to it.
 
@@ -21,9 +23,9 @@ Kafka: ``RemoteLogMetadataManager``, ``RemoteLogMetadataCache``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from raftlog.errors import CorruptBatchError, RaftlogError
 from raftlog.limits import MIB
@@ -40,10 +42,10 @@ from raftlog.storage.errors import CorruptRemoteObjectError
 from raftlog.storage.objects import ObjectStore, StoredObject
 from raftlog.types import REMOTE_LOG_METADATA_TOPIC, TopicPartition
 
+from .metadata_records import InvalidRecordError, decode_event, encode_event
 from .segment_metadata import (
     BackupEntry,
     ManifestEvent,
-    RemoteLogMetadataSerde,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -55,35 +57,67 @@ MANIFEST_DIRECTORY: Final = "manifest"
 _OBJECT_BYTES_MAX: Final = 16 * MIB
 _ENTRIES_MAX: Final = 1_000_000
 """Entries in memory: a kilobyte each."""
+_DELETED: Final = (
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+    RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+)
+
+ManifestCache: TypeAlias = dict[str, tuple[ManifestEvent | None, ...]]
+"""Events of the objects of a manifest, which never change, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Time and randomness: milliseconds since 1970, ids of Kafka's form, and int31 numbers."""
+
+    now_ms: Callable[[], int]
+    new_id: Callable[[], str]
+    new_partition: Callable[[], int]
 
 
 class RemoteLogManifest:
     """What the manifest of a store had when it was read: the finished entries.
 
     ``ranges`` by id; ``backups`` by ordinal, ascending, and those that ran at the same time by
-    their end, as in an election; ``unfinished``: entries that are only started; ``partitions`` are
-    the numbers that writers have used.
+    their end, as in an election; ``unfinished``: entries that are only started; ``deleting``: those
+    whose deletion has begun, and ``copied_before``: finished entries that were deleted;
+    ``partitions`` are the numbers that writers have used.
+
+    ``cache`` has the events of objects that were read before, by name; it is updated.
     """
 
-    def __init__(self, store: ObjectStore, serde: RemoteLogMetadataSerde) -> None:
+    def __init__(self, store: ObjectStore, cache: ManifestCache | None = None) -> None:
         self.ranges: dict[str, SegmentRange] = {}
         self.backups: list[BackupEntry] = []
         self.unfinished: list[RemoteLogSegmentMetadata] = []
+        self.deleting: list[RemoteLogSegmentMetadata] = []
+        self.copied_before: list[RemoteLogSegmentMetadata] = []
         self._store = store
-        self._serde = serde
-        entries: dict[str, RemoteLogSegmentMetadata] = {}
+        self._cache: ManifestCache = {} if cache is None else cache
         partitions: defaultdict[int, list[tuple[int, StoredObject]]] = defaultdict(list)
         for stored in store.list_objects(MANIFEST_DIRECTORY):
             partition, base_offset = self._position_of(stored.name)
             partitions[partition].append((base_offset, stored))
         self.partitions = frozenset(partitions)
+        entries: dict[str, RemoteLogSegmentMetadata] = {}
+        updates: list[tuple[RemoteLogSegmentMetadataUpdate, str]] = []
         for objects in partitions.values():
-            self._replay(sorted(objects), entries)
+            self._replay(sorted(objects), entries, updates)
+        finished = set()
+        for update, name in sorted(updates, key=lambda one: one[0].state):
+            self._update(update, entries, name)
+            if update.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                finished.add(update.segment_id)
         for entry in entries.values():
             if entry.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 self._add(entry)
             elif entry.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
                 self.unfinished.append(entry)
+            else:
+                if entry.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+                    self.deleting.append(entry)
+                if entry.segment_id in finished:
+                    self.copied_before.append(entry)
         self.backups.sort(key=BackupEntry.order)
 
     def _add(self, entry: RemoteLogSegmentMetadata) -> None:
@@ -112,58 +146,82 @@ class RemoteLogManifest:
         self,
         objects: Sequence[tuple[int, StoredObject]],
         entries: dict[str, RemoteLogSegmentMetadata],
+        updates: list[tuple[RemoteLogSegmentMetadataUpdate, str]],
     ) -> None:
-        """Apply the records of one partition."""
+        """Add the entries and the updates of one partition."""
         next_offset = 0
         for ordinal, (base_offset, stored) in enumerate(objects):
             name = stored.name
             if base_offset != next_offset:
                 raise self._corrupt(name, f"the records from offset {next_offset} on are missing")
             is_last = ordinal == len(objects) - 1
-            for event in self._events(stored, is_last=is_last):
-                next_offset += 1
-                if event is not None:
-                    self._apply(event, entries, name)
+            events = self._cache.get(name)
+            if events is None:
+                events, is_whole = self._events(stored, is_last=is_last)
+                if is_whole:
+                    self._cache[name] = events
+            next_offset += len(events)
+            for event in events:
+                if isinstance(event, RemoteLogSegmentMetadataUpdate):
+                    updates.append((event, name))
+                elif event is not None:
+                    self._start(event, entries, name)
 
-    def _events(self, stored: StoredObject, *, is_last: bool) -> Iterator[ManifestEvent | None]:
-        """Yield the events of one object; those of other types as None."""
+    def _events(
+        self, stored: StoredObject, *, is_last: bool
+    ) -> tuple[tuple[ManifestEvent | None, ...], bool]:
+        """Return the events of one object, those of other types as None, and if it is whole."""
         name, position = stored.name, 0
         if stored.byte_count > _OBJECT_BYTES_MAX:
             raise self._corrupt(name, f"it has more than {_OBJECT_BYTES_MAX} bytes")
         with self._store.open_object(name) as file:
             data = file.read_at(0, _OBJECT_BYTES_MAX)
+        found: list[ManifestEvent | None] = []
         while position < len(data):
             try:
                 batch = read_batch(data, position, path=name)
                 if isinstance(batch, TornTail):
                     if is_last:
-                        return
+                        return tuple(found), False
                     raise self._corrupt(name, "it ends inside a record batch")
                 for record in batch.records(decompressed_bytes_max=_OBJECT_BYTES_MAX):
-                    yield self._serde.decode(record.value or b"")
+                    found.append(decode_event(record.value or b""))
             except CorruptRemoteObjectError:
                 raise
+            except InvalidRecordError as error:
+                raise self._corrupt(name, str(error)) from None
             except RaftlogError as error:
                 reason = error.reason if isinstance(error, CorruptBatchError) else error.message()
                 raise self._corrupt(name, reason) from None
             position += batch.byte_count
+        return tuple(found), True
 
-    def _apply(
-        self, event: ManifestEvent, entries: dict[str, RemoteLogSegmentMetadata], name: str
+    def _start(
+        self,
+        entry: RemoteLogSegmentMetadata,
+        entries: dict[str, RemoteLogSegmentMetadata],
+        name: str,
+    ) -> None:
+        reason = entry.damage()
+        if entry.segment_id in entries:
+            reason = f"entry {entry.segment_id} is there twice"
+        elif entry.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            reason = f"entry {entry.segment_id} begins in state {entry.state.name}"
+        elif len(entries) >= _ENTRIES_MAX:
+            reason = f"the manifest has more than {_ENTRIES_MAX} entries"
+        if reason is not None:
+            raise self._corrupt(name, reason)
+        entries[entry.segment_id] = entry
+
+    def _update(
+        self,
+        event: RemoteLogSegmentMetadataUpdate,
+        entries: dict[str, RemoteLogSegmentMetadata],
+        name: str,
     ) -> None:
         known = entries.get(event.segment_id)
-        if isinstance(event, RemoteLogSegmentMetadata):
-            reason = event.damage()
-            if known is not None:
-                reason = f"entry {event.segment_id} is there twice"
-            elif event.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
-                reason = f"entry {event.segment_id} begins in state {event.state.name}"
-            elif len(entries) >= _ENTRIES_MAX:
-                reason = f"the manifest has more than {_ENTRIES_MAX} entries"
-            if reason is not None:
-                raise self._corrupt(name, reason)
-            entries[event.segment_id] = event
-            return
+        if known is not None and known.state is event.state and event.state in _DELETED:
+            return  # two nodes deleted it
         if known is None or not known.state.may_become(event.state):
             before = "missing" if known is None else known.state.name
             reason = f"entry {event.segment_id[:40]!r} becomes {event.state.name}, and is {before}"
@@ -183,7 +241,7 @@ class RemoteLogManifest:
         partition = new_partition()
         while partition in self.partitions:
             partition = new_partition()
-        return ManifestWriter(self._store, self._serde, partition)
+        return ManifestWriter(self._store, partition)
 
 
 class ManifestWriter:
@@ -192,16 +250,15 @@ class ManifestWriter:
     After an error of a write it is unknown whether the events are there: begin a new writer.
     """
 
-    def __init__(self, store: ObjectStore, serde: RemoteLogMetadataSerde, partition: int) -> None:
+    def __init__(self, store: ObjectStore, partition: int) -> None:
         self._store = store
-        self._serde = serde
         self._directory = str(TopicPartition(REMOTE_LOG_METADATA_TOPIC, partition))
         self._next_offset = 0
 
     def append(self, events: Sequence[ManifestEvent]) -> None:
         """Append events, durably on return."""
         data = build_batch(
-            [NewRecord(None, self._serde.encode(event)) for event in events],
+            [NewRecord(None, encode_event(event)) for event in events],
             base_offset=self._next_offset,
             leader_epoch=0,
             base_timestamp_ms=events[0].event_timestamp_ms,
@@ -218,14 +275,26 @@ class ManifestWriter:
         then: Sequence[RemoteLogSegmentMetadata] = (),
     ) -> None:
         """Set an entry to FINISHED, and append the next one that is started."""
-        metadata = entry.metadata
-        update = RemoteLogSegmentMetadataUpdate(
-            segment_id=metadata.segment_id,
-            topic_partition=metadata.topic_partition,
-            topic_id=metadata.topic_id,
-            broker_id=metadata.broker_id,
-            event_timestamp_ms=now_ms,
-            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-            custom_metadata=entry.custom_metadata(),
-        )
+        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        custom_metadata = entry.custom_metadata()
+        update = state_change(entry.metadata, finished, now_ms=now_ms, custom=custom_metadata)
         self.append([update, *then])
+
+
+def state_change(
+    metadata: RemoteLogSegmentMetadata,
+    state: RemoteLogSegmentState,
+    *,
+    now_ms: int,
+    custom: bytes | None = None,
+) -> RemoteLogSegmentMetadataUpdate:
+    """Return the event that changes the state of an entry."""
+    return RemoteLogSegmentMetadataUpdate(
+        segment_id=metadata.segment_id,
+        topic_partition=metadata.topic_partition,
+        topic_id=metadata.topic_id,
+        broker_id=metadata.broker_id,
+        event_timestamp_ms=now_ms,
+        state=state,
+        custom_metadata=custom,
+    )

@@ -36,7 +36,7 @@ from raftlog.log.recovery.recover_segment import rebuild_indexes
 from raftlog.log.segment import iter_headers
 from raftlog.log.writing.atomic_files import replace_checked, replace_file
 from raftlog.log.writing.log_copy import check_log
-from raftlog.log.writing.properties import parse_log_properties
+from raftlog.log.writing.properties import parse_log_properties, without_remote_storage
 from raftlog.storage.errors import BackupNotFoundError, CorruptRemoteObjectError
 from raftlog.storage.objects import ObjectStore
 from raftlog.storage.protocol import WritableStorage
@@ -52,7 +52,7 @@ from .inventory import (
 )
 from .manifest import RemoteLogManifest
 from .objects import read_inventory, read_object
-from .segment_metadata import BackupEntry, RemoteLogMetadataSerde, SegmentRange
+from .segment_metadata import BackupEntry, SegmentRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,6 @@ class RestoredLog:
 
 def restore_log(
     store: ObjectStore,
-    serde: RemoteLogMetadataSerde,
     storage: WritableStorage,
     directory: str,
     *,
@@ -95,7 +94,7 @@ def restore_log(
     with contextlib.suppress(LogNotFoundError):
         storage.is_directory(directory)
         raise OptionError(option="DIR", reason=f"{directory} exists: name a new directory")
-    manifest = RemoteLogManifest(store, serde)
+    manifest = RemoteLogManifest(store)
     backup, inventory = _choose(store, manifest, to_offset)
     if not storage.make_directory(part):
         reason = f"{part} exists: another restore writes it, or was interrupted; then delete it"
@@ -272,7 +271,10 @@ class _Restore:
             if file.name in SMALL_NAMES:
                 data = b"".join(self._read(file))
                 end_offset, partition = inventory.end_offset, inventory.topic_partition
-                small[file.name] = fit_to_end(file.name, data, end_offset, partition)
+                data = fit_to_end(file.name, data, end_offset, partition)
+                if file.name == RAFTLOG_PROPERTIES_NAME:
+                    data = without_remote_storage(data, self._path(file.name))
+                small[file.name] = data
             elif self._belongs(file.name, inventory, sealed):
                 self._write_file(file)
         start = small.get(LOG_START_CHECKPOINT_NAME)

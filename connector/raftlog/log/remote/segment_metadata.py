@@ -9,8 +9,7 @@ sealed segment is one range, unless ranges of it were copied while it was active
 Each range is a whole number of batches, so every object of one is a segment by itself, which
 kafka-dump-log prints. Names of objects are derived, never read from the manifest.
 
-Kafka: ``RemoteLogSegmentMetadata``, ``RemoteLogSegmentState``, ``RemoteLogMetadataSerde``,
-``LocalTieredStorage`` (names).
+Kafka: ``RemoteLogSegmentMetadata``, ``RemoteLogSegmentState``, ``LocalTieredStorage`` (names).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from raftlog.limits import BATCH_HEADER_BYTES, SEGMENT_BYTES_MAX
 from raftlog.log.format.directory import LOG_SUFFIX, offset_name, parse_partition_name
@@ -28,6 +27,8 @@ from raftlog.log.format.epoch_cache import EpochEntry
 from raftlog.types import TopicPartition
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+NO_NODE: Final = -1
+"""Id of the broker of an entry that no node of a quorum has added."""
 _CUSTOM_BYTES_MAX: Final = 1024
 
 
@@ -106,21 +107,6 @@ class RemoteLogSegmentMetadataUpdate:
 
 
 ManifestEvent: TypeAlias = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
-
-
-class RemoteLogMetadataSerde(Protocol):
-    """Bytes of the records of ``__remote_log_metadata``."""
-
-    def encode(self, event: ManifestEvent) -> bytes:
-        """Return the value of a record."""
-        ...
-
-    def decode(self, value: bytes) -> ManifestEvent | None:
-        """Return the event in a record's value; None for a record of another type.
-
-        Raises a ``RaftlogError`` if it is damaged.
-        """
-        ...
 
 
 # --- Custom metadata: what restores and later backups verify --------------------------------------

@@ -13,19 +13,23 @@ code. The kind of values is fixed when the log is created.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
 from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, KIB, LOG_BATCH_BYTES_MAX, MIB
 from raftlog.log.format.directory import encode_properties, parse_properties, whole_number
 from raftlog.log.reading.transactions import ValueKind
+from raftlog.printable import without_user_info
 from raftlog.records.compression import Compression
 from raftlog.records.header import INT32_MAX, INT64_MAX
 
 LOG_PROPERTIES_VERSION: Final = 1
 DAY_MS: Final = 24 * 60 * 60 * 1000
+AS_RETENTION: Final = -2
+"""Value of ``local.retention.*``: that of ``retention.*``, as in Kafka."""
 T = TypeVar("T")
 
 
@@ -63,6 +67,12 @@ class LogConfig:
     - ``delete_retention_ms``: how long a tombstone is retained after its older values, in ms.
     - ``min_compaction_lag_ms``, ``max_compaction_lag_ms``: age of records in ms below which they
       are not compacted, and above which they are, whatever the ratio; None for no limit.
+    - ``remote_storage_enable``: whether sealed segments are copied to the object store at
+      ``remote_storage_uri``, a directory or a URI of ``pyarrow.fs`` without credentials. The log is
+      then not compacted, and ``values`` are not ``KRAFT``.
+    - ``local_retention_ms``, ``local_retention_bytes``: limits of what the directory has of a log
+      with remote storage, and never of what was not copied; ``retention_*`` is that of the whole
+      log. -2 for the same as ``retention_*``, None for no limit.
     - ``linger_ms``: how long an append waits for others to share its batch and its sync, in ms.
       Appends that arrive during a sync share the next one in any case (KRaft's default is 25).
     """
@@ -82,6 +92,10 @@ class LogConfig:
     delete_retention_ms: int = DAY_MS
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int | None = None
+    remote_storage_enable: bool = False
+    remote_storage_uri: str = ""
+    local_retention_ms: int | None = AS_RETENTION
+    local_retention_bytes: int | None = AS_RETENTION
 
     def __post_init__(self) -> None:
         if self.cleanup_policy.compacts and self.values is ValueKind.KRAFT:
@@ -95,6 +109,41 @@ class LogConfig:
             reason = setting.damage(getattr(self, setting.field))
             if reason is not None:
                 raise OptionError(option=setting.name, reason=reason)
+        self._check_remote_storage()
+
+    def _check_remote_storage(self) -> None:
+        uri, reason = self.remote_storage_uri, None
+        if re.fullmatch(r"[!-~]*", uri) is None or without_user_info(uri) != uri:
+            reason = "it must be printable ASCII, without a user or a password: the environment has"
+            raise OptionError(option=_REMOTE_URI, reason=f"{reason} the credentials of a store")
+        if uri and "://" not in uri and not uri.startswith("/"):
+            raise OptionError(option=_REMOTE_URI, reason="a path must be absolute")
+        if not self.remote_storage_enable:
+            return
+        if not uri:
+            raise OptionError(option=_REMOTE_URI, reason="it is required by remote.storage.enable")
+        if self.cleanup_policy.compacts:
+            reason = "a compacted log has no remote segments: cleanup.policy must be delete"
+        elif self.values is ValueKind.KRAFT:
+            reason = "a kraft log has no remote segments: its snapshots contain its state"
+        if reason is not None:
+            raise OptionError(option=_REMOTE_ENABLE, reason=reason)
+
+    @property
+    def local_retention(self) -> tuple[int | None, int | None]:
+        """Limits of the local files in ms and bytes: at most those of the log."""
+        if not self.remote_storage_enable:
+            return self.retention_ms, self.retention_bytes
+        return (
+            _least(self.local_retention_ms, self.retention_ms),
+            _least(self.local_retention_bytes, self.retention_bytes),
+        )
+
+
+def _least(local: int | None, whole: int | None) -> int | None:
+    if local is None or local < 0:  # no limit of its own
+        return whole
+    return local if whole is None else min(local, whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +188,8 @@ _NUMBERS: Final = (
     _Number("index.interval.bytes", "index_interval_bytes", 0, INT32_MAX),
     _Number("retention.ms", "retention_ms", 0, may_be_unlimited=True),
     _Number("retention.bytes", "retention_bytes", 0, may_be_unlimited=True),
+    _Number("local.retention.ms", "local_retention_ms", AS_RETENTION, may_be_unlimited=True),
+    _Number("local.retention.bytes", "local_retention_bytes", AS_RETENTION, may_be_unlimited=True),
     _Number("delete.retention.ms", "delete_retention_ms", 0),
     _Number("min.compaction.lag.ms", "min_compaction_lag_ms", 0),
     _Number("max.compaction.lag.ms", "max_compaction_lag_ms", 1, may_be_unlimited=True),
@@ -149,15 +200,19 @@ _VALUES: Final = "values"
 _COMPRESSION: Final = "compression.type"
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
+_REMOTE_ENABLE: Final = "remote.storage.enable"
+_REMOTE_URI: Final = "remote.storage.uri"
 _RETIRED: Final = {"commit.retention.ms", "producer.id.expiration.ms"}
 """Of earlier releases, which expired commits and producers by age."""
-_TEXTS: Final = {_VALUES, _COMPRESSION, _CLEANUP_POLICY, _DIRTY_RATIO}
+_TEXTS: Final = {_VALUES, _COMPRESSION, _CLEANUP_POLICY, _DIRTY_RATIO, _REMOTE_ENABLE, _REMOTE_URI}
 _NAMES: Final = {_VERSION, _TOPIC_ID} | _TEXTS | {one.name for one in _NUMBERS}
 assert {one.field for one in _NUMBERS} | {
     "values",
     "compression",
     "cleanup_policy",
     "min_cleanable_dirty_ratio",
+    "remote_storage_enable",
+    "remote_storage_uri",
 } == {field.name for field in fields(LogConfig)}
 
 
@@ -171,6 +226,8 @@ def encode_log_properties(properties: LogProperties) -> bytes:
         (_COMPRESSION, config.compression.name.lower()),
         (_CLEANUP_POLICY, config.cleanup_policy.value),
         (_DIRTY_RATIO, str(config.min_cleanable_dirty_ratio)),
+        (_REMOTE_ENABLE, str(config.remote_storage_enable).lower()),
+        (_REMOTE_URI, config.remote_storage_uri),
     ]
     for setting in _NUMBERS:
         number: int | None = getattr(config, setting.field)
@@ -196,6 +253,11 @@ def parse_log_properties(data: bytes, path: str) -> LogProperties:
     if _DIRTY_RATIO in pairs:
         ratio = _named(float, pairs[_DIRTY_RATIO], _DIRTY_RATIO, path)
         numbers["min_cleanable_dirty_ratio"] = ratio
+    if _REMOTE_ENABLE in pairs:
+        numbers["remote_storage_enable"] = _named(
+            _flag, pairs[_REMOTE_ENABLE], _REMOTE_ENABLE, path
+        )
+    numbers["remote_storage_uri"] = pairs.get(_REMOTE_URI, "")
     for setting in _NUMBERS:
         if setting.name in pairs:
             number = whole_number(pairs[setting.name], path, setting.name)
@@ -214,6 +276,18 @@ def parse_log_properties(data: bytes, path: str) -> LogProperties:
     )
 
 
+def without_remote_storage(data: bytes, path: str) -> bytes:
+    """Return ``raftlog.properties`` of a copy of the log, which must not write to its store.
+
+    Unchanged unless the log has remote storage. Raises ``CorruptFileError``.
+    """
+    properties = parse_log_properties(data, path)
+    if not properties.config.remote_storage_enable:
+        return data
+    config = replace(properties.config, remote_storage_enable=False)
+    return encode_log_properties(replace(properties, config=config))
+
+
 def _required(pairs: dict[str, str], name: str, path: str) -> str:
     if not pairs.get(name):
         raise CorruptFileError(path=path, reason=f"{name} is missing")
@@ -222,6 +296,10 @@ def _required(pairs: dict[str, str], name: str, path: str) -> str:
 
 def _compression(name: str) -> Compression:
     return {codec.name.lower(): codec for codec in Compression}[name]
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.strip().lower()]
 
 
 def _policy(text: str) -> CleanupPolicy:

@@ -23,7 +23,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from raftlog.errors import (
     AppendError,
@@ -81,6 +81,11 @@ from .snapshots import (
     is_active_segment_expired,
     start_log_at,
 )
+
+if TYPE_CHECKING:
+    from raftlog.log.reading.remote_tier import OpenStore
+    from raftlog.log.remote.manifest import ManifestCache, Surroundings
+    from raftlog.log.remote.tiering import RemoteLogRun
 
 _DONE: Final = object()
 ABORT_REASON: Final = "a later epoch began"
@@ -620,6 +625,8 @@ class ReplicatedLog(ABC):
         Returns whether there was anything to do (Kafka: ``KafkaRaftLog.deleteBeforeSnapshot``).
         """
         with self._changing():
+            if snapshot_id.end_offset <= self.high_watermark:
+                self._delete_remote_before(snapshot_id.end_offset)
             return delete_before_snapshot(
                 self._segments,
                 snapshot_id,
@@ -667,11 +674,12 @@ class ReplicatedLog(ABC):
                     publish_start=self._publish_start,
                 )
             if offset <= self.log_start_offset:
-                return self.log_start_offset
+                return offset if self._delete_remote_before(offset) else self.log_start_offset
             start = offset
             if offset < self._end_offset:
                 start = self._deletion_boundary(offset)
             if start > self.log_start_offset:
+                self._delete_remote_before(start)
                 start_log_at(
                     self._segments,
                     start,
@@ -691,6 +699,89 @@ class ReplicatedLog(ABC):
             if not batch.record_count and batch.next_offset <= self.high_watermark:
                 return batch.next_offset
         return start
+
+    # --- remote storage ---------------------------------------------------------------------------
+
+    def _delete_remote_before(self, offset: int) -> bool:
+        """Start a log with remote segments at an offset; return whether it started below that.
+
+        The next run of remote storage deletes their objects.
+        """
+        chain = self._directory.read_remote_chain()
+        if chain is None or offset <= chain.log_start_offset:
+            return False
+        start = chain.start_at(self.log_start_offset)
+        self._directory.write_remote_chain(chain.starting_at(offset))
+        return start is not None and start < offset
+
+    def begin_remote_run(
+        self,
+        open_store: OpenStore,
+        context: Surroundings,
+        *,
+        cache: ManifestCache,
+        node_id: int | None = None,
+        is_leader: bool = True,
+    ) -> RemoteLogRun | None:
+        """Return a run of remote storage, to be run, completed and closed.
+
+        None without remote storage, or if a run is in progress. ``cache`` is kept between runs.
+        A follower's run only reads the manifest.
+        """
+        self._check_writable()
+        directory, config = self._directory, self.config
+        if not config.remote_storage_enable:
+            return None
+        from raftlog.log.remote.tiering import REMOTE_LOCK_NAME, RemoteLogRun, TieredLog
+
+        lock = directory.storage.try_lock(directory.file(REMOTE_LOCK_NAME))
+        if lock is None:
+            return None
+        try:
+            chain = None
+            with contextlib.suppress(CorruptFileError):  # written again
+                chain = directory.read_remote_chain()
+            properties = directory.read_properties()
+            assert properties is not None, "the log was opened with it"
+            return RemoteLogRun(
+                self._segments,
+                TieredLog(
+                    partition=directory.partition,
+                    topic_id=properties.topic_id,
+                    node_id=node_id,
+                    uri=config.remote_storage_uri,
+                ),
+                open_store(config.remote_storage_uri),
+                lock,
+                context,
+                log_end_offset=self._end_offset,
+                last_stable_offset=self.last_stable_offset,
+                chain=chain,
+                cache=cache,
+                is_leader=is_leader,
+            )
+        except BaseException:
+            lock.release()
+            raise
+
+    def complete_remote_run(self, run: RemoteLogRun) -> bool:
+        """Write what a run has found to the list of remote segments; return whether it changed.
+
+        Local segments are deleted by ``clean``.
+        """
+        chain = run.chain
+        if chain is None or not self.config.remote_storage_enable:
+            return False
+        with self._changing():
+            known = None
+            with contextlib.suppress(CorruptFileError):
+                known = self._directory.read_remote_chain()
+            if known is not None:  # records may have been deleted meanwhile
+                chain = chain.starting_at(known.log_start_offset)
+            if chain == known:
+                return False
+            self._directory.write_remote_chain(chain)
+        return True
 
     def _producer_state_at(self, end_offset: int) -> ProducerStateManager:
         """Return the producer state at a batch boundary. Below the log's end the batches after the

@@ -61,6 +61,12 @@ from raftlog.log.format.directory import (
     read_small_file,
 )
 from raftlog.log.format.epoch_cache import EpochCache, encode_epoch_checkpoint
+from raftlog.log.format.remote_chain import (
+    REMOTE_SEGMENTS_NAME,
+    RemoteChain,
+    encode_remote_chain,
+    read_remote_chain,
+)
 from raftlog.log.format.segment_files import NO_TIMESTAMP_MS
 from raftlog.log.reading.transactions import batch_metadata
 from raftlog.log.recovery.recover import newest_producer_state
@@ -204,6 +210,18 @@ class LogDirectory:
             self._replace(
                 COMPACTED_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset)
             )
+
+    def read_remote_chain(self) -> RemoteChain | None:
+        """Read the list of remote segments; None if the log has never had any.
+
+        Raises ``CorruptFileError``: the next run of remote storage writes it again.
+        """
+        return read_remote_chain(self.storage, self.path)
+
+    def write_remote_chain(self, chain: RemoteChain) -> None:
+        """Replace the list of remote segments. Must be durable before any of them, or a local
+        segment that it has, is deleted."""
+        replace_file(self.storage, self.file(REMOTE_SEGMENTS_NAME), encode_remote_chain(chain))
 
     def read_quorum_state(self) -> QuorumState | None:
         """Read ``quorum-state``; None before the first election.

@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from raftlog.errors import (
+    CorruptFileError,
     CorruptSnapshotError,
     LogError,
     LogLockedError,
@@ -43,6 +44,7 @@ from raftlog.records.control import (
     encode_control,
 )
 from raftlog.records.encoding import RecordToAppend
+from raftlog.records.header import INT64_MAX
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import Closeable, WritableFile
 from raftlog.types import SnapshotId
@@ -463,7 +465,8 @@ def clean(
     If it returns None, nothing is deleted.
     """
     config = segments.config
-    if config.retention_ms is None and config.retention_bytes is None:
+    retention_ms, retention_bytes = config.local_retention
+    if retention_ms is None and retention_bytes is None:
         return False
     if not config.cleanup_policy.deletes:
         return False
@@ -474,10 +477,10 @@ def clean(
     start = start_after_retention(
         segments.timed_segments(),
         active_bytes=segments.active.byte_count,
-        high_watermark=high_watermark,
+        high_watermark=min(high_watermark, _deletable_end(segments)),
         now_ms=now_ms,
-        retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
     )
     if start is None:
         return False
@@ -490,6 +493,21 @@ def clean(
         producer_state_at=producer_state_at,
         voters_at=voters_at,
     )
+
+
+def _deletable_end(segments: LogSegments) -> int:
+    """Return the offset below which retention may delete local segments: of a log with remote
+    storage the end of what was copied.
+
+    0 while the list of remote segments is damaged; the next run writes it again.
+    """
+    if not segments.config.remote_storage_enable:
+        return INT64_MAX
+    try:
+        chain = segments.directory.read_remote_chain()
+    except CorruptFileError:
+        return 0
+    return 0 if chain is None else chain.copied_end_offset
 
 
 def start_log_at(

@@ -1,0 +1,176 @@
+"""``remote-log-segments``: the segments of a log that are in an object store.
+
+The manifest of the store decides which segments there are. The writer of the log copies what
+concerns this log to this file, so that no reader needs the manifest: it is replaced before local
+segments are deleted that it has, and before objects are deleted that it had. The first line is the
+CRC-32C of the rest, which is JSON.
+
+    log start                     local log start        end of the log
+    |  remote   |  remote   |  remote and local  |  local  |  active  |
+                                                 copied end
+
+Kafka: ``RemoteLogMetadataCache``; ``UnifiedLog.localLogStartOffset``,
+``highestOffsetInRemoteStorage``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from raftlog.errors import CorruptFileError, LogNotFoundError
+from raftlog.limits import SEGMENT_BYTES_MAX, SMALL_FILE_BYTES_MAX
+from raftlog.records.header import INT64_MAX
+from raftlog.storage.protocol import Storage
+
+from .directory import LOG_SUFFIX, offset_name
+
+REMOTE_SEGMENTS_NAME: Final = "remote-log-segments"
+HEAD_BYTES: Final = 9
+"""The CRC in hexadecimal digits, and the end of its line: they differ if the content does."""
+CHAIN_BYTES_MAX: Final = SMALL_FILE_BYTES_MAX
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSegment:
+    """Segment in an object store. ``end_offset`` is exclusive."""
+
+    first_offset: int
+    end_offset: int
+    segment_id: str
+    byte_count: int
+    max_timestamp_ms: int
+
+    def object_name(self, directory: str, suffix: str = LOG_SUFFIX) -> str:
+        """Return the name of its object with this suffix."""
+        return f"{directory}/{offset_name(self.first_offset, '')}-{self.segment_id}{suffix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteChain:
+    """Contiguous remote segments of a log, oldest first.
+
+    ``uri``: the store; ``directory``: that of the partition's objects in it. ``log_start_offset``:
+    the log has nothing below it, whatever the store has. ``copied_end_offset``: below it everything
+    was copied, and may be deleted locally.
+    """
+
+    uri: str
+    directory: str
+    log_start_offset: int = 0
+    copied_end_offset: int = 0
+    segments: tuple[RemoteSegment, ...] = ()
+
+    def start_at(self, local_start_offset: int) -> int | None:
+        """Return the start of a log whose local files start at an offset.
+
+        None if that is the local start: the remote segments do not reach it, or not below it.
+        """
+        if not self.segments or self.segments[-1].end_offset < local_start_offset:
+            return None
+        start = max(self.segments[0].first_offset, self.log_start_offset)
+        return start if start < local_start_offset else None
+
+    def starting_at(self, offset: int) -> RemoteChain:
+        """Return the chain of a log that starts at an offset, or later."""
+        start = max(offset, self.log_start_offset)
+        return RemoteChain(
+            uri=self.uri,
+            directory=self.directory,
+            log_start_offset=start,
+            copied_end_offset=self.copied_end_offset,
+            segments=tuple(one for one in self.segments if one.end_offset > start),
+        )
+
+
+def encode_remote_chain(chain: RemoteChain) -> bytes:
+    """Return the content of the file."""
+    fields = {
+        "version": 1,
+        "uri": chain.uri,
+        "directory": chain.directory,
+        "logStartOffset": chain.log_start_offset,
+        "copiedEndOffset": chain.copied_end_offset,
+        "segments": [
+            [one.first_offset, one.end_offset, one.segment_id, one.byte_count, one.max_timestamp_ms]
+            for one in chain.segments
+        ],
+    }
+    data = json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
+    return b"%08x\n" % crc32c(data) + data
+
+
+def parse_remote_chain(data: bytes, path: str) -> RemoteChain:
+    """Parse and validate the file. Raises ``CorruptFileError``."""
+    head, body = data[:HEAD_BYTES], data[HEAD_BYTES:]
+    if head != b"%08x\n" % crc32c(body):
+        raise CorruptFileError(path=path, reason="its CRC does not match its content")
+    try:
+        return _parse(json.loads(body))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"it is not a list of remote segments: {error}"
+        raise CorruptFileError(path=path, reason=reason) from None
+
+
+def read_remote_chain(storage: Storage, directory: str) -> RemoteChain | None:
+    """Return the remote segments of a log; None if it has never had any.
+
+    Raises ``CorruptFileError``.
+    """
+    path = storage.join(directory, REMOTE_SEGMENTS_NAME)
+    try:
+        with storage.open_file(path) as file:
+            return parse_remote_chain(file.read_at(0, CHAIN_BYTES_MAX), path)
+    except LogNotFoundError:
+        return None
+
+
+def _parse(fields: Mapping[str, Any]) -> RemoteChain:
+    if fields["version"] != 1:
+        raise ValueError(f"its version is {str(fields['version'])[:20]}, not 1")
+    segments = tuple(
+        RemoteSegment(
+            first_offset=_number(first),
+            end_offset=_number(end),
+            segment_id=_identified(segment_id),
+            byte_count=_number(byte_count, at_most=SEGMENT_BYTES_MAX),
+            max_timestamp_ms=_number(time_ms, at_least=-1),
+        )
+        for first, end, segment_id, byte_count, time_ms in fields["segments"]
+    )
+    if any(one.first_offset >= one.end_offset for one in segments):
+        raise ValueError("a segment has no offsets")
+    if any(one.end_offset != following.first_offset for one, following in pairwise(segments)):
+        raise ValueError("its segments are not contiguous")
+    return RemoteChain(
+        uri=_text(fields["uri"]),
+        directory=_text(fields["directory"]),
+        log_start_offset=_number(fields["logStartOffset"]),
+        copied_end_offset=_number(fields["copiedEndOffset"]),
+        segments=segments,
+    )
+
+
+def _number(value: object, *, at_least: int = 0, at_most: int = INT64_MAX) -> int:
+    if type(value) is not int or not at_least <= value <= at_most:
+        raise ValueError(f"{str(value)[:20]} is not a number of its field")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("a text is missing")
+    return value
+
+
+def _identified(value: object) -> str:
+    if not isinstance(value, str) or _ID.fullmatch(value) is None:
+        raise ValueError("a segment has no id")
+    return value

@@ -1,0 +1,165 @@
+"""Remote segments of a tiered log, for readers: its older segments are objects of a store.
+
+Readers get the list of them from ``remote-log-segments`` in the log's directory, never from the
+manifest, and read objects by ranges. Where both exist the local file is read.
+
+Invariants:
+
+1. Only segments that reach the local ones without a gap are part of the log.
+2. An object that is missing although the log still has its segment is
+   ``RemoteObjectNotFoundError``; after a deletion by retention it is ``LogNotFoundError``, like a
+   local file.
+3. An object of another size than its segment is ``CorruptRemoteObjectError``; its batches have
+   CRCs, which are verified as those of local ones.
+
+Kafka: ``RemoteLogManager.read``, ``RemoteIndexCache``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from raftlog.errors import LogNotFoundError
+from raftlog.limits import KIB, MIB
+from raftlog.log.format.directory import LOG_SUFFIX, Listing
+from raftlog.log.format.remote_chain import (
+    CHAIN_BYTES_MAX,
+    HEAD_BYTES,
+    REMOTE_SEGMENTS_NAME,
+    RemoteChain,
+    RemoteSegment,
+    parse_remote_chain,
+    read_remote_chain,
+)
+from raftlog.storage.errors import CorruptRemoteObjectError, RemoteObjectNotFoundError
+from raftlog.storage.objects import ObjectStore
+from raftlog.storage.protocol import Closeable, ReadableFile, Storage
+
+OpenStore: TypeAlias = Callable[[str], ObjectStore]
+"""Opens the object store at a URI."""
+
+_READ_BYTES: Final = 64 * KIB
+_AHEAD_BYTES: Final = 4 * MIB
+"""Of a request that continues where the last one ended."""
+
+
+class RemoteTier:
+    """Remote segments of one log's directory, as of its last listing. Not thread-safe."""
+
+    def __init__(self, storage: Storage, directory: str, open_store: OpenStore) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._open_store = open_store
+        self.local_start_offset = 0
+        """The first offset of the local files, as of the last listing."""
+        self._head = b""
+        self._chain: RemoteChain | None = None
+        self._stores: dict[str, ObjectStore] = {}
+        self._remote: dict[int, RemoteSegment] = {}
+        self._paths: dict[str, tuple[RemoteSegment, str]] = {}
+
+    def merge(self, local: Listing) -> Listing:
+        """Return a listing with the segments that only the store has."""
+        chain = self._read_chain()
+        first = self.local_start_offset = local.start_offset
+        self._remote, self._paths = {}, {}
+        if chain is None or not local.is_embedded or chain.start_at(first) is None:
+            return local
+        self._remote = {one.first_offset: one for one in chain.segments if one.first_offset < first}
+        return replace(local, segments=(*self._remote, *local.segments))
+
+    def start_at(self, local_start_offset: int) -> int | None:
+        """Return the start of the log if it is below that of its local files."""
+        return None if self._chain is None else self._chain.start_at(local_start_offset)
+
+    def is_remote(self, base_offset: int) -> bool:
+        """Return whether a listed segment is read from the store."""
+        return base_offset in self._remote
+
+    def path(self, base_offset: int, suffix: str) -> str:
+        """Return the path of a remote segment's object, as in messages."""
+        assert self._chain is not None, "the segment is listed"
+        segment = self._remote[base_offset]
+        name = segment.object_name(self._chain.directory, suffix)
+        path = f"{self._store(self._chain).location}/{name}"
+        self._paths[path] = segment, suffix
+        return path
+
+    def open(self, path: str) -> ReadableFile | None:
+        """Open an object by its path; None for the path of a local file.
+
+        Raises ``LogNotFoundError``, and as the class.
+        """
+        if path not in self._paths:
+            return None
+        segment, suffix = self._paths[path]
+        chain = self._chain
+        assert chain is not None, "the segment was listed"
+        name = segment.object_name(chain.directory, suffix)
+        store = self._store(chain)
+        try:
+            opened = store.open_object(name)
+        except RemoteObjectNotFoundError:
+            if suffix != LOG_SUFFIX:
+                raise LogNotFoundError(path=path) from None
+            now = read_remote_chain(self._storage, self._directory)
+            if now is not None and segment in now.segments:
+                raise
+            raise LogNotFoundError(path=path) from None
+        if suffix == LOG_SUFFIX and opened.byte_count() != segment.byte_count:
+            actual = opened.byte_count()
+            opened.close()
+            reason = f"it has {actual} bytes, and its segment has {segment.byte_count}"
+            raise CorruptRemoteObjectError(location=store.location, name=name, reason=reason)
+        return _AheadFile(opened, path)
+
+    def _read_chain(self) -> RemoteChain | None:
+        path = self._storage.join(self._directory, REMOTE_SEGMENTS_NAME)
+        try:
+            with self._storage.open_file(path) as file:
+                if file.read_at(0, HEAD_BYTES) != self._head or self._chain is None:
+                    data = file.read_at(0, CHAIN_BYTES_MAX)
+                    self._chain, self._head = parse_remote_chain(data, path), data[:HEAD_BYTES]
+        except LogNotFoundError:
+            self._chain, self._head = None, b""
+        return self._chain
+
+    def _store(self, chain: RemoteChain) -> ObjectStore:
+        if chain.uri not in self._stores:
+            self._stores[chain.uri] = self._open_store(chain.uri)
+        return self._stores[chain.uri]
+
+
+class _AheadFile(Closeable):
+    """Object that is read in few requests: each has more bytes than are requested.
+
+    Memory is one block of ``_AHEAD_BYTES``, or of what is requested.
+    """
+
+    def __init__(self, file: ReadableFile, path: str) -> None:
+        self.path = path
+        self._file = file
+        self._byte_count = file.byte_count()
+        self._position = 0
+        self._block = b""
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        end = min(position + byte_count, self._byte_count)
+        if position >= end:
+            return b""
+        if not self._position <= position or end > self._position + len(self._block):
+            is_next = self._block and position <= self._position + len(self._block)
+            wanted = max(end - position, _AHEAD_BYTES if is_next else _READ_BYTES)
+            self._block = self._file.read_at(position, min(wanted, self._byte_count - position))
+            self._position = position
+        at = position - self._position
+        return self._block[at : at + end - position]
+
+    def byte_count(self) -> int:
+        return self._byte_count
+
+    def close(self) -> None:
+        self._block = b""
+        self._file.close()
