@@ -145,6 +145,10 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "_state",
             "_checked_high_watermark",  # after a step that of the state
             "_last_own_voter_set",  # derived from the voters
+            "_last_role",  # that of the next
+            "_last_leader_and_epoch",  # derived from the role
+            "_voters",  # those of the next
+            "_by_voter",  # derived from ``_replicas``
         )
     ),
 }
