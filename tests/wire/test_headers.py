@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.wire_vectors import header_vectors
 
-from raftlog.wire.apis import ApiKey, Listener
-from raftlog.wire.errors import MalformedMessageError, UnsupportedApiError, UnsupportedFieldError
+from raftlog.wire.apis import APIS, ApiKey, Listener
+from raftlog.wire.errors import (
+    MalformedMessageError,
+    UnsupportedApiError,
+    UnsupportedFieldError,
+    WireError,
+)
 from raftlog.wire.frame import (
     LENGTH_BYTES,
     InFlightRequests,
     ReceivedRequest,
     RequestHeader,
+    RequestReceiver,
     UnknownApiVersions,
     decode_response_header,
     encode_request_header,
@@ -158,3 +166,27 @@ def test_a_response_that_is_not_of_the_oldest_request_is_malformed() -> None:
         in_flight.match(b"\x00\x00\x00")
     assert in_flight.clear() == ["first", "second"]
     assert not in_flight
+
+
+def test_a_receiver_decodes_each_header_as_a_single_one() -> None:
+    rng, receiver = random.Random(1), RequestReceiver(APIS)
+    headers = [
+        RequestHeader(api_key, version, 0, client_id)
+        for api_key, version in ((ApiKey.FETCH, 11), (ApiKey.FETCH, 18), (ApiKey.PRODUCE, 11))
+        for client_id in (None, "", "a client", "another")
+    ]
+    for _ in range(500):
+        header = rng.choice(headers[:2] if rng.random() < 0.5 else headers)
+        header = header._replace(correlation_id=rng.randrange(-(2**31), 2**31))
+        data = encode_request_header(header) + b"body"
+        if rng.random() < 0.3:
+            at = rng.randrange(len(data))
+            data = data[:at] + rng.randbytes(1) + data[at + 1 :]
+        data = data[: rng.randrange(len(data))] if rng.random() < 0.1 else data
+        try:
+            expected = receive_request(data, BOTH)
+        except WireError as error:
+            with pytest.raises(type(error)):
+                receiver.receive(data, BOTH)
+        else:
+            assert receiver.receive(data, BOTH) == expected

@@ -31,11 +31,11 @@ from raftlog.wire import (
     ApiKey,
     FrameDecoder,
     RequestHeader,
+    RequestReceiver,
     UnknownApiVersions,
     encode_response_header,
     encode_unsupported_version_response,
     frame,
-    receive_request,
 )
 from raftlog.wire.errors import WireError
 
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         self._handle = handle
         self._closed = closed
         self._log_event = log_event
-        self._apis = apis
+        self._receiver = RequestReceiver(apis)
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
         self._memory_share_of = memory_share
@@ -356,7 +356,7 @@ class Connection(asyncio.Protocol):
         (KIP-511); any other unknown version closes the connection."""
         self.last_request_s = asyncio.get_running_loop().time()
         try:
-            received = receive_request(data, session.principal.listener, self._apis)
+            received = self._receiver.receive(data, session.principal.listener)
         except WireError as error:
             self.refuse(error)
             return

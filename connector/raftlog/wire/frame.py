@@ -47,7 +47,8 @@ class FrameDecoder:
         self.byte_count_max = byte_count_max
         self._where = where
         self._buffer = bytearray()
-        self._expected_byte_count = 0
+        self.expected_byte_count = 0
+        """Size of the incomplete frame, including its length; 0 if there is no such frame."""
         self._is_first = True
         self._error: FrameLengthError | None = None
 
@@ -55,11 +56,6 @@ class FrameDecoder:
     def buffered_byte_count(self) -> int:
         """Number of buffered bytes of an incomplete frame."""
         return len(self._buffer)
-
-    @property
-    def expected_byte_count(self) -> int:
-        """Size of the incomplete frame, including its length; 0 if there is no such frame."""
-        return self._expected_byte_count
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Return the frames that these bytes complete, in order, without their lengths.
@@ -69,6 +65,12 @@ class FrameDecoder:
         """
         if self._error is not None:
             raise self._error
+        if not self._buffer and type(data) is bytes:
+            byte_count = int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
+            is_valid = 0 <= byte_count <= self.byte_count_max
+            if is_valid and len(data) == LENGTH_BYTES + byte_count:
+                self._is_first = False
+                return [data[LENGTH_BYTES:]]  # the usual case: exactly one frame
         frames: list[bytes] = []
         position = 0
         with memoryview(data) as fed:
@@ -86,10 +88,10 @@ class FrameDecoder:
         if len(first) == LENGTH_BYTES and buffered + len(taken) == wanted:
             frames.append(self._complete(taken))
             self._is_first = False
-            self._expected_byte_count = 0
+            self.expected_byte_count = 0
         else:
             self._buffer += taken
-            self._expected_byte_count = wanted
+            self.expected_byte_count = wanted
         return position + len(taken)
 
     def _complete(self, taken: memoryview) -> bytes:
@@ -121,7 +123,7 @@ class FrameDecoder:
 
 def frame(*parts: bytes) -> bytes:
     """Return a frame of these parts."""
-    byte_count = sum(len(part) for part in parts)
+    byte_count = sum(map(len, parts))
     assert byte_count <= _LENGTH_MAX, "messages are limited to far less"
     return b"".join((byte_count.to_bytes(LENGTH_BYTES, "big"), *parts))
 
@@ -212,6 +214,36 @@ def receive_request(frame: bytes, listener: Listener, apis: Mapping[int, Api] = 
         skip_tagged(cursor)
     header = RequestHeader(api_key, version, correlation_id, client_id)
     return ReceivedRequest(header, cursor.position)
+
+
+class RequestReceiver:
+    """Decoder of the headers of one connection's requests.
+
+    Most of them differ from the one before in the correlation id only, and the rest is compared.
+    """
+
+    def __init__(self, apis: Mapping[int, Api]) -> None:
+        self._apis = apis
+        self._before: RequestHeader | None = None
+        self._api = self._client = b""
+
+    def receive(self, frame: bytes, listener: Listener) -> Received:
+        """Decode a header, as ``receive_request``. ``listener`` is the same for each call."""
+        before = self._before
+        if before is not None and frame.startswith(self._api):
+            start = _NUMBERS.size
+            if frame.startswith(self._client, start):
+                (correlation_id,) = _CORRELATION.unpack_from(frame, len(self._api))
+                header = RequestHeader(
+                    before.api_key, before.api_version, correlation_id, before.client_id
+                )
+                return ReceivedRequest(header, start + len(self._client))
+        received = receive_request(frame, listener, self._apis)
+        if isinstance(received, ReceivedRequest):
+            self._before, body_start = received
+            self._api = frame[: _NUMBERS.size - _CORRELATION.size]
+            self._client = frame[_NUMBERS.size : body_start]
+        return received
 
 
 def encode_request_header(header: RequestHeader, header_version: int | None = None) -> bytes:
