@@ -52,7 +52,7 @@ from raftlog.log.recovery.recover import RecoveredLog
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import ControlRecord, KRaftVoters, OffsetCommit
 from raftlog.storage.protocol import WritableStorage
-from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch
+from raftlog.types import OffsetAndEpoch, SnapshotId, Valid, ValidOffsetAndEpoch
 
 from .atomic_files import truncate_with_backup
 from .properties import LogConfig
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 # The cached batches are contiguous. Their size is bounded, except that the newest batch is always
 # kept.
 
+_VALID: Final = Valid()
 TAIL_CACHE_BYTES_MAX: Final = 1 * MIB
 
 
@@ -319,6 +320,9 @@ class QuorumLog(ReplicatedLog):
 
     def validate_offset_and_epoch(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``."""
+        is_latest = epoch == self.epochs.latest_epoch and not self.snapshots
+        if is_latest and self.log_start_offset < offset <= self._end_offset:
+            return _VALID  # what ``validate`` returns, too: nearly each fetch of a follower
         return self._epoch_validation.validate(offset=offset, epoch=epoch)
 
     def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch) -> int:
@@ -355,8 +359,8 @@ class QuorumLog(ReplicatedLog):
     @property
     def last_fetched_epoch(self) -> int:
         """The epoch of the last record, or of the snapshot at which an empty log starts; else 0."""
-        epoch = self.epochs.latest_epoch  # asked in each step of the replica
-        return self._epoch_validation.last_fetched_epoch if epoch is None else epoch
+        entries = self._segments.epochs.entries  # asked in each step of the replica
+        return entries[-1].epoch if entries else self._epoch_validation.last_fetched_epoch
 
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
         """Return the size of a snapshot's file; None if it is not among ``snapshots``."""

@@ -91,6 +91,39 @@ _DONE: Final = object()
 ABORT_REASON: Final = "a later epoch began"
 
 
+class _Change:
+    """Context of a change of a log. A class, because each append has one, and a generator takes
+    three times as long."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: ReplicatedLog) -> None:
+        self._log = log
+
+    def __enter__(self) -> None:
+        self._log._begin_change()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._log._end_change(error)
+
+
+class _Failing:
+    """Context that fails a log on a storage error. A class, as ``_Change``."""
+
+    __slots__ = ("_also_full", "_log")
+
+    def __init__(self, log: ReplicatedLog, *, also_full: bool) -> None:
+        self._log = log
+        self._also_full = also_full
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._log._handle_error(error, also_full=self._also_full)
+
+
 class ReplicatedLog(ABC):
     """A log that is open for writing, by ``create`` or ``open``. Not shared between threads."""
 
@@ -150,7 +183,7 @@ class ReplicatedLog(ABC):
     @property
     def synced_end_offset(self) -> int:
         """The offset below which everything is durable."""
-        return self._end_offset if self.is_read_only else self._sync.end_offset
+        return self._sync.end_offset if self.report.read_only is None else self._end_offset
 
     @property
     @abstractmethod
@@ -165,7 +198,8 @@ class ReplicatedLog(ABC):
     @property
     def epoch(self) -> int:
         """The latest epoch; 0 before the first."""
-        return self._segments.epochs.latest_epoch or 0
+        entries = self._segments.epochs.entries
+        return entries[-1].epoch if entries else 0
 
     @property
     def epochs(self) -> EpochCache:
@@ -369,36 +403,36 @@ class ReplicatedLog(ABC):
         if self.report.read_only is not None:
             raise copy.copy(self.report.read_only)
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self) -> _Change:
         """Wrap a change of the log: check that it is writable, delete the clean shutdown file."""
-        self._check_writable()
-        with self._failing():
-            self._directory.remove_clean_shutdown()
-            self._is_changed = True
-            try:
-                yield
-            except (AppendError, DiskFullError):
-                if self._closed is None:
-                    self._check_invariants()
-                raise
-        self._check_invariants()
+        return _Change(self)
 
-    @contextlib.contextmanager
-    def _failing(self, *, also_full: bool = False) -> Iterator[None]:
+    def _failing(self, *, also_full: bool = False) -> _Failing:
         """Fail the log on a storage error, except for a full disk, which changes nothing.
 
         ``also_full``: fail on a full disk too. An ``AppendError``, which rejects a call, is passed
         on.
         """
-        try:
-            yield
-        except AppendError:
-            raise
-        except LogError as error:
-            if also_full or not isinstance(error, DiskFullError):
-                self._fail(error)
-            raise
+        return _Failing(self, also_full=also_full)
+
+    def _begin_change(self) -> None:
+        self._check_writable()
+        with self._failing():
+            self._directory.remove_clean_shutdown()
+        self._is_changed = True
+
+    def _end_change(self, error: BaseException | None) -> None:
+        is_refused = isinstance(error, AppendError | DiskFullError)
+        if error is None or (is_refused and self._closed is None):
+            self._check_invariants()
+        elif not is_refused:
+            self._handle_error(error, also_full=False)
+
+    def _handle_error(self, error: BaseException | None, *, also_full: bool) -> None:
+        is_failure = isinstance(error, LogError) and not isinstance(error, AppendError)
+        if is_failure and (also_full or not isinstance(error, DiskFullError)):
+            assert isinstance(error, LogError)
+            self._fail(error)
 
     def _fail(self, error: LogError) -> None:
         if self._closed is None:
