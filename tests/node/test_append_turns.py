@@ -31,6 +31,14 @@ fetch_hw_delay_ms = 30_000
 """No election, and no fetch without records, during a test."""
 
 
+WHOLE_CODEC: Final = (
+    "encode_fetch_request",
+    "decode_fetch_request",
+    "encode_fetch_response",
+    "decode_fetch_response",
+)
+
+
 async def until_all_fetch(leader: ServedNode) -> None:
     """Wait until the fetches of both followers are delayed."""
     role = leader.node.raft_node.replica.core.role
@@ -122,3 +130,4 @@ def test_an_append_derives_deadlines_once_a_callback_and_nothing_from_known_vote
     )
     assert calls["QuorumCore.step"] > 0
     assert not calls["OwnVoterSet.of"]
+    assert not [name for name in calls if name in WHOLE_CODEC], "offsets and records only"

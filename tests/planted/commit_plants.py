@@ -95,6 +95,13 @@ COMMIT_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
+        bug="each fetch of a follower is decoded as a whole",
+        path="connector/raftlog/wire/replica_fetch.py",
+        old="                self._received[found.directory] = found\n",
+        new="                pass\n",
+        tests=(TURNS,),
+    ),
+    Plant(
         bug="the leader syncs records before it sends them to followers",
         path=f"{NODE}/driver.py",
         old="            self._flush_queue.run(work, *args, **kwargs)\n",

@@ -153,9 +153,10 @@ class ConnectionMemory:
 
     def report(self, share: MemoryShare) -> None:
         """Add the change since the last report to the share: the same one until ``move``."""
-        before = self._reported_byte_count
-        self._reported_byte_count = self.byte_count
-        more = self._reported_byte_count - before
+        byte_count = self.queued_byte_count + self.in_flight_byte_count
+        byte_count += self.partial_byte_count + self.unread_byte_count
+        more = byte_count - self._reported_byte_count
+        self._reported_byte_count = byte_count
         if more > 0:
             share.allocate(more)
         elif more < 0:

@@ -70,10 +70,12 @@ class BucketQueue(Generic[T]):
 
     def lowest(self) -> int | None:
         """Return the lowest number, None if there is no item."""
+        if not self._buckets:
+            return None
         numbers = self._numbers
         while numbers and numbers[0] not in self._buckets:
             heapq.heappop(numbers)
-        return numbers[0] if numbers else None
+        return numbers[0]
 
     def pop_below(self, bound: int, count_max: int = sys.maxsize) -> list[T]:
         """Remove and return the first items whose number is lower than ``bound``, in order."""

@@ -223,16 +223,18 @@ class RaftNode:
             return self.now_ms()
         if self._replacing is not None:
             return self.now_ms()
-        deadlines = (
-            self.replica.next_deadline_ms,
+        at_ms = self.replica.next_deadline_ms
+        for other_ms in (
             self._purgatory.next_deadline_ms,
             self.fetches.next_deadline_ms,
             self.throttled.next_deadline_ms,
             self._submit_at_ms,
             self._clean_at_ms,
             *self._waiters.values(),
-        )
-        return min((one for one in deadlines if one is not None), default=None)
+        ):
+            if other_ms is not None and (at_ms is None or other_ms < at_ms):
+                at_ms = other_ms
+        return at_ms
 
     @property
     def waiting_append_count(self) -> int:
@@ -247,7 +249,7 @@ class RaftNode:
 
     def step(self, event: Event) -> None:
         """Pass an event to the replica, unless the node has ended."""
-        self.act(lambda now_ms, time_ms: self.replica.step(event, now_ms=now_ms, time_ms=time_ms))
+        self.act(self.replica.step, event)
 
     def pass_time(self) -> None:
         """Do what is due at this time. A call before ``next_deadline_ms`` does nothing."""
@@ -280,21 +282,23 @@ class RaftNode:
         if not self._is_over:
             self._runner.set_timer()
 
-    def act(self, act: Callable[[int, int], list[Outgoing]]) -> None:
-        """Call ``act`` with the quorum's time and the wall-clock time; execute its outputs."""
+    def act(self, act: Callable[..., list[Outgoing]], *arguments: object) -> None:
+        """Call ``act`` with its arguments, and as ``now_ms`` and ``time_ms`` the quorum's time and
+        the wall-clock time; execute its outputs."""
         if self._is_over:
             return
         try:
-            self._act(act)
+            now_ms, time_ms = int(self._clock.now_ms()), self._clock.wall_ms()
+            self._execute(act(*arguments, now_ms=now_ms, time_ms=time_ms))
         except LogError as error:
             self.fail(error)
         except Exception as bug:
             self.fail(bug)
             raise
 
-    def _act(self, act: Callable[[int, int], list[Outgoing]]) -> None:
+    def _execute(self, outputs: list[Outgoing]) -> None:
         may_deliver = False
-        for one in act(self.now_ms(), self.time_ms()):
+        for one in outputs:
             if self._is_over:
                 return
             may_deliver |= self._dispatch(one)
@@ -304,9 +308,11 @@ class RaftNode:
         if may_deliver:
             self.deliver()
         if not self._is_over:
-            self._wake()
-            self.fetches.poll()
-            self._set_timer()
+            if self._waiters:
+                self._wake()
+            if self.fetches.waiting_count:
+                self.fetches.poll()
+            self._runner.set_timer()
 
     def _dispatch(self, outgoing: Outgoing) -> bool:
         """Execute one output of the replica; return whether it concerns listeners."""
@@ -332,11 +338,7 @@ class RaftNode:
 
     def complete_sync(self, ticket: PendingSync) -> None:
         """Handle the end of a successful sync."""
-        self.act(
-            lambda now_ms, time_ms: self.replica.complete_sync(
-                ticket, now_ms=now_ms, time_ms=time_ms
-            )
-        )
+        self.act(self.replica.complete_sync, ticket)
 
     def fail_sync(self, ticket: PendingSync, error: LogError) -> None:
         """Handle a failed sync, which ends the node."""
@@ -406,9 +408,7 @@ class RaftNode:
         self._submit_at_ms, self._unsubmitted_bytes = None, 0
         self._is_submitting_soon = False
         requests, self._unsubmitted = self._unsubmitted, []
-        self.act(
-            lambda now_ms, time_ms: self._appends.submit(requests, now_ms=now_ms, time_ms=time_ms)
-        )
+        self.act(self._appends.submit, requests)
 
     def _complete_append(self, request: AppendRequest, result: RequestResult) -> None:
         if isinstance(result, Failed) and isinstance(result.error, DiskFullError):
@@ -589,8 +589,6 @@ class RaftNode:
 
     def _wake(self, deadline_ms_max: float = math.inf) -> None:
         """Continue the waits, or only those whose deadline has passed."""
-        if not self._waiters:
-            return
         for stepped in [one for one, at_ms in self._waiters.items() if at_ms <= deadline_ms_max]:
             del self._waiters[stepped]
             if not stepped.done():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode as WireCode
@@ -83,13 +84,14 @@ class RaftRequestHandler:
         Raises ``MalformedMessageError``.
         """
         version, data, start = request.version, request.frame, request.body_start
-        message: messages.Request | RequestError | None
-        message = self._fetches.known_request(version, data, start)
-        if message is None:
-            decoded = decode_fetch_request(version, data, start=start)
-            if decoded.replica_id < 0:
-                return decoded
-            message = self._fetches.decode_request(version, data, start, decoded)
+        known = self._fetches.known_request(version, data, start)
+        if known is not None and request.principal.may_act_as(known.replica.node_id):
+            self._pass_to_replica(connection, request, known, None)
+            return None
+        decoded = decode_fetch_request(version, data, start=start)
+        if decoded.replica_id < 0:
+            return decoded
+        message = self._fetches.decode_request(version, data, start, decoded)
         self._authorize(connection, request, message)
         return None
 
@@ -148,9 +150,12 @@ class RaftRequestHandler:
 
         def reply(response: messages.Response) -> None:
             connection.raft_request_ids.difference_update(ids)
-            request.attempt(lambda: respond(response))
+            request.attempt(partial(respond, response))
 
         def respond(response: messages.Response) -> None:
+            if isinstance(response, messages.FetchResponse):
+                request.respond(self._fetches.encode_response(response, version))
+                return
             if ended is not None and isinstance(response, VoterChangeResponse):
                 ended(response.error.name)
             if key in _FOR_LEADERS and _is_not_leader(response):
@@ -159,9 +164,6 @@ class RaftRequestHandler:
                 error = RequestError(api_key=key, error=WireCode.not_controller, reason=reason)
                 self._respond_error(request, error)
                 connection.finish()
-                return
-            if isinstance(response, messages.FetchResponse):
-                request.respond(self._fetches.encode_response(response, version))
                 return
             parts = encode_response(key, version, response, self._identity)
             if isinstance(message, FetchSnapshotRequest) and _is_of_consumer(message):

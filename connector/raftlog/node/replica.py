@@ -249,7 +249,7 @@ class Replica:
 
     def _enqueue(self, event: Event) -> None:
         """Queue an event. While the replica is stalled, events of the network may be dropped."""
-        if not self.is_stalled_on_disk_full:
+        if self._retry_at_ms is None:
             self._events.append(event)
         elif isinstance(event, RequestReceived | ResponseReceived | SendFailed):
             if len(self._events) < EVENTS_QUEUED_MAX:
@@ -267,7 +267,7 @@ class Replica:
                     self._stall(error, now_ms)
                     return
                 self._effects.popleft()
-            if self.is_stalled_on_disk_full:
+            if self._retry_at_ms is not None:
                 self._retry_at_ms = None
                 self._outgoing.append(LogMessage("resumed: the disk has space again"))
                 self._events.append(TimePassed())
@@ -379,7 +379,7 @@ class Replica:
                 log.rejoin_election()
             case ReplyWithRecords():
                 records = log.read_bytes(effect.start_offset, effect.max_bytes)
-                response = replace(effect.response, records=records)
+                response = effect.response.with_records(records)
                 self._outgoing.append(Reply(effect.request_id, response))
             case ReplyWithSnapshot():
                 self._reply_with_snapshot(effect)

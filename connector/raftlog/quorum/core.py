@@ -58,7 +58,7 @@ from .messages import (
     VoteRequest,
     VoteResponse,
 )
-from .request_manager import InFlightRequest
+from .request_manager import InFlightRequest, earliest
 from .roles import Leader, Role
 from .state import InitialState, ReplicaState
 from .voters import Endpoint, VoterSet
@@ -168,13 +168,11 @@ class QuorumCore:
     def next_deadline_ms(self) -> int | None:
         """Latest time for the next ``TimePassed``; None while no timer is running."""
         state = self._state
-        times = (
-            self._elections.deadline_ms(),
-            self._leadership.deadline_ms(),
-            self._membership.deadline_ms(),
-            state.requests.next_deadline_ms(state.now_ms),
-        )
-        return min((at for at in times if at is not None), default=None)
+        at_ms = state.requests.next_deadline_ms(state.now_ms)
+        if isinstance(state.role, Leader):
+            at_ms = earliest(at_ms, self._leadership.deadline_ms())
+            return earliest(at_ms, self._membership.deadline_ms())
+        return earliest(at_ms, self._elections.deadline_ms())
 
     # --- events -----------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from .messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
 )
+from .request_manager import earliest
 from .roles import DelayedFetch, Leader
 from .state import ReplicaState
 
@@ -69,16 +70,13 @@ class Leadership:
     def _is_check_quorum_expired(self, role: Leader) -> bool:
         """Return whether no majority has fetched for too long: there may be a newer leader."""
         state = self._state
-        if not state.other_majority_count:
-            return False
-        return state.now_ms >= role.check_quorum_deadline_ms
+        return state.now_ms >= role.check_quorum_deadline_ms and state.other_majority_count > 0
 
     def _complete_expired(self, role: Leader) -> None:
-        expired = [
-            request_id
-            for request_id, delayed in role.delayed_fetches.items()
-            if self._state.now_ms >= delayed.deadline_ms
-        ]
+        now_ms, expired = self._state.now_ms, []
+        for request_id, delayed in role.delayed_fetches.items():
+            if now_ms >= delayed.deadline_ms:
+                expired.append(request_id)
         for request_id in expired:
             self._complete(role, request_id, role.delayed_fetches.pop(request_id).request)
 
@@ -97,6 +95,8 @@ class Leadership:
                 if fetched_ms is None or state.now_ms - fetched_ms >= interval_ms:
                     role.acknowledged_voters.discard(voter.key)
         newest = role.pending_reads[-1] if role.pending_reads else 0
+        if not newest and state.other_voter_keys <= role.acknowledged_voters:
+            return
         for voter in state.other_voters:
             key, node_id = voter.key, voter.key.node_id
             is_needed = (
@@ -116,12 +116,15 @@ class Leadership:
         role = self._state.role
         if not isinstance(role, Leader):
             return None
-        times = [delayed.deadline_ms for delayed in role.delayed_fetches.values()]
+        at_ms: int | None = None
         if self._state.other_majority_count:
-            times.append(role.check_quorum_deadline_ms)
+            at_ms = role.check_quorum_deadline_ms
         if self._state.other_voters:
-            times.append(role.begin_epoch_deadline_ms)
-        return min(times, default=None)
+            at_ms = earliest(at_ms, role.begin_epoch_deadline_ms)
+        for delayed in role.delayed_fetches.values():
+            if at_ms is None or delayed.deadline_ms < at_ms:
+                at_ms = delayed.deadline_ms
+        return at_ms
 
     def on_begin_epoch_response(
         self, node_id: int, request: BeginQuorumEpochRequest, response: BeginQuorumEpochResponse

@@ -132,6 +132,18 @@ class FetchResponse:
     diverging: OffsetAndEpoch | None = None
     snapshot_id: SnapshotId | None = None
 
+    def with_records(self, records: bytes) -> FetchResponse:
+        """Return the response with these records."""
+        return FetchResponse(
+            leader_and_epoch=self.leader_and_epoch,
+            error=self.error,
+            high_watermark=self.high_watermark,
+            log_start_offset=self.log_start_offset,
+            records=records,
+            diverging=self.diverging,
+            snapshot_id=self.snapshot_id,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequest:

@@ -74,6 +74,18 @@ class RequestManager:
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """Return when the next request times out or the next backoff ends."""
-        times = [in_flight.deadline_ms for in_flight in self._in_flight.values()]
-        times += [until_ms for until_ms in self._not_before_ms.values() if until_ms > now_ms]
-        return min(times, default=None)
+        at_ms: int | None = None
+        for in_flight in self._in_flight.values():
+            if at_ms is None or in_flight.deadline_ms < at_ms:
+                at_ms = in_flight.deadline_ms
+        for until_ms in self._not_before_ms.values():
+            if until_ms > now_ms and (at_ms is None or until_ms < at_ms):
+                at_ms = until_ms
+        return at_ms
+
+
+def earliest(first_ms: int | None, second_ms: int | None) -> int | None:
+    """Return the earlier of two deadlines, None without any."""
+    if first_ms is None or second_ms is None:
+        return second_ms if first_ms is None else first_ms
+    return min(first_ms, second_ms)

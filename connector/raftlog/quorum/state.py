@@ -122,6 +122,7 @@ class OwnVoterSet:
     is_outdated: bool
     """Whether it has the key of this voter, with other endpoints or versions."""
     others: tuple[Voter, ...]
+    other_keys: frozenset[ReplicaKey]
     other_majority_count: int
 
     @classmethod
@@ -130,8 +131,9 @@ class OwnVoterSet:
         is_voter, found = voter_set.has(key), voter_set.find(key.node_id)
         is_outdated = found is not None and found.key == key and found != own
         others = tuple(voter for voter in voter_set if voter.key.node_id != key.node_id)
+        keys = frozenset(voter.key for voter in others)
         majority_count = voter_set.majority_count - is_voter
-        return cls(voter_set, is_voter, is_outdated, others, majority_count)
+        return cls(voter_set, is_voter, is_outdated, others, keys, majority_count)
 
 
 class ReplicaState:
@@ -311,6 +313,10 @@ class ReplicaState:
     @property
     def other_voters(self) -> tuple[Voter, ...]:
         return self._own_voter_set.others
+
+    @property
+    def other_voter_keys(self) -> frozenset[ReplicaKey]:
+        return self._own_voter_set.other_keys
 
     @property
     def other_majority_count(self) -> int:

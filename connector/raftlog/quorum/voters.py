@@ -159,10 +159,8 @@ class VoterSetHistory:
     def __init__(self, voters: VoterSet, kraft_version: int = 0) -> None:
         self._sets: list[tuple[int, VoterSet]] = [(NO_OFFSET, voters)]
         self._versions: list[tuple[int, int]] = [(NO_OFFSET, kraft_version)]
-
-    @property
-    def latest(self) -> VoterSet:
-        return self._sets[-1][1]
+        self.latest = voters
+        """The last of the sets."""
 
     @property
     def latest_offset(self) -> int:
@@ -189,6 +187,7 @@ class VoterSetHistory:
     def add_voters(self, offset: int, voters: VoterSet) -> None:
         assert offset > self._sets[-1][0], "offsets of voter sets increase"
         self._sets.append((offset, voters))
+        self.latest = voters
 
     def add_kraft_version(self, offset: int, version: int) -> None:
         assert offset > self._versions[-1][0], "offsets of versions increase"
@@ -198,6 +197,7 @@ class VoterSetHistory:
         """Remove the entries at ``end_offset`` and later."""
         while len(self._sets) > 1 and self._sets[-1][0] >= end_offset:
             self._sets.pop()
+            self.latest = self._sets[-1][1]
         while len(self._versions) > 1 and self._versions[-1][0] >= end_offset:
             self._versions.pop()
 
@@ -205,6 +205,7 @@ class VoterSetHistory:
         """Replace the history with the values of a snapshot; None keeps the present history."""
         if voters is not None:
             self._sets = [(offset, voters)]
+            self.latest = voters
         if kraft_version is not None:
             self._versions = [(offset, kraft_version)]
 
