@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .output import Console, Output, json_text
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from raftlog.client import LogReader
     from raftlog.client.log_handle import Clock
     from raftlog.client.offset_spec import OffsetSpec
+    from raftlog_state.authorizer_log import RequestJoin
     from raftlog_state.image.entity_names import RowFilter
     from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.log_changes import LoggedChange
@@ -52,6 +54,7 @@ raftlog log /var/lib/kafka broker/3 --from -2h
 raftlog log /var/lib/kafka --from '2026-11-21 10:02' --to '2026-11-21 10:05' --partitions
 raftlog log /var/lib/kafka broker --partitions --from end --follow
 raftlog log --bootstrap-server controller-1:9093 config/topic/orders/retention.ms --json
+raftlog log /var/lib/kafka acl --from -1d --authorizer-log kafka-authorizer.log
 """
 
 
@@ -87,6 +90,22 @@ def add_log(commands: Commands) -> None:
     command.add_argument(
         "--json", action="store_true", help="print one JSON object for each change"
     )
+    command.add_argument(
+        "--authorizer-log",
+        dest="authorizer_logs",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="log of Kafka's authorizer (kafka.authorizer.logger at level DEBUG): also print the "
+        "principal whose request may have caused a change; repeat it for several nodes",
+    )
+    command.add_argument(
+        "--authorizer-log-zone",
+        metavar="ZONE",
+        default="UTC",
+        help="time zone of the nodes that wrote --authorizer-log, such as Europe/Paris; default: "
+        "UTC",
+    )
     add_redaction(command)
     add_decompression_limit(command)
 
@@ -106,8 +125,8 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
 
     from .signals import StopSignals, TerminatedError
 
-    if arguments.follow and arguments.end_offset is not None:
-        arguments.parser.error("--follow cannot be combined with --to")
+    if arguments.follow and (arguments.end_offset is not None or arguments.authorizer_logs):
+        arguments.parser.error("--follow cannot be combined with --to or --authorizer-log")
     entity, name = (None, None) if arguments.what is None else split_name(arguments.what)
     filters = row_filters(entity, name, partitions=arguments.partitions, option="WHAT")
     start = arguments.start_offset
@@ -116,6 +135,9 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
     if output.is_terminal():
         console.disable_progress_bar()
     line = json_line if arguments.json else text_line
+    join = _request_join(arguments)
+    if join is not None:
+        line = partial(_line_with_requests, join, as_json=arguments.json)
     if arguments.follow:
         if arguments.path is not None and is_tables(arguments.path):
             arguments.parser.error("--follow requires a log: PATH is a directory of Delta tables")
@@ -141,7 +163,54 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
         if change is None:
             where = f"in the offsets from {start_offset} to {end_offset} (exclusive)"
             console.log(f"no changes of {arguments.what or 'anything'} {where}")
+    if join is not None:
+        _log_without_change(join, console)
     return 0
+
+
+def _request_join(arguments: argparse.Namespace) -> RequestJoin | None:
+    """Return the requests of ``--authorizer-log``, None without it. Raises ``OptionError``."""
+    if not arguments.authorizer_logs:
+        return None
+    from raftlog.errors import OptionError
+    from raftlog_state.authorizer_log import AuthorizerLog, RequestJoin
+
+    lines: list[str] = []
+    for path in arguments.authorizer_logs:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines += (line for line in file if "Principal = " in line)
+        except OSError as error:
+            reason = f"{path} cannot be read: {error.strerror or type(error).__name__}"
+            raise OptionError(option="--authorizer-log", reason=reason) from None
+    return RequestJoin(AuthorizerLog(lines, zone=arguments.authorizer_log_zone))
+
+
+def _line_with_requests(join: RequestJoin, logged: LoggedChange, *, as_json: bool) -> str:
+    """Return a change with the requests that may have caused it."""
+    from dataclasses import asdict
+
+    requests = join.requested(logged).requests
+    if as_json:
+        return json_line(logged, requests=[asdict(one) for one in requests])
+    causes = (f"{one.principal} from {one.host} ({one.request})" for one in requests)
+    by = " or ".join(dict.fromkeys(causes))
+    return f"{text_line(logged)}  by {by}" if by else text_line(logged)
+
+
+def _log_without_change(join: RequestJoin, console: Console) -> None:
+    """Print how many requests were denied, or have no change, and how many cannot be read."""
+    found = list(join.without_change())
+    denied = sum(not one.is_allowed for one in found)
+    counts = (
+        (denied, "was denied", "were denied"),
+        (len(found) - denied, "has no change here", "have no change here"),
+        (join.unreadable_count, "cannot be read", "cannot be read"),
+    )
+    for count, one, several in counts:
+        if count:
+            noun = "request" if count == 1 else "requests"
+            console.log(f"--authorizer-log: {count} {noun} {one if count == 1 else several}")
 
 
 def follow_changes(
@@ -186,8 +255,9 @@ def follow_changes(
     )
 
 
-def json_line(logged: LoggedChange) -> str:
-    """Return a change as a JSON object: its record, then a difference as of ``raftlog diff``."""
+def json_line(logged: LoggedChange, *, requests: list[dict[str, Any]] | None = None) -> str:
+    """Return a change as a JSON object: its record, then a difference as of ``raftlog diff``, and
+    the requests that may have caused it, if they are given."""
     from raftlog.client.offset_spec import time_text
     from raftlog_state.image.change_text import change_json
 
@@ -200,7 +270,8 @@ def json_line(logged: LoggedChange) -> str:
         "record_type": logged.record_type,
         "name": logged.name,
     }
-    return json_text(found | change_json(logged.change))
+    found |= change_json(logged.change)
+    return json_text(found if requests is None else found | {"requests": requests})
 
 
 def text_line(logged: LoggedChange) -> str:

@@ -1,0 +1,215 @@
+"""Log of Kafka's authorizer, and the join of its requests with the changes of a log.
+
+A metadata log has what was changed, but not by which principal. The authorizer of brokers and
+controllers (logger ``kafka.authorizer.logger``) logs which request of which principal was allowed
+or denied, but not whether it changed anything. ``join_requests`` has both: each change with the
+requests that may have caused it, and the requests without a change.
+
+A denied request is logged at level INFO, an allowed one at DEBUG: the join requires DEBUG. The
+active controller also logs forwarded requests. Times of the log are in the zone of its process.
+
+A change matches a request that is about its kind, names its resource (or the cluster), and was
+allowed from ``window_ms`` before to ``skew_ms`` after the change. Of several, those of the time
+nearest before the change are its requests; more than one principal among them is ambiguous.
+
+Source: Kafka ``StandardAuthorizerData.buildAuditMessage``; log4j's pattern ``[%d] %p %m (%c)%n``.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from raftlog.errors import OptionError
+
+from .enums import CONFIG_RESOURCE_TYPES
+from .image.rows import ConfigRow, Entity, PartitionRow, Row, TopicRow
+from .log_changes import LoggedChange
+
+WINDOW_MS_DEFAULT: Final = 10_000
+SKEW_MS_DEFAULT: Final = 1_000
+"""Clocks of the nodes differ, and a request may be logged when its change is already committed."""
+
+_LINE: Final = re.compile(
+    r"\[?(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[.,](?P<ms>\d{3})\]?\s.*?"
+    r"Principal = (?P<principal>.*?) is (?P<result>Allowed|Denied) operation = (?P<operation>\w+)"
+    r" from host = (?P<host>\S+) on resource = (?P<kind>\w+):(?P<pattern>\w+):(?P<resource>.*)"
+    r" for request = (?P<request>\w+) with resourceRefCount = \d+ based on rule (?P<rule>.*?)"
+    r"(?: \(kafka\.authorizer\.logger\))?\s*"
+)
+_SEPARATORS: Final = (
+    *("Principal = ", " from host = ", " on resource = ", " for request = "),
+    *(" operation = ", " with resourceRefCount = ", " based on rule "),
+)
+"""Each is in a line once, unless a name contains it: such a line can be read in several ways."""
+
+_OF_TOPICS: Final = frozenset({Entity.TOPIC, Entity.PARTITION, Entity.CONFIG})
+_ENTITIES: Final = {
+    **dict.fromkeys(
+        (
+            *("CreateTopics", "DeleteTopics", "CreatePartitions"),
+            *("AlterPartitionReassignments", "ElectLeaders"),
+        ),
+        _OF_TOPICS,
+    ),
+    **dict.fromkeys(("AlterConfigs", "IncrementalAlterConfigs"), frozenset({Entity.CONFIG})),
+    **dict.fromkeys(("CreateAcls", "DeleteAcls"), frozenset({Entity.ACL})),
+    "AlterClientQuotas": frozenset({Entity.QUOTA}),
+    "AlterUserScramCredentials": frozenset({Entity.SCRAM}),
+    **dict.fromkeys(
+        ("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken"),
+        frozenset({Entity.TOKEN}),
+    ),
+    "UpdateFeatures": frozenset({Entity.FEATURE}),
+    "UnregisterBroker": frozenset({Entity.BROKER}),
+}
+"""Requests that change metadata for a client, and the kinds of their changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorizedRequest:
+    """Line of the authorizer: an operation on a resource, and whether it was allowed."""
+
+    time_ms: int
+    principal: str
+    host: str
+    request: str
+    operation: str
+    resource_type: str
+    resource: str
+    is_allowed: bool
+
+    @property
+    def may_change(self) -> bool:
+        """Whether it is a request of a client that changes metadata."""
+        return self.request in _ENTITIES
+
+    def explains(self, row: Row) -> bool:
+        """Return whether the request may have changed a row."""
+        if row.ENTITY not in _ENTITIES.get(self.request, ()):
+            return False
+        name = _resource_of(row)
+        return self.resource_type == "Cluster" or name is None or name == self.resource
+
+
+def _resource_of(row: Row) -> str | None:
+    """Return the name of the resource of a row that is not the cluster."""
+    match row:
+        case TopicRow():
+            return row.name
+        case PartitionRow():
+            return row.topic_name
+        case ConfigRow() if CONFIG_RESOURCE_TYPES.get(row.resource_type) != "BROKER":
+            return row.resource_name
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedChange:
+    """Change of a log, and the requests that may have caused it."""
+
+    change: LoggedChange
+    requests: tuple[AuthorizedRequest, ...]
+
+    @property
+    def principals(self) -> tuple[str, ...]:
+        """The principals of the requests, each once."""
+        return tuple(dict.fromkeys(one.principal for one in self.requests))
+
+
+class AuthorizerLog:
+    """Requests in the lines of the authorizer's logs, in the order of their times.
+
+    ``unreadable_count``: lines of the authorizer that are cut off, or that names of a principal or
+    a resource allow to be read in several ways; they are left out.
+    """
+
+    def __init__(self, lines: Iterable[str], *, zone: str = "UTC") -> None:
+        """``zone``: the name of the time zone of the lines. Raises ``OptionError``."""
+        try:
+            place = ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            reason = "must be the name of a time zone, such as UTC or Europe/Paris"
+            raise OptionError(option="zone", reason=reason) from None
+        self.unreadable_count = 0
+        found = []
+        for line in lines:
+            if "Principal = " not in line:
+                continue
+            request = _parse(line, place)
+            if request is None:
+                self.unreadable_count += 1
+            else:
+                found.append(request)
+        self.requests: Final[Sequence[AuthorizedRequest]] = sorted(
+            found, key=lambda one: one.time_ms
+        )
+
+
+def _parse(line: str, zone: ZoneInfo) -> AuthorizedRequest | None:
+    match = _LINE.fullmatch(line.rstrip("\n"))
+    if match is None or any(line.count(one) != 1 for one in _SEPARATORS):
+        return None
+    try:
+        time = datetime.fromisoformat(match["time"]).replace(tzinfo=zone)
+    except ValueError:
+        return None
+    return AuthorizedRequest(
+        time_ms=int(time.timestamp()) * 1_000 + int(match["ms"]),
+        principal=match["principal"],
+        host=match["host"],
+        request=match["request"],
+        operation=match["operation"],
+        resource_type=match["kind"],
+        resource=match["resource"],
+        is_allowed=match["result"] == "Allowed",
+    )
+
+
+class RequestJoin:
+    """Join of an authorizer's requests with changes, which are passed in the order of their log.
+
+    ``without_change`` is complete after the last change.
+    """
+
+    def __init__(
+        self,
+        log: AuthorizerLog,
+        *,
+        window_ms: int = WINDOW_MS_DEFAULT,
+        skew_ms: int = SKEW_MS_DEFAULT,
+    ) -> None:
+        self._allowed = [one for one in log.requests if one.is_allowed and one.may_change]
+        self._denied = [one for one in log.requests if not one.is_allowed]
+        self.unreadable_count: Final = log.unreadable_count
+        self._times = [one.time_ms for one in self._allowed]
+        self._window_ms = window_ms
+        self._skew_ms = skew_ms
+        self._used: set[int] = set()
+
+    def requested(self, change: LoggedChange) -> RequestedChange:
+        """Return a change with its requests, none if no request matches."""
+        at_ms = change.timestamp_ms
+        first = bisect_left(self._times, at_ms - self._window_ms)
+        end = bisect_right(self._times, at_ms + self._skew_ms)
+        rows = [row for row in (change.change.after, change.change.before) if row is not None]
+        found = [
+            at for at in range(first, end) if any(self._allowed[at].explains(row) for row in rows)
+        ]
+        before = [at for at in found if self._times[at] <= at_ms]
+        nearest_ms = self._times[before[-1]] if before else None
+        chosen = [at for at in found if nearest_ms is None or self._times[at] == nearest_ms]
+        self._used.update(found)
+        return RequestedChange(change, tuple(self._allowed[at] for at in chosen))
+
+    def without_change(self) -> Iterator[AuthorizedRequest]:
+        """Yield the denied requests, and those allowed ones that change metadata and match no
+        change, in the order of their times."""
+        unused = (one for at, one in enumerate(self._allowed) if at not in self._used)
+        yield from sorted((*self._denied, *unused), key=lambda one: one.time_ms)

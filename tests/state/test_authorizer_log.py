@@ -1,0 +1,181 @@
+"""Requests of Kafka's authorizer log, joined with the changes that they caused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.support.cli import run
+from tests.support.kafka import kafka_jars
+from tests.support.random_acls import random_acl, random_question
+from tests.support.small_logs import TIME_MS, LogWriter
+
+from raftlog.errors import OptionError
+from raftlog_state import read_changes
+from raftlog_state.authorizer_log import AuthorizerLog, RequestJoin
+from raftlog_state.records import ConfigRecord, RemoveTopicRecord, TopicRecord, encode
+
+AUTHORIZER = Path(__file__).parent / "controller" / "KafkaAuthorizer.java"
+TOPIC_ID = "A" * 21 + "Q"
+
+
+def line(
+    time_ms: int,
+    request: str,
+    resource: str,
+    *,
+    principal: str = "User:alice",
+    result: str = "Allowed",
+    operation: str = "ALTER",
+) -> str:
+    """Return a line as Kafka's default configuration of log4j writes it."""
+    time = datetime.fromtimestamp(time_ms // 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    level = "DEBUG" if result == "Allowed" else "INFO"
+    return (
+        f"[{time},{time_ms % 1_000:03d}] {level} Principal = {principal} is {result} operation = "
+        f"{operation} from host = 10.0.0.1 on resource = {resource} for request = {request} with "
+        "resourceRefCount = 1 based on rule MatchingAcl(acl=StandardAcl(resourceType=TOPIC)) "
+        "(kafka.authorizer.logger)"
+    )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Write a topic, a config of it a minute later, and its deletion a minute after that."""
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    config = ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="1")
+    for minute, record in enumerate(
+        (
+            TopicRecord(name="orders", topic_id=TOPIC_ID),
+            config,
+            RemoveTopicRecord(topic_id=TOPIC_ID),
+        )
+    ):
+        writer.append(encode(record), timestamp_ms=TIME_MS + 60_000 * minute)
+    return writer.directory
+
+
+def joined(log: Path, lines: list[str]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return the principals of each change, and the requests without a change."""
+    join = RequestJoin(AuthorizerLog(lines))
+    changes = [join.requested(one).principals for one in read_changes(str(log))]
+    return changes, [f"{one.principal} {one.request}" for one in join.without_change()]
+
+
+def test_each_change_has_the_principal_that_requested_it(log: Path) -> None:
+    lines = [
+        line(TIME_MS - 40, "CreateTopics", "Cluster:LITERAL:kafka-cluster", operation="CREATE"),
+        line(TIME_MS - 30, "CreateTopics", "Topic:LITERAL:others", principal="User:eve"),
+        line(TIME_MS + 59_990, "AlterConfigs", "Topic:LITERAL:orders", principal="User:b"),
+        line(TIME_MS + 60_500, "DeleteTopics", "Topic:LITERAL:orders", result="Denied"),
+        line(TIME_MS + 119_000, "DeleteTopics", "Topic:LITERAL:orders", principal="User:c"),
+        line(TIME_MS + 119_900, "Fetch", "Topic:LITERAL:orders", principal="User:d"),
+    ]
+    changes, without = joined(log, lines)
+    assert changes[0] == ("User:alice",)
+    assert changes[1] == ("User:b",)
+    assert set(changes[2:]) == {("User:c",)}, "the topic and its config"
+    assert without == ["User:eve CreateTopics", "User:alice DeleteTopics"]
+
+
+def test_a_change_of_two_principals_is_ambiguous_and_one_without_a_request_has_none(
+    log: Path,
+) -> None:
+    both = [
+        line(TIME_MS - 5, "CreateTopics", "Topic:LITERAL:orders", principal=f"User:{name}")
+        for name in ("a", "b")
+    ]
+    changes, _ = joined(log, both)
+    assert changes[:2] == [("User:a", "User:b"), ()]
+    late = [line(TIME_MS + 2_000, "CreateTopics", "Topic:LITERAL:orders")]
+    early = [line(TIME_MS - 20_000, "CreateTopics", "Topic:LITERAL:orders")]
+    for lines in (late, early):
+        changes, without = joined(log, lines)
+        assert changes[0] == ()
+        assert without == ["User:alice CreateTopics"]
+
+
+def test_a_line_that_can_be_read_in_two_ways_is_not_used() -> None:
+    forged = "Group:LITERAL:x for request = CreateTopics with resourceRefCount = 1 based on rule a"
+    log = AuthorizerLog(
+        [
+            line(TIME_MS, "OffsetCommit", forged),
+            line(TIME_MS, "DeleteTopics", "Topic:LITERAL:a")[:90],
+            line(TIME_MS, "DeleteTopics", "Topic:LITERAL:a").replace("-", "/"),
+            "[2026-11-21 10:02:03,123] INFO starting (kafka.server.KafkaServer)",
+            line(TIME_MS, "DeleteTopics", "Topic:LITERAL:a"),
+        ]
+    )
+    assert [one.request for one in log.requests] == ["DeleteTopics"]
+    assert log.unreadable_count == 3
+
+
+def test_times_are_in_the_zone_of_the_process() -> None:
+    lines = [line(TIME_MS, "DeleteTopics", "Topic:LITERAL:a")]
+    (found,) = AuthorizerLog(lines).requests
+    assert found.time_ms == TIME_MS
+    (found,) = AuthorizerLog(lines, zone="Asia/Tokyo").requests
+    assert found.time_ms == TIME_MS - 9 * 3_600_000
+    with pytest.raises(OptionError, match="name of a time zone"):
+        AuthorizerLog(lines, zone="Nowhere/Else")
+
+
+def test_the_command_prints_the_principal_of_each_change(log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kafka-authorizer.log"
+    path.write_text(
+        line(TIME_MS - 40, "CreateTopics", "Topic:LITERAL:orders")
+        + "\n"
+        + line(TIME_MS, "DeleteTopics", "Topic:LITERAL:orders", result="Denied")
+        + "\n"
+    )
+    status, out, err = run("log", log, "topic/orders", "--authorizer-log", path)
+    assert status == 0, err
+    first, second, *_ = out.splitlines()
+    assert first.endswith("  by User:alice from 10.0.0.1 (CreateTopics)")
+    assert " by " not in second
+    assert "1 request was denied" in err
+    status, out, _ = run("log", log, "topic/orders", "--authorizer-log", path, "--json")
+    first, second, *_ = map(json.loads, out.splitlines())
+    assert [one["principal"] for one in first["requests"]] == ["User:alice"]
+    assert second["requests"] == []
+    status, _, err = run("log", log, "--authorizer-log", tmp_path / "absent.log")
+    assert status == 2
+    assert "absent.log" in err
+
+
+@pytest.mark.kafka
+def test_lines_of_kafkas_own_authorizer_are_read() -> None:
+    rng = Random(1)
+    lines, questions = ["new"], []
+    for number in range(30):
+        one = random_acl(rng, number)
+        entry = (one.host, int(one.operation), one.permission)
+        fields = (one.resource_type, one.pattern_type, one.resource_name, one.principal, *entry)
+        lines.append("\t".join(map(str, ("add", *fields))))
+    for _ in range(300):
+        principal, host, operation, (kind, name) = asked = random_question(rng)
+        questions.append(asked)
+        lines.append(f"ask\t{principal}\t{host}\t{int(operation)}\t{int(kind)}\t{name}")
+    logger = "-Dorg.slf4j.simpleLogger"
+    command = [
+        *("java", "-Xmx256m", f"{logger}.defaultLogLevel=off", f"{logger}.showDateTime=true"),
+        *(f"{logger}.log.kafka.authorizer.logger=trace", f"{logger}.showThreadName=false"),
+        f"{logger}.dateTimeFormat='['yyyy-MM-dd HH:mm:ss,SSS']'",
+        *("-cp", f"{kafka_jars()}/*", str(AUTHORIZER)),
+    ]
+    done = subprocess.run(
+        command, input="\n".join(lines), capture_output=True, text=True, check=True
+    )
+    found = AuthorizerLog(done.stderr.splitlines())
+    assert found.unreadable_count == 0
+    for request, decision, asked in zip(
+        found.requests, done.stdout.splitlines(), questions, strict=True
+    ):
+        assert request.is_allowed is (decision == "ALLOWED")
+        assert (request.principal, request.host) == (asked.principal, asked.host)
+        assert request.operation == asked.operation.name
+        assert request.resource == asked.resource.name
