@@ -14,14 +14,19 @@ import pytest
 from raftlog.append import AppendRequest, Done
 from raftlog.node.apis import ClientApis
 from raftlog.node.apis.produce import READ_AT_ONCE_BYTES_MAX, DelayedProduce
+from raftlog.node.connection import REQUESTS_PER_TURN
 from raftlog.node.raft_node import RaftNode
 from raftlog.quorum.roles import Leader
 from raftlog.wire import (
     ApiKey,
     ReplicaFetchCodec,
+    RequestHeader,
     decode_versions_response,
     encode,
     encode_request,
+    encode_request_header,
+    encode_versions_request,
+    frame,
 )
 from raftlog.wire.errors import UnsupportedFieldError
 from tests.node.apis.batches import batch, produce
@@ -374,3 +379,32 @@ def test_memory_released_by_a_response_starts_no_request_in_the_same_step(
         assert deepest == 1
 
     with_node(tmp_path, check, "[limits]\nqueued_bytes_max = 1\n")
+
+
+def test_many_small_requests_of_a_connection_are_handled_in_turns(tmp_path: Path) -> None:
+    count = 20 * REQUESTS_PER_TURN
+
+    async def check(node: ServedNode) -> None:
+        requests = node.node.server.metrics.requests
+        async with await node.connect() as connection:
+            connection.ask_versions(0)
+            assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 0
+            (at_node,) = node.node.server.connections
+            before = requests["API_VERSIONS"]
+            body = encode_versions_request(3, software="test", software_version="1")
+            frames = b""
+            for number in range(count):
+                header = RequestHeader(
+                    api_key=ApiKey.API_VERSIONS,
+                    api_version=3,
+                    correlation_id=number,
+                    client_id="test",
+                )
+                frames += frame(encode_request_header(header), body)
+            at_node.data_received(frames)
+            assert requests["API_VERSIONS"] == before + 2 * REQUESTS_PER_TURN, "before others"
+            for number in range(count):
+                assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == number
+            assert requests["API_VERSIONS"] == before + count
+
+    with_node(tmp_path, check)

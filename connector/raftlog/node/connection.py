@@ -47,6 +47,9 @@ from .sasl import SaslAuthenticator
 P = ParamSpec("P")
 _WRITE_BYTES_MAX: Final = 256 * 1024
 """Maximum bytes of one write: TLS encrypts all bytes of a write before it pauses the writer."""
+REQUESTS_PER_TURN: Final = 8
+"""Requests of a connection that are started before those of others, and again after the flush of
+their responses: a client with thousands of small requests must not delay other clients by more."""
 _LARGE_RESPONSES: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 
 
@@ -280,7 +283,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _start_requests(self) -> None:
+        left = REQUESTS_PER_TURN
         while self._frames and self._session and self._may_start(self._frames[0]):
+            if not left:
+                self._start_requests_soon()
+                break
+            left -= 1
             data = self._frames.popleft()
             self.memory.queued_byte_count -= len(data)
             self._start_request(data, self._session)

@@ -1,0 +1,133 @@
+"""Hostile connections of many kinds, each from an address of its own, to a node on loopback.
+
+They are for tests and benchmarks: a node's listener for clients with SCRAM is what they reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from raftlog.limits import KIB, MIB
+from raftlog.node.sasl import no_users, with_password, write_users
+from raftlog.wire import ApiKey, frame
+from tests.support.sasl_client import authenticate, refused
+from tests.support.served_node import RawConnection
+
+MECHANISM: Final = "SCRAM-SHA-256"
+HEALTHY, GREEDY = "jobs-healthy", "jobs-greedy"
+ATTACKERS: Final = 24
+STRANGERS_MAX: Final = 16
+QUEUED_BYTES_MAX: Final = 4 * MIB
+LIMITS: Final = (
+    "[limits]\n"
+    f"stranger_connections_max = {STRANGERS_MAX}\nconnections_per_address_max = 8\n"
+    "connection_rate_per_address_max = 2000\nhandshake_ms = 300\nstalled_ms = 300\n"
+    f"queued_bytes_max = {QUEUED_BYTES_MAX}\nframe_bytes_max = {MIB}\n"
+)
+LOG: Final = f"[log]\nbatch_bytes_max = {MIB // 2}\n"
+ACCESS: Final = '[access]\nread = ["jobs-*"]\nappend = ["jobs-*"]\n'
+
+Attack: TypeAlias = Callable[[RawConnection, random.Random], Awaitable[None]]
+
+
+async def garbage(connection: RawConnection, rng: random.Random) -> None:
+    """Send bytes that are no frame, or a frame that is no request."""
+    data = rng.randbytes(rng.randrange(1, 2_000))
+    connection.writer.write(frame(data) if rng.random() < 0.5 else data)
+    await connection.next_frame()
+
+
+async def half_handshake(connection: RawConnection, rng: random.Random) -> None:
+    """Begin a TLS handshake, or SASL, and send nothing more."""
+    if rng.random() < 0.5:
+        connection.writer.write(bytes([0x16, 3, 1, 2]) + rng.randbytes(rng.randrange(100)))
+    else:
+        connection.ask(ApiKey.SASL_HANDSHAKE, 1, len(MECHANISM).to_bytes(2, "big") + b"SCRAM")
+    await connection.next_frame()
+
+
+async def huge_length(connection: RawConnection, rng: random.Random) -> None:
+    """Announce a frame of up to 2 GiB, or of a negative length."""
+    length = rng.choice((2**31 - 1, MIB + 1, -1, -(2**31)))
+    connection.writer.write(length.to_bytes(4, "big", signed=True) + rng.randbytes(100))
+    await connection.next_frame()
+
+
+async def slow_sender(connection: RawConnection, rng: random.Random) -> None:
+    """Send a part of a large frame as a user, and then nothing."""
+    await authenticate(connection, MECHANISM, GREEDY, "greedy")
+    length = MIB - rng.randrange(KIB)
+    connection.writer.write(length.to_bytes(4, "big") + rng.randbytes(rng.randrange(200 * KIB)))
+    await connection.next_frame()
+
+
+async def slow_reader(connection: RawConnection, rng: random.Random) -> None:
+    """Send many requests as a user, and read no response."""
+    await authenticate(connection, MECHANISM, GREEDY, "greedy")
+    connection.transport.pause_reading()
+    for at in range(rng.randrange(200, 2_000)):
+        connection.ask_versions(at)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(connection.writer.drain(), 0.5)
+
+
+async def wrong_password(connection: RawConnection, rng: random.Random) -> None:
+    """Guess the password of a user, known or not."""
+    name = rng.choice((HEALTHY, GREEDY, f"unknown-{rng.randrange(100)}"))
+    await refused(connection, MECHANISM, name, f"guess {rng.random()}")
+
+
+async def unauthenticated(connection: RawConnection, rng: random.Random) -> None:
+    """Send requests before the authentication."""
+    key = rng.choice((ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.FETCH))
+    connection.ask(key, 9, rng.randbytes(rng.randrange(200)))
+    await connection.next_frame()
+
+
+ATTACKS: Final[tuple[Attack, ...]] = (
+    garbage,
+    half_handshake,
+    huge_length,
+    slow_sender,
+    slow_reader,
+    wrong_password,
+    unauthenticated,
+)
+
+
+async def attack_once(port: int, kind: Attack, rng: random.Random) -> None:
+    """Make an attack of a kind, from one of a thousand addresses; return when it has ended."""
+    here = f"127.0.{rng.randrange(4)}.{rng.randrange(1, 250)}"
+    with contextlib.suppress(OSError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(here, 0))
+        async with RawConnection(reader, writer) as connection:
+            # closed by the node: in the middle of an exchange, too
+            with contextlib.suppress(AssertionError, OSError):
+                await kind(connection, rng)
+            writer.transport.abort()
+
+
+def healthy_options() -> dict[str, str]:
+    """Return the security options of the healthy client."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": MECHANISM,
+        "sasl.username": HEALTHY,
+        "sasl.password": "healthy",
+    }
+
+
+def listeners(home: Path, clients: int, voters: int) -> str:
+    """Write the users of a node; return the tables of its listeners."""
+    users = with_password(with_password(no_users(), HEALTHY, "healthy"), GREEDY, "greedy")
+    write_users(users, str(home / "users.json"))
+    return (
+        f'[listeners.clients]\naddress = "127.0.0.1:{clients}"\n'
+        f'sasl.users = "{home / "users.json"}"\n'
+        f'[listeners.voters]\naddress = "127.0.0.1:{voters}"\n'
+    )
