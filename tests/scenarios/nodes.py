@@ -15,6 +15,7 @@ from typing import Final
 from raftlog.append import AppendRequest, RequestResult
 from raftlog.errors import LogError
 from raftlog.log.cleaning.compaction import Compaction
+from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.node.raft_node import Notification
 from raftlog.node.replica import Outgoing, Replica
@@ -229,6 +230,9 @@ class ScriptedNode(DrivenNode):
 
     def run_compaction(self, compaction: Compaction) -> None:
         raise AssertionError(f"no log of a scenario is compacted: {compaction}")
+
+    def run_remote(self, run: RemoteLogRun) -> None:
+        raise AssertionError(f"no log of a scenario has remote storage: {run}")
 
     def _end_sync(self, ticket: PendingSync) -> None:
         ticket.run()

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 from raftlog.client.log_handle import Clock
 from raftlog.errors import LogError
 from raftlog.log.cleaning.compaction import Compaction
+from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.raft_client import CHUNK_BYTES_MAX
@@ -103,6 +104,9 @@ class DrivenNode(abc.ABC):
 
     def run_compaction(self, compaction: Compaction) -> None:
         raise AssertionError(f"no log of a simulated cluster is compacted: {compaction}")
+
+    def run_remote(self, run: RemoteLogRun) -> None:
+        raise AssertionError(f"no log of a simulated cluster has remote storage: {run}")
 
     @abc.abstractmethod
     def submit_soon(self) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from raftlog.append import AppendRequest, RequestResult
 from raftlog.client.log_handle import Clock
 from raftlog.log.cleaning.compaction import Compaction
+from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.raft_client import CHUNK_BYTES_MAX, RaftClient, RaftListener, RaftListeners
@@ -173,6 +174,10 @@ class OneReplica:
     def run_compaction(self, compaction: Compaction) -> None:
         compaction.run()
         self.raft_node.complete_compaction(compaction)
+
+    def run_remote(self, run: RemoteLogRun) -> None:
+        run.run()
+        self.raft_node.complete_remote_run(run)
 
     def _sync(self, ticket: PendingSync) -> None:
         ticket.run()

@@ -97,6 +97,11 @@ cleanup_policy = "delete"               # or "compact", "compact,delete": equal 
                                         # compaction deletes those without, and a node that does not
                                         # compact accepts them while it leads
 min_cleanable_dirty_ratio = 0.5         # part of the log not compacted yet at which it is
+remote_storage_enable = false           # true: the leader copies sealed segments to an object
+                                        # store, and each node deletes them locally by
+                                        # local_retention_ms and local_retention_bytes
+# remote_storage_uri = "s3://logs/a"    # of the store; or a path that all nodes have
+local_retention_ms = -2                 # of the local segments; -2: as retention_ms
 linger_ms = 0                           # time that an append waits for others to share its sync
 
 [limits]                                # all keys: ``LimitsConfig``
@@ -161,7 +166,7 @@ from raftlog.limits import (
     WIRE_FRAME_BYTES_MAX,
 )
 from raftlog.log.reading.transactions import ValueKind
-from raftlog.log.writing.properties import CleanupPolicy, LogConfig
+from raftlog.log.writing.properties import AS_RETENTION, CleanupPolicy, LogConfig
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.records.compression import Compression
@@ -675,8 +680,10 @@ def _log(table: ConfigTable | None) -> LogConfig:
             continue
         if one.name == "values":
             values[one.name] = ValueKind(table.choice(one.name, [kind.value for kind in ValueKind]))
-        elif one.name.startswith(("remote_storage", "local_retention")):
-            raise table.wrong(one.name, "only an embedded log has remote storage")
+        elif one.name == "remote_storage_enable":
+            values[one.name] = table.flag(one.name)
+        elif one.name == "remote_storage_uri":
+            values[one.name] = table.text(one.name)
         elif one.name == "cleanup_policy":
             policies = [policy.value for policy in CleanupPolicy]
             values[one.name] = CleanupPolicy(table.choice(one.name, policies))
@@ -686,7 +693,7 @@ def _log(table: ConfigTable | None) -> LogConfig:
             codecs = {codec.name.lower(): codec for codec in Compression}
             values[one.name] = codecs[table.choice(one.name, codecs)]
         else:
-            number = table.number(one.name, at_least=-1, at_most=2**63 - 1)
+            number = table.number(one.name, at_least=AS_RETENTION, at_most=2**63 - 1)
             values[one.name] = None if one.default is None and number == -1 else number
         try:
             LogConfig(**values)  # with the fields before it, which it may contradict

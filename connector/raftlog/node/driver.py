@@ -13,7 +13,7 @@ A disk that is fast, but stalls for longer than the fetch timeout, costs a leade
 with Kafka and etcd: its followers are not answered meanwhile.
 
 The sync of a snapshot that a state machine writes runs in a second thread, beside it, and a
-compaction in a third one.
+compaction in a third one, and copies of segments to a remote storage in a fourth.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from raftlog.quorum.events import Event, TimePassed
 from raftlog.wire import LogIdentity
 
 from .connection import FlushQueue
-from .raft_node import Notification, RaftNode
+from .raft_node import Notification, RaftNode, RemoteStorage
 from .replica import Replica
 
 if TYPE_CHECKING:
     from raftlog.log.cleaning.compaction import Compaction
+    from raftlog.log.remote.tiering import RemoteLogRun
 
 P = ParamSpec("P")
 SHORT_SYNC_S_MAX: Final = 0.002
@@ -85,6 +86,7 @@ class Driver:
         flush_queue: FlushQueue,
         clean_interval_ms: int,
         clock: Clock | None = None,
+        remote: RemoteStorage | None = None,
     ) -> None:
         """``send`` sends a request to another node, ``notify`` logs and counts. ``flush_queue`` has
         the connections to the node."""
@@ -98,6 +100,7 @@ class Driver:
             self,
             Clock() if clock is None else clock,
             clean_interval_ms=clean_interval_ms,
+            remote=remote,
         )
         self.ended: Final[asyncio.Future[RaftlogError]] = self._loop.create_future()
         """Done when the node has failed: its result is the error, its exception a bug."""
@@ -113,6 +116,8 @@ class Driver:
         self._snapshot_syncs: set[asyncio.Future[None]] = set()
         self._cleaner_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-cleaner")
         self._compacting: asyncio.Future[None] | None = None
+        self._remote_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-remote")
+        self._copying: asyncio.Future[None] | None = None
         self._is_closing = False
 
     def start(self) -> None:
@@ -240,6 +245,22 @@ class Driver:
         self._compacting = self._loop.run_in_executor(self._cleaner_thread, work)
         self._compacting.add_done_callback(ran)
 
+    def run_remote(self, run: RemoteLogRun) -> None:
+        def ran(done: asyncio.Future[None]) -> None:
+            self._copying = None
+            error = done.exception()
+            if error is None or isinstance(error, RaftlogError):
+                self._run(self.raft_node.complete_remote_run, run, error)
+                return
+            with run:
+                if isinstance(error, Exception):
+                    self.raft_node.fail(error)
+                raise error
+
+        work = partial(run.run, lambda: self._is_closing or self.raft_node.is_over)
+        self._copying = self._loop.run_in_executor(self._remote_thread, work)
+        self._copying.add_done_callback(ran)
+
     def sync_snapshot(
         self, sync: Callable[[], None], when_done: Callable[[Exception | None], None]
     ) -> None:
@@ -288,8 +309,11 @@ class Driver:
             await self._loop.run_in_executor(self._sync_threads, log.close)
         self._sync_threads.shutdown()
         self._cleaner_thread.shutdown()
+        self._remote_thread.shutdown()
 
     def _running_threads(self) -> set[asyncio.Future[Any]]:
         """Return the futures of what runs in other threads."""
         found: set[asyncio.Future[Any]] = {*self._snapshot_syncs}
-        return found | {one for one in (self._syncing, self._compacting) if one is not None}
+        return found | {
+            one for one in (self._syncing, self._compacting, self._copying) if one is not None
+        }

@@ -90,6 +90,7 @@ class NodeCollector(Collector):
         yield _counter("syncs", "Syncs of the log started.", self._raft_node.sync_count)
         yield _sync_seconds(self._sync_durations)
         yield from self._compactions()
+        yield from self._remote_storage()
         yield _gauge(
             "stalled_on_disk_full",
             "1 while this node waits for space on its disk.",
@@ -116,6 +117,29 @@ class NodeCollector(Collector):
             "Bytes of the segments that were compacted, after.",
             node.compacted_bytes_after,
         )
+
+    def _remote_storage(self) -> Iterator[Metric]:
+        totals = self._raft_node.remote_counts
+        yield _counter(
+            "remote_copied_segments",
+            "Segments that this node has copied to the remote storage.",
+            totals.copied_segments,
+        )
+        yield _counter("remote_copied_bytes", "Bytes of these segments.", totals.copied_bytes)
+        yield _counter(
+            "remote_deleted_segments",
+            "Segments that this node has deleted in the remote storage.",
+            totals.deleted_segments,
+        )
+        yield _counter(
+            "remote_errors", "Runs of the remote storage that have failed.", totals.errors
+        )
+        yield _gauge(
+            "remote_copy_lag_segments",
+            "Sealed, committed segments that were not copied yet, on the leader.",
+            totals.lag_segments,
+        )
+        yield _gauge("remote_copy_lag_bytes", "Bytes of these segments.", totals.lag_bytes)
 
     def _quorum(self) -> Iterator[Metric]:
         core = self._raft_node.replica.core

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from raftlog import __version__
 from raftlog.client.log_handle import Clock
+from raftlog.client.object_stores import open_object_store, surroundings
 from raftlog.errors import NodeRunningError
 from raftlog.log.format.directory import NODE_LOCK_NAME, MetaProperties
 from raftlog.log.reading.transactions import ValueKind
@@ -60,7 +61,14 @@ from .metrics import (
 )
 from .network_channel import NetworkChannel
 from .oauth import TokenKey, TokenVerifier
-from .raft_node import CleaningRefused, LogCleaned, LogCompacted, Notification
+from .raft_node import (
+    CleaningRefused,
+    LogCleaned,
+    LogCompacted,
+    Notification,
+    RemoteStorage,
+    SegmentsCopied,
+)
 from .replica import Replica
 from .sasl import SaslAuthenticator, Users
 from .server import ListenerSocket, Server
@@ -242,6 +250,7 @@ class Node:
             flush_queue=flush_queue,
             clean_interval_ms=config.retention_check_interval_ms,
             clock=clock,
+            remote=RemoteStorage(open_object_store, surroundings()),
         )
         self.raft_node: Final = self.driver.raft_node
         self._channel = self._create_channel()
@@ -541,6 +550,13 @@ class Node:
                     segments=segment_count,
                     bytes_before=byte_count_before,
                     bytes_after=byte_count_after,
+                )
+            case SegmentsCopied(counts):
+                self._lines.log(
+                    "copied",
+                    segments=counts.copied_segments,
+                    bytes=counts.copied_bytes,
+                    deleted_segments=counts.deleted_segments,
                 )
             case CleaningRefused(error):
                 self._lines.log("cleaned", level="warning", reason=str(error))

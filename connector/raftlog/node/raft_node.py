@@ -75,6 +75,9 @@ from .replica import Outgoing, Replica, RunSync
 
 if TYPE_CHECKING:
     from raftlog.log.cleaning.compaction import Compaction
+    from raftlog.log.reading.remote_tier import OpenStore
+    from raftlog.log.remote.manifest import ManifestCache, Surroundings
+    from raftlog.log.remote.tiering import RemoteCounts, RemoteLogRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +97,45 @@ class LogCompacted:
 
 
 @dataclass(frozen=True, slots=True)
-class CleaningRefused:
-    """Nothing was deleted or compacted, and the next attempt is after the interval."""
+class SegmentsCopied:
+    """Segments were copied to the remote storage, or deleted there."""
 
-    error: LogError
+    counts: RemoteCounts
+
+
+@dataclass(slots=True)
+class RemoteTotals:
+    """Work of all runs of remote storage since the start, and what the last one has left."""
+
+    copied_segments: int = 0
+    copied_bytes: int = 0
+    deleted_segments: int = 0
+    errors: int = 0
+    lag_segments: int = 0
+    lag_bytes: int = 0
+
+    def add(self, counts: RemoteCounts, *, has_failed: bool) -> None:
+        """Add a run."""
+        self.copied_segments += counts.copied_segments
+        self.copied_bytes += counts.copied_bytes
+        self.deleted_segments += counts.deleted_segments
+        self.errors += has_failed
+        self.lag_segments, self.lag_bytes = counts.lag_segments, counts.lag_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStorage:
+    """Access to object stores: what opens one, and the time and randomness of its writes."""
+
+    open_store: OpenStore
+    surroundings: Surroundings
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningRefused:
+    """Nothing was deleted, compacted or copied, and the next attempt is after the interval."""
+
+    error: RaftlogError
 
 
 Notification: TypeAlias = (
@@ -107,6 +145,7 @@ Notification: TypeAlias = (
     | LogMessage
     | LogCleaned
     | LogCompacted
+    | SegmentsCopied
     | CleaningRefused
 )
 """Outputs for logging and metrics."""
@@ -128,6 +167,10 @@ class Runner(Protocol):
     def run_compaction(self, compaction: Compaction, /) -> None:
         """Run ``compaction`` in any thread until it ends or ``is_over``, then call
         ``complete_compaction`` or ``fail_compaction``. There is one at a time."""
+
+    def run_remote(self, run: RemoteLogRun, /) -> None:
+        """Run ``run`` in any thread until it ends or ``is_over``, then call
+        ``complete_remote_run``. There is one at a time."""
 
     def notify(self, notification: Notification, /) -> None:
         """Log or count a change."""
@@ -155,9 +198,11 @@ class RaftNode:
         *,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
         clean_interval_ms: int | None = None,
+        remote: RemoteStorage | None = None,
     ) -> None:
         """``chunk_bytes_max``: bytes of one delivery to a listener. ``clean_interval_ms``: time
-        between two checks of the retention limits, None without any."""
+        between two checks of the retention limits, None without any. ``remote``: None for a
+        node that does not use remote storage."""
         self.replica: Final = replica
         self.identity: Final = identity
         self.fetches: Final = FetchPurgatory(replica)
@@ -174,6 +219,12 @@ class RaftNode:
         self.compaction_count = 0
         self.compacted_bytes_before = self.compacted_bytes_after = 0
         """Bytes of the segments that compactions have replaced, before and after."""
+        self.remote: Final = remote
+        self.remote_chain = None if remote is None else replica.log.remote_chain()
+        """Remote segments of the log, as of the last run."""
+        self.remote_counts: Final = RemoteTotals()
+        self._remote_run: RemoteLogRun | None = None
+        self._manifest_cache: ManifestCache = {}
         self._clock = clock
         self._runner = runner
         self._clean_interval_ms = clean_interval_ms
@@ -271,6 +322,7 @@ class RaftNode:
                 self._clean_later()
                 self.clean()
                 self.compact()
+                self.copy_to_remote()
             if self._replacing is not None:
                 self._replace_next(self._replacing)
             if _is_due(self.replica.next_deadline_ms, now_ms):
@@ -531,6 +583,46 @@ class RaftNode:
         self._compaction = self._replacing = None
         with contextlib.suppress(LogError):  # the next one deletes the files
             compaction.close()
+
+    def copy_to_remote(self) -> None:
+        """Begin a run of remote storage, unless one is running."""
+        if self._is_over or self._remote_run is not None or self.remote is None:
+            return
+        try:
+            self._remote_run = self.replica.begin_remote_run(
+                self.remote.open_store, self.remote.surroundings, cache=self._manifest_cache
+            )
+        except LogError as error:
+            self.fail(error)
+        if self._remote_run is not None:
+            self._runner.run_remote(self._remote_run)
+
+    def complete_remote_run(self, run: RemoteLogRun, error: RaftlogError | None = None) -> None:
+        """Handle the end of a run: local segments that were copied may be deleted now. One that has
+        failed changes nothing here: the next one is after the interval."""
+        self._remote_run = None
+        with run:
+            self.remote_counts.add(run.counts, has_failed=error is not None)
+            if self._is_over:
+                return
+            if isinstance(error, DiskFailedError):
+                self.fail(error)
+            elif error is not None:
+                self._runner.notify(CleaningRefused(error))
+            else:
+                self._complete_remote(run)
+
+    def _complete_remote(self, run: RemoteLogRun) -> None:
+        try:
+            self.replica.log.complete_remote_run(run)
+            self.remote_chain = self.replica.log.remote_chain()
+        except DiskFullError as error:
+            self._runner.notify(CleaningRefused(error))
+        except LogError as error:
+            self.fail(error)
+        if run.counts.copied_segments or run.counts.deleted_segments:
+            self._runner.notify(SegmentsCopied(run.counts))
+        self.clean()
 
     def delete_records(self, offset: int) -> int:
         """Delete the records of this leader below the batch of a committed ``offset``; return the

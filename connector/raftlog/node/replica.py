@@ -18,7 +18,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeAlias
 
 from raftlog.errors import (
     CorruptBatchError,
@@ -79,7 +79,7 @@ from raftlog.quorum.events import (
     TimePassed,
     Truncated,
 )
-from raftlog.quorum.roles import Follower
+from raftlog.quorum.roles import Follower, Leader
 from raftlog.quorum.state import InitialState
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet, VoterSetHistory
 from raftlog.records.control import KRaftVoters
@@ -94,6 +94,11 @@ from .control_values import (
     voters_in,
     voters_record,
 )
+
+if TYPE_CHECKING:
+    from raftlog.log.reading.remote_tier import OpenStore
+    from raftlog.log.remote.manifest import ManifestCache, Surroundings
+    from raftlog.log.remote.tiering import RemoteLogRun
 
 EVENTS_QUEUED_MAX: Final = 10_000
 """Maximum number of queued events while a replica is stalled; more events of the network are
@@ -316,7 +321,23 @@ class Replica:
         config = self.log.config
         if self.has_listeners or config.values is not ValueKind.BYTES:
             return "the snapshots of its state machine determine its start"
+        if config.remote_storage_enable:
+            return "its older segments are in remote storage, which retention deletes"
         return None if config.cleanup_policy.deletes else "its cleanup.policy is not delete"
+
+    def begin_remote_run(
+        self, open_store: OpenStore, context: Surroundings, *, cache: ManifestCache
+    ) -> RemoteLogRun | None:
+        """As ``ReplicatedLog.begin_remote_run``: the leader copies and deletes, and the others read
+        which segments they may delete locally."""
+        role = self.core.role
+        return self.log.begin_remote_run(
+            open_store,
+            context,
+            cache=cache,
+            node_id=self.core.node_id,
+            is_leader=isinstance(role, Leader) and role.has_committed_in_epoch,
+        )
 
     def delete_records(self, offset: int, *, time_ms: int) -> int:
         """Start the log at the batch of a committed ``offset``. As ``ReplicatedLog``'s."""

@@ -121,3 +121,9 @@ class Unreachable(InterruptedWrites):
 
     def open_object(self, name: str) -> ReadableFile:
         raise RemoteStorageError(location=self.location, name=name, reason="timeout")
+
+
+def segment_names(disk: SimulatedDisk, remote: str) -> set[str]:
+    """Return the names of the segments' objects, without their directory."""
+    paths = (path for path in disk.files() if path.startswith(remote) and path.endswith(".log"))
+    return {path.rpartition("/")[2] for path in paths if "/manifest/" not in path}

@@ -16,12 +16,13 @@ from typing import Any, Final, TypeVar
 
 from raftlog.client.log_handle import Clock
 from raftlog.log.cleaning.compaction import Compaction
+from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis
 from raftlog.node.memory_pool import MemoryPool
-from raftlog.node.raft_node import Notification, RaftNode
+from raftlog.node.raft_node import Notification, RaftNode, RemoteStorage
 from raftlog.node.replica import Replica
 from raftlog.node.request import Request, Session
 from raftlog.quorum.config import QuorumConfig
@@ -30,9 +31,11 @@ from raftlog.quorum.events import Event, Resign, ResponseReceived, SendFailed, T
 from raftlog.quorum.messages import Response
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
+from raftlog.storage.objects import StorageObjects
 from raftlog.types import Operation, ReplicaKey, Resource
 from raftlog.wire import ApiKey, Listener, LogIdentity, RequestHeader, decode, encode
 from raftlog.wire.errors import WireError
+from tests.log.remote.stored_backups import surroundings
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 TOPIC: Final = "orders"
@@ -152,7 +155,8 @@ class Node:
         )
         identity = LogIdentity(topic=TOPIC, topic_id=TOPIC_ID, cluster_id=CLUSTER_ID)
         clock = Clock(wall_ms=self.time_ms, now_ms=lambda: cluster.now_ms)
-        self.raft_node: Final = RaftNode(replica, identity, self, clock)
+        remote = RemoteStorage(cluster.open_store, surroundings(self.node_id))
+        self.raft_node: Final = RaftNode(replica, identity, self, clock, remote=remote)
         self.apis = ClientApis(self.raft_node)
 
     @property
@@ -192,6 +196,13 @@ class Node:
             self.raft_node.complete_compaction(compaction)
 
         self._cluster.later(run)
+
+    def run_remote(self, run: RemoteLogRun) -> None:
+        def copy() -> None:
+            run.run()
+            self.raft_node.complete_remote_run(run)
+
+        self._cluster.later(copy)
 
     def _sync(self, ticket: PendingSync) -> None:
         ticket.run()
@@ -255,6 +266,8 @@ class Cluster:
     ) -> None:
         """``names_clients``: whether voters register their client listeners."""
         self.now_ms = 0
+        self.remote_disk = SimulatedDisk()
+        """Disk of the object store of a log with remote storage."""
         self._due: deque[Callable[[], None]] = deque()
         self._is_delivering = False
         self.voters = VoterSet.of(
@@ -312,6 +325,9 @@ class Cluster:
             if found and self.leader.replica.core.epoch > epoch and self._agree():
                 return self.leader
         raise AssertionError("no leader was elected")
+
+    def open_store(self, uri: str) -> StorageObjects:
+        return StorageObjects(self.remote_disk, uri)
 
     # --- messages in flight -----------------------------------------------------------------------
 

@@ -38,13 +38,14 @@ Invariants of the changes:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from raftlog.errors import CorruptBatchError, LogReadOnlyError
+from raftlog.errors import CorruptBatchError, CorruptFileError, LogReadOnlyError
 from raftlog.limits import MIB
 from raftlog.log.format.directory import (
     CHECKSUMS_NAME,
@@ -67,6 +68,7 @@ from raftlog.log.format.directory import (
     parse_offset_name,
 )
 from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.remote_chain import read_remote_chain
 from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.log_end import epochs_below
@@ -485,6 +487,10 @@ class LogLoader:
         if epochs is None:
             files = LogFiles(self._storage, self._directory, self._checkpoints.listing)
             epochs = epochs_below(files, self._end_offset, end_epoch=None)
+        with contextlib.suppress(CorruptFileError):
+            chain = read_remote_chain(self._storage, self._directory)
+            start = None if chain is None else chain.start_at(first)
+            first = first if start is None else start
         return epochs.without_from(self._end_offset + is_all_deleted).without_before(first)
 
     def _path(self, base: int, suffix: str) -> str:

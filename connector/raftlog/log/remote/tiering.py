@@ -30,6 +30,7 @@ Kafka: ``RemoteLogManager`` (``RLMCopyTask``, ``RLMExpirationTask``, ``RLMFollow
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -71,6 +72,7 @@ from .segment_metadata import (
 )
 
 if TYPE_CHECKING:
+    from raftlog.log.reading.remote_tier import OpenStore
     from raftlog.log.writing.segments import LogSegments
 
 REMOTE_LOCK_NAME: Final = ".remote.lock"
@@ -125,6 +127,10 @@ class RemoteCounts:
     lag_bytes: int = 0
 
 
+class _AbortedError(Exception):
+    """The run was aborted by its caller."""
+
+
 # --- One run --------------------------------------------------------------------------------------
 
 
@@ -150,7 +156,7 @@ class RemoteLogRun(Closeable):
         self,
         segments: LogSegments,
         log: TieredLog,
-        store: ObjectStore,
+        open_store: OpenStore,
         lock: FileLock,
         context: Surroundings,
         *,
@@ -162,7 +168,8 @@ class RemoteLogRun(Closeable):
     ) -> None:
         self.counts = RemoteCounts()
         self._log = log
-        self._store = store
+        self._open_store = open_store
+        self._opened: ObjectStore | None = None
         self._lock = lock
         self._context = context
         self._directory = segments.directory
@@ -193,7 +200,7 @@ class RemoteLogRun(Closeable):
         return self._chain
 
     def run(self, is_aborted: Callable[[], bool] = lambda: False) -> None:
-        """Copy and delete. If ``is_aborted``, called before each segment, returns true, the rest is
+        """Copy and delete. If ``is_aborted``, called before each chunk, returns true, the rest is
         left to the next run.
 
         Raises the errors of the store, ``CorruptRemoteObjectError`` for a damaged manifest,
@@ -201,6 +208,11 @@ class RemoteLogRun(Closeable):
         copied. What was finished before an error stays.
         """
         self._is_aborted = is_aborted
+        with contextlib.suppress(_AbortedError):
+            self._run()
+
+    def _run(self) -> None:
+        self._opened = self._open_store(self._log.uri)
         self._manifest = RemoteLogManifest(self._store, self._cache)
         if self._manifest.backups:
             raise self._wrong_store(
@@ -223,6 +235,11 @@ class RemoteLogRun(Closeable):
                 copied_end_offset = self._copied_end(self._manifest, chain)
                 self._count_lag(copied_end_offset)
         self._chain = self._retained(chain, ranges, start_offset)
+
+    @property
+    def _store(self) -> ObjectStore:
+        assert self._opened is not None, "the run has begun"
+        return self._opened
 
     def close(self) -> None:
         """Release the lock. May be called twice."""
@@ -278,8 +295,6 @@ class RemoteLogRun(Closeable):
         for one in self._sealed:
             if one.end_offset <= start_offset:
                 continue
-            if self._is_aborted():
-                return
             yield self._copy(one, max(start_offset, one.base_offset))
 
     def _copy(self, metadata: SegmentMetadata, first_offset: int) -> SegmentRange:
@@ -302,6 +317,8 @@ class RemoteLogRun(Closeable):
             def chunks() -> Iterator[bytes]:
                 nonlocal crc
                 for chunk in read_range(file, start.position, metadata.byte_count):
+                    if self._is_aborted():
+                        raise _AbortedError
                     crc = crc32c(chunk, crc)
                     yield chunk
 

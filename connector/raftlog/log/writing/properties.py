@@ -92,8 +92,8 @@ class LogConfig:
     delete_retention_ms: int = DAY_MS
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int | None = None
-    remote_storage_enable: bool = False
     remote_storage_uri: str = ""
+    remote_storage_enable: bool = False
     local_retention_ms: int | None = AS_RETENTION
     local_retention_bytes: int | None = AS_RETENTION
 

@@ -83,6 +83,8 @@ from .snapshots import (
 )
 
 if TYPE_CHECKING:
+    from raftlog.log.format.remote_chain import RemoteChain
+    from raftlog.log.reading.remote_reader import RemoteReader
     from raftlog.log.reading.remote_tier import OpenStore
     from raftlog.log.remote.manifest import ManifestCache, Surroundings
     from raftlog.log.remote.tiering import RemoteLogRun
@@ -748,6 +750,18 @@ class ReplicatedLog(ABC):
         self._directory.write_remote_chain(chain.starting_at(offset))
         return start is not None and start < offset
 
+    def remote_chain(self) -> RemoteChain | None:
+        """Return the remote segments; None without any, or while their list is damaged."""
+        with contextlib.suppress(CorruptFileError):
+            return self._directory.read_remote_chain()
+        return None
+
+    def open_remote_reader(self, open_store: OpenStore) -> RemoteReader:
+        """Return a reader of the remote segments, for another thread."""
+        from raftlog.log.reading.remote_reader import RemoteReader  # imports numpy
+
+        return RemoteReader(self._directory.storage, self.path, open_store)
+
     def begin_remote_run(
         self,
         open_store: OpenStore,
@@ -785,7 +799,7 @@ class ReplicatedLog(ABC):
                     node_id=node_id,
                     uri=config.remote_storage_uri,
                 ),
-                open_store(config.remote_storage_uri),
+                open_store,
                 lock,
                 context,
                 log_end_offset=self._end_offset,

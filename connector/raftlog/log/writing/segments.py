@@ -523,8 +523,18 @@ class LogSegments:
         """Drop the segments that end at or below an offset, and their epochs; return them."""
         deleted = [segment for segment in self.sealed if segment.end_offset <= offset]
         self.sealed = self.sealed[len(deleted) :]
-        self.epochs = self.epochs.without_before(self.first_base_offset)
+        self.epochs = self.epochs.without_before(self._first_epoch_offset())
         return deleted
+
+    def _first_epoch_offset(self) -> int:
+        """Return the offset from which on the log has leader epochs, those of remote segments
+        included: consumers validate their positions by them."""
+        first = self.first_base_offset
+        with contextlib.suppress(CorruptFileError):
+            chain = self.directory.read_remote_chain()
+            start = None if chain is None else chain.start_at(first)
+            return first if start is None else start
+        return first
 
     def delete_snapshots_before(self, snapshot_id: SnapshotId) -> None:
         """Delete the snapshots older than ``snapshot_id``. Durable on return."""

@@ -232,6 +232,7 @@ class ClientApis:
     def close(self) -> None:
         """Stop the executor. There must be no further requests."""
         self._executor.shutdown(cancel_futures=True)
+        self._cache.remote.close()
 
 
 def _changing_handlers(cache: MetadataCache) -> dict[int, RequestHandler]:

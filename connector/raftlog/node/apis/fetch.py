@@ -10,7 +10,9 @@
    FETCH_SESSION_ID_NOT_FOUND (KIP-227).
 4. If a partition is repeated, its last occurrence counts (Kafka's request is a map).
 5. A fetch has no task: it waits in ``FetchPurgatory``, and in the memory pool if that is used up.
-6. A consumer that exceeds a quota gets no records, and its connection is muted (KIP-219).
+6. Records below the local start are read from remote storage, in another thread, of one partition
+   and without a wait for ``min_bytes``.
+7. A consumer that exceeds a quota gets no records, and its connection is muted (KIP-219).
 
 Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
 """
@@ -21,7 +23,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -48,6 +50,9 @@ from raftlog.wire.log_identity import or_minus_one
 
 from .metadata_cache import READ_COMMITTED, WITH_LEADER, MetadataCache
 
+if TYPE_CHECKING:
+    from raftlog.log.reading.remote_reader import RemoteReader
+
 _FIRST_EPOCHS: Final = (0, -1)
 """Session epochs for a new session, and for no session."""
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
@@ -72,6 +77,10 @@ class _Part:
     records: bytes = b""
     end_offset: int = -1
     """End of the readable records."""
+    is_remote: bool = False
+    """Whether the fetch offset is below the local start, in remote storage."""
+    fetched: bytes | LogError | None = None
+    """What was read from remote storage."""
     counted_byte_count: int = 0
     counted_offset: int
     """Readable bytes counted so far, and the offset up to which they were counted."""
@@ -157,7 +166,7 @@ class ConsumerFetch:
             return True
         before = [(part.end_offset, part.is_final) for part in parts]
         self._check_all()
-        if any(part.is_final for part in parts):
+        if any(part.is_final or part.is_remote for part in parts):
             return True
         if before == [(part.end_offset, part.is_final) for part in parts]:
             return False
@@ -173,6 +182,8 @@ class ConsumerFetch:
             part.diverging = None
             if part.error is not ErrorCode.none:
                 continue
+            local_start = cache.raft_node.replica.log.log_start_offset
+            part.is_remote = part.partition.fetch_offset < local_start
             if part.partition.last_fetched_epoch >= 0:
                 part.diverging, part.error = _divergence(cache, part.partition)
             part.end_offset = cache.readable_end(isolation_level)
@@ -187,7 +198,7 @@ class ConsumerFetch:
         if error is not ErrorCode.none:
             return error
         log = cache.raft_node.replica.log
-        if partition.fetch_offset < log.log_start_offset or partition.fetch_offset > log.end_offset:
+        if not cache.remote.start_offset <= partition.fetch_offset <= log.end_offset:
             return ErrorCode.offset_out_of_range
         return ErrorCode.none
 
@@ -213,7 +224,7 @@ class ConsumerFetch:
         """Respond once there is memory for the records, without records after ``ROOM_WAIT_MS``."""
         memory = self._request.session.memory
         if memory.has_room or any(part.is_final for part in self._parts):
-            self._respond_with_records()
+            self._respond_with_room()
             return
         self._request.session.fetches[self] = None
         self._has_room_by = asyncio.get_running_loop().call_later(
@@ -230,7 +241,7 @@ class ConsumerFetch:
             return  # it has ended
         memory = self._request.session.memory
         if memory.has_room:
-            self._respond_with_records()
+            self._respond_with_room()
         else:
             memory.wait(self._look_for_room_soon)
 
@@ -241,6 +252,37 @@ class ConsumerFetch:
             self._has_room_by.cancel()
             self._has_room_by = None
             session.memory.cancel_wait(self._look_for_room_soon)
+
+    # --- remote storage ---------------------------------------------------------------------------
+
+    def _respond_with_room(self) -> None:
+        """Respond; if a partition's records are in remote storage, once they are read.
+
+        Kafka: ``DelayedRemoteFetch``, which reads one partition, too.
+        """
+        part = next((one for one in self._parts if one.is_remote), None)
+        if part is None or part.is_final:
+            self._respond_with_records()
+            return
+        self._end_wait()
+        self._request.session.fetches[self] = None
+        offset = part.partition.fetch_offset
+        byte_count_max = min(self._byte_count_max, max(part.partition.max_bytes, 0))
+
+        def read(reader: RemoteReader) -> bytes:
+            return reader.read_bytes(offset, byte_count_max)
+
+        def done(reading: asyncio.Future[bytes]) -> None:
+            if self not in self._request.session.fetches or reading.cancelled():
+                return  # the connection is lost, or the node ends
+            error = reading.exception()
+            if error is not None and not isinstance(error, LogError):
+                self._respond(lambda: _raise(error))
+                return
+            part.fetched = reading.result() if error is None else error
+            self._respond_with_records()
+
+        self._cache.remote.read(read).add_done_callback(done)
 
     # --- response ---------------------------------------------------------------------------------
 
@@ -286,6 +328,11 @@ class ConsumerFetch:
             if part.is_final or part.partition.fetch_offset >= part.end_offset:
                 continue
             byte_count_max = min(left, max(part.partition.max_bytes, 0))
+            if part.is_remote:
+                self._take_fetched(part)
+                is_first = False
+                left = 0
+                continue
             try:
                 data, _ = _batches(
                     self._cache, part.partition.fetch_offset, part.end_offset, byte_count_max
@@ -298,6 +345,15 @@ class ConsumerFetch:
             part.records = data
             left -= min(len(data), left)
             is_first = False
+
+    def _take_fetched(self, part: _Part) -> None:
+        """Set the records, or the error, of a partition that was read from remote storage; none if
+        another one was read."""
+        if isinstance(part.fetched, LogError):
+            part.error = ErrorCode.kafka_storage_error
+        elif part.fetched is not None:
+            offset = part.partition.fetch_offset
+            part.records, _ = _whole_batches(part.fetched, offset, part.end_offset)
 
     def _response(self) -> FetchResponse:
         topics: dict[tuple[bytes, str], list[FetchedPartition]] = {}
@@ -320,7 +376,7 @@ class ConsumerFetch:
                 index,
                 high_watermark=cache.high_watermark,
                 last_stable_offset=cache.last_stable_offset,
-                log_start_offset=log.log_start_offset,
+                log_start_offset=cache.remote.start_offset,
                 aborted=() if is_committed else None,
                 records=part.records,
                 diverging=NO_END if diverging is None else (diverging.epoch, diverging.offset),
@@ -376,6 +432,11 @@ def _batches(
     data = log.read_bytes(offset, byte_count_max)
     if not data:
         data = log.read_bytes(log.base_offset_at(offset), byte_count_max)
+    return _whole_batches(data, offset, end_offset)
+
+
+def _whole_batches(data: bytes, offset: int, end_offset: int) -> tuple[bytes, int]:
+    """Return the whole batches of ``data`` below ``end_offset``, and the offset after them."""
     position, next_offset = 0, offset
     while position + _BASE_AND_LENGTH.size <= len(data):
         base_offset, length = _BASE_AND_LENGTH.unpack_from(data, position)
@@ -386,3 +447,7 @@ def _batches(
         (last_delta,) = _LAST_DELTA.unpack_from(data, position + _LAST_DELTA_POSITION)
         position, next_offset = after, base_offset + last_delta + 1
     return data[:position], next_offset
+
+
+def _raise(error: BaseException) -> FetchResponse:
+    raise error

@@ -26,6 +26,8 @@ from raftlog.types import CLUSTER, Operation, Resource, ResourceType
 from raftlog.wire import LeaderEndpoint, LogIdentity
 from raftlog.wire.log_identity import PARTITION, uuid_bytes, uuid_or_none
 
+from .remote_reads import RemoteReads
+
 READ_COMMITTED: Final = 1
 """Kafka's isolation level."""
 WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
@@ -68,6 +70,7 @@ class MetadataCache:
         self.quotas: Final = quotas
         self._is_one_socket: Final = is_one_socket
         self.executor: Final = executor
+        self.remote: Final = RemoteReads(raft_node)
 
     @property
     def identity(self) -> LogIdentity:

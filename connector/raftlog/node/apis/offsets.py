@@ -2,9 +2,9 @@
 
 ListOffsets returns the start, the end, and the offset of a timestamp. Negative timestamps are
 special: -1 is the end of the readable records, -2 the start, -3 the record with the largest
-timestamp, -4 the local start, -5 and -6 are offsets of tiered storage, which does not exist here:
-offset -1 (Kafka: ``UnifiedLog.fetchOffsetByTimestamp``). A special timestamp that the request's
-version does not define is UNSUPPORTED_VERSION.
+timestamp, -4 the local start, -5 the last offset in remote storage and -6 the first that is not;
+these two are -1 without remote storage (Kafka: ``UnifiedLog.fetchOffsetByTimestamp``). A special
+timestamp that the request's version does not define is UNSUPPORTED_VERSION.
 
 Only the leader serves it. Records beyond the readable end are not found. While a new leader has not
 committed a record of its epoch, and so has no reliable high watermark, the error is
@@ -65,19 +65,16 @@ _Request = Request[requests.ListOffsetsRequest]
 async def handle_list_offsets(
     cache: MetadataCache, request: _Request
 ) -> responses.ListOffsetsResponse:
-    return responses.ListOffsetsResponse(
-        throttle_time=duration(0),
-        topics=tuple(
-            responses.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=tuple(
-                    _build_response(partition, _find(cache, request, topic, partition))
-                    for partition in topic.partitions
-                ),
-            )
-            for topic in request.body.topics
-        ),
-    )
+    topics = []
+    for topic in request.body.topics:
+        partitions = [
+            _build_response(partition, await _find(cache, request, topic, partition))
+            for partition in topic.partitions
+        ]
+        topics.append(
+            responses.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions))
+        )
+    return responses.ListOffsetsResponse(throttle_time=duration(0), topics=tuple(topics))
 
 
 def _build_response(
@@ -92,14 +89,14 @@ def _build_response(
     )
 
 
-def _find(
+async def _find(
     cache: MetadataCache,
     request: _Request,
     topic: requests.ListOffsetsTopic,
     partition: requests.ListOffsetsPartition,
 ) -> _Found:
     """Return the offset of a time or of a special timestamp (``LATEST``), as far as the client may
-    read. Nothing is in remote storage."""
+    read."""
     timestamp = partition.timestamp
     error = cache.name_error(topic.name, partition.partition_index)
     if not request.principal.may(Operation.DESCRIBE, Resource(ResourceType.TOPIC, topic.name)):
@@ -111,35 +108,51 @@ def _find(
         error = cache.leader_error(partition.current_leader_epoch)
     if error is not ErrorCode.none:
         return _Found(error=error)
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _start(cache)
+    log = cache.raft_node.replica.log
+    if timestamp == EARLIEST:
+        return _at(cache, cache.remote.start_offset)
+    if timestamp == EARLIEST_LOCAL:
+        return _at(cache, log.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _Found()
+        copied_end_offset = cache.remote.copied_end_offset
+        if copied_end_offset < 0 or (timestamp == LATEST_TIERED and not copied_end_offset):
+            return _Found()
+        return _at(cache, copied_end_offset - (timestamp == LATEST_TIERED))
     end_offset = cache.readable_end(request.body.isolation_level)
     if timestamp == LATEST:
         if not cache.has_committed_in_epoch:
             return _not_available(request)
         return _Found(end_offset, leader_epoch=cache.core.epoch)
     try:
-        return _by_time(cache, request, timestamp, end_offset)
+        return await _by_time(cache, request, timestamp, end_offset)
     except LogError:
         return _Found(error=ErrorCode.kafka_storage_error)
 
 
-def _start(cache: MetadataCache) -> _Found:
-    log = cache.raft_node.replica.log
-    epoch = log.epochs.epoch_at(log.log_start_offset)
-    return _Found(log.log_start_offset, leader_epoch=-1 if epoch is None else epoch)
+def _at(cache: MetadataCache, offset: int) -> _Found:
+    epoch = cache.raft_node.replica.log.epochs.epoch_at(offset)
+    return _Found(offset, leader_epoch=-1 if epoch is None else epoch)
 
 
-def _by_time(cache: MetadataCache, request: _Request, timestamp: int, end_offset: int) -> _Found:
-    log = cache.raft_node.replica.log
+async def _by_time(
+    cache: MetadataCache, request: _Request, timestamp: int, end_offset: int
+) -> _Found:
+    log, remote = cache.raft_node.replica.log, cache.remote
     wanted_ms = timestamp
     if timestamp == MAX_TIMESTAMP:
-        wanted_ms = log.max_timestamp_ms()
+        wanted_ms = max(log.max_timestamp_ms(), remote.max_timestamp_ms)
         if wanted_ms < 0:
             return _Found()
-    record = log.record_for_timestamp(wanted_ms, end_offset=log.end_offset)
+    record = None
+    start_offset, local_start = remote.start_offset, log.log_start_offset
+    if start_offset < local_start:
+        record = await remote.read(
+            lambda reader: reader.record_for_timestamp(
+                wanted_ms, start_offset=start_offset, end_offset=local_start
+            )
+        )
+    if record is None:
+        record = log.record_for_timestamp(wanted_ms, end_offset=log.end_offset)
     if record is None:
         return _Found()
     if record.offset >= end_offset:

@@ -1,0 +1,201 @@
+"""With remote storage the leader copies, all nodes delete locally, and clients read one log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v11.response import ListOffsetsResponse
+from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
+
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.raft_node import RaftNode
+from raftlog.records.batch import NewRecord, iter_batches
+from raftlog.wire import ApiKey, latest_schemas
+from tests.log.remote.tiered_logs import segment_names
+
+from .batches import batch, produce
+from .cluster import TIME_MS, Cluster, Node, answer_of, caller, run
+from .requests import epoch_end, fetch, list_offsets
+from .test_offsets import EARLIEST, LOCAL, MAX_TIMESTAMP, PENDING, TIERED, put
+
+REMOTE = "/remote"
+TIERED_LOG = LogConfig(
+    segment_bytes=2_000,
+    index_interval_bytes=200,
+    remote_storage_enable=True,
+    remote_storage_uri=REMOTE,
+    local_retention_bytes=2_500,
+)
+COUNT = 40
+
+
+def value(at: int) -> bytes:
+    return b"%0100d" % at
+
+
+def time_of(at: int) -> int:
+    return TIME_MS + 3_000_000 + at * 100
+
+
+async def filled(cluster: Cluster) -> Node:
+    leader = cluster.elect()
+    for at in range(COUNT):
+        await put(leader, NewRecord(None, value(at), time_of(at)))
+    return leader
+
+
+def copy_all(cluster: Cluster) -> None:
+    """Run the remote storage of the leader, then of the followers."""
+    for node in sorted(cluster.nodes, key=lambda node: not node.is_leader):
+        node.raft_node.copy_to_remote()
+        cluster.deliver()
+
+
+async def ask(node: Node, key: ApiKey, version: int, request: Any, kind: type[Any]) -> Any:
+    response = node.start(key, version, request, caller())
+    await response
+    return answer_of(response, kind, version)
+
+
+async def get(node: Node, offset: int, **more: Any) -> Any:
+    answer = await ask(node, ApiKey.FETCH, 18, fetch(offset, **more), latest_schemas.FetchResponse)
+    return answer.responses[0].partitions[0]
+
+
+async def consumed(node: Node, **more: Any) -> list[bytes | None]:
+    """Return the values of all records, as a consumer that begins at the start gets them."""
+    offset = 0
+    found: list[bytes | None] = []
+    while True:
+        part = await get(node, offset, **more)
+        assert part.error_code is ErrorCode.none
+        assert part.log_start_offset == 0
+        batches = list(iter_batches(part.records))
+        if not batches:
+            return found
+        for one in batches:
+            if not one.is_control:
+                found += [record.value for record in one.records() if record.offset >= offset]
+        offset = batches[-1].next_offset
+
+
+async def find(node: Node, timestamp: int) -> Any:
+    request = list_offsets(timestamp)
+    answer = await ask(node, ApiKey.LIST_OFFSETS, 11, request, ListOffsetsResponse)
+    return answer.topics[0].partitions[0]
+
+
+def local_start(node: Node) -> int:
+    return node.replica.log.log_start_offset
+
+
+@pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
+def test_a_consumer_reads_remote_and_local_segments_as_one_log(max_bytes: int) -> None:
+    async def work() -> None:
+        cluster = Cluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        assert local_start(leader) > 20
+        assert await consumed(leader, max_bytes=max_bytes) == [value(at) for at in range(COUNT)]
+        assert await consumed(leader, last_fetched_epoch=1) == [value(at) for at in range(COUNT)]
+
+    run(work())
+
+
+def test_offsets_of_remote_segments_are_listed() -> None:
+    async def work() -> None:
+        cluster = Cluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        assert (await find(leader, TIERED)).offset == (await find(leader, PENDING)).offset == -1
+        copy_all(cluster)
+        start = local_start(leader)
+        earliest, local = await find(leader, EARLIEST), await find(leader, LOCAL)
+        assert (earliest.offset, local.offset) == (0, start)
+        assert earliest.leader_epoch == 1
+        tiered, pending = await find(leader, TIERED), await find(leader, PENDING)
+        assert start <= tiered.offset + 1 == pending.offset
+        base = leader.replica.log.end_offset - COUNT
+        for at in (0, 1, 17, COUNT - 1):
+            found = await find(leader, time_of(at) - 50)
+            assert (found.offset, found.timestamp) == (base + at, time_of(at))
+        assert (await find(leader, MAX_TIMESTAMP)).offset == base + COUNT - 1
+        assert (await find(leader, time_of(COUNT))).offset == -1
+
+    run(work())
+
+
+def test_a_new_leader_continues_where_the_last_one_ended() -> None:
+    async def work() -> None:
+        cluster = Cluster(3, config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        assert all(local_start(node) > 0 for node in cluster.nodes)
+        counts = [node.raft_node.remote_counts.copied_segments for node in cluster.nodes]
+        assert sorted(counts)[:2] == [0, 0] < sorted(counts)[2:]
+        before = segment_names(cluster.remote_disk, REMOTE)
+        second = cluster.change_leader()
+        assert second is not leader
+        for at in range(COUNT):
+            await put(second, NewRecord(None, value(COUNT + at), time_of(COUNT + at)))
+        copy_all(cluster)
+        after = segment_names(cluster.remote_disk, REMOTE)
+        assert before < after
+        starts = [int(name[:20]) for name in after]
+        assert len(starts) == len(set(starts))
+        assert second.raft_node.remote_counts.copied_segments > 0
+        assert await consumed(second) == [value(at) for at in range(2 * COUNT)]
+        end = await ask(
+            second, ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, epoch_end(1), OffsetForLeaderEpochResponse
+        )
+        assert end.topics[0].partitions[0].leader_epoch == 1
+        assert end.topics[0].partitions[0].end_offset > COUNT
+
+    run(work())
+
+
+def test_nothing_above_the_high_watermark_is_copied() -> None:
+    async def work() -> None:
+        cluster = Cluster(3, config=TIERED_LOG)
+        leader = await filled(cluster)
+        for node in cluster.nodes:
+            node.is_sync_held = node is not leader
+        for at in range(COUNT):
+            request = produce(batch(NewRecord(None, value(at), time_of(at))))
+            leader.start(ApiKey.PRODUCE, 9, request, caller())
+        high_watermark = leader.replica.core.high_watermark
+        assert high_watermark is not None
+        leader.raft_node.copy_to_remote()
+        cluster.deliver()
+        chain = leader.raft_node.remote_chain
+        assert chain is not None
+        assert 0 < chain.copied_end_offset <= high_watermark
+        assert leader.raft_node.replica.log.end_offset > high_watermark + 20
+
+    run(work())
+
+
+def test_a_missing_object_is_an_error_that_a_client_retries() -> None:
+    async def work() -> None:
+        cluster = Cluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        disk = cluster.remote_disk
+        (name,) = (one for one in segment_names(disk, REMOTE) if one.startswith("0" * 20))
+        (path,) = (one for one in disk.files() if one.endswith(name))
+        data = disk.files()[path]
+        disk.unlink(path)
+        assert (await get(leader, 0)).error_code is ErrorCode.kafka_storage_error
+        assert (await find(leader, time_of(0))).error_code is ErrorCode.kafka_storage_error
+        assert (await get(leader, local_start(leader))).error_code is ErrorCode.none
+        disk.put(path, data)
+        assert (await get(leader, 0)).error_code is ErrorCode.none
+
+    run(work())
+
+
+def test_records_of_a_log_with_remote_storage_are_not_deleted_on_request() -> None:
+    cluster = Cluster(config=TIERED_LOG)
+    node: RaftNode = cluster.elect().raft_node
+    assert "remote storage" in str(node.replica.deletion_refusal())
