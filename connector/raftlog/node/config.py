@@ -22,6 +22,7 @@ key = "clients/log-1.key"               # PEM, not encrypted, mode 0600. Only it
 ca = "clients/ca.pem"                   # CA of the clients' certificates
 # crl = "clients/crl.pem"               # lists of revoked certificates, of all these CAs. With an
                                         # expired list every connection is refused
+# min_version = "1.3"                   # of TLS, or "1.2"
 client_certificates = "required"        # or "optional": no certificate means `anonymous`
 
 # [listeners.clients.sasl]              # SCRAM-SHA-256 and -512 instead of names in certificates:
@@ -210,13 +211,15 @@ _Numbers = TypeVar("_Numbers", QuorumConfig, "LimitsConfig")
 class TlsConfig:
     """TLS of a listener: absolute paths of PEM files, and whether clients need a certificate.
 
-    ``crl``: lists of revoked certificates (RFC 5280) of all CAs in ``ca``.
+    ``crl``: lists of revoked certificates (RFC 5280) of all CAs in ``ca``. ``allows_tls_1_2``:
+    whether peers may have TLS 1.2, not 1.3 only.
     """
 
     certificate: str
     key: str
     ca: str
     crl: str | None = None
+    allows_tls_1_2: bool = False
     is_certificate_required: bool = True
 
 
@@ -532,6 +535,8 @@ def _tls(table: ConfigTable, listener: Listener) -> TlsConfig:
         key=table.file("key"),
         ca=table.file("ca"),
         crl=table.file("crl") if table.has("crl") else None,
+        allows_tls_1_2=table.has("min_version")
+        and table.choice("min_version", ("1.2", "1.3")) == "1.2",
         is_certificate_required=is_required,
     )
     table.finish()

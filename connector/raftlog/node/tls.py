@@ -1,8 +1,9 @@
 """TLS contexts of a node, for its listeners and its connections to nodes.
 
-TLS 1.2 or later. Certificates must be issued by the CA of the listener; the CAs of the system are
-not trusted. Clients of a listener for voters always need a certificate. Sessions are not resumed,
-so that every connection is verified with the current certificates.
+TLS 1.3, or 1.2 where the configuration allows it. Certificates must be issued by the CA of the
+listener; the CAs of the system are not trusted. Clients of a listener for voters always need a
+certificate. Sessions are not resumed, so that every connection is verified with the current
+certificates.
 
 A node that this node connects to must prove its node id in the handshake, before any byte is sent;
 a bootstrap server, whose id is unknown, must prove to be one of the nodes. The host name is not
@@ -77,7 +78,8 @@ def _not_proven(
 
 def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
     """Set what contexts for servers and clients have in common."""
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    versions = ssl.TLSVersion
+    context.minimum_version = versions.TLSv1_2 if tls.allows_tls_1_2 else versions.TLSv1_3
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     check_key_file(tls.key)
     try:

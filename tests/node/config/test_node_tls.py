@@ -159,16 +159,19 @@ def test_a_node_does_not_call_nodes_with_another_ca_or_an_expired_certificate(
     assert "expired" in str(error)
 
 
-def test_tls_below_1_2_and_plaintext_are_refused(authority: Authority) -> None:
-    server = server_context(tls_of(authority, "node-1.example"))
+def test_tls_below_1_3_is_by_choice_and_plaintext_is_refused(authority: Authority) -> None:
+    strict = server_context(tls_of(authority, "node-1.example"))
+    assert isinstance(shown(strict, None), OSError)
+    server = server_context(tls_of(authority, "node-1.example", allows_tls_1_2=True))
     assert server.minimum_version == ssl.TLSVersion.TLSv1_2
-    assert isinstance(shown(server, None), OSError)
     good = tls_of(authority, "jobs-7")
     pair = KeyPair(good.certificate, good.key)
     newer = client_context(authority.path, pair, minimum_version=ssl.TLSVersion.TLSv1_3)
     assert isinstance(shown(server, newer), dict)
+    assert isinstance(shown(strict, newer), dict)
     older = client_context(authority.path, pair, maximum_version=ssl.TLSVersion.TLSv1_2)
     assert isinstance(shown(server, older), dict)
+    assert isinstance(shown(strict, older), OSError)
 
 
 def test_a_client_certificate_may_be_optional_but_not_invalid(
