@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import CorruptFileError
-from raftlog.log.format.epoch_cache import EpochCache, EpochEntry, parse_epoch_checkpoint
+from raftlog.log.format.directory import parse_epoch_checkpoint
+from raftlog.log.format.epoch_cache import EpochCache, EpochEntry
 from raftlog.types import OffsetAndEpoch
 
 CACHE = EpochCache.of([(2, 10), (4, 20), (7, 30)])

@@ -17,12 +17,12 @@ from raftlog.log.format.directory import PUBLISHED_NAME
 from raftlog.log.format.directory import QUORUM_STATE_NAME as QUORUM_STATE_NAME
 from raftlog.log.format.directory import TIME_INDEX_SUFFIX as TIME_INDEX_SUFFIX
 from raftlog.log.format.directory import TXN_INDEX_SUFFIX as TXN_INDEX_SUFFIX
+from raftlog.log.format.directory import parse_epoch_checkpoint as parse_epoch_checkpoint
 from raftlog.log.format.directory import parse_meta_properties as parse_meta_properties
 from raftlog.log.format.directory import parse_partition_metadata as parse_partition_metadata
 from raftlog.log.format.directory import parse_partition_name as parse_partition_name
 from raftlog.log.format.directory import parse_quorum_state as parse_quorum_state
 from raftlog.log.format.directory import read_small_file as read_small_file
-from raftlog.log.format.epoch_cache import parse_epoch_checkpoint as parse_epoch_checkpoint
 from raftlog.log.format.segment_files import AbortedTransaction as AbortedTransaction
 from raftlog.log.format.segment_files import parse_producer_snapshot as parse_producer_snapshot
 from raftlog.log.format.segment_files import parse_txn_index as parse_txn_index

@@ -43,10 +43,10 @@ from raftlog.log.format.directory import (
     MetaProperties,
     PartitionMetadata,
     QuorumState,
+    encode_epoch_checkpoint,
     encode_partition_metadata,
     encode_quorum_state,
 )
-from raftlog.log.format.epoch_cache import encode_epoch_checkpoint
 from raftlog.log.reading.opening import METADATA_PARTITION
 from raftlog.log.reading.reads import LogKind
 from raftlog.log.writing.atomic_files import replace_file

@@ -33,8 +33,7 @@ from raftlog.errors import (
     NotALogError,
     OptionError,
 )
-from raftlog.log.format.directory import checkpoint_name, parse_offset_name
-from raftlog.log.format.epoch_cache import parse_epoch_checkpoint
+from raftlog.log.format.directory import checkpoint_name, parse_epoch_checkpoint, parse_offset_name
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import LogKind
 from raftlog.log.writing.single_voter_log import SingleVoterLog

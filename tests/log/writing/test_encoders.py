@@ -12,20 +12,18 @@ from raftlog.log.format.directory import (
     MetaProperties,
     PartitionMetadata,
     QuorumState,
+    encode_epoch_checkpoint,
     encode_meta_properties,
     encode_partition_metadata,
     encode_properties,
     encode_quorum_state,
+    parse_epoch_checkpoint,
     parse_meta_properties,
     parse_partition_metadata,
     parse_properties,
     parse_quorum_state,
 )
-from raftlog.log.format.epoch_cache import (
-    EpochCache,
-    encode_epoch_checkpoint,
-    parse_epoch_checkpoint,
-)
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.segment_files import encode_aborted, parse_txn_index
 
 

@@ -21,6 +21,8 @@ from raftlog.records.header import INT32_MAX, INT64_MAX
 from raftlog.storage.protocol import Storage
 from raftlog.types import ZERO_UUID, SnapshotId, TopicPartition
 
+from .epoch_cache import EpochCache, EpochEntry
+
 # --- Names of a log's files (Kafka: ``LogFileUtils``, ``Snapshots``) ------------------------------
 # Only names in exactly Kafka's form are files of the log; ``.deleted``, ``.part``, ``.cleaned`` and
 # all other names are ignored. Snapshot id (0, 0) is the bootstrap checkpoint, which is local and
@@ -437,14 +439,15 @@ def _node_id(value: int) -> int | None:
     return None if value == -1 else value
 
 
-# --- Checkpoints of offsets -----------------------------------------------------------------------
+# --- Checkpoints of offsets and of leader epochs --------------------------------------------------
 # Format (Kafka: ``CheckpointFile``, version 0): the version, the count, one line for each entry.
 # The lines of ``log-start-offset-checkpoint`` and ``recovery-point-offset-checkpoint`` are ``topic
 # partition offset`` (``OffsetCheckpointFile``); Kafka has one of each per log directory, here each
 # log has its own. All bytes below the recovery point are synced: ``recovery_point <= synced``.
 # ``cleaner-offset-checkpoint`` has the first offset that no compaction has read. raftlog's own
 # ``compacted-offset-checkpoint``, written before segments are replaced, has the end of the records
-# that may supersede a removed one: states below it may lack keys.
+# that may supersede a removed one: states below it may lack keys. The lines of
+# ``leader-epoch-checkpoint`` are ``epoch start_offset`` (``LeaderEpochCheckpointFile``).
 
 LOG_START_CHECKPOINT_NAME: Final = "log-start-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT_NAME: Final = "recovery-point-offset-checkpoint"
@@ -502,6 +505,33 @@ def parse_single_offset(data: bytes, path: str) -> int:
     if len(offsets) != 1:
         raise CorruptFileError(path=path, reason=f"it names {len(offsets)} partitions, not one")
     return next(iter(offsets.values()))
+
+
+def encode_epoch_checkpoint(cache: EpochCache) -> bytes:
+    """Encode ``leader-epoch-checkpoint``."""
+    return encode_checkpoint([f"{entry.epoch} {entry.start_offset}" for entry in cache.entries])
+
+
+def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
+    """Parse ``leader-epoch-checkpoint``. An empty file has no entries.
+
+    Raises ``CorruptFileError``, also for entries that do not ascend.
+    """
+    entries: list[EpochEntry] = []
+    for row in parse_checkpoint(data, path):
+        fields = row.split()
+        if len(fields) != 2:
+            raise CorruptFileError(path=path, reason=f"{row[:40]!r} is not an epoch and an offset")
+        entry = EpochEntry(
+            epoch=whole_number(fields[0], path, "an epoch"),
+            start_offset=whole_number(fields[1], path, "an offset"),
+        )
+        if entries and (
+            entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset
+        ):
+            raise CorruptFileError(path=path, reason=f"{row[:40]!r} does not ascend")
+        entries.append(entry)
+    return EpochCache(tuple(entries))
 
 
 # --- ``.kafka_cleanshutdown``: the end of the log when its last writer closed it ------------------

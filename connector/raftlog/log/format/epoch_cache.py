@@ -1,6 +1,6 @@
-"""Leader epochs and their start offsets, and the file ``leader-epoch-checkpoint``.
+"""Leader epochs of a log and their start offsets.
 
-Kafka: ``LeaderEpochFileCache`` (KIP-101, KIP-279), ``LeaderEpochCheckpointFile``.
+Kafka: ``LeaderEpochFileCache`` (KIP-101, KIP-279).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from raftlog.errors import CorruptFileError
 from raftlog.types import (
     Diverging,
     OffsetAndEpoch,
@@ -18,8 +17,6 @@ from raftlog.types import (
     Valid,
     ValidOffsetAndEpoch,
 )
-
-from .directory import encode_checkpoint, parse_checkpoint, whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,35 +111,6 @@ class EpochCache:
     def of(entries: Iterable[tuple[int, int]]) -> EpochCache:
         """Build a cache by assigning (epoch, start offset) pairs in order."""
         return EpochCache().assign_all(entries)
-
-
-def encode_epoch_checkpoint(cache: EpochCache) -> bytes:
-    """Encode ``leader-epoch-checkpoint`` (Kafka: ``CheckpointFile``, version 0)."""
-    return encode_checkpoint([f"{entry.epoch} {entry.start_offset}" for entry in cache.entries])
-
-
-def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
-    """Parse ``leader-epoch-checkpoint``: version 0, the entry count, and lines ``epoch
-    start_offset``.
-
-    An empty file has no entries. Raises ``CorruptFileError`` for anything else, and for entries
-    that do not ascend.
-    """
-    entries: list[EpochEntry] = []
-    for row in parse_checkpoint(data, path):
-        fields = row.split()
-        if len(fields) != 2:
-            raise CorruptFileError(path=path, reason=f"{row[:40]!r} is not an epoch and an offset")
-        entry = EpochEntry(
-            epoch=whole_number(fields[0], path, "an epoch"),
-            start_offset=whole_number(fields[1], path, "an offset"),
-        )
-        if entries and (
-            entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset
-        ):
-            raise CorruptFileError(path=path, reason=f"{row[:40]!r} does not ascend")
-        entries.append(entry)
-    return EpochCache(tuple(entries))
 
 
 # --- Validation of a follower's fetch position, and the offset at which a follower truncates ------

@@ -33,6 +33,7 @@ from raftlog.log.format.directory import (
     Listing,
     MetaProperties,
     QuorumState,
+    parse_epoch_checkpoint,
     parse_meta_properties,
     parse_offset_checkpoint,
     parse_properties,
@@ -41,7 +42,7 @@ from raftlog.log.format.directory import (
     read_published,
     read_small_file,
 )
-from raftlog.log.format.epoch_cache import EpochCache, parse_epoch_checkpoint
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.records.header import INT64_MAX

@@ -60,6 +60,7 @@ from raftlog.log.format.directory import (
     checkpoint_name,
     offset_name,
     parse_clean_shutdown,
+    parse_epoch_checkpoint,
     parse_partition_metadata,
     parse_published,
     parse_single_offset,
@@ -67,7 +68,7 @@ from raftlog.log.format.directory import (
     read_published,
     read_small_file,
 )
-from raftlog.log.format.epoch_cache import EpochCache, parse_epoch_checkpoint
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.segment import Segment, SegmentMetadata, read_snapshot_head
 from raftlog.log.writing.atomic_files import read_checked, read_checksums
 from raftlog.log.writing.producer_state import ProducerStateManager

@@ -32,12 +32,13 @@ from raftlog.log.format.directory import (
     RAFTLOG_PROPERTIES_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
     checkpoint_name,
+    encode_epoch_checkpoint,
     encode_offset_checkpoint,
     parse_checkpoint_name,
+    parse_epoch_checkpoint,
     parse_offset_name,
     parse_single_offset,
 )
-from raftlog.log.format.epoch_cache import encode_epoch_checkpoint, parse_epoch_checkpoint
 from raftlog.log.reading.reads import LogKind
 from raftlog.records.header import INT64_MAX
 from raftlog.types import SnapshotId, TopicPartition

@@ -45,9 +45,9 @@ from raftlog.log.format.directory import (
     PRODUCER_SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    encode_epoch_checkpoint,
     offset_name,
 )
-from raftlog.log.format.epoch_cache import encode_epoch_checkpoint
 from raftlog.log.format.remote_chain import RemoteChain, RemoteSegment
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.storage.errors import WrongBackupError

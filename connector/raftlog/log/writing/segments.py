@@ -48,6 +48,7 @@ from raftlog.log.format.directory import (
     QuorumState,
     checkpoint_name,
     encode_clean_shutdown,
+    encode_epoch_checkpoint,
     encode_offset_checkpoint,
     encode_partition_metadata,
     encode_published,
@@ -60,7 +61,7 @@ from raftlog.log.format.directory import (
     read_listing,
     read_small_file,
 )
-from raftlog.log.format.epoch_cache import EpochCache, encode_epoch_checkpoint
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.remote_chain import (
     REMOTE_SEGMENTS_NAME,
     RemoteChain,
