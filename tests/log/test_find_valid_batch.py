@@ -12,9 +12,8 @@ from tests.support.memory_storage import MemoryStorage
 from tests.support.written_logs import encoded
 
 from raftlog.log.reading import chunks
-from raftlog.log.reading.chunks import find_valid_batch
+from raftlog.log.reading.chunks import find_valid_batch, range_crcs
 from raftlog.log.segment import read_batch_at
-from raftlog.records.crc import range_crcs
 from raftlog.records.header import BATCH_HEADER, CRC_START
 from raftlog.storage.protocol import ReadableFile
 

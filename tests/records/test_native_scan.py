@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from raftlog.limits import BATCH_HEADER_BYTES, KIB, MIB
 from raftlog.records import scan as scan_module
 from raftlog.records.batch import Compression, NewRecord
 from raftlog.records.batch_columns import HeaderScan, scan_headers
-from raftlog.records.crc import scan_valid_headers
 from raftlog.records.scan import Column, Scan, Stop, scan
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
@@ -49,13 +47,20 @@ def assert_same(
             end_offset=end,
         )
 
-    def walked(walk: Callable[..., HeaderScan]) -> HeaderScan:
-        return walk(data, path="00.log", file_position=position, start_offset=start, end_offset=end)
+    def walked(crcs: bool) -> HeaderScan:
+        return scan_headers(
+            data,
+            path="00.log",
+            file_position=position,
+            start_offset=start,
+            end_offset=end,
+            crcs=crcs,
+        )
 
     for columns in (Column.ALL, Column.ALL_BUT_HEADERS, Column.NONE):
         assert differences(*in_both(partial(scanned, columns))) == []
-    for walk in (scan_headers, scan_valid_headers):
-        assert differences(*in_both(partial(walked, walk))) == []
+    for crcs in (False, True):
+        assert differences(*in_both(partial(walked, crcs))) == []
 
 
 def few_batches(path: Path, seed: int) -> bytes:
@@ -241,12 +246,12 @@ def test_a_panic_of_the_core_is_caught_and_the_scan_is_done_in_python(
 
     data = few_batches(FILES[0], 1)
     with pure_python():
-        expected = scan(data), scan_headers(data), scan_valid_headers(data)
+        expected = scan(data), scan_headers(data), scan_headers(data, crcs=True)
     monkeypatch.setattr(compiled.core, "scan", panicking)
     monkeypatch.setattr(compiled.core, "walk", panicking)
     assert differences(scan(data), expected[0]) == []
     assert differences(scan_headers(data), expected[1]) == []
-    assert differences(scan_valid_headers(data), expected[2]) == []
+    assert differences(scan_headers(data, crcs=True), expected[2]) == []
     assert len(calls) == 3
 
 

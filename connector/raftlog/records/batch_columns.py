@@ -1,4 +1,4 @@
-"""Index of the batches of a buffer, and the columns that a scan returns.
+"""Index of the batches of a buffer, their CRCs, and the columns that a scan returns.
 
 Batches are numpy columns, records are Arrow columns.
 
@@ -16,16 +16,19 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from crc32c import crc32c
 
 from raftlog import compiled
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
+    MIB,
     VARINT_BYTES_MAX,
     VARLONG_BYTES_MAX,
 )
 
+from .batch import read_batch
 from .compression import Compression
 from .header import (
     BATCH_HEADER,
@@ -33,6 +36,7 @@ from .header import (
     BATCH_MAGIC,
     COMPRESSION_BITS,
     CONTROL_BIT,
+    CRC_START,
     INT32_MAX,
     INT64_MAX,
     LENGTH_MAX,
@@ -49,6 +53,7 @@ from .varint import Buffer
 Int16s = npt.NDArray[np.int16]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+UInt32s = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -349,7 +354,7 @@ class _Candidates:
 # --- Index of the batches of a buffer: their positions and headers, without their records ---------
 # ``find_batch_positions`` finds the positions; numpy copies all headers in one step. Length and
 # magic are checked here, since no CRC covers them. The other fields are unverified until the CRC is
-# checked (``crc``).
+# checked.
 
 Headers = npt.NDArray[np.void]
 
@@ -410,41 +415,42 @@ def scan_headers(
     file_position: int = 0,
     start_offset: int | None = None,
     end_offset: int | None = None,
+    crcs: bool = False,
 ) -> HeaderScan:
-    """Return the headers of the batches in ``buffer``, for planning. No CRC is checked.
+    """Return the headers of the batches in ``buffer``, up to the first one that is damaged.
 
     ``file_position`` is the position of the buffer in the file ``path``. Leading batches whose last
     offset is < ``start_offset`` are skipped. The first batch whose base offset is >= ``end_offset``
-    ends the scan.
+    ends the scan. With ``crcs`` the CRC of each batch in the range is verified, and the error is
+    that of ``batch.read_batch``; without, only header fields are.
     """
     view = memoryview(buffer)
+    walked = None
     if compiled.is_native:
         walked = walk_native(
             buffer,
             file_position=file_position,
             start_offset=start_offset,
             end_offset=end_offset,
-            crcs=False,
+            crcs=crcs,
         )
-        if walked is not None:
-            batches, end_position, stop = walked
-            stop, error = end_of_walk(view, end_position, stop, path, file_position)
-            if stop is Stop.DAMAGED and error is None:
-                error = _header_error(view, end_position, path, file_position)
-            return HeaderScan(batches=batches, end_position=end_position, stop=stop, error=error)
-    spans = index_batches(view, path, file_position)
-    bad = np.flatnonzero(damaged_headers(spans.headers))
-    if len(bad):
-        position = int(spans.position[bad[0]])
-        error = _header_error(view, position, path, file_position)
-        spans = spans.cut(int(bad[0]), Stop.DAMAGED, error)
-    spans = clip(spans, start_offset, end_offset)
-    return HeaderScan(
-        batches=batch_columns(spans, file_position),
-        end_position=spans.end_position,
-        stop=spans.stop,
-        error=spans.error,
-    )
+    if walked is not None:
+        batches, end_position, stop = walked
+        stop, error = end_of_walk(view, end_position, stop, path, file_position)
+    else:
+        spans = index_batches(view, path, file_position)
+        if crcs:  # only those of the range
+            spans = clip(spans, start_offset, end_offset)
+        bad = first_invalid(view, spans) if crcs else _first_damaged(spans.headers)
+        if bad is not None:
+            spans = spans.cut(bad, Stop.DAMAGED)
+        spans = clip(spans, start_offset, end_offset)
+        batches = batch_columns(spans, file_position)
+        end_position, stop, error = spans.end_position, spans.stop, spans.error
+    if stop is Stop.DAMAGED and error is None:
+        find_error = _batch_error if crcs else _header_error
+        error = find_error(view, end_position, path, file_position)
+    return HeaderScan(batches=batches, end_position=end_position, stop=stop, error=error)
 
 
 def index_batches(view: memoryview, path: str | None, file_position: int) -> BatchSpans:
@@ -512,6 +518,16 @@ def _header_error(
     )
 
 
+def _batch_error(
+    view: memoryview, position: int, path: str | None, file_position: int
+) -> CorruptBatchError:
+    try:
+        read_batch(view, position, path=path, file_position=file_position)
+    except CorruptBatchError as error:
+        return error
+    raise AssertionError("read_batch must reject what the columnar walk rejects")
+
+
 def clip(spans: BatchSpans, start_offset: int | None, end_offset: int | None) -> BatchSpans:
     """Remove leading batches below ``start_offset``, and all batches from ``end_offset`` on.
 
@@ -554,6 +570,90 @@ def batch_columns(spans: BatchSpans, file_position: int) -> BatchColumns:
         base_sequence=headers["base_sequence"].astype(np.int32),
         record_count=headers["record_count"].astype(np.int32),
     )
+
+
+# --- Verification of the CRCs of batches ----------------------------------------------------------
+# A call of ``crc32c`` costs more than the bytes of a small batch, so small batches are checked in
+# windows, by one call over a modified copy of their bytes (``_all_match``). If that fails, each
+# batch is checked alone to find the first corrupt one.
+#
+# One corrupt batch is detected as reliably as by its own CRC. Several in one window must cancel
+# each other out to be missed: probability 2**-32, as for any corrupt batch to match its CRC.
+
+_WINDOW_BYTES: Final = 1 * MIB
+"""Bytes per copy: they should fit into a CPU cache."""
+_TOGETHER_BYTES_MAX: Final = 2048
+"""Mean batch size above which batches are checked one by one: a call costs less than the copy."""
+_ALL_ONES: Final = 0xFFFF_FFFF
+
+
+def first_invalid(view: memoryview, spans: BatchSpans) -> int | None:
+    """Return the ordinal of the first batch with a wrong CRC or invalid fields, or None."""
+    bad_crc = first_bad_crc(view, spans)
+    headers = spans.headers if bad_crc is None else spans.headers[:bad_crc]
+    damaged = _first_damaged(headers)
+    return bad_crc if damaged is None else damaged
+
+
+def _first_damaged(headers: Headers) -> int | None:
+    damaged = np.flatnonzero(damaged_headers(headers))
+    return int(damaged[0]) if len(damaged) else None
+
+
+def first_bad_crc(view: memoryview, spans: BatchSpans) -> int | None:
+    """Return the ordinal of the first batch whose CRC does not match, or None."""
+    position = spans.position
+    end = spans.batch_end
+    stored = spans.headers["crc"].astype(np.uint32)
+    first = 0
+    while first < len(position):
+        limit = position[first] + _WINDOW_BYTES
+        after = max(first + 1, int(np.searchsorted(end, limit, side="right")))
+        window = slice(first, after)
+        byte_count = int(end[after - 1] - position[first])
+        if byte_count > _TOGETHER_BYTES_MAX * (after - first) or not _all_match(
+            view, position[window], int(end[after - 1]), stored[window]
+        ):
+            bad = np.flatnonzero(_crcs(view, position[window], end[window]) != stored[window])
+            if len(bad):
+                return first + int(bad[0])
+        first = after
+    return None
+
+
+def _crcs(view: memoryview, position: Int64s, end: Int64s) -> UInt32s:
+    """Compute the CRC of each batch alone."""
+    pieces = map(slice, (position + CRC_START).tolist(), end.tolist())
+    return np.fromiter(map(crc32c, map(view.__getitem__, pieces)), np.uint32, len(position))
+
+
+def _all_match(view: memoryview, position: Int64s, end_position: int, stored: UInt32s) -> bool:
+    """Return whether the CRCs of all batches, contiguous in the buffer, match.
+
+    With an initial register of zero, a CRC is the remainder of a polynomial division. Bytes
+    followed by their own remainder have remainder zero, and so have several such pieces in a row,
+    with zeros in between. CRC-32C starts with a register of ones and inverts its result; inverting
+    the first four bytes and the CRC of a batch converts it to such a piece:
+
+        batch n    [21 bytes, the last 4 are its CRC     ][body                         ]
+        copy       [inverted CRC of batch n-1][17 zeros  ][body, first 4 bytes inverted ]
+
+    The CRC of the last batch is appended; the remainder of the whole copy must be zero.
+    """
+    start = int(position[0])
+    copy = np.frombuffer(view[start:end_position], np.uint8).copy()
+    seam = CRC_START + 4
+    everywhere = np.ndarray((len(copy) - seam + 1,), f"V{seam}", copy, strides=(1,))
+    at = position - start
+    seams = everywhere[at].view(np.uint8).reshape(-1, seam)
+    seams[:, :CRC_START] = 0
+    seams[:, CRC_START:] ^= 0xFF
+    # A remainder's lowest byte is first, a CRC in the header is big-endian.
+    remainders = (stored ^ np.uint32(_ALL_ONES)).astype("<u4").view(np.uint8).reshape(-1, 4)
+    seams[1:, :4] = remainders[:-1]
+    everywhere[at] = seams.view(everywhere.dtype).ravel()
+    register = crc32c(copy.data, _ALL_ONES)
+    return crc32c(remainders[-1].tobytes(), register) == _ALL_ONES
 
 
 # --- Columns that the compiled core built ---------------------------------------------------------

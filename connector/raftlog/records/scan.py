@@ -51,11 +51,11 @@ from .batch_columns import (
     batch_columns,
     clip,
     end_of_walk,
+    first_invalid,
     index_batches,
     native_batches,
 )
 from .compression import Compression, decompress, decompress_onto
-from .crc import first_invalid
 from .header import COMPRESSION_BITS
 from .record_columns import (
     BatchRuns,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -42,12 +43,12 @@ from raftlog.records.batch_columns import (
     RecordColumns,
     Scan,
     Stop,
+    UInt32s,
     batch_columns,
     clip,
     damaged_headers,
     scan_headers,
 )
-from raftlog.records.crc import UInt32s, range_crcs, scan_valid_headers
 from raftlog.records.header import (
     BATCH_HEADER,
     BATCH_LENGTH,
@@ -220,7 +221,7 @@ class HeaderDecoder(ChunkDecoder[HeaderChunk]):
             checked.update(np.flatnonzero(walk.batches.is_control).tolist())
         if self.check_all:
             start, end = source.start_offset, source.end_offset
-            valid = scan_valid_headers(source.data, start_offset=start, end_offset=end)
+            valid = scan_headers(source.data, start_offset=start, end_offset=end, crcs=True)
             if len(valid.batches) < len(walk.batches):
                 checked.add(len(valid.batches))
         elif len(walk.batches) and walk.stop is not Stop.END_OFFSET:
@@ -611,3 +612,65 @@ def _candidates(
     candidates["start"], candidates["end"] = starts, starts + byte_counts
     candidates["crc"] = headers["crc"]
     return candidates[plausible]
+
+
+# --- CRCs of overlapping ranges, from those of prefixes: the bytes are read once ------------------
+# For a prefix ``A`` and a range ``B`` after it, ``crc(AB) = shift(crc(A), len(B)) ^ crc(B)``, so
+# ``crc(B)`` follows from the CRCs of two prefixes. ``shift`` is linear over GF(2): the operator for
+# ``2 ** k`` bytes is the square of the one for ``2 ** (k - 1)`` bytes (zlib: ``crc32_combine``).
+
+_POLYNOMIAL: Final = 0x82F6_3B78
+"""Polynomial of CRC-32C, bits reversed."""
+_ZEROS_PER_BYTE: Final = 3
+"""log2 of the bits per byte."""
+
+
+def range_crcs(start_crcs: UInt32s, end_crcs: UInt32s, byte_counts: Int64s) -> UInt32s:
+    """Return the CRCs of ranges from the CRCs of the prefixes up to their starts and their ends.
+
+    ``byte_counts`` are the lengths of the ranges.
+    """
+    return end_crcs ^ _shifted(start_crcs, byte_counts)
+
+
+def _shifted(crcs: UInt32s, byte_counts: Int64s) -> UInt32s:
+    """Return the contribution of ``crcs`` to the CRCs of prefixes longer by ``byte_counts``."""
+    result = crcs.copy()
+    for power in range(int(byte_counts.max(initial=0)).bit_length()):
+        chosen = np.flatnonzero(byte_counts >> power & 1)
+        tables, values = _tables(power), result[chosen]
+        result[chosen] = (
+            tables[0][values & 0xFF]
+            ^ tables[1][values >> 8 & 0xFF]
+            ^ tables[2][values >> 16 & 0xFF]
+            ^ tables[3][values >> 24]
+        )
+    return result
+
+
+@cache
+def _tables(power: int) -> UInt32s:
+    """Return the operator for ``2 ** power`` zero bytes, as one table per byte of a CRC."""
+    columns = _columns(power + _ZEROS_PER_BYTE)
+    tables = np.zeros((4, 256), np.uint32)
+    for bit, column in enumerate(columns):
+        table = tables[bit // 8]
+        table[np.arange(256) >> bit % 8 & 1 == 1] ^= np.uint32(column)
+    return tables
+
+
+@cache
+def _columns(power: int) -> tuple[int, ...]:
+    """Return the operator for ``2 ** power`` zero bits: the image of each bit of a CRC."""
+    if power == 0:
+        return (_POLYNOMIAL, *(1 << bit for bit in range(31)))
+    half = _columns(power - 1)
+    return tuple(_applied(half, column) for column in half)
+
+
+def _applied(columns: tuple[int, ...], value: int) -> int:
+    result = 0
+    for bit, column in enumerate(columns):
+        if value >> bit & 1:
+            result ^= column
+    return result

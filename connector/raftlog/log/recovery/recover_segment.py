@@ -55,8 +55,8 @@ from raftlog.records.batch_columns import (
     Bools,
     Int64s,
     Stop,
+    scan_headers,
 )
-from raftlog.records.crc import scan_valid_headers
 from raftlog.records.header import is_zero
 from raftlog.storage.protocol import ReadableFile, Storage, WritableStorage
 
@@ -260,7 +260,9 @@ class _ValidDecoder(ChunkDecoder[ValidChunk]):
     chunk_bytes: int
 
     def decode(self, source: ChunkBytes) -> ValidChunk:
-        found = scan_valid_headers(source.data, path=source.path, file_position=source.position)
+        found = scan_headers(
+            source.data, path=source.path, file_position=source.position, crcs=True
+        )
         return ValidChunk(
             batches=found.batches,
             end_position=found.end_position,
