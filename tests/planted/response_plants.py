@@ -299,14 +299,14 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="a stale epoch makes its writer search for another leader",
-        path="connector/raftlog/wire/produce_error_messages.py",
+        path="connector/raftlog/wire/produce_codec.py",
         old="if isinstance(error, NotLeaderError) and error.epoch < error.current_epoch:",
         new="if False:",
         tests=(REFUSALS, PRODUCING),
     ),
     Plant(
         bug="a client sees a path of the node",
-        path="connector/raftlog/wire/produce_error_messages.py",
+        path="connector/raftlog/wire/produce_codec.py",
         old='if isinstance(facts.get("path"), str):',
         new="if False:",
         tests=(REFUSALS,),

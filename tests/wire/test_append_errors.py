@@ -29,7 +29,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import STRING_BYTES_MAX
-from raftlog.wire.produce_error_messages import (
+from raftlog.wire.produce_codec import (
     Appended,
     appended_message,
     parse_appended_message,

@@ -33,7 +33,7 @@ from raftlog.node.apis.produced_batch import append_request, read_header
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression
 from raftlog.records.record import NewRecord
-from raftlog.wire.produce_error_messages import produce_error_code, produce_error_message
+from raftlog.wire.produce_codec import produce_error_code, produce_error_message
 
 SETTINGS: Final = LogSettings(ValueKind.BYTES, 1024, Compression.NONE)
 PATH: Final = "h1:1"

@@ -49,7 +49,7 @@ from raftlog.log.reading.transactions import CommitName, ValueKind, batch_metada
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression
-from raftlog.wire.produce_error_messages import produce_error_code, produce_error_message
+from raftlog.wire.produce_codec import produce_error_code, produce_error_message
 
 SETTINGS = LogSettings(ValueKind.BYTES, 1024, Compression.NONE)
 PATH = "h1:1,h2:2"

@@ -40,7 +40,7 @@ from raftlog.errors import (
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.wire import ApiKey, decode, latest_schemas
 from raftlog.wire.log_identity import duration, int8, int16, int32, int64, name, node, uuid_or_none
-from raftlog.wire.produce_error_messages import produce_error_code, produce_error_message
+from raftlog.wire.produce_codec import produce_error_code, produce_error_message
 
 TOPIC_ID: Final = "wP1XW_XDTjOcp3STS81TJA"
 PATIENCE_S: Final = 30.0

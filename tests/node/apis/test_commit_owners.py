@@ -12,7 +12,7 @@ from raftlog.node.access import AccessTable, Principal, Rights, principal_of
 from raftlog.records.batch import Header, NewRecord
 from raftlog.wire import ApiKey, Listener, latest_schemas
 from raftlog.wire.log_identity import COMMIT_GROUP_PREFIX
-from raftlog.wire.produce_error_messages import parse_appended_message
+from raftlog.wire.produce_codec import parse_appended_message
 from tests.node.config.test_access import certificate, listener_for
 
 from .batches import batch, commit_header, produce

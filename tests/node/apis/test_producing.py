@@ -42,7 +42,7 @@ from raftlog.records.batch import (
 )
 from raftlog.records.compression import compress
 from raftlog.wire import ApiKey, latest_schemas
-from raftlog.wire.produce_error_messages import parse_appended_message, parse_error_message
+from raftlog.wire.produce_codec import parse_appended_message, parse_error_message
 
 from .batches import batch, commit_header, produce, with_attributes
 from .cluster import TIME_MS, Cluster, Node, answer_of, caller, is_last, run, session, settle

@@ -18,8 +18,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.node.apis.produced_batch import produced_records, read_header
 from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, read_batch
 from raftlog.records.compression import compress
-from raftlog.records.encoding import SealedBatch
-from raftlog.records.record_summary import summarize_records
+from raftlog.records.encoding import SealedBatch, summarize_records
 from raftlog.wire import ApiKey, latest_schemas
 from tests.support.both_implementations import in_each, pure_python
 

@@ -55,7 +55,7 @@ from raftlog.errors import (
 from raftlog.limits import MIB, PRODUCER_BATCHES_KEPT
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.header import INT32_MAX
-from raftlog.wire.produce_error_messages import parse_error_message
+from raftlog.wire.produce_codec import parse_error_message
 
 from .messages import RETRIABLE_ERRORS, is_access_error
 from .producer_batches import (

@@ -43,7 +43,7 @@ from raftlog.wire import (
     encode_produce_request,
 )
 from raftlog.wire.errors import WireError
-from raftlog.wire.produce_error_messages import parse_appended_message
+from raftlog.wire.produce_codec import parse_appended_message
 
 from . import messages
 from .connection import ConnectionLostError, NetworkThread

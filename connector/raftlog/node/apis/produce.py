@@ -52,7 +52,7 @@ from raftlog.wire import (
 from raftlog.wire.codec import error_of
 from raftlog.wire.errors import WireError
 from raftlog.wire.log_identity import duration, int16, or_minus_one
-from raftlog.wire.produce_error_messages import (
+from raftlog.wire.produce_codec import (
     Appended,
     appended_message,
     produce_error_code,

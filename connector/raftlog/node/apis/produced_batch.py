@@ -65,7 +65,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.builder import NO_PRODUCER, ProducerStamp, finish_batch
 from raftlog.records.compression import Compression, decompress, is_read_by_kafka
-from raftlog.records.encoding import PackedRecords, RecordToAppend, SealedBatch
+from raftlog.records.encoding import PackedRecords, RecordToAppend, SealedBatch, summarize_records
 from raftlog.records.header import (
     BATCH_HEADER,
     BATCH_MAGIC,
@@ -78,7 +78,6 @@ from raftlog.records.header import (
     TRANSACTIONAL_BIT,
 )
 from raftlog.records.record import Header, NewRecord, read_record
-from raftlog.records.record_summary import summarize_records
 
 NO_TIMESTAMP: Final = -1
 _PACKED_FROM: Final = 64
