@@ -93,9 +93,9 @@ CLEANING_PLANTS: Final = (
     ),
     Plant(
         bug="the empty batch of compacted commits is data that a consumer has to read",
-        path="connector/raftlog/log/writing/group_offsets.py",
-        old="            if metadata.record_count:",
-        new="            if metadata.record_count >= 0:",
+        path="connector/raftlog/log/writing/producer_state.py",
+        old="        elif metadata.record_count:",
+        new="        elif metadata.record_count >= 0:",
         tests=(REPLICAS,),
     ),
     Plant(

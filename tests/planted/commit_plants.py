@@ -36,8 +36,8 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="a consumer has to read the commits after the last record",
         path=f"{WRITING}/group_offsets.py",
-        old="        return self._end_offset if is_tail else offset\n",
-        new="        return offset\n",
+        old="return end_offset if self.data_end_offset <= offset <= end_offset else offset",
+        new="return offset",
         tests=(GROUP_OFFSETS, COMMITTING),
     ),
     Plant(

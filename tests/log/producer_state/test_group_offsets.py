@@ -42,6 +42,14 @@ class Log:
             )
         )
 
+    def position(self, offset: int) -> int:
+        state = self.state
+        return state.group_offsets.position(offset, end_offset=state.end_offset)
+
+    def is_current(self, one: OffsetCommit) -> bool:
+        state = self.state
+        return state.group_offsets.is_current(one, end_offset=state.end_offset)
+
     def restarted(self) -> ProducerStateManager:
         data = self.state.encode_snapshot()
         return ProducerStateManager.decode_snapshot(data, PATH, self.state.end_offset)
@@ -76,26 +84,24 @@ def test_a_reader_of_all_data_is_at_the_end_whatever_commits_follow() -> None:
     log.add(1, commit(10))
     log.add(1, is_control=True)  # of a new leader
     log.add(1, commit(4, "other"))
-    offsets = log.state.group_offsets
-    assert [offsets.position(at) for at in (0, 9, 10, 11, 13, 14)] == [0, 9, 13, 13, 13, 14]
+    assert [log.position(at) for at in (0, 9, 10, 11, 13, 14)] == [0, 9, 13, 13, 13, 14]
     log.add(1)
-    assert [offsets.position(at) for at in (10, 13, 14)] == [10, 13, 14]
+    assert [log.position(at) for at in (10, 13, 14)] == [10, 13, 14]
 
 
 def test_a_commit_of_the_same_position_changes_nothing() -> None:
     log = Log()
     log.add(10)
     log.add(1, commit(10, epoch=1), commit(3, "other", epoch=1))
-    offsets = log.state.group_offsets
-    assert offsets.is_current(commit(10, epoch=1))
-    assert offsets.is_current(commit(12, epoch=1)), "it has read the commits too"
-    assert not offsets.is_current(commit(9, epoch=1))
-    assert not offsets.is_current(commit(13, epoch=1))
-    assert not offsets.is_current(commit(12, epoch=1, metadata="other"))
-    assert not offsets.is_current(commit(3, "other", epoch=2))
-    assert not offsets.is_current(commit(10, "new"))
+    assert log.is_current(commit(10, epoch=1))
+    assert log.is_current(commit(12, epoch=1)), "it has read the commits too"
+    assert not log.is_current(commit(9, epoch=1))
+    assert not log.is_current(commit(13, epoch=1))
+    assert not log.is_current(commit(12, epoch=1, metadata="other"))
+    assert not log.is_current(commit(3, "other", epoch=2))
+    assert not log.is_current(commit(10, "new"))
     log.add(1)
-    assert not offsets.is_current(commit(13, epoch=1)), "it has read the record"
+    assert not log.is_current(commit(13, epoch=1)), "it has read the record"
 
 
 def test_a_snapshot_has_all_commits_in_their_order() -> None:
@@ -106,7 +112,7 @@ def test_a_snapshot_has_all_commits_in_their_order() -> None:
     again = log.restarted()
     assert again.group_offsets.values() == log.state.group_offsets.values()
     assert [one.commit.group for one in again.group_offsets.values()][-1] == "g0"
-    assert again.group_offsets.position(10) == log.state.end_offset
+    assert again.group_offsets.data_end_offset == 10
     assert again.encode_snapshot() == log.state.encode_snapshot()
 
 

@@ -63,23 +63,24 @@ class GroupOffset:
 
 
 class GroupOffsets:
-    """Last commit of each group, the least recently written first. Not shared between threads."""
+    """Last commit of each group, the least recently written first. Not shared between threads.
 
-    def __init__(self, end_offset: int) -> None:
+    ``data_end_offset``: the offset after the last batch of data.
+    """
+
+    def __init__(self, data_end_offset: int) -> None:
+        self.data_end_offset = data_end_offset
         self._groups: dict[str, GroupOffset] = {}
         self._byte_count = 0
-        self._end_offset = end_offset
-        self._data_end_offset = end_offset
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def copy(self) -> GroupOffsets:
         """Return an independent copy."""
-        copied = GroupOffsets(self._end_offset)
+        copied = GroupOffsets(self.data_end_offset)
         copied._groups = self._groups.copy()
         copied._byte_count = self._byte_count
-        copied._data_end_offset = self._data_end_offset
         return copied
 
     def values(self) -> tuple[GroupOffset, ...]:
@@ -91,30 +92,29 @@ class GroupOffsets:
         found = self._groups.get(group)
         return None if found is None else found.commit
 
-    def position(self, offset: int) -> int:
+    def position(self, offset: int, *, end_offset: int) -> int:
         """Return the last offset at which a reader is when it is at ``offset``: the end of the log,
         if there is no data between."""
-        is_tail = self._data_end_offset <= offset <= self._end_offset
-        return self._end_offset if is_tail else offset
+        return end_offset if self.data_end_offset <= offset <= end_offset else offset
 
-    def is_current(self, commit: OffsetCommit) -> bool:
-        """Return whether the group has committed this position with this metadata."""
+    def is_current(self, commit: OffsetCommit, *, end_offset: int) -> bool:
+        """Return whether the group has committed this position with this metadata.
+
+        ``end_offset`` is that of the log.
+        """
         last = self.commit_of(commit.group)
         if last is None or last.metadata != commit.metadata:
             return False
         if last.offset == commit.offset:
             return last.leader_epoch == commit.leader_epoch
-        return self.position(last.offset) == self.position(commit.offset)
+        return self.position(last.offset, end_offset=end_offset) == self.position(
+            commit.offset, end_offset=end_offset
+        )
 
     # --- batches of the log -----------------------------------------------------------------------
 
     def apply(self, metadata: BatchMetadata) -> None:
-        """Apply the next batch."""
-        self._end_offset = metadata.next_offset
-        if not metadata.is_control:
-            if metadata.record_count:  # an empty one replaces commits, after a compaction
-                self._data_end_offset = metadata.next_offset
-            return
+        """Apply a control batch."""
         for offset, record in control_of(metadata):
             if isinstance(record, OffsetCommit):
                 self._add(GroupOffset(record, offset))
@@ -135,7 +135,7 @@ class GroupOffsets:
         if not self._groups:
             return ()
         commits = array_bytes(tuple(one.encode() for one in self._groups.values()))
-        return (TaggedField(_TAG, struct.pack(">q", self._data_end_offset) + commits),)
+        return (TaggedField(_TAG, struct.pack(">q", self.data_end_offset) + commits),)
 
     @classmethod
     def from_tagged_fields(cls, fields: Iterable[TaggedField], end_offset: int) -> GroupOffsets:
@@ -144,7 +144,7 @@ class GroupOffsets:
         for field in fields:
             if field.tag == _TAG:
                 reader = FieldReader(field.data)
-                found._data_end_offset = min(reader.int64(), end_offset)
+                found.data_end_offset = min(reader.int64(), end_offset)
                 for one in reader.array(_read):
                     found._add(one)
         return found

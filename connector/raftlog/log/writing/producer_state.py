@@ -522,7 +522,10 @@ class ProducerStateManager:
                     self._apply_metadata_marker(marker, outside_offset)
                 case ProducerMarker():
                     aborted += self._end_transaction(metadata, marker)
-        self._group_offsets.apply(metadata)
+        if metadata.is_control:
+            self._group_offsets.apply(metadata)
+        elif metadata.record_count:  # an empty batch replaces commits, after a compaction
+            self._group_offsets.data_end_offset = metadata.next_offset
         self._end_offset = metadata.next_offset
         return tuple(aborted)
 

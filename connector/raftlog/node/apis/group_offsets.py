@@ -152,13 +152,13 @@ def _commit_error(
 
 async def _commit(cache: MetadataCache, commit: OffsetCommit) -> ErrorCode:
     """Append a commit, unless it changes nothing; wait until it is committed."""
-    offsets = cache.raft_node.replica.log.producer_state.group_offsets
-    last = offsets.commit_of(commit.group)
+    state = cache.raft_node.replica.log.producer_state
+    last = state.group_offsets.commit_of(commit.group)
     is_recent = (
         last is not None
         and 0 <= commit.commit_timestamp_ms - last.commit_timestamp_ms < GROUP_OFFSET_REWRITE_MS
     )
-    is_unchanged = is_recent and offsets.is_current(commit)
+    is_unchanged = is_recent and state.group_offsets.is_current(commit, end_offset=state.end_offset)
     result = await _appended(cache, () if is_unchanged else (commit,))
     if not isinstance(result, Failed):
         return ErrorCode.none
@@ -252,7 +252,8 @@ def _last_commit(cache: MetadataCache, group_id: str) -> _Committed:
     commit = offsets.commit_of(group_id)
     if commit is None:
         return _Committed()
-    offset, epoch = offsets.position(commit.offset), commit.leader_epoch
+    end_offset = log.producer_state.end_offset
+    offset, epoch = offsets.position(commit.offset, end_offset=end_offset), commit.leader_epoch
     if offset != commit.offset:  # consumers validate an offset by the epoch of the record before it
         epoch = or_minus_one(log.epochs.epoch_at(offset - 1))
     return _Committed(offset, commit.metadata, epoch)
