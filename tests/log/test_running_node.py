@@ -420,9 +420,7 @@ def test_truncated_and_rewritten_records_are_read_again() -> None:
     builder.data(begin("lost"), NO_OP)
     log = opened(builder)
     assert log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset == 7
-    _, _, position = builder.positions[3]
-    builder.storage.truncate(builder.path(), position)
-    builder.next_offset = 3
+    builder.truncate_to(3)
     log.refresh()
     assert log.read_end(isolation=COMMITTED).offset == 3
     builder.lead(2)
@@ -438,9 +436,8 @@ def test_a_truncation_is_found_though_the_file_is_as_long_again() -> None:
     builder.no_ops(5)
     log = opened(builder)
     first = log.read_end(isolation=COMMITTED)
-    _, _, position = builder.positions[2]
-    builder.storage.truncate(builder.path(), position)
-    builder.next_offset, builder.epoch = 2, 2
+    builder.truncate_to(2)
+    builder.epoch = 2
     builder.no_ops(10)
     log.refresh()
     assert log.read_end(isolation=COMMITTED).epoch == 2
@@ -454,9 +451,7 @@ def test_a_decreased_end_is_kept_until_the_log_exceeds_it_again() -> None:
     builder.no_ops(5)
     log = opened(builder)
     first = log.read_end(isolation=COMMITTED)
-    _, _, position = builder.positions[3]
-    builder.storage.truncate(builder.path(), position)
-    builder.next_offset = 3
+    builder.truncate_to(3)
     log.refresh()
     kept = log.read_end(isolation=COMMITTED, previous=first)
     assert (kept.offset, kept.epoch) == (5, 1)
@@ -473,9 +468,7 @@ def test_a_later_epoch_that_starts_below_the_previous_end_is_a_conflict() -> Non
     builder.no_ops(5)
     log = opened(builder)
     first = log.read_end(isolation=COMMITTED)
-    _, _, position = builder.positions[3]
-    builder.storage.truncate(builder.path(), position)
-    builder.next_offset = 3
+    builder.truncate_to(3)
     builder.lead(2)
     log.refresh()
     with pytest.raises(DivergedLogError):
@@ -486,8 +479,7 @@ def test_a_range_truncated_meanwhile_is_reported() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     log = opened(builder)
-    _, _, position = builder.positions[3]
-    builder.storage.truncate(builder.path(), position)
+    builder.truncate_to(3)
     scans = log.scan(0, 5)
     assert listed(next(scans).records.offset) == [0, 1, 2]
     with pytest.raises(DataLossError) as caught:

@@ -146,6 +146,13 @@ class LogBuilder:
         self.storage.append(self.path(), data)
         self.next_offset = last_offset + 1
 
+    def truncate_to(self, offset: int) -> None:
+        """Truncate the active segment before the batch that begins at ``offset``."""
+        position = next(at for base, _, at in self.positions if base == offset)
+        self.storage.truncate(self.path(), position)
+        self.positions = [one for one in self.positions if one[0] < offset]
+        self.next_offset = offset
+
     def data(
         self,
         *values: bytes | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -39,6 +39,29 @@ def newest_version(api: Api) -> int:
 def random_message(kind: type[Any], version: int, rng: random.Random) -> Any:
     """Return a message with random values in the fields of this version, defaults in the others."""
     return _struct(message_plan(kind, version), rng)
+
+
+def with_values(
+    message: Any,
+    value_of: Callable[[str, Any, random.Random], Any],
+    rng: random.Random,
+    *,
+    share: float,
+) -> Any:
+    """Return a message in which ``value_of`` has replaced this share of the fields, by their names
+    and values; those of structs, too."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(message):
+        value = getattr(message, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = with_values(value, value_of, rng, share=share)
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            changes[field.name] = tuple(
+                with_values(one, value_of, rng, share=share) for one in value
+            )
+        elif rng.random() < share:
+            changes[field.name] = value_of(field.name, value, rng)
+    return dataclasses.replace(message, **changes)
 
 
 def _struct(plan: StructPlan, rng: random.Random) -> Any:

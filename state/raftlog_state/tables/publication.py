@@ -29,31 +29,15 @@ from .schema import (
     StoredTable,
     TypedTable,
 )
-from .selection import no_log
+from .selection import Published, no_log
 from .stores.spark import SparkStore, for_each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
-    """Versions of the tables that a reader sees together, and the rows of a cluster in them."""
+class Publication(Published):
+    """Versions of the tables that a reader sees together, as Spark reads them."""
 
     store: SparkStore
-    versions: PinnedVersions
-
-    @property
-    def place(self) -> str:
-        """Where the tables are."""
-        return self.store.place
-
-    @property
-    def cluster_id(self) -> str:
-        """The cluster."""
-        return self.versions.cluster_id
-
-    @property
-    def progress(self) -> Progress:
-        """The end of the cluster's tables."""
-        return self.versions.progress
 
     @property
     def has_log(self) -> bool:

@@ -45,7 +45,6 @@ from .progress import (
     IS_NOT_PROGRESS,
     IS_PROGRESS,
     NOTHING,
-    Progress,
     image_of_rows,
     inside_of_transaction,
     progress_of,
@@ -65,6 +64,7 @@ from .schema import (
 from .selection import (
     ClusterStatus,
     OffsetOrTime,
+    Published,
     checked_offset,
     key_text,
     no_log,
@@ -86,26 +86,8 @@ _CHANGE_ORDER: Final = [(name, "ascending") for name in ("visible_offset", "offs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Publication:
-    """Versions of the tables that a reader sees together, and the rows of a cluster in them."""
-
-    store: TableStore
-    versions: PinnedVersions
-
-    @property
-    def place(self) -> str:
-        """Where the tables are."""
-        return self.store.place
-
-    @property
-    def cluster_id(self) -> str:
-        """The cluster."""
-        return self.versions.cluster_id
-
-    @property
-    def progress(self) -> Progress:
-        """The end of the cluster's tables."""
-        return self.versions.progress
+class _Publication(Published):
+    """Versions of the tables that a reader sees together, as Arrow tables."""
 
     def changes(self, after: int, to: int, *where: Condition) -> pa.Table:
         """Return the changes that took effect after an offset and up to another (inclusive)."""

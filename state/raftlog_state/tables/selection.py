@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol, SupportsIndex, TypeAlias
+from typing import Final, SupportsIndex, TypeAlias
 
 from raftlog.client.offset_spec import OffsetSpec, OffsetSpecKind, parse_word
 from raftlog.errors import OptionError
@@ -15,8 +16,10 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image.delta import key_json
 
 from .convert import US_PER_MS
+from .pinning import PinnedVersions
 from .progress import NOTHING, Progress
 from .schema import BY_NAME, TypedTable
+from .stores.protocol import TableStore
 
 _MILLISECONDS: Final = re.compile(r"[0-9]{10,15}")
 """A time in milliseconds, as in options of the source; fewer digits are a year or a date."""
@@ -28,26 +31,35 @@ ToMicros: TypeAlias = Callable[[datetime | str], int | None]
 """Conversion of a time to microseconds since 1970; None if the text is no time."""
 
 
-class Published(Protocol):
-    """Publication: the versions of the tables that a reader sees together."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published(abc.ABC):
+    """Versions of the tables that a reader sees together, and the rows of a cluster in them."""
+
+    store: TableStore
+    versions: PinnedVersions
 
     @property
     def place(self) -> str:
         """Where the tables are."""
-        ...
+        return self.store.place
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster."""
+        return self.versions.cluster_id
 
     @property
     def progress(self) -> Progress:
-        """The end of the tables."""
-        ...
+        """The end of the cluster's tables."""
+        return self.versions.progress
 
+    @abc.abstractmethod
     def first_offset_not_earlier(self, time_us: int) -> int | None:
         """Return the first offset with a time >= ``time_us`` in ``log`` or ``changes``, or None."""
-        ...
 
+    @abc.abstractmethod
     def epoch_start(self, leader_epoch: int) -> int | None:
         """Return the start offset of a leader epoch; None if it is unknown."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

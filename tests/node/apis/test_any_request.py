@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from datetime import timedelta
 from typing import Any, Final
@@ -16,7 +15,7 @@ from raftlog.wire import APIS, ApiKey, Listener, decode, encode
 from raftlog.wire.errors import MalformedMessageError
 from raftlog.wire.log_identity import uuid_or_none
 from tests.support.hostile_bytes import mutations
-from tests.support.wire_messages import message_kinds, random_message
+from tests.support.wire_messages import message_kinds, random_message, with_values
 
 from .batches import batch, commit_header
 from .cluster import TIME_MS, TOPIC, TOPIC_ID, Cluster, Node, asked, caller, run, session, settle
@@ -80,16 +79,7 @@ ANSWERS: Final = {
 
 def aimed(message: Any, rng: random.Random) -> Any:
     """Return the request with most of its fields set to those of the existing log."""
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(message):
-        value = getattr(message, field.name)
-        if dataclasses.is_dataclass(value):
-            changes[field.name] = aimed(value, rng)
-        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-            changes[field.name] = tuple(aimed(one, rng) for one in value)
-        elif rng.random() < 0.85:
-            changes[field.name] = _aimed(field.name, value, rng)
-    return dataclasses.replace(message, **changes)
+    return with_values(message, _aimed, rng, share=0.85)
 
 
 def _aimed(name: str, value: Any, rng: random.Random) -> Any:

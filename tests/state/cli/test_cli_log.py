@@ -46,12 +46,18 @@ def records() -> list[dict[str, Any]]:
     return rows("cat", NODE, "--reveal")
 
 
-def test_a_partition_has_the_changes_of_its_records(records: list[dict[str, Any]]) -> None:
-    (topic,) = (
+def topic_id(records: list[dict[str, Any]]) -> str:
+    """The id of orders-0."""
+    (found,) = (
         record["data"]["topicId"]
         for record in records
         if record["type"] == "TOPIC_RECORD" and record["data"]["name"] == "orders-0"
     )
+    return str(found)
+
+
+def test_a_partition_has_the_changes_of_its_records(records: list[dict[str, Any]]) -> None:
+    topic = topic_id(records)
     named = [
         record
         for record in records
@@ -259,11 +265,7 @@ def test_a_wrong_name_is_refused(what: str, hint: str) -> None:
 
 
 def test_records_of_a_topic_are_those_with_its_name_or_id(records: list[dict[str, Any]]) -> None:
-    (topic,) = (
-        record["data"]["topicId"]
-        for record in records
-        if record["type"] == "TOPIC_RECORD" and record["data"]["name"] == "orders-0"
-    )
+    topic = topic_id(records)
     named = [
         record
         for record in records

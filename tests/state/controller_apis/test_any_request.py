@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +13,7 @@ from tests.state.controller_apis.test_rights import Asked, principal
 from tests.support.controller_nodes import ControllerNodes, controller_nodes, controller_of, hosted
 from tests.support.controllers import assert_equals_a_replay
 from tests.support.request_builder import request, response_class
-from tests.support.wire_messages import random_message
+from tests.support.wire_messages import random_message, with_values
 
 from raftlog.node.access import Rights
 from raftlog.node.raft_client import committed_batches
@@ -65,16 +64,7 @@ IDS: Final = ("AAAAAAAAAAAAAAAAAAAAxQ", "AAAAAAAAAAAAAAAAAAAAAA")
 
 def aimed(message: Any, rng: random.Random) -> Any:
     """Return the request with most of its fields set to values that controllers know."""
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(message):
-        value = getattr(message, field.name)
-        if dataclasses.is_dataclass(value):
-            changes[field.name] = aimed(value, rng)
-        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-            changes[field.name] = tuple(aimed(one, rng) for one in value)
-        elif rng.random() < 0.9:
-            changes[field.name] = _aimed(field.name, value, rng)
-    return dataclasses.replace(message, **changes)
+    return with_values(message, _aimed, rng, share=0.9)
 
 
 def _aimed(name: str, value: Any, rng: random.Random) -> Any:

@@ -172,13 +172,11 @@ class ReadsCounted(MemoryStore):
         return found
 
 
-@pytest.mark.parametrize("merged_to", [0, 40])
-def test_a_restart_reads_unmerged_changes_in_windows(
-    history: History, merged_to: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after days in which merges failed. A later merge reads them in windows, too."""
-    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 10)
-    tables = MemoryTables()
+def appended(tables: MemoryTables, history: History, merged_to: int | None) -> tuple[Writer, int]:
+    """Write the history in appends of four offsets, and merge after one of them.
+
+    Returns the writer, and the rows of the largest append.
+    """
     writer = writer_of(tables)
     largest = 0
     for end in range(4, END + 1, 4):
@@ -187,6 +185,17 @@ def test_a_restart_reads_unmerged_changes_in_windows(
         largest = max(largest, writer.unmerged_row_count() - before)
         if end == merged_to:
             writer.merge_state()
+    return writer, largest
+
+
+@pytest.mark.parametrize("merged_to", [0, 40])
+def test_a_restart_reads_unmerged_changes_in_windows(
+    history: History, merged_to: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after days in which merges failed. A later merge reads them in windows, too."""
+    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 10)
+    tables = MemoryTables()
+    writer, largest = appended(tables, history, merged_to)
     store = ReadsCounted(tables)
     second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
     assert second.progress() == writer.progress()
@@ -401,14 +410,7 @@ def test_a_truncation_reads_changes_in_windows(
 ) -> None:
     monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 10)
     tables = MemoryTables()
-    writer = writer_of(tables)
-    largest = 0
-    for end in range(4, END + 1, 4):
-        before = writer.unmerged_row_count()
-        writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
-        largest = max(largest, writer.unmerged_row_count() - before)
-        if end == merged_at:
-            writer.merge_state()
+    _, largest = appended(tables, history, merged_at)
     store = ReadsCounted(tables)
     second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
     second.progress()
