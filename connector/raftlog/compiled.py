@@ -3,7 +3,7 @@
 It is built from ``connector/native`` where cargo is installed. Without it, with
 ``RAFTLOG_NATIVE=0`` in the environment, or if it has another interface than this package, the same
 functions run in Python, with the same results and errors. A function of the core returns None for
-what it gives back to Python: whatever is not plain, so that each error has one place and one text.
+input that is not plain, which Python then handles, so that each error has one place and one text.
 
 ``make check`` fails for a core that was built from other sources than those beside this package.
 """

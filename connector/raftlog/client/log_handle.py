@@ -68,7 +68,7 @@ class LogHandle(Closeable):
     _closed: threading.Event
     """Set by ``close``."""
     _cipher: ValueCipher | None = None
-    """Of the values, None if they are not encrypted."""
+    """Cipher of the values; None if they are not encrypted."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"

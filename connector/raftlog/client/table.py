@@ -93,9 +93,9 @@ class Table(Mapping[bytes, bytes], Closeable):
             raise OptionError(option="values", reason=reason)
         self._end = FollowedEnd(self._reader, Isolation.READ_UNCOMMITTED, log._clock)
         self._polling = threading.Lock()
-        """Of the reader. Acquired before ``_applying``."""
+        """Lock of the reader, acquired before ``_applying``."""
         self._applying = threading.Lock()
-        """Of the state, which changes by whole batches."""
+        """Lock of the state, which changes by whole batches."""
         self._latest = LatestByKey(self.path)
         self._end_offset = self._reader.log_start_offset
         self._failure: Exception | None = None

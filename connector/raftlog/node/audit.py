@@ -51,11 +51,12 @@ MERGED_S: Final = 60.0
 APPENDS_S: Final = 10.0
 """Time after the first append of a peer until its offsets are written."""
 RANGES_MAX: Final = 300
-"""Of one line. With offsets of 19 digits it is shorter than ``TEXT_LENGTH_MAX``."""
+"""Ranges of one line, which is shorter than ``TEXT_LENGTH_MAX`` with offsets of 19 digits."""
 KEYS_MAX: Final = 10_000
 """Maximum number of distinct events of a kind within one window."""
 STRANGER_KEYS_MAX: Final = 1_000
-"""Of refusals of peers without a principal: their lines rotate older ones away."""
+"""Maximum number of distinct refusals of peers without a principal, which could otherwise fill the
+log until older lines are rotated away."""
 AUTHORIZATION_ERRORS: Final = frozenset(
     (
         ErrorCode.topic_authorization_failed,
@@ -169,8 +170,11 @@ class AuditLog:
     def change(
         self, principal: Principal, where: str, request: str, arguments: object
     ) -> Callable[[object], None]:
-        """Log a request that changes something, before it is executed; return a function that logs
-        its outcome: a text, or that in a response."""
+        """Log a request that changes something, before it is executed.
+
+        Returns a function that logs its outcome: a text, or a response, of which it logs the error
+        codes.
+        """
         if self._write is None:
             return lambda _: None
         self._last_id += 1
@@ -181,9 +185,12 @@ class AuditLog:
     def answered(
         self, principal: Principal, where: str, request: str, arguments: object | None
     ) -> Callable[[object], None]:
-        """Return a function that logs the response to a request: of one that changes something as
-        ``change`` does, of another one only if it was denied, as those of a principal that may not
-        change anything: they must not fill the log. ``arguments``: None if it changes nothing."""
+        """Return a function that logs the response to a request.
+
+        A request that changes something is logged as by ``change``. Any other request, and every
+        request of a principal that may not change anything, is logged only if it was denied, so
+        that it cannot fill the log. ``arguments``: None if the request changes nothing.
+        """
         if self._write is None:
             return lambda _: None
         if arguments is not None and principal.may_change:

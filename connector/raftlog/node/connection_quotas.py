@@ -35,7 +35,7 @@ _IPV6_HOST_BITS: Final = 64
 BUCKETS_MAX: Final = 100_000
 """Addresses whose rate is known: with a low quota a bucket takes long to be full again."""
 BUCKETS_PER_CHECK: Final = 5_000
-"""Of those that were used longest ago, to see whether they are full: some 2 ms."""
+"""Buckets that one check examines, least recently used first, and drops if full: some 2 ms."""
 QUOTA: Final = "connection_creation_rate"
 """Kafka's quota of an address."""
 

@@ -47,7 +47,7 @@ from .survivor import contact_voters
 T = TypeVar("T")
 _RESPONSE_TIMEOUT_S: Final = 10.0
 _TRIES: Final = 5
-"""Of a request: the epoch of a voter increases while there is no leader."""
+"""Attempts of one request: the epoch of a voter increases while there is no leader."""
 
 
 def check_is_first_format(config: NodeConfig, voters: VoterSet, cluster_id: str) -> None:

@@ -259,7 +259,7 @@ class FetchPurgatory:
         self._deadlines: Final = Deadlines[WaitingFetch]()
         self._seen = self._look()
         self._due: Final[deque[WaitingFetch]] = deque()
-        """To be checked, and those of them that were removed."""
+        """Fetches to be checked, including those that were removed since."""
         self._is_closed = False
 
     @property

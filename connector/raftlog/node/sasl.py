@@ -60,7 +60,7 @@ from .oauth import TokenKey, TokenRefusedError, TokenVerifier, UnknownKeyError
 from .request import Request
 
 ITERATIONS: Final = 8_192
-"""Of new credentials, and of the challenges of unknown users."""
+"""Iterations of new credentials, and of the challenges of unknown users."""
 NAME_LENGTH_MAX: Final = 255
 _FILE_BYTES_MAX: Final = 16 * MIB
 _SALT_BYTES: Final = 20
@@ -294,7 +294,7 @@ class SaslAuthenticator:
         self._token_refusal: str | None = None
         """Why a token was refused, until the client has acknowledged it."""
         self._mechanism: str | None = None
-        """Of the handshake that no exchange has followed yet."""
+        """Mechanism of a handshake that no exchange has followed yet."""
         self._exchange: ServerExchange | None = None
         self._session: tuple[str, str, ScramCredential | TokenKey] | None = None
         """Mechanism, user and credential, or the token's key, of the authenticated session."""

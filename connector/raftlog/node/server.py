@@ -80,9 +80,9 @@ class ServerMetrics:
 
     connections: int = 0
     refused_connections: Counter[str] = field(default_factory=Counter)
-    """By limit."""
+    """Refused connections by limit."""
     closed_connections: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Closed connections by reason."""
     requests: Counter[str] = field(default_factory=Counter)
 
 
@@ -119,7 +119,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
         self._entered: dict[Connection, CountedConnection] = {}
-        """Of listeners with SASL, until the connection is closed."""
+        """Connections of listeners with SASL, until they are closed."""
         self._flush_queue: Final = flush_queue
         self.quotas: Final = ConnectionQuotas(limits)
         self.wall_s: Callable[[], float] = time.time

@@ -48,7 +48,7 @@ _LZ4_FRAME_HEADER: Final = bytes.fromhex("04224d18604082")
 _LZ4_BLOCK_BYTES: Final = 64 * KIB
 _LZ4_STORED: Final = 0x8000_0000
 _LZ4_FORM_BITS: Final = 0b1110_0011
-"""Of FLG: version, block independence, a reserved bit, and a dictionary."""
+"""Bits of FLG: version, block independence, a reserved bit, and a dictionary."""
 _LZ4_FORM: Final = 0b0110_0000
 _LZ4_BLOCK_CHECKSUMS: Final = 0b0001_0000
 _LZ4_CONTENT_SIZE: Final = 0b0000_1000

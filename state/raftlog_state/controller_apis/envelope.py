@@ -58,10 +58,13 @@ _APIS: Final[Mapping[int, Api]] = {
     ApiKey.DESCRIBE_CONFIGS: APIS[ApiKey.DESCRIBE_CONFIGS],
     ApiKey.UPDATE_FEATURES: APIS[ApiKey.UPDATE_FEATURES],
 }
-"""Those on the listener for clients are forwardable (Kafka: ``ApiKeys.forwardable``)."""
+"""APIs of the listener for clients, whose requests are forwarded.
+
+Kafka: ``ApiKeys.forwardable``.
+"""
 
 PAUSE_MS: Final = 100
-"""Kafka: of ``NodeToControllerRequestThread`` while no controller is known."""
+"""Pause while no controller is known (Kafka: ``NodeToControllerRequestThread``)."""
 
 _TOKEN_APIS: Final = (
     ApiKey.CREATE_DELEGATION_TOKEN,

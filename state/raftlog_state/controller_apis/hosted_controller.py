@@ -62,7 +62,7 @@ ELEMENTS_MAX: Final = 200_000
 ROWS_PER_STEP: Final = 5_000
 """Rows that are searched between other events: some 10 ms."""
 DEFAULT_TIMEOUT_MS: Final = 30_000
-"""For requests without a timeout (Kafka: ``request.timeout.ms`` of a controller's clients)."""
+"""Timeout of requests without one (Kafka: ``request.timeout.ms`` of a controller's clients)."""
 
 
 def monotonic_us() -> int:

@@ -247,7 +247,7 @@ INTERNAL_LOGS: Final[Mapping[str, InternalLog]] = {
     SHARE_GROUP_STATE: _KeyedLog(SHARE_RECORDS),
     REMOTE_LOG_METADATA: _FramedLog(REMOTE_LOG_RECORDS),
 }
-"""By the topic's name."""
+"""Formats by the topic's name."""
 
 _PARTITION: Final = re.compile(r"(?P<topic>.+)-(?P<number>[0-9]{1,10})")
 

@@ -130,7 +130,7 @@ _REPLAYS_OF_HISTORY: Final[Mapping[str, Callable[[Records, DataFrame], DataFrame
     "epochs": sql_quorum.epochs,
     "transactions": sql_quorum.transactions,
 }
-"""Those of tables whose rows outlive a snapshot."""
+"""Replays of the tables whose rows are not in a snapshot."""
 
 
 def replayed(

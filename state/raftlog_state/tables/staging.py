@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from raftlog_state.errors import ConcurrentWriterError
 
 _UNSUPPORTED: Final = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
-"""Of a file system that has no locks, or does not sync directories, such as an object store."""
+"""Errors of a file system without locks or syncs of directories, such as an object store."""
 
 
 @contextmanager

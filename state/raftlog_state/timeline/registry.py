@@ -184,7 +184,7 @@ class SnapshottableTable(Generic[K]):
         self._registry = registry
         self._newest: Snapshot | None = None
         self._delta: Delta[K] | None = None
-        """That of ``_newest``, while that is the registry's newest snapshot."""
+        """Delta of ``_newest``, while that is the registry's newest snapshot."""
         registry.add(self)
 
     def put(self, key: K, value: object) -> None:

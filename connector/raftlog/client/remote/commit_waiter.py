@@ -39,12 +39,12 @@ class CommitWaiter:
         self._login = login
         self._connection: Connection | None = None
         self._leader: Connection | None = None
-        """Connection of the other requests to the node that ``_connection`` is to."""
+        """Connection for all other requests to the node of ``_connection``."""
         self._fetching: asyncio.Task[bool] | None = None
         self._connect_at_s = -math.inf
         """Time of the loop before which it does not connect."""
         self._offset = -1
-        """That of the request in flight."""
+        """Offset of the request in flight."""
 
     async def wait(self, offset: int) -> bool:
         """Wait until the record at ``offset`` is committed, for ``WAIT_MS`` at most; return False

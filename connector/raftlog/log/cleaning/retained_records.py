@@ -17,11 +17,10 @@ The batches of a raftlog log are contiguous, and readers detect damaged base off
 dropped batches are replaced by one empty batch with their offsets, of at most 61 bytes for any
 number of adjacent ones. A batch with a retained record keeps its offsets, header and codec.
 
-Retained in any case are control batches but superseded offsets of consumer groups, the header of
-each producer's last batch, and the first record of each application id's last commit, which names
-it. If that record is superseded, its value
-is dropped: otherwise it would be the last record of its key again, once a later tombstone is
-dropped.
+Retained in any case are control batches (without superseded offsets of consumer groups), the header
+of each producer's last batch, and the first record of each application id's last commit, which
+names the commit. If a later record has the key of that record, its value is dropped: otherwise it
+would be the last record of its key again, once a later tombstone is dropped.
 
 Kafka: ``Cleaner.buildOffsetMap``, ``cleanInto``, ``shouldRetainRecord``, ``MemoryRecords.filterTo``
 (KIP-534 for the delete horizon).

@@ -359,7 +359,7 @@ class QuorumCopies(LogReader):
 
     @property
     def compacted_offset(self) -> int:
-        """That of the copy which is compacted furthest."""
+        """The greatest compacted offset of all copies."""
         return max(log.compacted_offset for log in self.logs)
 
     @property

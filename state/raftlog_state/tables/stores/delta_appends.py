@@ -54,7 +54,7 @@ _STAGED_SUFFIX: Final = ".json.tmp"
 STAGED_AGE_MAX_S: Final = 24 * 60 * 60
 """Age after which no process is committing what is staged."""
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""Of a file system without hard links; EPERM, too, for files of another user."""
+"""Errors of a file system without hard links; EPERM also for files of another user."""
 
 
 def is_plain(
