@@ -42,7 +42,7 @@ OpenStore: TypeAlias = Callable[[str], ObjectStore]
 
 _READ_BYTES: Final = 64 * KIB
 _AHEAD_BYTES: Final = 4 * MIB
-"""Of a request that continues where the last one ended."""
+"""Bytes of a request that continues where the last one ended."""
 
 
 class RemoteTier:
@@ -61,7 +61,7 @@ class RemoteTier:
         self._paths: dict[str, tuple[RemoteSegment, str]] = {}
 
     def merge(self, local: Listing) -> Listing:
-        """Return a listing with the segments that only the store has."""
+        """Return a listing with the segments that only the store has; ``local`` without any."""
         chain = self._read_chain()
         first = self.local_start_offset = local.start_offset
         self._remote, self._paths = {}, {}
