@@ -215,8 +215,8 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a reader starts at the first segment",
         path="connector/raftlog/log/reading/directory_log.py",
-        old="            if listing.is_embedded:\n                start_offset = max(",
-        new="            if not listing.segments:\n                start_offset = max(",
+        old="            if listing.is_embedded:\n                start_offset = self.files",
+        new="            if not listing.segments:\n                start_offset = self.files",
         tests=(
             "tests/log/writing/test_snapshot_files.py"
             "::test_a_reader_starts_at_the_published_log_start_offset",

@@ -363,7 +363,7 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a response to a replica that cannot be encoded ends the replica",
         path=f"{NODE}/raft_request_handler.py",
-        old="            request.attempt(lambda: respond(response))\n",
+        old="            request.attempt(partial(respond, response))\n",
         new="            respond(response)\n",
         tests=("tests/node/test_connections.py",),
     ),
