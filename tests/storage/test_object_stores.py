@@ -219,6 +219,39 @@ def test_a_log_is_backed_up_to_s3_and_restored(s3_port: int, tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
+def test_a_log_has_its_older_segments_in_s3(
+    s3_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "topsecret")
+    path, values = tmp_path / "decisions-0", [os.urandom(150_000) for _ in range(40)]
+    uri = s3_uri(s3_port, "tiered").replace("key:topsecret@", "")
+    config = raftlog.LogConfig(
+        segment_bytes=1_000_000,
+        remote_storage_enable=True,
+        remote_storage_uri=uri,
+        local_retention_bytes=1_000_000,
+        retention_bytes=4_000_000,
+    )
+    with raftlog.open(path, config=config) as log:
+        for value in values[:20]:
+            log.append([value])
+        log.clean()
+        assert [record.value for record in log.read() if record.value] == values[:20]
+        for value in values[20:]:
+            log.append([value])
+        for _ in range(2):
+            log.clean()
+        start = log.log_start_offset
+        assert 0 < start < min(int(one.stem) for one in path.glob("*.log"))
+        assert [record.value for record in log.read() if record.value] == values[start - 1 :]
+    names = [one.name for one in open_object_store(s3_uri(s3_port, "tiered")).list_objects("")]
+    segments = sorted(name.rpartition("/")[2] for name in names if not name.startswith("manifest"))
+    assert int(segments[0][:20]) == start
+    assert run("check", path)[0] == 0
+
+
+@pytest.mark.nightly
 def test_a_bucket_that_does_not_exist_is_an_error_without_the_keys(
     s3_port: int, tmp_path: Path
 ) -> None:
