@@ -251,6 +251,38 @@ def test_a_follower_deletes_only_what_the_manifest_has() -> None:
     assert offsets(reader(other_disk, store)) == list(range(91))
 
 
+def test_leader_epochs_of_remote_segments_survive_local_deletion_and_crashes() -> None:
+    disk, log = tiered_log(20)
+    for _ in range(3):
+        log.claim(now_ms=1_000_000)
+        fill(log, 20)
+    epochs = log.epochs
+    cleaned(log, store_on(disk), 1)
+    assert log.log_start_offset > 50
+    assert log.epochs == epochs
+    disk.crash(Survival.NOTHING)
+    log = reopened(disk)
+    assert log.epochs == epochs
+    assert reader(disk, store_on(disk)).epochs == epochs
+
+
+def test_an_upload_that_another_node_has_not_finished_is_deleted_after_a_day() -> None:
+    disk, log = tiered_log()
+    store = store_on(disk)
+    run = log.begin_remote_run(lambda _: store, surroundings(1), cache={}, node_id=7)
+    assert run is not None
+    with run:
+        run.run(lambda: bool(objects(disk)))  # aborted within the first segment
+    assert manifest(disk).unfinished
+    assert read_remote_chain(disk, DIRECTORY) is None
+    remote_run(log, store, 2)
+    assert [one.broker_id for one in manifest(disk).unfinished] == [7]
+    remote_run(log, store, 24 * 60 * 60 * 1000 + 10)
+    assert not manifest(disk).unfinished
+    named = {one.metadata.object_name("") for one in manifest(disk).ranges.values()}
+    assert {OBJECTS + name.partition(".")[0] for name in objects(disk)} == named
+
+
 # --- Retention of the whole log -------------------------------------------------------------------
 
 
