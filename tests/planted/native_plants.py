@@ -191,7 +191,7 @@ NATIVE_PLANTS: Final = (
         path=f"{RUST}/program.rs",
         old="            if is_default(field, bytes)? {\n",
         new="            if is_default(field, bytes)? && false {\n",
-        tests=(MUTATED_VALUES,),
+        tests=(f"{JSON}::test_a_tagged_field_at_its_default_is_not_written",),
     ),
     Plant(
         bug="the core's JSON has tagged fields in the order of their tags",

@@ -102,8 +102,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="records after the last one that is not of a topic are not counted",
         path=f"{STATE}/loader/scans.py",
-        old="last=(int(offsets[-1]), int(leader_epochs[-1])",
-        new="last=(int(offsets[which[-1]]), int(leader_epochs[-1])",
+        old="last=(offset, leader_epoch, timestamp_ms)",
+        new="last=(offsets[-1], leader_epoch, timestamp_ms)",
         tests=(TOPIC_ROWS,),
     ),
     Plant(
@@ -289,6 +289,27 @@ STATE_PLANTS: Final = (
         old="        state.delete(Entity.CONFIG, key)\n",
         new="        pass\n",
         tests=("tests/state/loader/test_replay_topics.py",),
+    ),
+    Plant(
+        bug="a topic that is created again has its name before, too",
+        path=f"{STATE}/loader/topic_rows.py",
+        old="if kept.get(key, _GONE) != name]",
+        new="if key not in kept]",
+        tests=(TOPIC_ROWS,),
+    ),
+    Plant(
+        bug="rows that a window does not change are lost",
+        path=f"{STATE}/loader/topic_rows.py",
+        old="        if is_kept.any():\n            tables",
+        new="        if not is_kept.any():\n            tables",
+        tests=(TOPIC_ROWS,),
+    ),
+    Plant(
+        bug="rows of topics are written again over those of later records",
+        path=f"{STATE}/loader/scans.py",
+        old="        topics, self.topics = self.topics, None\n",
+        new="        topics = self.topics\n",
+        tests=(f"{TOPIC_ROWS}::test_rows_are_in_the_loader_after_an_error",),
     ),
     Plant(
         bug="a snapshot below the log start is no state even at its own end",

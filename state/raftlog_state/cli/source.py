@@ -261,6 +261,9 @@ def open_states(
     from raftlog_state.state_sources import LogStates, is_tables, open_table_states
 
     if arguments.path is None or not is_tables(arguments.path):
+        import pyarrow as pa
+
+        pa.set_memory_pool(pa.system_memory_pool())  # a replay keeps 40 MiB more in Arrow's own
         with open_source(arguments) as log:
             yield LogStates(log, redactor, console, from_oldest=from_oldest)
         return

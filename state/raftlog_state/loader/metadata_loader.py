@@ -235,12 +235,23 @@ class MetadataLoader:
             if offset >= self._next_offset:
                 self._skip_to(offset)
                 self._append_one(offset, leader_epoch, timestamp_ms, NO_OP_VALUE, changes)
-            for entity, key in deleted:
-                self._delta.delete(entity, key)
-            for row in written:
-                self._delta.put(row)
-            self._delta.take_changes()
+            self._replace(written, deleted)
         return changes
+
+    def replace_rows(self, written: Iterable[Row], deleted: Iterable[tuple[Entity, Key]]) -> None:
+        """Delete rows, then write others: those that records before the next offset have changed.
+
+        They were appended by ``append_selected`` without them; their changes are not returned.
+        """
+        with self._atomic():
+            self._replace(written, deleted)
+
+    def _replace(self, written: Iterable[Row], deleted: Iterable[tuple[Entity, Key]]) -> None:
+        for entity, key in deleted:
+            self._delta.delete(entity, key)
+        for row in written:
+            self._delta.put(row)
+        self._delta.take_changes()
 
     def bootstrap(
         self, snapshot_id: SnapshotId, records: Iterable[LogRecord]

@@ -18,6 +18,7 @@ from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog.records.control import ControlRecord, decode_control
 from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import MetadataParseError, ReplayError
+from raftlog_state.image import Entity, Key, Row
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.entity_names import RowFilter, matching
 from raftlog_state.records import Redactor, decode
@@ -25,7 +26,7 @@ from raftlog_state.replay.coded_columns import Int64s, NotPlainError
 
 from .metadata_loader import LogRecord, MetadataLoader
 from .payload import Payload
-from .topic_rows import TopicChanges, replay_topics
+from .topic_rows import TopicChanges, TopicColumns, replay_topics
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -49,15 +50,64 @@ def advance(loader: MetadataLoader, scans: Iterable[Scan], redactor: Redactor) -
     """Replay scans for the loader's image alone, and yield the next offset after several of them.
 
     Topics are replayed by columns where that gives the same state, in windows of ``WINDOW_BYTES``
-    of values. ``redactor`` is that of the loader's ``decode``. Raises the errors of
-    ``append_scan`` and of ``scans``, in their order.
+    of values. Their rows are in the loader at the end of the iteration. ``redactor`` is that of the
+    loader's ``decode``. Raises the errors of ``append_scan`` and of ``scans``, in their order.
     """
-    for window in _windows(scans):
-        if _append_window(loader, window, redactor) is None:
+    replay = _WindowReplay(loader, redactor)
+    try:
+        for window in _windows(scans):
+            replay.append(window)
+            window.clear()  # else it is in memory while the next one is read
+            yield loader.next_offset
+    finally:
+        replay.write()
+
+
+class _WindowReplay:
+    """Replay of windows; ``topics`` are the rows that the loader lacks until ``write``."""
+
+    def __init__(self, loader: MetadataLoader, redactor: Redactor) -> None:
+        self._loader = loader
+        self._redactor = redactor
+        self.topics: TopicColumns | None = None
+
+    def append(self, window: Sequence[RecordColumns]) -> None:
+        """Replay a window. Raises the errors of ``append_scan``."""
+        if self._append_to_columns(window):
+            return
+        is_tried = self.topics is not None
+        self.write()
+        if is_tried or _append_window(self._loader, window, self._redactor) is None:
             for records in window:
-                append_scan(loader, records)
-        window.clear()  # else it is in memory while the next one is read
-        yield loader.next_offset
+                append_scan(self._loader, records)
+
+    @collection_paused()
+    def _append_to_columns(self, window: Sequence[RecordColumns]) -> bool:
+        """Replay a window after ``topics``, or if the loader has few; False if nothing was done."""
+        loader, redactor = self._loader, self._redactor
+        numbers = _plain_numbers(loader, window)
+        if numbers is None:
+            return False
+        try:
+            before = self.topics
+            if before is None:
+                before = TopicColumns.of(loader.rows, row_count_max=len(numbers.offsets))
+            if before is None:
+                return False
+            values, controls = _joined(window)
+            after, others = before.after(values, numbers.offsets, redactor)
+            _append_others(loader, numbers, values, controls, others, redactor)
+        except (MetadataParseError, NotPlainError, ReplayError):
+            return False  # record by record, an error has the offset of its record
+        self.topics = after
+        return True
+
+    @collection_paused()
+    def write(self) -> None:
+        """Write the rows of topics to the loader."""
+        topics, self.topics = self.topics, None
+        if topics is not None:
+            self._loader.replace_rows(topics.written(), topics.deleted())
 
 
 def changes_of_scans(
@@ -102,17 +152,24 @@ def _windows(scans: Iterable[Scan]) -> Iterator[list[RecordColumns]]:
         yield window
 
 
+class _Numbers(NamedTuple):
+    """Numbers of each record of a window."""
+
+    offsets: Int64s
+    leader_epochs: Int64s
+    timestamps_ms: Int64s
+
+
 class _Replayed(NamedTuple):
     """Changes of a window: those of topics by columns, and those of all other records."""
 
     topics: TopicChanges
     others: list[RecordChanges]
-    places: tuple[Int64s, Int64s, Int64s]
-    """Offset, leader epoch and timestamp of each record."""
+    numbers: _Numbers
 
     def changes(self, filters: Sequence[RowFilter] | None) -> Iterator[RecordChanges]:
         """Yield the changes of rows that match, in the order in which they take effect."""
-        topics = self.topics.records(*self.places, filters)
+        topics = self.topics.records(*self.numbers, filters)
         return merge(topics, matching(self.others, filters), key=_order)
 
 
@@ -124,6 +181,24 @@ def _append_window(
     loader: MetadataLoader, window: Sequence[RecordColumns], redactor: Redactor
 ) -> _Replayed | None:
     """Replay a window with its topics by columns; None if nothing was done."""
+    numbers = _plain_numbers(loader, window)
+    if numbers is None:
+        return None
+    try:
+        values, controls = _joined(window)
+        topics = replay_topics(loader.rows, values, numbers.offsets, redactor)
+        others = _append_others(
+            *(loader, numbers, values, controls, topics.others, redactor),
+            written=topics.written,
+            deleted=topics.deleted,
+        )
+    except (MetadataParseError, NotPlainError, ReplayError):
+        return None  # record by record, an error has the offset of its record
+    return _Replayed(topics.changes, others, numbers)
+
+
+def _plain_numbers(loader: MetadataLoader, window: Sequence[RecordColumns]) -> _Numbers | None:
+    """Return the numbers of a window that may be replayed by columns."""
     offsets = _numbers([records.offset for records in window])
     leader_epochs = _numbers([records.leader_epoch for records in window])
     is_plain = (
@@ -136,26 +211,35 @@ def _append_window(
     )
     if not is_plain:
         return None
-    timestamps_ms = _numbers([records.timestamp_ms for records in window])
-    try:
-        values, controls = _joined(window)
-        topics = replay_topics(loader.rows, values, offsets, redactor)
-        which = topics.others
-        payloads = decoded_payloads(values.take(pa.array(which)), redactor)
-        for row, control in controls.items():
-            payloads[int(np.searchsorted(which, row))] = control
-        others = loader.append_selected(
-            offsets[which].tolist(),
-            leader_epochs[which].tolist(),
-            timestamps_ms[which].tolist(),
-            payloads,
-            last=(int(offsets[-1]), int(leader_epochs[-1]), int(timestamps_ms[-1])),
-            written=topics.written,
-            deleted=topics.deleted,
-        )
-    except (MetadataParseError, NotPlainError, ReplayError):
-        return None  # record by record, an error has the offset of its record
-    return _Replayed(topics.changes, others, (offsets, leader_epochs, timestamps_ms))
+    return _Numbers(offsets, leader_epochs, _numbers([one.timestamp_ms for one in window]))
+
+
+def _append_others(
+    loader: MetadataLoader,
+    numbers: _Numbers,
+    values: pa.BinaryArray,
+    controls: dict[int, ControlRecord],
+    which: Int64s,
+    redactor: Redactor,
+    *,
+    written: Iterable[Row] = (),
+    deleted: Iterable[tuple[Entity, Key]] = (),
+) -> list[RecordChanges]:
+    """Append the records ``which`` of a window, that are not of topics, and rows of topics."""
+    payloads = decoded_payloads(values.take(pa.array(which)), redactor)
+    for row, control in controls.items():
+        payloads[int(np.searchsorted(which, row))] = control
+    offset, leader_epoch, timestamp_ms = (int(column[-1]) for column in numbers)
+    offsets, leader_epochs, timestamps_ms = (column[which].tolist() for column in numbers)
+    return loader.append_selected(
+        offsets,
+        leader_epochs,
+        timestamps_ms,
+        payloads,
+        last=(offset, leader_epoch, timestamp_ms),
+        written=written,
+        deleted=deleted,
+    )
 
 
 def _joined(

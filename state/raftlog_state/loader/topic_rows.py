@@ -10,6 +10,9 @@ Rules of this file:
    the state, or is not plain, is left to the loader.
 2. Of the rows before the range, those that its records name are converted to columns, and those
    that are deleted with a topic.
+3. ``TopicColumns`` has the rows between ranges as columns, all of them. They are objects again
+   after the last range: one of some megabytes names most rows of a cluster, whose conversion to
+   columns and back takes longer than its replay.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, repeat
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +30,7 @@ from raftlog_state.image import ROW_TYPES, ConfigRow, Entity, Key, PartitionRow,
 from raftlog_state.image.column_types import column_type
 from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.image.entity_names import RowFilter
-from raftlog_state.image.row_schema import row_schema
+from raftlog_state.image.row_schema import ColumnSchema, row_schema
 from raftlog_state.records import (
     ClearElrRecord,
     ConfigRecord,
@@ -39,7 +42,16 @@ from raftlog_state.records import (
     TopicRecord,
 )
 from raftlog_state.records.typed_columns import no_ops
-from raftlog_state.replay.coded_columns import Bools, Coded, Column, Int64s, NotPlainError
+from raftlog_state.replay.coded_columns import (
+    Bools,
+    Coded,
+    Column,
+    Int64s,
+    NotPlainError,
+    coded,
+    coded_lists,
+)
+from raftlog_state.replay.distinct_values import DistinctValues
 from raftlog_state.replay.row_versions import (
     TOPIC_RECORDS,
     Given,
@@ -68,6 +80,7 @@ _WITH_TOPIC_ID: Final = (TopicRecord, PartitionRecord, PartitionChangeRecord, Re
 
 SLICE_CHANGES: Final = 10_000
 """Changes that are converted to objects together."""
+_GONE: Final = object()
 _RECORD_TYPES: Final = {kind.schema.api_key: kind.schema.json_type for kind in TOPIC_RECORDS}
 
 
@@ -272,13 +285,17 @@ def _config_keys(configs: TypedRecords) -> Iterator[Key]:
 def _stored(kind: type[Row], rows: Sequence[Row]) -> StoredColumns:
     """Return the columns of rows that are fields of their record."""
     entries = [entry for entry in row_schema(kind) if entry.record_field is not None]
+    return StoredColumns(_table(entries, rows), np.arange(len(rows)))
+
+
+def _table(entries: Sequence[ColumnSchema], rows: Sequence[Row]) -> pa.Table:
     values = map(attrgetter(*(entry.name for entry in entries)), rows)
     columns = list(zip(*values, strict=True)) or [()] * len(entries)
     arrays = {
         entry.column: _encoded(column, column_type(entry.kind))
         for entry, column in zip(entries, columns, strict=True)
     }
-    return StoredColumns(pa.table(arrays), np.arange(len(rows)))
+    return pa.table(arrays)
 
 
 def _encoded(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -327,3 +344,110 @@ def _values(column: Column, which: Int64s) -> list[Any]:
     if pa.types.is_list(column.values.type):
         values = list(map(tuple, values))
     return [values[code] for code in codes.tolist()]
+
+
+# --- Rows between ranges --------------------------------------------------------------------------
+
+
+class TopicColumns(NamedTuple):
+    """All rows of topics, their partitions and configs after a range, as columns.
+
+    ``keys`` are those of the rows before the first range, in the state that the rows are written
+    to: a topic's with its name.
+    """
+
+    rows: Mapping[Entity, StoredColumns]
+    keys: Mapping[tuple[Entity, Key], str | None]
+
+    @classmethod
+    def of(cls, before: Rows, row_count_max: int) -> Self | None:
+        """Return the columns of all rows of a state; None if they are too many.
+
+        Raises:
+            NotPlainError: an epoch of a row is greater than that of a record can be.
+        """
+        keys = {entity: before.keys(entity) for entity in _KEY_COLUMNS}
+        if sum(map(len, keys.values())) > row_count_max:
+            return None
+        keys[Entity.CONFIG] = [key for key in keys[Entity.CONFIG] if key[0] == CONFIG_OF_TOPIC]
+        rows: dict[Entity, StoredColumns] = {}
+        names: dict[tuple[Entity, Key], str | None] = {}
+        for entity, own in keys.items():
+            kind = ROW_TYPES[entity]
+            found = [row for key in own if (row := before.find(kind, *key)) is not None]
+            rows[entity] = _numbered(_table(row_schema(kind), found))
+            for row in found:
+                names[entity, row.key] = row.name if isinstance(row, TopicRow) else None
+        return cls(rows, names)
+
+    def after(
+        self, values: pa.BinaryArray, offsets: Int64s, redactor: Redactor
+    ) -> tuple[TopicColumns, Int64s]:
+        """Return the rows after the records of a range, and the numbers of those of no topic.
+
+        NoOps have no number. Raises as ``replay_topics``.
+        """
+        found = topic_records(values, offsets, redactor)
+        given = Given(row_count=len(values), records=found.by_type, stored=self.rows)
+        rows = {of.entity: self._last(of, len(values)) for of in versions_of(given)}
+        is_other = ~found.is_of_topics & ~no_ops(values, found.api_keys)
+        return TopicColumns(rows, self.keys), np.flatnonzero(is_other)
+
+    def _last(self, versions: Versions, row_count: int) -> StoredColumns:
+        """Return the last version of each key that is not deleted, and the rows without one."""
+        stored = self.rows[versions.entity].columns
+        is_kept = np.ones(stored.num_rows, np.bool_)
+        is_kept[versions.sources[versions.is_stored] - row_count] = False
+        _, last = _bounds(versions)
+        last = last[~versions.is_deleted[last]]
+        columns = {
+            field.name: _gathered(versions.columns[field.name], last) for field in stored.schema
+        }
+        tables = [pa.table(columns, stored.schema)]
+        if is_kept.any():
+            tables.append(stored.filter(pa.array(is_kept)))
+        return _numbered(pa.concat_tables(tables).combine_chunks())
+
+    def written(self) -> list[Row]:
+        """Return all rows."""
+        return [row for entity, stored in self.rows.items() for row in _objects(entity, stored)]
+
+    def deleted(self) -> list[tuple[Entity, Key]]:
+        """Return keys of rows to delete before: those of no row now, and of renamed topics."""
+        if not self.keys:
+            return []
+        kept: dict[tuple[Entity, Key], str | None] = {}
+        for entity, stored in self.rows.items():
+            columns = [stored.columns[name].to_pylist() for name in _KEY_COLUMNS[entity]]
+            keys = zip(repeat(entity), zip(*columns, strict=True))
+            kept |= dict.fromkeys(keys)
+        for topic_id, name in zip(
+            *(self.rows[Entity.TOPIC].columns[name].to_pylist() for name in ("topic_id", "name")),
+            strict=True,
+        ):
+            kept[Entity.TOPIC, (topic_id,)] = name
+        return [key for key, name in self.keys.items() if kept.get(key, _GONE) != name]
+
+
+def _numbered(table: pa.Table) -> StoredColumns:
+    return StoredColumns(table, np.arange(table.num_rows))
+
+
+def _gathered(column: Column, which: Int64s) -> pa.Array:
+    if isinstance(column, Coded):
+        return DistinctValues(column.values).gather(column.codes[which].astype(np.int32))
+    return column.take(pa.array(which))
+
+
+def _objects(entity: Entity, stored: StoredColumns) -> Iterator[Row]:
+    fields = (
+        _values(_coded(stored.columns[entry.column]), stored.numbers)
+        for entry in row_schema(ROW_TYPES[entity])
+    )
+    return map(_CONSTRUCTORS[entity], *fields)
+
+
+def _coded(column: pa.ChunkedArray) -> Column:
+    if pa.types.is_list(column.type):
+        return coded_lists(column.type, [column]).lists
+    return coded(column) if pa.types.is_string(column.type) else column.combine_chunks()

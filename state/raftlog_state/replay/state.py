@@ -20,6 +20,10 @@ class Rows(Protocol):
         """Return the current keys of a group's rows (see ``image.group_of``)."""
         ...
 
+    def keys(self, entity: Entity) -> list[Key]:
+        """Return all current keys of an entity, in time linear in their number."""
+        ...
+
 
 class ReplayState(Rows, Protocol):
     """Rows by entity and key.
@@ -27,10 +31,6 @@ class ReplayState(Rows, Protocol):
     ``MetadataDelta`` writes over an image, and records each change. ``ControllerState`` is the one
     state of a controller, and reverts to earlier offsets.
     """
-
-    def keys(self, entity: Entity) -> list[Key]:
-        """Return all current keys of an entity, in time linear in their number."""
-        ...
 
     def put(self, row: Row) -> None:
         """Create or replace a row."""

@@ -24,7 +24,7 @@ from raftlog.records.builder import BatchBuilder
 from raftlog.records.control import LeaderChange
 from raftlog.records.scan import scan
 from raftlog_state.errors import OffsetGapError, ReplayError
-from raftlog_state.image import Entity, MetadataImage
+from raftlog_state.image import Entity, MetadataImage, TopicRow
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.entity_names import RowFilter, matching, row_filters
 from raftlog_state.loader import scans, topic_rows
@@ -372,6 +372,90 @@ def test_partitions_before_a_window_are_deleted_with_a_topic_that_it_removes() -
     removal = encode(RemoveTopicRecord(topic_id=IDS[0]))
     image = replayed_by_columns([encode(one) for one in created(IDS[0])], [removal, NO_OP_VALUE])
     assert not image.rows(Entity.PARTITION)
+
+
+def columns_after(found: MetadataLoader, *parts: Sequence[bytes]) -> MetadataLoader:
+    """Replay parts after the state, each a window after the columns of the one before.
+
+    Asserts that the image is that of all records. Returns the loader.
+    """
+    expected = MetadataLoader(found.image)
+    replay = scans._WindowReplay(found, REVEALED)
+    for part in parts:
+        window = [one.records for one in scans_of(part, chance(), found.next_offset)]
+        for records in window:
+            append_scan(expected, records)
+        replay.append(window)
+        assert replay.topics is not None
+    replay.write()
+    assert_same(found, expected)
+    return found
+
+
+def test_rows_of_topics_are_columns_between_windows() -> None:
+    plain = (one for one in random_records(8, 600) if not isinstance(one, ClearElrRecord))
+    records = [encode(record) for record in plain]
+    found = MetadataLoader()
+    replay = scans._WindowReplay(found, REVEALED)
+    replay.append(window_of(records))
+    assert replay.topics is not None
+    assert not found.image.rows(Entity.TOPIC)  # the rows of all windows are written once
+    columns_after(MetadataLoader(), records[:200], records[200:400], records[400:])
+
+
+def test_topics_of_the_state_are_changed_deleted_and_created_with_other_names() -> None:
+    """By windows whose columns are written together."""
+    kept, removed, renamed, untouched = IDS[:4]
+    configs = [
+        ConfigRecord(resource_type=kind, resource_name=f"topic-{one}", name="a", value="1")
+        for one in IDS[:4]
+        for kind in (2, 4)
+    ]
+    before = [record for one in IDS[:4] for record in created(one)] + configs
+    later: list[list[MetadataRecord]] = [
+        [
+            PartitionChangeRecord(topic_id=kept, partition_id=1, leader=2),
+            RemoveTopicRecord(topic_id=removed),
+            RemoveTopicRecord(topic_id=renamed),
+        ],
+        [TopicRecord(name="another", topic_id=renamed), with_elr(renamed, 7)],
+        [PartitionChangeRecord(topic_id=renamed, partition_id=7, leader=3)],
+    ]
+    found = replayed([LogRecord(at, 1, 0, encode(one)) for at, one in enumerate(before)])
+    fill = [NO_OP_VALUE] * len(before)  # a window has at least as many records as the state rows
+    columns_after(found, *([*map(encode, part), *fill] for part in later))
+    names = [found.image.find(TopicRow, one) for one in (kept, removed, renamed, untouched)]
+    expected = [f"topic-{kept}", None, "another", f"topic-{untouched}"]
+    assert [row and row.name for row in names] == expected
+    assert not found.image.group((Entity.TOPIC, f"topic-{renamed}", ""))
+
+
+def replayed(records: Sequence[LogRecord]) -> MetadataLoader:
+    loader = MetadataLoader()
+    loader.append(records)
+    return loader
+
+
+def test_rows_are_in_the_loader_after_an_error() -> None:
+    wrong = encode(WRONG["a change of a topic that is not there"])
+    values = [*(encode(record) for record in random_records(9, 400)), wrong]
+    found, expected = MetadataLoader(), MetadataLoader()
+    with pytest.raises(ReplayError):
+        list(advance(found, scans_of(values, chance()), REVEALED))
+    for one in scans_of(values[: found.next_offset], chance()):
+        append_scan(expected, one.records)
+    assert found.next_offset > 300
+    assert_same(found, expected)
+
+
+def test_a_state_of_more_rows_than_a_window_has_records_is_not_converted() -> None:
+    records = [record for topic_id in IDS for record in created(topic_id)]
+    found = replayed([LogRecord(at, 1, 0, encode(one)) for at, one in enumerate(records)])
+    window = [one.records for one in scans_of([NO_OP_VALUE] * 5, chance(), found.next_offset)]
+    replay = scans._WindowReplay(found, REVEALED)
+    replay.append(window)
+    assert replay.topics is None
+    assert found.next_offset == len(records) + 5
 
 
 WRONG = {

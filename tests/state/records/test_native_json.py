@@ -125,6 +125,15 @@ def test_tagged_fields_are_written_in_the_order_of_their_declaration() -> None:
     assert assert_same([encode(record) for record in records]) == 2 * len(records)
 
 
+def test_a_tagged_field_at_its_default_is_not_written() -> None:
+    """Kafka does not write such a field; another program may."""
+    plain = encode(PartitionChangeRecord())
+    assert plain[-1] == 0  # the number of tagged fields
+    no_leader = plain[:-1] + b"\x01\x01\x04\xff\xff\xff\xfe"
+    assert decode(no_leader) == decode(plain)
+    assert assert_same([no_leader]) == 2
+
+
 def test_mutated_values_are_written_alike_or_given_back() -> None:
     assert assert_same(mutated_values(range(5_000))) > 500
 
