@@ -177,6 +177,19 @@ def test_reading_a_directory_imports_no_message_of_the_protocol(data: Path) -> N
         assert not modules_of(command) & protocol
 
 
+def test_a_state_is_replayed_in_memory_that_returns_to_the_system(data: Path) -> None:
+    """Arrow's own allocator keeps a quarter of the process for the next window."""
+    log = data / "kraft-logs" / "trimmed-3.9.2" / "node-1"
+    found = modules_after(
+        "import io, sys\n"
+        "from raftlog_state.cli.main import main\n"
+        f"assert main(['state', {str(log)!r}], io.BytesIO(), io.StringIO()) == 0\n"
+        "import pyarrow; pool = pyarrow.default_memory_pool().backend_name\n"
+        "sys.stderr.write(f'pool={pool} ')"
+    )
+    assert "pool=system" in found
+
+
 @pytest.mark.slow
 def test_every_command_works_where_spark_is_not_installed(data: Path) -> None:
     log = data / "kraft-logs" / "trimmed-3.9.2" / "node-1"
