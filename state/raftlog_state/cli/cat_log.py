@@ -73,6 +73,8 @@ _PART_BYTES: Final = 48 * KIB
 _INT32_MAX: Final = 2**31 - 1
 _CONTROLS_CACHED_MAX: Final = 256
 """Texts of control records in memory: of each leader and set of voters."""
+_CONTROL_BYTES_CACHED_MAX: Final = 4 * KIB
+"""Larger ones are not kept: Kafka writes none, and a damaged log may have many."""
 _TIMESTAMP_NAMES: Final = {
     TimestampType.CREATE_TIME: "CreateTime",
     TimestampType.LOG_APPEND_TIME: "LogAppendTime",
@@ -739,14 +741,21 @@ def _list(column: Any, count: int) -> list[Any]:
     return [None] * count if column is None else column.to_pylist()
 
 
-@lru_cache(_CONTROLS_CACHED_MAX)
 def _control_json(key: bytes | None, value: bytes | None) -> str:
     """Return the JSON of a control record; most of a long log are equal to earlier ones."""
+    is_small = len(key or b"") + len(value or b"") <= _CONTROL_BYTES_CACHED_MAX
+    return (_cached_control_text if is_small else _control_text)(key, value)
+
+
+def _control_text(key: bytes | None, value: bytes | None) -> str:
     control = decode_control(key, value)
     data = control_json(control)
     version = control.version if isinstance(control, EndTransactionMarker) else data.get("version")
     shown = {"type": control_name(key).upper(), "version": version or 0, "data": data}
     return json_text(shown)
+
+
+_cached_control_text: Final = lru_cache(_CONTROLS_CACHED_MAX)(_control_text)
 
 
 def _bytes(name: str, data: bytes | None) -> str:

@@ -14,6 +14,7 @@ from tests.support.peak_memory import peak_memory
 from raftlog.limits import MIB
 from raftlog.records import Compression, Header, NewRecord
 from raftlog.records.batch_columns import Column, RecordColumns
+from raftlog.records.control import LeaderChange, LeaderChangeVoter, encode_control
 from raftlog.records.scan import scan
 from raftlog_state.cli import cat_log
 
@@ -93,3 +94,16 @@ def test_slices_of_a_scan_are_bounded() -> None:
     counts = [len(part) for part in cat_log.slices(records)]
     assert sum(counts) == 20
     assert max(counts) <= 4
+
+
+def test_texts_of_large_control_records_are_not_kept() -> None:
+    """A damaged log may have many of them, each of a whole batch."""
+    voters = tuple(LeaderChangeVoter(voter_id=one) for one in range(5_000))
+    kept = cat_log._cached_control_text.cache_info
+    before = kept().currsize
+    for leader_id in range(3):
+        large = LeaderChange(leader_id=leader_id, voters=voters)
+        assert f'"leaderId":{leader_id}' in cat_log._control_json(*encode_control(large))
+    assert kept().currsize == before
+    cat_log._control_json(*encode_control(LeaderChange(leader_id=987_654)))
+    assert kept().currsize == min(before + 1, kept().maxsize or 0)
