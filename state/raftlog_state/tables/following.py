@@ -37,8 +37,19 @@ class BatchSink:
         self._writer = writer
         self._cluster_id = cluster_id
         self._upkeep = upkeep
+        self._read_offset = 0
 
-    def write(self, rows: pa.Table) -> bool:
+    def write(self, rows: pa.Table) -> None:
+        """Append the new rows, which publishes them; then do what upkeep is due.
+
+        Raises:
+            As ``Writer.apply``.
+        """
+        self.append(rows)
+        del rows  # upkeep needs memory, too
+        self.keep_up()
+
+    def append(self, rows: pa.Table) -> bool:
         """Append the new rows, which publishes them; return whether there were any.
 
         Raises:
@@ -48,8 +59,12 @@ class BatchSink:
         if is_new:
             self._upkeep.appended()
         last_offset = pc.max(rows["offset"]).as_py()
-        self._upkeep.keep_up(0 if last_offset is None else last_offset + 1)
+        self._read_offset = 0 if last_offset is None else last_offset + 1
         return is_new
+
+    def keep_up(self) -> None:
+        """Do what upkeep is due after the append."""
+        self._upkeep.keep_up(self._read_offset)
 
     def close(self) -> None:
         """Wait for the upkeep that is running."""

@@ -367,8 +367,10 @@ class LogFollower:
         appended, rows = found
         assert self._sink is not None, "created before the first rows are read"
         with self._uninterrupted():
-            is_new = self._sink.write(rows)
-        self._decoded.records.clear()
+            is_new = self._sink.append(rows)
+            self._decoded.records.clear()
+            del found, rows  # upkeep needs memory, too
+            self._sink.keep_up()
         return appended if is_new else None
 
     def last_offset(self) -> int:
