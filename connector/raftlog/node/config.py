@@ -152,14 +152,11 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
 from raftlog.errors import OptionError
 from raftlog.limits import (
-    COMMITS_MAX,
-    COMMITS_PER_PRINCIPAL_MAX,
     KIB,
     MIB,
     SNAPSHOT_BYTES_DEFAULT,
@@ -175,7 +172,8 @@ from raftlog.storage.file_rights import change_by_others
 from raftlog.types import CLUSTER_METADATA_TOPIC, ReplicaKey
 from raftlog.wire import Listener
 
-from .access import NODE_ID_PLACEHOLDER, AccessTable
+from .access import AccessTable
+from .access_config import parse_access
 from .addresses import (
     CLIENTS_NAME,
     CONTROLLER_NAME,
@@ -190,7 +188,6 @@ from .client_quotas import ClientQuota, parse_quotas
 from .config_table import ConfigTable
 from .errors import ConfigError
 from .oauth import OauthConfig, parse_oauth
-from .principal_mapping import RulesError, parse_rules
 
 TOPIC_DEFAULT: Final = "raftlog"
 QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000, fetch_hw_delay_ms=5)
@@ -440,7 +437,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
             default=RETENTION_CHECK_INTERVAL_MS,
         ),
         allow_plaintext_beyond_loopback=node.flag("allow_plaintext_beyond_loopback"),
-        access=_access(root),
+        access=parse_access(root),
         quotas=parse_quotas(root),
         quorum=_numbers(root.table("quorum"), QUORUM_DEFAULT, at_most=_DAY_MS),
         log=_log(root.table("log")),
@@ -597,83 +594,6 @@ def _bootstrap_servers(node: ConfigTable) -> tuple[Endpoint, ...]:
             raise node.wrong("bootstrap_servers", f"{text!r}: {error}") from None
         found.append(Endpoint(CONTROLLER_NAME, host, port))
     return tuple(found)
-
-
-def _access(root: ConfigTable) -> AccessTable:
-    table = root.table("access")
-    if table is None:
-        return AccessTable()
-    given = {
-        name: table.texts(name) if table.has(name) else ()
-        for name in ("describe", "read", "append", "admin")
-    }
-    for name, patterns in given.items():
-        if not all(patterns):
-            raise table.wrong(name, "a name is empty")
-    found = AccessTable(
-        describe=given["describe"],
-        read=given["read"],
-        append=given["append"],
-        admin=given["admin"],
-        nodes={} if table.is_text("nodes") else _names_of_nodes(table.table("nodes")),
-        node_names=_names_of_all_nodes(table) if table.is_text("nodes") else None,
-        commits=_commits(table.table("commits")),
-        commit_names_max=table.number(
-            "commit_names_max", at_least=1, at_most=COMMITS_MAX, default=COMMITS_PER_PRINCIPAL_MAX
-        ),
-        principal_mapping_rules=_mapping_rules(table),
-    )
-    table.finish()
-    return found
-
-
-def _mapping_rules(table: ConfigTable) -> str | None:
-    if not table.has("principal_mapping_rules"):
-        return None
-    rules = table.text("principal_mapping_rules")
-    try:
-        parse_rules(rules)
-    except RulesError as error:
-        raise table.wrong("principal_mapping_rules", str(error)) from None
-    return rules
-
-
-def _commits(table: ConfigTable | None) -> Mapping[str, tuple[str, ...]] | None:
-    if table is None:
-        return None
-    found = {principals: table.texts(principals) for principals in table.names()}
-    for principals, patterns in found.items():
-        if not principals or not all(patterns):
-            raise table.wrong(principals, "a pattern is empty")
-    return found
-
-
-def _names_of_all_nodes(table: ConfigTable) -> str:
-    names = table.text("nodes")
-    if names.count(NODE_ID_PLACEHOLDER) != 1 or "*" in names:
-        raise table.wrong(
-            "nodes",
-            f"expected the table [access.nodes], or one pattern for all nodes: "
-            f'"log-{NODE_ID_PLACEHOLDER}.example"',
-        )
-    return names
-
-
-def _names_of_nodes(table: ConfigTable | None) -> Mapping[int, str]:
-    names: dict[int, str] = {}
-    if table is None:
-        return names
-    for key in table.names():
-        name = table.text(key)
-        if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) > NODE_ID_MAX:
-            raise table.wrong(key, 'expected NODE_ID = "name in the certificate of the node"')
-        if not name or "*" in name:
-            raise table.wrong(key, "expected one name, without '*'")
-        if name.lower() in (other.lower() for other in names.values()):
-            raise table.wrong(key, "another node has the same name, so it identifies neither")
-        names[int(key)] = name
-    table.finish()
-    return names
 
 
 def _log(table: ConfigTable | None) -> LogConfig:
