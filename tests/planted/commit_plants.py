@@ -88,6 +88,13 @@ COMMIT_PLANTS: Final = (
         tests=("tests/log/writing/test_quorum_log.py",),
     ),
     Plant(
+        bug="records that were waited for are transferred twice",
+        path=f"{REMOTE}/log.py",
+        old="            fetched = self._awaited(offset) if ahead is None and not waited_ms else",
+        new="            fetched = None and",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
         bug="a followed read asks for a connection at each poll, of a node that refuses it",
         path=f"{REMOTE}/commit_waiter.py",
         old="            self._connect_at_s = now_s + RECONNECT_S\n",

@@ -18,10 +18,11 @@ import pytest
 from tests.client.remote.conftest import LogOpener, Quorums
 from tests.support.clock import StoppedClock
 from tests.support.quorum_processes import QuorumProcesses
-from tests.support.served_node import served_node
+from tests.support.served_node import appended, served_node
 from tests.support.small_logs import TIME_MS, FailingLog, LogWriter, copy_log
 
 import raftlog
+from raftlog.append import AppendRequest, Done
 from raftlog.client import Isolation, LogReader, open_path
 from raftlog.client.followed_records import FollowedRecords
 from raftlog.client.log_handle import Clock
@@ -281,6 +282,37 @@ def test_a_client_that_gets_no_second_connection_polls_and_seldom_asks_for_one(
             values = await asyncio.to_thread(read, f"127.0.0.1:{served.port}")
             assert values == [b"3", b"6", b"9", b"12"]
             assert served.node.server.metrics.refused_connections == {limit: 1}
+
+    asyncio.run(check())
+
+
+@pytest.mark.slow
+def test_records_that_were_waited_for_are_transferred_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_waiter, "WAIT_MS", 600_000)
+
+    def read(bootstrap: str, count: int) -> list[bytes | None]:
+        with raftlog.connect(bootstrap) as log:
+            start = log.end_offset
+            return [one.value for one in log.read(start, start + count, follow=True)]
+
+    async def check() -> None:
+        values = [b"%d" % at * 1_000 for at in range(5)]
+        async with served_node(tmp_path) as served:
+            raft_node, requests = served.node.raft_node, served.node.server.metrics.requests
+            reading = asyncio.create_task(
+                asyncio.to_thread(read, f"127.0.0.1:{served.port}", len(values))
+            )
+            for value in values:
+                while not raft_node.fetches.waiting_count:
+                    await asyncio.sleep(0)
+                request = AppendRequest(records=(value,), deadline_ms=1e12)
+                assert isinstance(await appended(raft_node, request), Done)
+                while raft_node.fetches.waiting_count:
+                    await asyncio.sleep(0)
+            assert await reading == values
+            assert requests["FETCH"] == len(values)
 
     asyncio.run(check())
 

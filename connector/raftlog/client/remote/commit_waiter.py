@@ -2,7 +2,8 @@
 
 It has a connection of its own, because a node answers the requests of one connection in their
 order: on that of the other requests an append would wait for it, too. Readers of one client share
-the request, so that they have one connection, whatever their number.
+the request, so that they have one connection, whatever their number. Its records are those that the
+readers read next, so that they are transferred once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import ssl
 from typing import Any, Final
 
+from raftlog.limits import MIB
 from raftlog.wire import ApiKey, latest_schemas
 
 from . import messages
@@ -19,6 +21,7 @@ from .connection import Connection, ConnectionLostError
 from .login import SaslLogin
 from .metadata import LeaderConnection, Metadata
 
+FETCH_BYTES: Final = 1 * MIB
 WAIT_MS: Final = 1_000
 """Maximum delay of a Fetch without new records."""
 _GRACE_S: Final = 1.0
@@ -45,6 +48,9 @@ class CommitWaiter:
         """Time of the loop before which it does not connect."""
         self._offset = -1
         """Offset of the request in flight."""
+        self.fetched: tuple[int, Any, int] | None = None
+        """Offset and partition of the last response with records, and the leader's epoch. Set on
+        the event loop, and read by any thread."""
 
     async def wait(self, offset: int) -> bool:
         """Wait until the record at ``offset`` is committed, for ``WAIT_MS`` at most; return False
@@ -75,16 +81,18 @@ class CommitWaiter:
                     leader.log,
                     offset,
                     leader_epoch=-1,
-                    byte_count_max=1,
+                    byte_count_max=FETCH_BYTES,
                     is_committed_only=False,
                     wait_ms=WAIT_MS,
                 ),
                 latest_schemas.FetchResponse,
                 timeout_s=WAIT_MS / 1000 + _GRACE_S,
             )
-            error, _ = messages.parse_partition(response, response.responses)
+            error, partition = messages.parse_partition(response, response.responses)
         except Exception:  # noqa: BLE001 - also of oauth_token; the reader's next request raises it
             return False
+        if not error and partition.records:
+            self.fetched = offset, partition, leader.epoch
         return not error
 
     async def _connection_to(self, leader: LeaderConnection) -> Connection:

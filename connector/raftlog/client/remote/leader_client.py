@@ -24,7 +24,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochR
 
 from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT
 from raftlog.errors import AccessDeniedError, NodeRefusedError
-from raftlog.limits import BATCH_BYTES_MAX, MIB
+from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.records.compression import Compression
 from raftlog.types import OffsetAndEpoch, SnapshotId
@@ -32,7 +32,7 @@ from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.errors import WireError
 
 from . import messages
-from .commit_waiter import CommitWaiter
+from .commit_waiter import FETCH_BYTES, CommitWaiter
 from .connection import ConnectionLostError, NetworkThread, ThrottledError, tls_context
 from .login import SaslLogin, warn_of_plain_secrets
 from .messages import Committed, TopicIdentity
@@ -42,7 +42,6 @@ from .producer_batches import LogSettings
 from .security import PLAINTEXT, ClientSecurity
 
 RESPONSE_TIMEOUT_S: Final = 6.0
-FETCH_BYTES: Final = 1 * MIB
 _OFFSET_OUT_OF_RANGE: Final = 1
 _RETRIABLE_ERRORS: Final = messages.RETRIABLE_ERRORS | {7, 8, 41, 78}
 """Kafka's error codes after which a retry, or another leader, may help: those of all requests,
@@ -197,6 +196,16 @@ class LeaderClient:
         """Start to wait until the record at ``offset`` is committed, as ``CommitWaiter.wait``."""
         network = self.network  # first: in a forked child it replaces the waiter
         return network.start(self._waiter.wait(offset))
+
+    def awaited(self, offset: int) -> FetchResult | None:
+        """Return the response that ``begin_wait`` got for an offset, None if it has no records.
+
+        The last one is kept until the next one: several readers may wait for the same records.
+        """
+        found = self._waiter.fetched
+        if found is None or found[0] != offset:
+            return None
+        return _fetch_result(found[1], found[2], is_out_of_range=False)
 
     def pause(self, duration_ms: int) -> None:
         """Sleep. Raises ``LogClosedError`` when the client is closed."""

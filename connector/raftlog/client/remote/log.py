@@ -212,7 +212,9 @@ class _Prefetcher:
         waited_ms = 0
         while True:
             ahead, self._ahead = self._ahead, None
-            fetched = self._fetch(offset) if ahead is None else ahead.result()
+            fetched = self._awaited(offset) if ahead is None and not waited_ms else None
+            if fetched is None:
+                fetched = self._fetch(offset) if ahead is None else ahead.result()
             _check_available(self._quorum, fetched, offset, self._end_offset)
             if fetched.data and (fetched.high_watermark or 0) > offset:
                 return fetched
@@ -225,6 +227,14 @@ class _Prefetcher:
                 )
             self._quorum.pause(PAUSE_MS)
             waited_ms += PAUSE_MS
+
+    def _awaited(self, offset: int) -> FetchResult | None:
+        """Return the records that were waited for, if they are not more than one fetch."""
+        found = self._quorum.awaited(offset)
+        if found is None or len(found.data) > self._wanted:
+            return None
+        first = _first_batch_byte_count(found.data)
+        return found if first is not None and first <= len(found.data) else None
 
     def begin(self, offset: int, last: FetchResult) -> None:
         """Fetch what follows, if the last response was more than half full."""
