@@ -22,6 +22,9 @@ from tests.support.quorum_processes import QuorumProcesses, eventually
 
 TOPIC = "raftlog"
 PATIENCE_S = 60.0
+SILENCE_MS = 5_000
+"""Timeout of a request. Librdkafka's default is longer than ``PATIENCE_S``: it waits a minute for a
+leader that is silent, and then for the next one."""
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
@@ -48,6 +51,7 @@ def _resume(bootstrap: str, group: str, count: int) -> list[bytes]:
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            "socket.timeout.ms": SILENCE_MS,
             "log_level": 0,
         }
     )
