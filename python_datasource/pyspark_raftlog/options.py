@@ -31,7 +31,7 @@ from raftlog.client.location import (
     open_log,
     parse_location,
 )
-from raftlog.client.log_handle import isolation_of
+from raftlog.client.log_handle import isolation_of, without_scheme
 from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, iso_ms, parse_offset_spec
 from raftlog.client.option_values import (
     QUANTITY,
@@ -654,7 +654,7 @@ class WriteOptions:
         location = take_location(given, "call save(path) or start(path)")
         path = location.path
         if location.nodes is None:
-            path = os.path.abspath(path.removeprefix("file:"))
+            path = os.path.abspath(without_scheme(path))
         return cls(path=path, nodes=location.nodes, encryption=location.encryption, **given)
 
     def __post_init__(self) -> None:

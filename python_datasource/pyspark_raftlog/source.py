@@ -41,7 +41,9 @@ class RaftlogDataSource(DataSource):
     directories of several voters of one cluster (``load([one, two, three])``, comma-separated, or a
     pattern with ``*``) are read up to the offset that a majority of the voters has; several
     replicas of an ordinary partition up to the offset that all of them have. Files are neither
-    locked nor changed, so the node can be running. The path must be readable on every executor.
+    locked nor changed, so the node can be running. The path must be readable on every executor. It
+    may be a URI in an object store (``s3://bucket/path?region=eu-central-1``, ``gs://``,
+    ``abfss://``), which pyarrow reads with the credentials of each process.
 
     A partition of a tiered topic is also read from remote storage, where Kafka's
     ``LocalTieredStorage`` has copied its segments (``tiered-0-LWgrMmVrT0a__7a4SasuPA``), up to the
@@ -451,6 +453,8 @@ def absolute_paths(path: str) -> str:
     """Make comma-separated paths absolute: executors may have another working directory."""
     import os
 
+    from raftlog.client.log_handle import is_object_uri
+
     parts = [path] if os.path.exists(path) else path.split(",")
     plain = [part.strip().removeprefix("file:") for part in parts if part.strip()]
-    return ",".join(os.path.abspath(part) for part in plain)
+    return ",".join(part if is_object_uri(part) else os.path.abspath(part) for part in plain)

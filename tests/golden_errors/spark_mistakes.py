@@ -61,7 +61,8 @@ def _sql(value: object) -> str:
 
 READS: Final = (
     Read('load("/nope")', {"path": "/nope"}),
-    Read('load("s3a://bucket/metadata")', {"path": "s3a://bucket/metadata"}),
+    Read('load("https://bucket/metadata")', {"path": "https://bucket/metadata"}),
+    Read('load("s3a://AKIA:...@bucket/metadata")', {"path": "s3a://AKIA:5ecret@bucket/metadata"}),
     Read('load("dbfs:/metadata")', {"path": "dbfs:/metadata"}),
     Read('load("cluster")', {"path": str(Path(NODE).parent)}),
     Read("load()", {}),

@@ -34,7 +34,8 @@ FAST = ("--timeout-ms", 1000)
 def paths(tmp_path: Path) -> Iterator[Mistake]:
     """Yield mistakes with paths and files."""
     yield command("state", "/nope", "topics")
-    yield command("state", "s3a://bucket/metadata", "topics")
+    yield command("state", "https://bucket/metadata", "topics")
+    yield command("state", "s3://AKIA:5ecret@bucket/metadata", "topics")
     yield command("state", "dbfs:/metadata", "topics")
     yield command("check", CLUSTER)
     (tmp_path / "empty").mkdir()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
-from tests.support.cli import run
+from tests.support.cli import rows, run
 from tests.support.kafka import HOME
 from tests.support.quorum_processes import free_ports
 
@@ -260,3 +260,25 @@ def test_a_bucket_that_does_not_exist_is_an_error_without_the_keys(
     assert status == 1
     assert "RAFTLOG_" in error
     assert "topsecret" not in error
+
+
+@pytest.mark.nightly
+def test_a_log_in_s3_is_read_where_it_is(
+    s3_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = HOME / "tests" / "data" / "kraft-logs" / "three-nodes-4.3.1" / "node-100"
+    status, _, error = run("backup", source / "__cluster_metadata-0", s3_uri(s3_port, "metadata"))
+    assert status == 0, error
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "topsecret")
+    uri = s3_uri(s3_port, "metadata/__cluster_metadata-0-*").replace("key:topsecret@", "")
+    found = rows("cat", uri, "--to", "46")
+    assert found == rows("cat", source, "--to", "46") != []
+    assert run("check", uri)[0] == run("doctor", uri)[0] - 1 == 0
+    state = ("topics", "--at", "700")
+    assert rows("state", uri, *state) == rows("state", source, *state) != []
+    status, out, error = run(
+        "cat", s3_uri(s3_port, "metadata/nothing").replace("key:topsecret@", "")
+    )
+    assert (status, out) == (2, "")
+    assert "s3://backups/metadata/nothing does not exist" in error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 
+from raftlog.errors import OptionError
 from raftlog.log.format.directory import EPOCH_CHECKPOINT_NAME as EPOCH_CHECKPOINT_NAME
 from raftlog.log.format.directory import INDEX_SUFFIX as INDEX_SUFFIX
 from raftlog.log.format.directory import META_PROPERTIES_NAME as META_PROPERTIES_NAME
@@ -47,10 +48,12 @@ from raftlog.storage.local import LocalStorage
 from raftlog.storage.protocol import ReadableFile as ReadableFile
 from raftlog.storage.protocol import WritableStorage
 
+from .log_handle import is_object_uri
+
 
 def list_names(directory: str) -> list[str]:
     """Return the names in a directory, sorted. Raises a ``LogError`` if it cannot be listed."""
-    return LocalStorage().list_names(directory)
+    return LocalStorage().list_names(local_path(directory))
 
 
 def expand(pattern: str) -> list[str]:
@@ -58,7 +61,15 @@ def expand(pattern: str) -> list[str]:
 
     Raises ``LogAccessError`` if there are none as the directory before it cannot be listed.
     """
-    return LocalStorage().expand(pattern)
+    return LocalStorage().expand(local_path(pattern))
+
+
+def local_path(path: str) -> str:
+    """Return a path of several logs. Raises ``OptionError`` for the URI of an object store."""
+    if is_object_uri(path):
+        reason = "partitions in an object store are opened one at a time: give the URI of one"
+        raise OptionError(option="path", reason=reason)
+    return path
 
 
 def files_of_others(files: LogFiles) -> list[str]:

@@ -34,7 +34,13 @@ from raftlog.types import CLUSTER_METADATA_TOPIC
 
 from .key_file import OPTION as KEY_FILE
 from .key_file import KeyFile
-from .log_handle import Clock, decompression_limit, refuse_addresses, without_scheme
+from .log_handle import (
+    Clock,
+    decompression_limit,
+    is_object_uri,
+    refuse_addresses,
+    without_scheme,
+)
 from .option_values import boolean
 from .remote.nodes import BOOTSTRAP_SERVERS, parse_addresses
 from .remote.security import SECURITY_OPTIONS, ClientSecurity, parse_security
@@ -93,7 +99,7 @@ def parse_location(options: Mapping[str, str], *, call: str = "it names the log"
         if not path:
             reason = f"is missing: {call}, or give {BOOTSTRAP_SERVERS}"
             raise OptionError(option=PATH, reason=reason)
-        refuse_addresses(path)
+        refuse_addresses(path, may_be_objects=True)
         return LogLocation(path, encryption=_parse_encryption(given))
     if path:
         reason = "cannot be given together with path: give one of them"
@@ -192,7 +198,8 @@ def open_path(
         path: a metadata directory; a node's log directory (of which ``__cluster_metadata-0`` is
             read); a partition's directory; a ``.log`` segment; a ``.checkpoint`` snapshot; or the
             directories of several copies of one log, of its voters or replicas, separated by commas
-            or matched by a pattern.
+            or matched by a pattern. Or the URIs of these in an object store (s3, gs, abfs), with
+            the options of ``pyarrow.fs`` in the query.
         kind: the kind of records; None: detect it.
         storage: the file system; None: the local one.
         decompressed_bytes_max: largest size in bytes of a decompressed batch, at most
@@ -221,27 +228,27 @@ def open_path(
 def _open(
     path: str, kind: LogKind | None, storage: Storage | None, decompressed_bytes_max: int
 ) -> LogReader:
-    # Readers need the boot id, which only writable storage has; nothing is written.
-    storage = storage if storage is not None else WritableLocalStorage()
-    path = without_scheme(path)
-
-    def opened(path: str) -> DirectoryLog:
+    def opened(files: Storage, path: str) -> DirectoryLog:
         return opening.open_log(
-            storage,
+            files,
             path,
             kind=kind,
             decompressed_bytes_max=decompressed_bytes_max,
             open_store=_open_store,
         )
 
-    if _exists(storage, path):
-        return opened(path)
+    if not any(is_object_uri(part.strip()) for part in path.split(",")):
+        path = without_scheme(path)
+        files = _storage(path)[0] if storage is None else storage
+        if _exists(files, path):
+            return opened(files, path)
     logs: dict[tuple[str, str], DirectoryLog] = {}
-    for part in filter(None, (without_scheme(part.strip()) for part in path.split(","))):
-        if _exists(storage, part):
-            logs[storage.split(part)] = opened(part)
+    for part in filter(None, map(str.strip, path.split(","))):
+        files, part = _storage(part) if storage is None else (storage, part)
+        if _exists(files, part):
+            logs[files.split(part)] = opened(files, part)
         else:
-            logs |= {storage.split(log.path): log for log in _matching(storage, part, opened)}
+            logs |= {files.split(log.path): log for log in _matching(files, part, opened)}
     if not logs:
         raise LogNotFoundError(path=path)
     found = list(logs.values())
@@ -255,15 +262,26 @@ def _open_store(uri: str) -> ObjectStore:
     return open_object_store(uri)
 
 
+def _storage(path: str) -> tuple[Storage, str]:
+    """Return the storage of one path, and the path in it. Raises ``OptionError``."""
+    if is_object_uri(path):
+        refuse_addresses(path, may_be_objects=True)
+        from raftlog.storage.arrow_objects import ArrowStorage
+
+        return ArrowStorage.of_uri(path)
+    # Readers need the boot id, which only writable storage has; nothing is written.
+    return WritableLocalStorage(), without_scheme(path)
+
+
 def _matching(
-    storage: Storage, pattern: str, opened: Callable[[str], DirectoryLog]
+    storage: Storage, pattern: str, opened: Callable[[Storage, str], DirectoryLog]
 ) -> list[DirectoryLog]:
     """Open the logs that a pattern matches, and skip matches that are not logs."""
     logs = []
     problem: NotALogError | None = None
     for path in storage.expand(pattern):
         try:
-            logs.append(opened(path))
+            logs.append(opened(storage, path))
         except NotALogError as error:
             problem = problem or error
     if not logs:

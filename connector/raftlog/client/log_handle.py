@@ -364,13 +364,23 @@ class LogHandle(Closeable):
 
 
 # --- Log paths as users give them -----------------------------------------------------------------
-# ``file:///a``, ``file:/a`` and ``/a`` are the same path. URLs of other schemes are refused, and
-# not shown in the error, since a URL may contain an access key.
+# ``file:///a``, ``file:/a`` and ``/a`` are the same path. URIs of object stores are for reads. URLs
+# of other schemes are refused, and not shown in the error, since a URL may contain an access key.
 
 _FILE_SCHEME = "file:"
 _OTHER_SCHEME: Final = re.compile(r"(?:^|,)\s*(?!file:)([A-Za-z][A-Za-z0-9+.-]*://|dbfs:/)")
 _ADDRESS: Final = re.compile(r"(?:^|,)\s*((?:[\w.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5})\s*(?:,|$)")
 """Address of a node: as a path it would be that of a new log. No name of a log has a colon."""
+
+
+_OBJECTS: Final = re.compile(r"(?:s3[an]?|gs|gcs|abfss?)://", re.IGNORECASE)
+_KEYS: Final = re.compile(r"://[^,?]*:[^,?]*@")
+"""User info with a password; in the URI of Azure, a container is before the ``@``."""
+
+
+def is_object_uri(path: str) -> bool:
+    """Return whether a path is the URI of an object store."""
+    return _OBJECTS.match(path) is not None
 
 
 def without_scheme(path: str) -> str:
@@ -382,16 +392,29 @@ def without_scheme(path: str) -> str:
     return "/" + rest.lstrip("/") if rest.startswith("/") else rest
 
 
-def refuse_addresses(paths: str) -> None:
+def refuse_addresses(paths: str, *, may_be_objects: bool = False) -> None:
     """Raise ``OptionError`` if one of several comma-separated paths is an address.
 
-    That is ``host:port``, or a URL, but not ``file:``.
+    That is ``host:port``, or a URL, but not ``file:``, and with ``may_be_objects`` not that of an
+    object store unless it has keys.
     """
-    found = _OTHER_SCHEME.search(paths)
-    if found is not None:
+    for found in _OTHER_SCHEME.finditer(paths):
+        is_objects = is_object_uri(found[1])
+        if may_be_objects and is_objects:
+            continue
         reason = (
             f"{found[1][:20]} is not supported; give a path on a mounted file system, on "
-            "Databricks /Volumes/... or /dbfs/..., or copy a backup with `raftlog restore`"
+            "Databricks /Volumes/... or /dbfs/..."
+        )
+        if is_objects:
+            reason = (
+                f"a log in {found[1][:20]} can be read, not written; give a path on a mounted file "
+                "system, or write to a quorum and copy its log with `raftlog backup`"
+            )
+        raise OptionError(option="path", reason=reason)
+    if may_be_objects and _KEYS.search(paths) is not None:
+        reason = (
+            "the URI has keys in it, which plans and logs would show; set them in the environment"
         )
         raise OptionError(option="path", reason=reason)
     address = _ADDRESS.search(paths)

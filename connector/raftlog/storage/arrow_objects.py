@@ -1,5 +1,6 @@
 """Objects in the file systems of ``pyarrow.fs``: S3, Google Cloud Storage, Azure, by URI.
 
+``ArrowObjects`` has the objects of backups, ``ArrowStorage`` the files of a log for its readers.
 Imported where a URI is opened, not by the log. A stream that is closed, also by its destructor,
 completes the upload of the bytes so far: so an upload that fails leaves a truncated object, which
 no entry of the manifest declares as finished.
@@ -8,17 +9,45 @@ no entry of the manifest declares as finished.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, Final
 
 from pyarrow import ArrowException, fs
 
-from raftlog.errors import OptionError
+from raftlog.errors import LogAccessError, LogNotFoundError, NotALogError, OptionError
+from raftlog.limits import MIB
 from raftlog.printable import without_user_info
 
 from .errors import RemoteObjectNotFoundError, RemoteStorageError
 from .objects import StoredObject
 from .protocol import Closeable, ReadableFile
+
+READ_AHEAD_BYTES: Final = 1 * MIB
+"""Bytes of a file that one request reads at least: batch headers are read one by one."""
+_ALIAS: Final = re.compile(r"s3[an](?=://)")
+"""Schemes of Hadoop for S3."""
+_MAGIC: Final = re.compile(r"[*\[]")
+
+
+def _file_system(uri: str, option: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a URI, and the path in it.
+
+    Raises ``OptionError``, which never contains the URI's user info or query.
+    """
+    try:
+        files, root = fs.FileSystem.from_uri(_ALIAS.sub("s3", uri))
+    except (ArrowException, OSError, ValueError) as error:
+        kind = "cannot be reached" if isinstance(error, OSError) else "is not supported"
+        scheme = uri.partition("://")[0][:20]
+        reason = f"the file system of this {scheme}:// URI {kind} by pyarrow"
+        if isinstance(error, OSError) and scheme.startswith("s3"):
+            reason += "; check the network, and give the region of the bucket: ?region=eu-central-1"
+        raise OptionError(option=option, reason=reason) from None
+    if not root.strip("/"):
+        raise OptionError(option=option, reason="the URI names no bucket or container")
+    return files, root
 
 
 class ArrowObjects:
@@ -35,15 +64,7 @@ class ArrowObjects:
 
         Raises ``OptionError``, which never contains the URI's user info or query.
         """
-        try:
-            files, root = fs.FileSystem.from_uri(uri)
-        except (ArrowException, OSError, ValueError) as error:
-            kind = "cannot be reached" if isinstance(error, OSError) else "is not supported"
-            scheme = uri.partition("://")[0][:20]
-            reason = f"the file system of this {scheme}:// URI {kind} by pyarrow"
-            raise OptionError(option="URI", reason=reason) from None
-        if not root.strip("/"):
-            raise OptionError(option="URI", reason="it names no bucket or container")
+        files, root = _file_system(uri, "URI")
         return cls(files, root, without_user_info(uri.partition("?")[0]).rstrip("/"))
 
     def put(self, name: str, chunks: Iterable[bytes]) -> None:
@@ -106,6 +127,144 @@ class _ArrowFile(Closeable):
     def byte_count(self) -> int:
         with self._objects._errors_of(self._name):
             return int(self._file.size())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ArrowStorage:
+    """Tree of files in a file system of pyarrow's, for reading (``Storage``).
+
+    Paths are URIs without a query. Those below ``uri`` and its parents are those of the
+    file system below and above ``path``.
+    """
+
+    def __init__(self, files: fs.FileSystem, path: str, uri: str) -> None:
+        self._files = files
+        same = 0
+        for one, other in zip(reversed(path), reversed(uri), strict=False):
+            if one != other:
+                break
+            same += 1
+        self._before_path = path[: len(path) - same]
+        self._before_uri = uri[: len(uri) - same]
+
+    @classmethod
+    def of_uri(cls, uri: str) -> tuple[ArrowStorage, str]:
+        """Open the file system of a URI; return it with the path, which may be a pattern of it.
+
+        The URI's query has the options of the file system; it has no keys. Raises ``OptionError``.
+        """
+        text, mark, query = uri.partition("?")
+        text = text.rstrip("/")
+        pattern = _MAGIC.search(text)
+        base = text if pattern is None else text[: pattern.start()].rpartition("/")[0]
+        files, path = _file_system(base + mark + query, "path")
+        return cls(files, path.rstrip("/"), base), text
+
+    def list_names(self, directory: str) -> list[str]:
+        with self._errors_of(directory):
+            found = self._files.get_file_info(fs.FileSelector(self._path(directory)))
+        return sorted(info.base_name for info in found)
+
+    def open_file(self, path: str) -> ReadableFile:
+        with self._errors_of(path):
+            if self._info(path).type is fs.FileType.Directory:
+                raise NotALogError(path=path, reason="a file was expected there")
+            return _BufferedFile(self, path, self._files.open_input_file(self._path(path)))
+
+    def is_directory(self, path: str) -> bool:
+        with self._errors_of(path):
+            return bool(self._info(path).type is fs.FileType.Directory)
+
+    def join(self, directory: str, name: str) -> str:
+        return f"{directory}/{name}"
+
+    def split(self, path: str) -> tuple[str, str]:
+        directory, _, name = path.rstrip("/").rpartition("/")
+        return directory, name
+
+    def expand(self, pattern: str) -> list[str]:
+        first, *names = pattern[len(self._before_uri) :].split("/")
+        found = [self._before_uri + first]
+        for name in names:
+            if _MAGIC.search(name) is None:
+                found = [self.join(directory, name) for directory in found]
+            else:
+                found = [
+                    self.join(directory, one)
+                    for directory in found
+                    for one in self._names_in(directory)
+                    if fnmatchcase(one, name)
+                ]
+        return sorted(filter(self._is_there, found))
+
+    def _names_in(self, path: str) -> list[str]:
+        """Return the names in a path; none if it is no directory."""
+        try:
+            return self.list_names(path)
+        except (LogNotFoundError, NotALogError):
+            return []
+
+    def _is_there(self, path: str) -> bool:
+        with self._errors_of(path):
+            return bool(
+                self._files.get_file_info(self._path(path)).type is not fs.FileType.NotFound
+            )
+
+    def _info(self, path: str) -> fs.FileInfo:
+        info = self._files.get_file_info(self._path(path))
+        if info.type is fs.FileType.NotFound:
+            raise LogNotFoundError(path=path)
+        return info
+
+    def _path(self, uri: str) -> str:
+        return self._before_path + uri[len(self._before_uri) :]
+
+    @contextlib.contextmanager
+    def _errors_of(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise LogNotFoundError(path=path) from None
+        except NotADirectoryError:
+            raise NotALogError(path=path, reason="a directory was expected there") from None
+        except (ArrowException, OSError, ValueError) as error:
+            raise LogAccessError(
+                path=path,
+                reason=" ".join(str(error).split()) or type(error).__name__,
+                remedy="check that the store can be reached and grants access",
+            ) from error
+
+
+class _BufferedFile(Closeable):
+    """File of a store, of which at least ``READ_AHEAD_BYTES`` are read at a time.
+
+    Objects are written as a whole, so its size is that at its opening.
+    """
+
+    def __init__(self, storage: ArrowStorage, path: str, file: Any) -> None:
+        self.path = path
+        self._storage = storage
+        self._file = file
+        self._byte_count = int(file.size())
+        self._start = 0
+        self._block = b""
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        byte_count = min(byte_count, self._byte_count - position)
+        if byte_count <= 0:
+            return b""
+        at = position - self._start
+        if at < 0 or at + byte_count > len(self._block):
+            left = self._byte_count - position
+            with self._storage._errors_of(self.path):
+                block = self._file.read_at(min(max(byte_count, READ_AHEAD_BYTES), left), position)
+            self._start, self._block, at = position, bytes(block), 0
+        return self._block[at : at + byte_count]
+
+    def byte_count(self) -> int:
+        return self._byte_count
 
     def close(self) -> None:
         self._file.close()

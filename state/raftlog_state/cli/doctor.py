@@ -219,11 +219,12 @@ def _describe(log: DirectoryLog, writer: str) -> str:
 def _examine_directory(log: DirectoryLog) -> Iterator[Diagnosis]:
     """Yield the diagnoses of the file system: space and owners."""
     from raftlog.client import SourceKind
+    from raftlog.client.log_handle import is_object_uri
     from raftlog_state.check.diagnosis import diagnose_owners, diagnose_space
 
-    if log.source is not SourceKind.DIRECTORY:
-        return
     directory = log.files.directory
+    if log.source is not SourceKind.DIRECTORY or is_object_uri(directory):
+        return
     usage, status = shutil.disk_usage(directory), os.statvfs(directory)
     yield from diagnose_space(
         directory,

@@ -264,9 +264,10 @@ class _NodeDirectory:
     """Directory of a node that has a partition at ``partition_path``, or a segment of one."""
 
     def __init__(self, partition_path: str, decompressed_bytes_max: int) -> None:
+        from raftlog.client.inspection import local_path
         from raftlog_state.records.internal_logs import INTERNAL_LOGS
 
-        path = Path(os.path.abspath(partition_path))
+        path = Path(os.path.abspath(local_path(partition_path)))
         is_directory = any(_is_partition(path.name, topic) for topic in INTERNAL_LOGS)
         self.path: Final = path.parent if is_directory else path.parent.parent
         self._decompressed_bytes_max = decompressed_bytes_max

@@ -74,7 +74,8 @@ other commands:
   man         print the manual page of a command
 
 PATH is a metadata directory, a log directory of a broker or controller, a partition directory, a
-.log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob.
+.log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob;
+to read it may be a URI of an object store, such as s3://backups/node-1?region=eu-central-1.
 cat, log, state, diff, report, snapshot and doctor can read from the controllers of a running
 cluster instead, with --bootstrap-server HOST:PORT,...
 

@@ -118,7 +118,7 @@ def test_a_user_in_a_bootstrap_address_is_refused_and_not_shown(servers: str) ->
 
 
 @pytest.mark.parametrize(
-    "url", ["s3a://key:hunter2@b/p", "s3a://key:hun/hunter2@b", "/a,abfs://hunter2@b"]
+    "url", ["s3a://key:hunter2@b/p", "s3a://key:hun/hunter2@b", "/a,wasb://hunter2@b"]
 )
 def test_a_url_with_a_key_is_refused_and_not_shown(url: str, tmp_path: Path) -> None:
     for call in (
@@ -133,7 +133,7 @@ def test_a_url_with_a_key_is_refused_and_not_shown(url: str, tmp_path: Path) -> 
         status, out, err = run(command, url)
         assert (status, out) == (2, "")
         assert "hunter2" not in err
-        assert "mounted file system" in err
+        assert "mounted file system" in err or "the URI has keys in it" in err
 
 
 def test_tables_do_not_show_the_key_of_their_location() -> None:
