@@ -368,7 +368,8 @@ def new_records(
     if isinstance(records, BytesLike | RecordLike):
         return (_new_record(records, values, first_ordinal),)
     if isinstance(records, str | dict) or not isinstance(records, Iterable):
-        _refuse(None, f"records must be a list, not {type(records).__name__}")
+        kind = type(records).__name__
+        _refuse(None, f"records must be a list, not {kind}; give one of bytes or (key, value)")
     if values is ValueKind.BYTES:
         return tuple(
             [

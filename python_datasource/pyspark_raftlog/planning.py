@@ -134,7 +134,8 @@ def start_position(
         case OffsetSpecKind.LATEST:
             if not streaming:
                 raise OptionError(
-                    option="startingOffset", reason="latest is allowed in streams only"
+                    option="startingOffset",
+                    reason="latest is allowed in streams only: a batch read ends there",
                 )
             return StartPosition(offset=end_offset)
         case OffsetSpecKind.SNAPSHOT:

@@ -16,6 +16,7 @@ at most ``TABLE_FUNCTION_ROWS_MAX`` rows. Its Arrow table functions have no such
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -46,7 +47,6 @@ from raftlog_state.log_state import read_state
 from raftlog_state.tables.comments import column_comments
 from raftlog_state.tables.convert import columns_of, microseconds
 from raftlog_state.tables.schema import BY_ENTITY, BY_NAME, CLUSTER_ID
-from raftlog_state.tables.selection import typed_table
 
 from .errors import ResultTooLargeError
 from .options import CONNECTION_OPTIONS, OPTIONS, RaftlogOptions, has_location, unknown_option
@@ -154,13 +154,13 @@ class RaftlogState:
         at: AnalyzeArgument | None = None,
         options: AnalyzeArgument | None = None,
     ) -> _FunctionCall:
-        """Return the columns of the table. Raises ``OptionError`` and ``TablesError``."""
+        """Return the columns of the table. Raises ``OptionError``."""
         parsed = _options(path, options)
         name = _text("table", table)
         if name is None:
             reason = f"is missing; tables are {', '.join(BY_NAME)}"
             raise OptionError(option="table", reason=reason)
-        typed = typed_table(name, parsed.path)
+        typed = _typed_table(name)
         comments = column_comments(typed)
         columns = {CLUSTER_ID: STRING, **typed.columns}
         return _FunctionCall(
@@ -208,13 +208,13 @@ class RaftlogChanges:
         options: AnalyzeArgument | None = None,
         **between: AnalyzeArgument,
     ) -> _FunctionCall:
-        """Return the columns of the table. Raises ``OptionError`` and ``TablesError``."""
+        """Return the columns of the table. Raises ``OptionError``."""
         parsed = _options(path, options)
         for unknown in sorted(between.keys() - {"from", "to"}):
             reason = "is unknown; arguments are path, table, name, from, to and options"
             raise OptionError(option=unknown, reason=reason)
         chosen, columns = _text("table", table), ANY_COLUMNS
-        typed = None if chosen is None else typed_table(chosen, parsed.path)
+        typed = None if chosen is None else _typed_table(chosen)
         if typed is not None:
             comments = column_comments(typed)
             columns = {one: (kind, comments[one]) for one, kind in typed.columns.items()}
@@ -241,6 +241,16 @@ class RaftlogChanges:
 
 
 # --- arguments ------------------------------------------------------------------------------------
+
+
+def _typed_table(name: str) -> TypedTable:
+    """Return a table by its name. Raises ``OptionError``."""
+    found = BY_NAME.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"tables are {', '.join(BY_NAME)}"
+        raise OptionError(option="table", reason=f"unknown table {name!r}; {hint}")
+    return found
 
 
 def _options(path: AnalyzeArgument | None, options: AnalyzeArgument | None) -> RaftlogOptions:

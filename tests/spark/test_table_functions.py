@@ -22,7 +22,6 @@ from raftlog.client import LogReader
 from raftlog.errors import LogNotFoundError, OptionError
 from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog_state import read_state
-from raftlog_state.errors import TablesError
 from raftlog_state.image.rows import Entity
 from raftlog_state.log_changes import read_changes
 from raftlog_state.records.redaction import MASK
@@ -183,7 +182,7 @@ def test_invalid_arguments_are_refused_with_what_is_valid() -> None:
     assert "startingOffset: is for load()" in refusal(
         RaftlogState, "/logs", "topics", options={"startingOffset": "5"}
     )
-    with pytest.raises(TablesError, match="unknown table topic; tables are features,"):
+    with pytest.raises(OptionError, match="unknown table 'topic'; did you mean topics"):
         called(RaftlogState, "/logs", "topic")
     with pytest.raises(LogNotFoundError):
         called(RaftlogState, "/logs/nowhere", "topics")

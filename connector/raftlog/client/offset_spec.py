@@ -46,6 +46,7 @@ _EPOCH_MAX: Final = 2**31 - 1
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 _AGE: Final = re.compile(r"-([0-9]{1,9})([smhd])")
 _NUMBERED: Final = re.compile(r"(timestamp|epoch):([0-9]{1,19})")
+_TIME_OF_DAY: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?Z?")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -124,7 +125,8 @@ def parse_offset_spec(option: str, text: str) -> OffsetSpec:
         time_ms = iso_ms(stripped)
         found = None if time_ms is None else OffsetSpec(OffsetSpecKind.TIME, time_ms)
     if found is None:
-        raise OptionError(option=option, reason=f"must be {FORMS}")
+        hint = f"; {stripped} needs a date" if _TIME_OF_DAY.fullmatch(stripped) else ""
+        raise OptionError(option=option, reason=f"must be {FORMS}{hint}")
     return found
 
 

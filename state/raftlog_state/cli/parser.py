@@ -71,6 +71,7 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(parser=self)
         self._commands: Commands | None = None
         self._given_usage = usage
+        self._synopsis: str | None = None
 
     def add_commands(self) -> Commands:
         """Expect a command as first argument; return the registry to which commands are added."""
@@ -88,6 +89,7 @@ class Parser(argparse.ArgumentParser):
         if not {"-h", "--help"}.isdisjoint(argv):
             return self._help()
         argv = _join_ages(argv)
+        self._synopsis = self.synopsis()  # argparse changes the operands while it parses
         try:
             found, unknown = self.parse_known_intermixed_args(argv)
         except WrongCallError as error:
@@ -122,7 +124,7 @@ class Parser(argparse.ArgumentParser):
         # argparse would pass the rest to the command's parser, but accept no options between its
         # positional arguments, and report an unknown option with the usage of the whole program.
         if not argv:
-            self.error("a command is missing")
+            self.error(f"a command is missing; `{self.prog} --help` lists the commands")
         name, *rest = argv
         if name in ("-h", "--help") or (name == "help" and not rest):
             return self._help()
@@ -143,7 +145,7 @@ class Parser(argparse.ArgumentParser):
         if self._commands is not None or self._given_usage is not None:
             raise WrongCallError(self.prog, self.format_usage(), message)
         # The options are not part of the usage: their 15 lines would hide the error.
-        raise WrongCallError(self.prog, f"usage: {self.synopsis()}\n", message)
+        raise WrongCallError(self.prog, f"usage: {self._synopsis or self.synopsis()}\n", message)
 
     # --- texts, for manual pages and completion ---------------------------------------------------
 
@@ -253,10 +255,11 @@ def offset_spec(text: str) -> OffsetSpec:
 
     try:
         return parse_offset_spec("OFFSET", text)
-    except OptionError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not an offset; allowed are {FORMS}"
-        ) from None
+    except OptionError as error:
+        hint = error.reason.removeprefix(f"must be {FORMS}").removeprefix("; ")
+        hint = f": {hint}" if hint else ""
+        reason = f"{text!r} is not an offset{hint}; allowed are {FORMS}"
+        raise argparse.ArgumentTypeError(reason) from None
 
 
 def offset(text: str) -> int:

@@ -125,7 +125,8 @@ def open_embedded(
     if found is not None and is_declared and found.values is not wanted.values:
         raise OptionError(
             option="values",
-            reason=f"the log in {path} has {found.values.value} values, which cannot be changed",
+            reason=f"the log in {path} has {found.values.value} values, which cannot be changed; "
+            f"open it with values={found.values.value!r}, or name another directory",
         )
     if storage is None and found is not None and found.values is ValueKind.KRAFT:
         _warn_of_readers(path)
