@@ -477,11 +477,16 @@ def run_snapshot(arguments: argparse.Namespace, output: Output, console: Console
     if not arguments.reveal:
         arguments.parser.error("a snapshot contains secrets in clear text: confirm with --reveal")
 
+    from raftlog.client import Isolation
     from raftlog_state.snapshot_writer import export_snapshot
 
     with open_source(arguments) as log:
-        at = arguments.at
-        end_offset = None if at is None else _committed(log, at, console)
+        if arguments.at is None:
+            end = log.read_end(isolation=Isolation.READ_COMMITTED)
+            end_offset = end.offset
+            console.log(f"the end offset is {end_offset} (exclusive): {end.explanation}")
+        else:
+            end_offset = _committed(log, arguments.at, console)
         done = export_snapshot(log, arguments.to, end_offset=end_offset)
     found = {
         "path": done.path,

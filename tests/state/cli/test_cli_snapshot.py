@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.cli import rows, run
+from tests.support.kafka import HOME
 
 import raftlog
 from raftlog_state import apply_changes
@@ -32,6 +33,16 @@ def test_the_newest_state_is_written_under_kafkas_name(log: Path, tmp_path: Path
     assert (result["end_offset"], result["leader_epoch"]) == (7, 1)
     assert result["bytes"] == Path(result["path"]).stat().st_size
     assert [row["broker_id"] for row in rows("state", result["path"], "brokers")] == [7]
+
+
+def test_the_end_and_whether_it_is_committed_are_reported(tmp_path: Path) -> None:
+    """The last records of one directory may be truncated: nothing was printed about that."""
+    node = HOME / "tests" / "data" / "kraft-logs" / "three-nodes-4.3.1" / "node-100"
+    status, out, err = run("snapshot", node, tmp_path, "--reveal")
+    assert (status, json.loads(out)["end_offset"]) == (0, 3131)
+    assert err == run("state", node, "features")[2].splitlines()[0] + "\n"
+    assert "its last records may not be committed" in err
+    assert run("snapshot", node, tmp_path / "a.checkpoint", "--reveal", "--quiet")[2] == ""
 
 
 def test_an_older_state_is_written_under_a_given_name(log: Path, tmp_path: Path) -> None:
