@@ -37,6 +37,7 @@ that name an append.
 
 EXAMPLES: Final = """
 echo "ids 100 to 199 are mine" | raftlog append decisions-0 --required-base-offset 42
+raftlog append decisions-0 --create < decisions.txt
 raftlog append --bootstrap-server node-1:9192,node-2:9192 < decisions.txt
 raftlog cat old-0 | raftlog append new-0 --json
 raftlog append decisions-0 --name nightly --version 20261126 < decisions.txt
@@ -51,6 +52,7 @@ def add_append(commands: Commands) -> None:
     command = commands.add_parser("append", about=ABOUT, examples=EXAMPLES)
     command.set_defaults(run=run_append)
     add_target(command)
+    command.add_argument("--create", action="store_true", help="create the log in PATH if absent")
     command.add_argument(
         "--json", action="store_true", help="each line is a JSON object, as `raftlog cat` prints it"
     )
@@ -82,7 +84,9 @@ def run_append(arguments: argparse.Namespace, output: Output, console: Console) 
     is_one_batch = any(value is not None for value in one_batch.values())
     bounds = {} if arguments.timeout_ms is None else {"timeout_ms": arguments.timeout_ms}
     parse = _parse_json if arguments.json else _parse_text
-    with open_target(arguments) as log:
+    if arguments.create and arguments.bootstrap_server is not None:
+        arguments.parser.error("--create requires PATH")
+    with open_target(arguments, create=arguments.create) as log:
         stream = stdin().buffer
         assert isinstance(stream, BufferedIOBase)
         pieces = _whole(stream) if is_one_batch else _pieces(stream)
@@ -173,7 +177,12 @@ def _parse_json(line: bytes) -> UserRecord:
     from raftlog.records import Header, NewRecord
 
     try:
-        row = json.loads(line)
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"it is not JSON: {error.msg.lower()}, at column {error.colno}"
+            ) from None
         if not isinstance(row, dict):
             raise ValueError("expected a JSON object")
         if "data" in row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from .output import Console, Output, json_text
 from .parser import Commands, offset
@@ -84,7 +84,8 @@ CONFIGURE_ABOUT = """
 Print the settings of a log created by `raftlog.open`, from its raftlog.properties; with NAME=VALUE,
 change them first. Names and units are those of Kafka's topic configs; -1 is no limit.
 
-A process that has the log open applies a change with its next append.
+A process that has the log open applies a change with its next append. Each node of a quorum has
+settings of its own: run the command on every host.
 
 A log with values=kraft is trimmed only below its snapshots. A node of a quorum writes them as
 `[snapshots]` of its configuration sets it.
@@ -101,7 +102,16 @@ def add_configure(commands: Commands) -> None:
     command = commands.add_parser("configure", about=CONFIGURE_ABOUT, examples=CONFIGURE_EXAMPLES)
     command.set_defaults(run=run_configure)
     add_path(command)
+    command.add_argument("--bootstrap-server", type=_refuse_nodes, help=argparse.SUPPRESS)
     command.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="setting to change")
+
+
+def _refuse_nodes(servers: str) -> NoReturn:
+    """Raise the error of ``--bootstrap-server``, which no other command of a log lacks."""
+    raise argparse.ArgumentTypeError(
+        "each node of a quorum has settings of its own: run the command on every host, with the "
+        "directory of the log as PATH; kafka-configs --describe prints those of a running node"
+    )
 
 
 def run_configure(arguments: argparse.Namespace, output: Output, console: Console) -> int:

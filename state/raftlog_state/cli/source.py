@@ -312,12 +312,20 @@ def open_target(arguments: argparse.Namespace, *, create: bool = False) -> Itera
     """
     import raftlog
     from raftlog.client.remote.handle import open_remote_log
+    from raftlog.errors import LogNotFoundError
 
     if arguments.bootstrap_server is None:
         if arguments.path is None:
             arguments.parser.error("PATH or --bootstrap-server is required")
         check_no_node_options(arguments)
-        with raftlog.open(arguments.path, create=create) as log:
+        try:
+            opened = raftlog.open(arguments.path, create=create)
+        except LogNotFoundError as error:
+            if create or not hasattr(arguments, "create"):
+                raise
+            remedy = "check the path, or create the log with --create"
+            raise LogNotFoundError(path=error.path, remedy=remedy) from None
+        with opened as log:
             yield log
         return
     if arguments.path is not None:

@@ -54,6 +54,17 @@ def test_each_line_is_a_record(monkeypatch: pytest.MonkeyPatch, log: Path) -> No
     assert append(monkeypatch, b"", log) == (0, [], "")
 
 
+def test_a_log_is_created_on_request_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    status, _, err = append(monkeypatch, b"a", tmp_path / "new-0")
+    assert status == 2
+    assert "does not exist; check the path, or create the log with --create" in err
+    assert append(monkeypatch, b"a", tmp_path / "new-0", "--create")[0] == 0
+    assert append(monkeypatch, b"b", tmp_path / "new-0", "--create")[0] == 0
+    assert values(tmp_path / "new-0") == [b"a", b"b"]
+    status, _, err = append(monkeypatch, b"", "--create", "--bootstrap-server", "localhost:1")
+    assert (status, "--create requires PATH" in err) == (2, True)
+
+
 def test_a_line_is_appended_while_stdin_is_open(log: Path) -> None:
     command = [sys.executable, "-m", "raftlog_state.cli", "append", str(log)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -143,7 +154,7 @@ def test_a_named_append_is_done_once(monkeypatch: pytest.MonkeyPatch, log: Path)
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"x", "line 2: Expecting value"),
+        (b"x", "line 2: it is not JSON: expecting value, at column 1"),
         (b"[1]", "line 2: expected a JSON object"),
         (b'{"value":1}', "line 2: value: expected text or null"),
         (b'{"valueBase64":"?"}', "line 2: valueBase64: expected base64"),
@@ -177,7 +188,7 @@ def test_an_invalid_line_leaves_the_lines_of_earlier_reads_appended(
     assert status == 2
     appended = sum(one["records"] for one in found)
     assert appended == len(values(log)) >= 2
-    assert "line 4: Expecting property name enclosed in double quotes" in err
+    assert "line 4: it is not JSON: expecting property name enclosed in double quotes" in err
     assert f"; lines from {appended + 1} on were not appended" in err
 
 

@@ -91,6 +91,7 @@ def test_version_is_one_line_with_the_implementation_that_runs() -> None:
         (["snapshot", "x", "y", "--reveal", "--bootstrap-server", "h:1"], "mutually exclusive"),
         (["check", "x", "--jsn"], "did you mean --json?"),
         (["configure", "x", "retention.ms"], "is not NAME=VALUE"),
+        (["configure", "--bootstrap-server", "h:1"], "each node of a quorum has settings of its"),
         (["repair", "x", "--cut", "5"], "did you mean --cut-at?"),
     ],
 )
