@@ -41,15 +41,16 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="a merge reads all unmerged changes at a time",
         path=TAILS,
-        old="            count = max(1, count)\n",
-        new="            count = len(rest)\n",
+        old="            count = int(np.searchsorted(rows_before[1:], rows_before[0] + room, "
+        'side="right"))\n',
+        new="            count = len(ends)\n",
         tests=(f"{WRITES}::test_changes_in_memory_are_bounded_while_merges_fail",),
     ),
     Plant(
         bug="a restart reads all unmerged changes at a time",
         path=TAILS,
-        old="    if len(windows) == 1:\n",
-        new="    if windows:\n",
+        old="    reads = [*chain.from_iterable(windows)]\n",
+        new="    reads = [[*ranges]]\n",
         tests=(f"{WRITES}::test_a_restart_reads_unmerged_changes_in_windows",),
     ),
     Plant(
@@ -58,6 +59,13 @@ TABLES_WRITER_PLANTS: Final = (
         old="has_fences=after == before",
         new="has_fences=True",
         tests=(f"{WRITES}::test_a_restart_reads_unmerged_changes_in_windows",),
+    ),
+    Plant(
+        bug="all changes of a key in a large append are merged, not the last one",
+        path=TAILS,
+        old="            is_last = pc.is_in(positions_of(rows), value_set=last)\n",
+        new="            is_last = pc.is_valid(rows[CLUSTER_ID])\n",
+        tests=(f"{WRITES}::test_delta_rs_merges_a_large_append_into_rows_that_it_has",),
     ),
     Plant(
         bug="changes before a large batch are not merged",

@@ -70,7 +70,7 @@ from .stores.protocol import (
     Where,
     rows_where,
 )
-from .tails import TailFold, TailRange, read_tails
+from .tails import TailFold, TailRange, read_tails, state_of_tails
 from .unmerged import StoredChanges, Tail, Unmerged, UnmergedPart
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -367,17 +367,15 @@ class ClusterRows:
             small += tables
         yield from _state_of_tables(small)
 
-    def _stored_state(self, tails: Mapping[str, Tail]) -> Iterator[pa.Table]:
+    def _stored_state(self, tails: Mapping[str, Tail]) -> Iterator[Rows]:
         """Yield the rows of ``state`` for first parts of tails, which are in ``changes`` only."""
         ranges = [
             TailRange(name, part.after_offset, part.last_offset, has_fences=True)
             for name, tail in tails.items()
             if isinstance(part := _first(tail), StoredChanges)
         ]
-        for _, window in read_tails(self.store, ranges):
-            yield from _state_of_tables(
-                [without_reverted(rows, tails[name].end) for name, rows in window.items()]
-            )
+        ends = {name: tail.end for name, tail in tails.items()}
+        yield from state_of_tails(self.store, ranges, ends)
 
     def merge_rows(self, end: Progress, rows: Rows) -> None:
         """Merge rows of a cluster, with their progress, into ``state``."""

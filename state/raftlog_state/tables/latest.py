@@ -64,7 +64,18 @@ def state_rows(changes: pa.Table) -> pa.Table:
 
     A deleted row has its last values, and the offset at which it was deleted.
     """
-    return state_rows_of(_taken(changes, _last_of_each_key(changes)))
+    return state_rows_of(last_changes(changes))
+
+
+def last_changes(changes: pa.Table) -> pa.Table:
+    """Return the last change of each key, with the columns that there are."""
+    return _taken(changes, _last_of_each_key(changes))
+
+
+def positions_of(changes: pa.Table) -> pa.ChunkedArray:
+    """Return a text for each change of a cluster that no other one has, reverted ones included."""
+    columns = [changes[name].cast(STRING) for name in ("entity", *_ORDER)]
+    return pc.binary_join_element_wise(*columns, SPACE)
 
 
 def state_rows_of(changes: pa.Table) -> pa.Table:

@@ -3,46 +3,55 @@
 Rules of this file:
 
 1. A window has whole appends: a change and the progress row that publishes it are in one window.
-2. A window has a bounded number of offsets, or one append of one cluster. Windows of a cluster
-   follow each other.
+2. A window has a bounded number of rows, or one append of one cluster, which is read in parts of
+   such a number. Windows of a cluster, and the parts of an append, follow each other.
 3. What is kept of the windows of a cluster is the last change of each of its keys.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from itertools import chain
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.parquet as pq
 
-from .latest import overlay, state_rows, without_reverted
+from .latest import last_changes, overlay, positions_of, state_rows, state_rows_of, without_reverted
 from .progress import IS_PROGRESS, Progress, progress_of
 from .schema import CHANGES_TABLE, CLUSTER_ID, PROGRESS, STATE_TABLE
 from .stored_rows import StateParts, rows_by, split_state
-from .stores.protocol import AnyOf, Condition, TableStore, rows_where
+from .stores.protocol import AnyOf, Condition, Rows, RowSlices, TableStore, Where, rows_where
 from .unmerged import StoredChanges, UnmergedPart
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
-OFFSETS_READ: Final = 50_000
-"""Offsets of a window, if no append has more."""
-_APPENDS: Final = (CLUSTER_ID, "visible_offset")
+ROWS_READ: Final = 50_000
+"""Rows that are read together."""
+_ORDER: Final = ("visible_offset", "offset", "seq")
+_POSITIONS: Final = (CLUSTER_ID, "entity", *_ORDER)
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
 
 
 class TailRange(NamedTuple):
     """Changes of a cluster from after an offset to another (inclusive; None: to the last one).
 
     ``has_fences``: also the progress rows at ``after_offset``. Fences may be at the end of
-    ``state``, where all rows of a snapshot may be, too.
+    ``state``, where all rows of a snapshot may be, too. ``part``: conditions of the changes.
     """
 
     cluster_id: str
     after_offset: int
     last_offset: int | None
     has_fences: bool
+    part: Where = ()
 
     @property
     def any_of(self) -> AnyOf:
@@ -51,78 +60,169 @@ class TailRange(NamedTuple):
         end: tuple[Condition, ...] = ()
         if self.last_offset is not None:
             end = (("visible_offset", "<=", self.last_offset),)
-        later = (of_cluster, ("visible_offset", ">", self.after_offset), *end)
+        later = (of_cluster, ("visible_offset", ">", self.after_offset), *end, *self.part)
         if not self.has_fences:
             return (later,)
         return (later, (of_cluster, ("visible_offset", "=", self.after_offset), IS_PROGRESS))
 
 
-Window = list[TailRange]
-"""Parts of the tails of clusters that are read together."""
+class TailRows(NamedTuple):
+    """Rows of a tail after an offset, by the columns of ``_ORDER``, in their order.
 
-
-def windows_of(
-    tails: Mapping[str, tuple[int, npt.NDArray[np.int64]]], offset_count_max: int
-) -> Iterator[Window]:
-    """Yield the windows of tails: by cluster, the offset before it, and those of its appends.
-
-    An offset of an append is that of its last record. One that is not after the offset before is of
-    a fence.
+    ``ends`` are the offsets of its appends: those of their last records. One that is not after the
+    offset before is of a fence.
     """
-    window: Window = []
-    room = offset_count_max
-    for cluster_id, (before, offsets) in tails.items():
-        after, rest = before, np.unique(offsets[offsets > before])
-        if not len(rest) and len(offsets):
-            window.append(TailRange(cluster_id, before, before, has_fences=True))
-        while len(rest):
-            count = int(np.searchsorted(rest, after + room, side="right"))
-            if not count and window:
-                yield window
-                window, room = [], offset_count_max
+
+    after_offset: int
+    columns: tuple[Int64s, ...]
+    ends: Int64s
+
+
+Read: TypeAlias = list[TailRange]
+"""Parts of the tails of clusters that are read together."""
+Window: TypeAlias = list[Read]
+"""One read, or those of one append of a cluster."""
+
+
+def windows_of(tails: Mapping[str, TailRows], row_count_max: int) -> Iterator[Window]:
+    """Yield the windows of tails, by cluster."""
+    read: Read = []
+    room = row_count_max
+    for cluster_id, (before, columns, appends) in tails.items():
+        after, ends = before, np.unique(appends[appends > before])
+        if not len(ends) and len(appends):
+            read.append(TailRange(cluster_id, before, before, has_fences=True))
+        rows_before = np.searchsorted(columns[0], [before, *ends], side="right")
+        while len(ends):
+            count = int(np.searchsorted(rows_before[1:], rows_before[0] + room, side="right"))
+            if not count and read:
+                yield [read]
+                read, room = [], row_count_max
                 continue
-            count = max(1, count)
-            last = int(rest[count - 1])
-            window.append(TailRange(cluster_id, after, last, has_fences=after == before))
-            room -= last - after
-            after, rest = last, rest[count:]
-    if window:
-        yield window
+            last = int(ends[max(1, count) - 1])
+            found = TailRange(cluster_id, after, last, has_fences=after == before)
+            if count:
+                read.append(found)
+                room -= int(rows_before[count] - rows_before[0])
+            else:
+                of_append = [one[rows_before[0] : rows_before[1]] for one in columns]
+                yield _reads_of(found, of_append, row_count_max)
+            after, ends, rows_before = last, ends[max(1, count) :], rows_before[max(1, count) :]
+    if read:
+        yield [read]
+
+
+def _reads_of(append: TailRange, columns: Sequence[Int64s], row_count_max: int) -> Window:
+    """Return the reads of one append, which has more rows."""
+    parts = _parts([*zip(_ORDER, columns, strict=True)], row_count_max)
+    return [
+        [append._replace(part=part, has_fences=append.has_fences and at == 0)]
+        for at, part in enumerate(parts)
+    ]
+
+
+def _parts(columns: Sequence[tuple[str, Int64s]], row_count_max: int) -> Iterator[Where]:
+    """Yield conditions of parts of sorted rows: of ranges of the first column.
+
+    Rows of one value of it, if there are more, are divided by the next column.
+    """
+    (name, values), *rest = columns
+    distinct, starts = np.unique(values, return_index=True)
+    ends = np.append(starts[1:], len(values))
+    at = 0
+    while at < len(distinct):
+        first, start = int(distinct[at]), starts[at]
+        after = int(np.searchsorted(ends, start + row_count_max, side="right"))
+        if after > at or not rest:
+            after = max(after, at + 1)
+            yield ((name, ">=", first), (name, "<=", int(distinct[after - 1])))
+            at = after
+        else:
+            of_value = [(other, column[start : ends[at]]) for other, column in rest]
+            for part in _parts(of_value, row_count_max):
+                yield ((name, "=", first), *part)
+            at += 1
 
 
 def read_tails(
     store: TableStore, ranges: Sequence[TailRange]
 ) -> Iterator[tuple[bool, dict[str, pa.Table]]]:
-    """Yield the changes of parts of tails by cluster, a window at a time.
+    """Yield the changes of parts of tails by cluster, those of a read at a time.
 
-    Each window is with whether it is the only one. All are of one version of the table.
+    Each is with whether it is the only one. All are of one version of the table.
     """
+    version, windows = _windows(store, ranges)
+    reads = [*chain.from_iterable(windows)]
+    for read in reads:
+        yield len(reads) == 1, _read(store, read, version)
+
+
+def state_of_tails(
+    store: TableStore, ranges: Sequence[TailRange], ends: Mapping[str, Progress]
+) -> Iterator[Rows]:
+    """Yield the rows of ``state`` for the changes of parts of tails, those of one merge at a time.
+
+    ``ends`` is the progress of the clusters, of which later truncations revert changes. A merge has
+    whole appends.
+    """
+    version, windows = _windows(store, ranges)
+    for window in windows:
+        if len(window) == 1:
+            found = _read(store, window[0], version)
+            valid = [without_reverted(rows, ends[name]) for name, rows in found.items()]
+            rows = pa.concat_tables(valid)
+            if rows.num_rows:
+                yield state_rows(rows)
+        else:
+            # In a file, as a store cannot read a table while it writes one.
+            name = window[0][0].cluster_id
+            with TemporaryDirectory(prefix="raftlog-state-") as directory:
+                file = os.path.join(directory, "rows.parquet")
+                with pq.ParquetWriter(file, STATE_TABLE.schema) as writer:
+                    for rows in _state_slices(store, window, version, ends[name]):
+                        writer.write_table(rows)
+                yield replace(RowSlices.of_files(name, STATE_TABLE, [file]), files=())
+
+
+def _state_slices(
+    store: TableStore, window: Window, version: int, end: Progress
+) -> Iterator[pa.Table]:
+    """Yield the rows of ``state`` for one append; a key is in one slice only."""
+    columns = (*_POSITIONS, "key", "incarnation")
+    any_of = tuple(where for read in window for where in _any_of(read))
+    changes = store.read(CHANGES_TABLE, columns=columns, any_of=any_of, version=version)
+    last = positions_of(last_changes(without_reverted(changes, end)))
+    for read in window:
+        for rows in _read(store, read, version).values():
+            is_last = pc.is_in(positions_of(rows), value_set=last)
+            found = rows.filter(is_last)
+            if found.num_rows:
+                yield state_rows_of(found.combine_chunks())
+
+
+def _windows(store: TableStore, ranges: Sequence[TailRange]) -> tuple[int, list[Window]]:
+    """Return the newest version of ``changes``, and the windows of parts of tails."""
     if not ranges or not store.exists(CHANGES_TABLE):
-        return
-    windows = _windows(store, ranges, None)
-    if len(windows) == 1:
-        yield True, _read(store, ranges, None)
-    elif windows:
-        version = store.version(CHANGES_TABLE)
-        for window in _windows(store, ranges, version):
-            yield False, _read(store, window, version)
-
-
-def _windows(store: TableStore, ranges: Sequence[TailRange], version: int | None) -> list[Window]:
-    any_of = _any_of(ranges)
-    appends = store.read(CHANGES_TABLE, (IS_PROGRESS,), _APPENDS, any_of=any_of, version=version)
-    offsets = rows_by(appends)
+        return 0, []
+    version = store.version(CHANGES_TABLE)
+    found = store.read(CHANGES_TABLE, columns=_POSITIONS, any_of=_any_of(ranges), version=version)
+    by_cluster = rows_by(found)
     tails = {
-        one.cluster_id: (one.after_offset, offsets[one.cluster_id]["visible_offset"].to_numpy())
+        one.cluster_id: _tail_rows(one.after_offset, by_cluster[one.cluster_id])
         for one in ranges
-        if one.cluster_id in offsets
+        if one.cluster_id in by_cluster
     }
-    return [*windows_of(tails, OFFSETS_READ)]
+    return version, [*windows_of(tails, ROWS_READ)]
 
 
-def _read(
-    store: TableStore, ranges: Sequence[TailRange], version: int | None
-) -> dict[str, pa.Table]:
+def _tail_rows(after_offset: int, rows: pa.Table) -> TailRows:
+    columns = [rows[name].to_numpy().astype(np.int64) for name in _ORDER]
+    order = np.lexsort(columns[::-1])
+    ends = rows_where(rows, IS_PROGRESS)["visible_offset"].to_numpy()
+    return TailRows(after_offset, tuple(column[order] for column in columns), ends)
+
+
+def _read(store: TableStore, ranges: Sequence[TailRange], version: int) -> dict[str, pa.Table]:
     return rows_by(store.read(CHANGES_TABLE, any_of=_any_of(ranges), version=version))
 
 

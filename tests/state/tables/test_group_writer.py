@@ -565,7 +565,7 @@ def test_a_merge_is_of_the_clusters_that_have_changes(history: History) -> None:
 def test_a_restart_reads_the_unmerged_changes_of_all_clusters_in_windows(
     history: History, offsets_read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails_module, "OFFSETS_READ", offsets_read)
+    monkeypatch.setattr(tails_module, "ROWS_READ", offsets_read)
     tables = filled(history, dict.fromkeys(CLUSTERS, 8))
     group = group_of(tables)
     for end in range(12, 60, 4):

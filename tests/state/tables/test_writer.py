@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +39,8 @@ from raftlog_state.tables import tails as cluster_tails
 from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.cluster_rows import ClusterRows
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
-from raftlog_state.tables.stores.protocol import AnyOf, Where
+from raftlog_state.tables.stores.delta_rs import DeltaRsStore
+from raftlog_state.tables.stores.protocol import AnyOf, TableStore, Where
 from raftlog_state.tables.unmerged import SMALL_PARTS_MAX, UNMERGED_ROWS_MAX, Tail
 from raftlog_state.tables.writer import Writer
 
@@ -113,7 +115,7 @@ def test_changes_in_memory_are_bounded_while_merges_fail(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next merge reads the others from ``changes``, some appends at a time."""
-    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 20)
+    monkeypatch.setattr(cluster_tails, "ROWS_READ", 20)
     tables, are_failing = MemoryTables(), True
 
     def fail(operation: str, table: str) -> None:
@@ -172,20 +174,14 @@ class ReadsCounted(MemoryStore):
         return found
 
 
-def appended(tables: MemoryTables, history: History, merged_to: int | None) -> tuple[Writer, int]:
-    """Write the history in appends of four offsets, and merge after one of them.
-
-    Returns the writer, and the rows of the largest append.
-    """
+def appended(tables: MemoryTables, history: History, merged_to: int | None) -> Writer:
+    """Write the history in appends of four offsets, and merge after one of them."""
     writer = writer_of(tables)
-    largest = 0
     for end in range(4, END + 1, 4):
-        before = writer.unmerged_row_count()
         writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
-        largest = max(largest, writer.unmerged_row_count() - before)
         if end == merged_to:
             writer.merge_state()
-    return writer, largest
+    return writer
 
 
 @pytest.mark.parametrize("merged_to", [0, 40])
@@ -193,9 +189,9 @@ def test_a_restart_reads_unmerged_changes_in_windows(
     history: History, merged_to: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after days in which merges failed. A later merge reads them in windows, too."""
-    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 10)
+    monkeypatch.setattr(cluster_tails, "ROWS_READ", 10)
     tables = MemoryTables()
-    writer, largest = appended(tables, history, merged_to)
+    writer = appended(tables, history, merged_to)
     store = ReadsCounted(tables)
     second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
     assert second.progress() == writer.progress()
@@ -204,17 +200,57 @@ def test_a_restart_reads_unmerged_changes_in_windows(
     # The progress row of the merge is read, too: it could be a fence.
     assert sum(store.row_counts) == writer.unmerged_row_count() + (merged_to > 0)
     assert len(store.row_counts) > 5
-    # Of four offsets an append has at least one.
-    assert max(store.row_counts) <= 3 * largest
+    assert max(store.row_counts) <= 10 + (merged_to > 0)
     tails = second.begin_merge()
     assert rows_in_memory(tails.values()) == 0
     second.end_merge(tails, is_merged=False)
     second.apply(history.range(END, END + 30), CLUSTER)
     store.row_counts.clear()
     second.merge_state()
-    assert max(store.row_counts) <= 3 * largest
+    assert max(store.row_counts) <= 10 + 1
     assert second.unmerged_row_count() == second_count(tables) == 0
     assert contents(tables) == history.contents(END + 30)
+
+
+@pytest.mark.parametrize("ends", [[END], [30, END], [30, END - 30, END]])
+def test_a_restart_reads_a_large_append_in_parts_and_merges_it_in_one_commit(
+    history: History, ends: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise ``state`` would have changes that its progress row does not include."""
+    monkeypatch.setattr(cluster_tails, "ROWS_READ", 10)
+    tables = MemoryTables()
+    writer = writer_of(tables)
+    for end in ends:
+        writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
+    store = ReadsCounted(tables)
+    second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
+    assert second.unmerged_row_count() == writer.unmerged_row_count()
+    assert len(store.row_counts) > 3
+    assert sum(store.row_counts) == writer.unmerged_row_count()
+    second.merge_state()
+    merges = [commit for commit in tables.commits if commit.operation == "merge"]
+    assert len(merges) == len(ends)
+    assert max(store.row_counts) <= 10
+    assert second.unmerged_row_count() == second_count(tables) == 0
+    history.check(read_view(tables))
+    assert contents(tables) == history.contents(END)
+
+
+def test_delta_rs_merges_a_large_append_into_rows_that_it_has(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot read a table while it merges rows."""
+    monkeypatch.setattr(cluster_tails, "ROWS_READ", 10)
+    stores: tuple[TableStore, ...] = (MemoryStore(MemoryTables()), DeltaRsStore(str(tmp_path)))
+    states = []
+    for store in stores:
+        for end in (30, END):
+            writer = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
+            writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
+            Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1).merge_state()
+        order = [("entity", "ascending"), ("key", "ascending")]
+        states.append(store.read(STATE_TABLE).sort_by(order).to_pylist())
+    assert states[0] == states[1]
 
 
 def test_a_few_unmerged_changes_are_read_together_at_a_restart_and_kept(history: History) -> None:
@@ -408,16 +444,16 @@ def test_a_truncation_gives_the_tables_of_that_offset(
 def test_a_truncation_reads_changes_in_windows(
     history: History, merged_at: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 10)
+    monkeypatch.setattr(cluster_tails, "ROWS_READ", 10)
     tables = MemoryTables()
-    _, largest = appended(tables, history, merged_at)
+    appended(tables, history, merged_at)
     store = ReadsCounted(tables)
     second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
     second.progress()
     store.row_counts.clear()
     assert second.truncate_to(30) == 30
     assert len(store.row_counts) > 3
-    assert max(store.row_counts) <= 3 * largest
+    assert max(store.row_counts) <= 10 + 1
     history.check(read_view(tables))
     assert contents(tables) == history.contents(31)
 
@@ -905,7 +941,7 @@ def test_crashes_between_any_commits_lose_and_repeat_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two processes take turns, each with its own cache of the tables, and merges beside it."""
-    monkeypatch.setattr(cluster_tails, "OFFSETS_READ", 15)
+    monkeypatch.setattr(cluster_tails, "ROWS_READ", 15)
     expected = history.contents(end_offset)
     crash_count = 0
     for seed in seeds:
