@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -104,21 +105,31 @@ def test_delta_rs_keeps_the_times_of_files_that_spark_wrote(feed: Feed, tmp_path
         assert found["log_time"].to_pylist() == times
 
 
+def executions_of(feed: Feed) -> dict[int, Any]:
+    """Return the last executions of Spark that have started, by their ids.
+
+    Those of a store's thread start at any time.
+    """
+    feed.spark._jsc.sc().listenerBus().waitUntilEmpty()
+    executions = feed.spark._jsparkSession.sharedState().statusStore()
+    found = executions.executionsList(max(0, executions.executionsCount() - 100), 1_000)
+    return {one.executionId(): one for one in map(found.apply, range(found.size()))}
+
+
 def test_an_append_is_looked_up_in_the_history_only_if_it_is_not_the_next_commit(
     feed: Feed, tmp_path: Path
 ) -> None:
     """After a compaction or the commit of another writer it is not."""
     store, other = (SparkStore(feed.spark, str(tmp_path)) for _ in range(2))
-    executions = feed.spark._jsparkSession.sharedState().statusStore()
 
     def reads_history(writer: SparkStore, version: int) -> bool:
         """Return whether an append reads the history; an entry is read without Spark."""
-        first = executions.executionsCount()
+        before = executions_of(feed)
         transaction = Transaction(app_id="writer", version=version)
         writer.append(CHANGES_TABLE, changes(version, version), transaction)
-        feed.spark._jsc.sc().listenerBus().waitUntilEmpty()
-        found = executions.executionsList(first, 1_000)
-        plans = [found.apply(at).physicalPlanDescription() for at in range(found.size())]
+        started = executions_of(feed)
+        last = max(before, default=-1)
+        plans = [one.physicalPlanDescription() for at, one in started.items() if at > last]
         assert plans
         reads = any("DescribeDeltaHistory" in plan for plan in plans)
         assert reads or not any("FileScan text" in plan for plan in plans)
@@ -138,6 +149,28 @@ def test_an_append_is_looked_up_in_the_history_only_if_it_is_not_the_next_commit
     assert reads_history(other, 6)
     assert reads_history(store, 7)
     assert store.read(CHANGES_TABLE).num_rows == sum(changes(at, at).num_rows for at in range(8))
+
+
+def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_batch_before_it(
+    feed: Feed, tmp_path: Path
+) -> None:
+    """Delta looks up the transaction of an append in it."""
+    store = SparkStore(feed.spark, str(tmp_path))
+    before = executions_of(feed)
+    for offset in range(3):
+        transaction = Transaction(app_id="writer", version=offset)
+        record = {"offset": offset, "leader_epoch": 0}
+        store.append(LOG_TABLE, pa.Table.from_pylist([record], LOG_TABLE.schema), transaction)
+        store.append(CHANGES_TABLE, changes(offset, offset), transaction)
+    found = executions_of(feed)
+    started = {at: one for at, one in found.items() if at > max(before, default=-1)}
+    roots = [
+        started[one.rootExecutionId()].physicalPlanDescription()
+        for one in started.values()
+        if "Compute snapshot" in one.description() and one.rootExecutionId() in started
+    ]
+    assert len(roots) >= 4
+    assert all("DescribeDeltaDetail" in plan for plan in roots)
 
 
 def test_delta_rs_writes_no_tables_of_a_catalog(feed: Feed) -> None:

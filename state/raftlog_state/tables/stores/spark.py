@@ -8,7 +8,10 @@ Rules of this file:
    each append has an id in its commit's ``userMetadata``, and is looked up afterwards: in the next
    entry of Delta's log, which is read without Spark if it is a local file; and then in the history,
    which takes four times as long as an entry that Spark reads.
-3. Spark's and Delta's errors are raised as ``TablesError``, with Delta's message.
+3. Delta looks up a transaction in the state of the newest version. Spark computes it once for each
+   version, by a job that takes as long as the rest of an append of a few rows. A thread asks for
+   those of ``log`` and ``changes`` when the latter has an append, and the next ones find them.
+4. Spark's and Delta's errors are raised as ``TablesError``, with Delta's message.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -34,7 +37,7 @@ from pyspark.sql.types import StructField, StructType
 from raftlog_state.errors import TablesError
 from raftlog_state.image.column_types import BIGINT, STRING
 from raftlog_state.tables.comments import STORED_COMMENTS, commented_schema
-from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
+from raftlog_state.tables.schema import CHANGES_TABLE, CLUSTER_ID, STATE_TABLE, StoredTable
 
 from .compaction import COMPACT_BYTES, FULL_BYTES, rewritten_bytes
 from .protocol import (
@@ -154,7 +157,7 @@ def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
 class SparkStore:
     """One Delta table a folder of a path, or a table of a catalog's schema.
 
-    Its only state is where an append is looked up first.
+    Its only state is where an append is looked up first, and what its thread computes.
     """
 
     def __init__(self, spark: SparkSession, path_or_schema: str) -> None:
@@ -168,6 +171,9 @@ class SparkStore:
             )
         self._place = _absolute(path_or_schema) if self._is_path else path_or_schema
         self._seen_versions: dict[str, int] = {}
+        self._thread = ThreadPoolExecutor(1, "raftlog-snapshots")
+        self._appended: dict[str, StoredTable] = {}
+        self._snapshots: dict[str, Future[TableSize]] = {}
 
     @property
     def place(self) -> str:
@@ -290,6 +296,7 @@ class SparkStore:
         with self.errors(table.name), self._frame_of(rows) as frame:
             if table.name not in self._seen_versions and not self.exists(table):
                 frame = frame.to(_commented_type(table))
+            self._wait_for_snapshot(table)
             self._save(
                 table,
                 frame.write.mode("append"),
@@ -297,13 +304,27 @@ class SparkStore:
                 txnVersion=str(transaction.version),
                 userMetadata=commit,
             )
-        # Delta skips a known transaction silently.
-        if self._is_next_commit(table, commit):
-            return
-        for count in (1, COMMITS_MEANWHILE_MAX):
-            if commit in self._commit_ids(table, count):
-                return
-        raise concurrent_write(self._place, table.name)
+        if not self._is_committed(table, commit):
+            raise concurrent_write(self._place, table.name)
+        self._appended[table.name] = table
+        if table == CHANGES_TABLE:
+            self._begin_snapshots()
+
+    def _begin_snapshots(self) -> None:
+        """Begin to compute the states of the tables with appends, which are published now.
+
+        The size of a table is a part of its state, and to ask for that writes nothing. An error has
+        no effect: the next append computes the state, or has the same error.
+        """
+        for name, table in self._appended.items():
+            self._snapshots[name] = self._thread.submit(self.size, table)
+        self._appended.clear()
+
+    def _wait_for_snapshot(self, table: StoredTable) -> None:
+        """Wait for the state of a table, as its next append would."""
+        begun = self._snapshots.pop(table.name, None)
+        if begun is not None:
+            wait([begun])
 
     def fence(self, table: StoredTable, transactions: Sequence[Transaction]) -> None:
         """Commit transactions without rows, each in a commit of its own."""
@@ -457,6 +478,13 @@ class SparkStore:
         with self.errors(table.name):
             statement = f"DESCRIBE HISTORY {self.reference(table.name)} LIMIT 1"
             return self._spark.sql(statement).collect()[0]
+
+    def _is_committed(self, table: StoredTable, commit: str) -> bool:
+        """Return whether an append has a commit: Delta skips a known transaction silently."""
+        if self._is_next_commit(table, commit):
+            return True
+        counts = (1, COMMITS_MEANWHILE_MAX)
+        return any(commit in self._commit_ids(table, count) for count in counts)
 
     def _is_next_commit(self, table: StoredTable, commit: str) -> bool:
         """Return whether a commit is known to be that after the last one that was looked up.
