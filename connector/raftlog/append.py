@@ -57,6 +57,7 @@ from raftlog.records.record import Header, NewRecord
 from raftlog.records.varint import MalformedVarintError, read_unsigned_varint
 
 if TYPE_CHECKING:
+    from raftlog.log.writing.key_offsets import UnchangedKeys
     from raftlog.log.writing.producer_state import Duplicate
     from raftlog.log.writing.replicated_log import ReplicatedLog
 
@@ -100,6 +101,7 @@ class AppendRequest:
     epoch: int | None = None
     required_end_offset: int | None = None
     required_base_offset: int | None = None
+    unchanged: UnchangedKeys | None = None
     is_atomic: bool = False
     commit: CommitName | None = None
     take_over_from: str | None = None
@@ -123,7 +125,8 @@ class AppendRequest:
     @property
     def needs_own_batch(self) -> bool:
         """Whether no other append may share its batch."""
-        return self.has_required_offset or self.commit is not None or self.producer is not None
+        has_identity = self.commit is not None or self.producer is not None
+        return has_identity or self.has_required_offset or self.unchanged is not None
 
     @property
     def writes(self) -> bool:
@@ -137,6 +140,8 @@ class AppendRequest:
         if isinstance(self.records, PackedRecords):
             return BATCH_HEADER_BYTES + self.records.byte_count()
         count = BATCH_HEADER_BYTES
+        if self.unchanged is not None:
+            count += self.unchanged.byte_count()
         for record in self.records:
             count += _RECORD_OVERHEAD_BYTES
             if isinstance(record, bytes):
@@ -156,6 +161,8 @@ class AppendRequest:
             reason = "take_over_from requires commit"
         elif self.producer is not None and not self.records:
             reason = "an append with a producer needs at least one record"
+        elif self.unchanged is not None and not self.records:
+            reason = "an append with unchanged keys needs at least one record"
         elif any(
             number is not None and number < 0
             for number in (self.epoch, self.required_end_offset, self.required_base_offset)
@@ -332,8 +339,9 @@ class InOrderGate:
 # Errors name a record by its index, and never contain its bytes.
 
 HEADER_PREFIX: Final = "raftlog."
-USER_HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 2
-"""Headers of one record. Two more are reserved: a commit's name, and the query it replaces."""
+USER_HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 3
+"""Headers of one record. Three more are reserved: a commit's name, the query it replaces, and a
+condition on keys."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _MSGPACK_FIELD_COUNT: Final = 3
 
@@ -532,9 +540,9 @@ def _refuse(ordinal: int | None, reason: str) -> NoReturn:
 # --- Appends of one group: conditions are checked, offsets assigned, batches written --------------
 # Invariants:
 #
-# 1. For each append the epoch is checked first, then its identity (commit, producer), then its
-#    required offset, in the same step that assigns the offsets. A refused append changes nothing,
-#    and the others of the group continue.
+# 1. For each append the epoch is checked first, then its identity (commit, producer), then its keys
+#    and its required offset, in the same step that assigns the offsets. A refused append changes
+#    nothing, and the others of the group continue.
 # 2. No lock, sync or thread: the caller excludes other writers, and decides when records are
 #    durable or committed.
 
@@ -593,6 +601,9 @@ class AppendBatch:
                 self._log.epochs.epoch_at(duplicate.base_offset) or epoch,
                 was_duplicate=True,
             )
+        if request.unchanged is not None:
+            self.write()  # the earlier appends of the group, which may change the keys
+            self._log.check_unchanged(request.unchanged, len(records))
         has_markers = values is ValueKind.KRAFT and self._check_markers(request)
         if request.is_atomic or request.needs_own_batch:
             last_offset = self._append_atomic(request, epoch, records)

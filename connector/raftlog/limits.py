@@ -133,6 +133,17 @@ COMMITS_PER_PRINCIPAL_MAX: Final = 1_000
 """Application ids of one principal, if they have owners: a tenth, so that no principal can evict
 those of the others."""
 
+UNCHANGED_KEYS_MAX: Final = 1_000
+"""Keys of one append's condition."""
+
+KEY_OFFSETS_BYTES_MAX: Final = 8 * MIB
+"""Memory of the last offsets of keys by which a log checks such conditions: of 28,000 keys of 30
+bytes. The least recently written ones are evicted first."""
+
+KEY_SCAN_BYTES_MAX: Final = 1 * MIB
+"""Bytes that a log reads to check one condition; with more appended since the last one, a writer
+that has not read them is refused once. Also the bound of a decompressed batch."""
+
 GROUP_OFFSETS_BYTES_MAX: Final = 1 * MIB
 """Committed offsets of consumer groups in the producer state: of 15,000 groups with ids of 30 bytes
 and no metadata. The least recently written ones are evicted first."""

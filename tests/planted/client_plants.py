@@ -17,10 +17,10 @@ REMOTE: Final = "connector/raftlog/client/remote"
 
 CLIENT_PLANTS: Final = (
     Plant(
-        bug="a conditional append of a table requires no end offset",
+        bug="a conditional append of a table has no condition",
         path=f"{CLIENT}/table.py",
-        old="self._log.append(batch, required_base_offset=end_offset, timeout_ms=left_ms)",
-        new="self._log.append(batch, atomic=True, timeout_ms=left_ms)",
+        old="batch, unchanged=expected, unchanged_since=end_offset, timeout_ms=left_ms",
+        new="batch, atomic=True, timeout_ms=left_ms",
         tests=(f"{TABLE}::test_of_rivals_for_one_key_one_succeeds_and_others_are_no_rivals", TABLE),
     ),
     Plant(
@@ -177,7 +177,7 @@ CLIENT_PLANTS: Final = (
     Plant(
         bug="an append is refused for an offset that the log reaches before a late copy of it",
         path=f"{REMOTE}/producer.py",
-        old="        return not error.log_end_offset < batch.required_base_offset",
+        old="        return not error.log_end_offset < wanted",
         new="        return True or error.log_end_offset",
         tests=(BATCHES,),
     ),

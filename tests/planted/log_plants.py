@@ -10,12 +10,56 @@ from typing import Final
 from tests.planted.plant import Plant
 
 GROUPS: Final = "tests/append/test_group_writes.py"
+KEYS: Final = "tests/log/writing/test_key_offsets.py"
 WRITING: Final = "connector/raftlog/log/writing"
 CLIENT: Final = "connector/raftlog/client"
 INVARIANTS: Final = "tests/log/writing/test_log_invariants.py"
 
 
 LOG_PLANTS: Final = (
+    # --- conditions on keys -------------------------------------------------------------------
+    Plant(
+        bug="keys are compared without the tombstones that a compaction has dropped",
+        path=f"{WRITING}/segments.py",
+        old="max(start_offset, min(self.directory.compacted_offset(), end_offset))",
+        new="start_offset",
+        tests=(f"{KEYS}::test_tombstones_that_a_compaction_has_dropped_are_not_overlooked",),
+    ),
+    Plant(
+        bug="a new leader compares keys with batches that another one may have compacted",
+        path=f"{WRITING}/quorum_log.py",
+        old="epochs[-1].start_offset if epochs else 0,",
+        new="0,",
+        tests=(f"{KEYS}::test_a_new_leader_refuses_what_was_read_before_its_epoch_once",),
+    ),
+    Plant(
+        bug="keys are compared with truncated records",
+        path=f"{WRITING}/segments.py",
+        old="        self._key_offsets = None\n        self.log_start_offset = recovered",
+        new="        self.log_start_offset = recovered",
+        tests=(f"{KEYS}::test_truncated_records_change_no_key",),
+    ),
+    Plant(
+        bug="a key that was evicted counts as unchanged",
+        path=f"{WRITING}/key_offsets.py",
+        old="            self.start_offset = max(offsets.pop(oldest)[0] + 1, self.start_offset)",
+        new="            offsets.pop(oldest)",
+        tests=(f"{KEYS}::test_a_random_history_accepts_unchanged_keys_only",),
+    ),
+    Plant(
+        bug="a condition is compared without the earlier appends of its group",
+        path="connector/raftlog/append.py",
+        old="self.write()  # the earlier appends of the group, which may change the keys",
+        new="pass",
+        tests=(f"{KEYS}::test_appends_of_one_group_are_compared_with_those_before_them",),
+    ),
+    Plant(
+        bug="a key is refused by records that are not committed",
+        path="connector/raftlog/node/pending_appends.py",
+        old="    KeyChangedError,\n    StaleCommitError,",
+        new="    StaleCommitError,",
+        tests=("tests/node/apis/test_unchanged_keys.py",),
+    ),
     # --- acknowledgements ---------------------------------------------------------------------
     Plant(
         bug="an append is answered before its sync",

@@ -216,7 +216,7 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="the header of a take-over is left in the log",
         path=f"{APIS}/produced_batch.py",
-        old="    if commit is not None or take_over_from is not None:\n",
+        old="    if names != _Names():\n",
         new="    if False:\n",
         tests=(PRODUCING,),
     ),

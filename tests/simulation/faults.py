@@ -130,6 +130,8 @@ class Plan:
     """Quota of the bytes that each handle produces per second, on each node."""
     commits_offsets: bool = False
     """Whether a consumer commits offsets; not drawn."""
+    has_keys: bool = False
+    """Whether appends without a required offset have conditions on keys; not drawn."""
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:

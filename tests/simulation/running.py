@@ -30,6 +30,7 @@ from .counters import Counting, check_counters
 from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Hook, Plan, draw_plan
 from .group_offsets import Committing
 from .invariants import InvariantViolationError
+from .keyed_appends import KeyedAppends, check_keyed_appends
 from .shrinking import describe_plan, shrunk
 from .users import Operation, User
 from .world import World
@@ -132,6 +133,10 @@ def _run(cluster: Cluster, plan: Plan) -> None:
         for client, count in zip(clients, plan.client_user_counts, strict=True)
         for number in range(count)
     ]
+    if plan.has_keys:
+        keyed = KeyedAppends(cluster.witness)
+        for user in users:
+            user.keyed = keyed
     try:
         _run_users(cluster, plan, users, book)
     finally:
@@ -183,6 +188,7 @@ def _run_users(cluster: Cluster, plan: Plan, users: list[User], book: list[Opera
         assert node.replica is not None
         cluster.witness.check_history(node.node_id, node.replica.log)
     check_book(book, cluster.witness.history)
+    check_keyed_appends(book, cluster.witness.history)
 
 
 def _kill_the_leader(cluster: Cluster) -> None:

@@ -68,6 +68,14 @@ def test_committed_offsets_of_groups_survive_random_faults(seed: int) -> None:
     assert counts["state with offsets"] >= plan.node_count
 
 
+@pytest.mark.parametrize("seed", [5, pytest.param(6, marks=pytest.mark.slow)])
+def test_conditions_on_keys_hold_under_random_faults(seed: int) -> None:
+    plan = replace(draw_plan(seed, rounds=1), user_count=3, has_keys=True)
+    counts = check(seed, replace(plan, client_user_counts=(2, 2)))
+    assert min(counts["keyed done"], counts["keyed changed"]) > 10
+    assert counts["keyed refused"] > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*FAILED_ONCE, *PLANTED])
 def test_invariants_hold_for_the_seeds_of_the_first_round_that_once_failed(seed: int) -> None:

@@ -19,14 +19,17 @@ from raftlog.append import AppendRequest, AppendResult, Done, RequestResult
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,
+    KeyChangedError,
     NotLeaderError,
     RaftlogError,
     UnexpectedEndOffsetError,
 )
 from raftlog.log.reading.transactions import CommitName
+from raftlog.log.writing.key_offsets import UnchangedKeys
 from raftlog.records.builder import ProducerStamp
 
 from .cluster import Cluster
+from .keyed_appends import KeyedAppends, records_of
 
 ANSWER_WAIT_US: Final = 3_000_000
 RETRY_US: Final = 30_000
@@ -65,10 +68,16 @@ class Operation:
     end_offset: int | None = None
     refused_end_offset: int | None = None
     """End of the log in a refusal."""
+    unchanged: UnchangedKeys | None = None
+    is_changed: bool = False
+    """Whether it was refused because a key has changed."""
 
 
 class User:
     """User with an id of its own on the network."""
+
+    keyed: KeyedAppends | None = None
+    """Conditions on keys of its appends without a required offset, if they have any."""
 
     def __init__(self, cluster: Cluster, number: int, book: list[Operation], pause_us: int) -> None:
         """``pause_us``: maximal pause between two operations."""
@@ -112,6 +121,8 @@ class User:
             self._cluster.world.now_us,
             self._end_offset if has_required_offset else None,
         )
+        if self.keyed is not None and values and not has_required_offset:
+            operation.unchanged = self.keyed.drawn(self._chance)
         if kind in (Kind.NAMED, Kind.NAMED_CONDITIONAL):
             self._version += 1
         self._operation = operation
@@ -139,8 +150,9 @@ class User:
         if operation.kind is Kind.PRODUCER:
             producer = ProducerStamp(self.node_id, 0, self._sequence)
         return AppendRequest(
-            records=operation.values,
+            records=operation.values if operation.unchanged is None else records_of(operation),
             required_base_offset=operation.required_base_offset,
+            unchanged=operation.unchanged,
             is_atomic=True,
             commit=name,
             producer=producer,
@@ -172,6 +184,9 @@ class User:
         if isinstance(error, UnexpectedEndOffsetError):
             operation.refused_end_offset = error.log_end_offset
             self._end_offset = error.log_end_offset
+            self._ended(operation, Outcome.REFUSED)
+        elif isinstance(error, KeyChangedError):
+            operation.is_changed = True
             self._ended(operation, Outcome.REFUSED)
         elif isinstance(error, NotLeaderError):
             self._target = leader_id or self._another()
@@ -221,7 +236,9 @@ class User:
         operation.outcome = outcome
         operation.returned_us = self._cluster.world.now_us
         self._cluster.count(f"{operation.kind.value} {outcome.value}")
-        if operation.kind is Kind.PRODUCER:
+        if operation.unchanged is not None:
+            self._cluster.count(f"keyed {'changed' if operation.is_changed else outcome.value}")
+        if operation.kind is Kind.PRODUCER and outcome is not Outcome.REFUSED:
             self._sequence += len(operation.values)
         self._operation = self._request = None
         self._attempt += 1

@@ -11,7 +11,7 @@ import operator
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from raftlog.append import AppendRequest, AppendResult, UserRecord, new_records
 from raftlog.errors import InvalidAppendError, OptionError
-from raftlog.limits import DECOMPRESSED_BYTES_OPTION_MAX
+from raftlog.limits import DECOMPRESSED_BYTES_OPTION_MAX, UNCHANGED_KEYS_MAX
 from raftlog.log.reading.reads import READ_UNCOMMITTED_NAME, Isolation
 from raftlog.log.reading.transactions import CommitName, ValueKind
+from raftlog.log.writing.key_offsets import UnchangedKeys
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.header import INT32_MAX, INT64_MAX
 from raftlog.storage.protocol import Closeable
@@ -208,6 +209,8 @@ class LogHandle(Closeable):
         epoch: int | None = None,
         required_end_offset: int | None = None,
         required_base_offset: int | None = None,
+        unchanged: Mapping[bytes, int | None] | None = None,
+        unchanged_since: int | None = None,
         atomic: bool = False,
         commit: CommitName | tuple[str, str, int] | None = None,
         take_over_from: str | None = None,
@@ -216,39 +219,38 @@ class LogHandle(Closeable):
     ) -> AppendResult:
         """Append records; return when they are durable or, in a quorum, committed.
 
-        With a required offset, ``commit``, ``producer`` or ``atomic`` the append is one batch,
-        appended completely or not at all. Otherwise it may be split into several; in a quorum
-        other appends may be between them, and the result has the first and the last offset.
+        With a required offset, ``unchanged``, ``commit``, ``producer`` or ``atomic`` the append is
+        one batch, appended completely or not at all. Otherwise it may be split into several; in a
+        quorum other appends may be between them, and the result has the first and the last offset.
 
         Args:
             records: an iterable of records, or a single one: its value (bytes), a pair (key,
                 value), or an object with ``value`` and optionally ``key``, ``headers`` and
                 ``timestamp_ms``. Without records the offset or epoch is only checked.
-            epoch: the leader epoch to append under. It is stale once another leader was elected or,
-                in an embedded log, another writer has called ``claim``.
+            epoch: the leader epoch to append under: stale after an election or another ``claim``.
             required_end_offset: the offset that the last record must get.
-            required_base_offset: the offset that the first record must get: the ``end_offset`` that
-                the caller has read.
+            required_base_offset: that of the first record: the ``end_offset`` that was read.
+            unchanged: keys, at most 1,000, that must not have changed: each with the offset of its
+                last record, None for a key without one or deleted. See ``Table.append``.
+            unchanged_since: the end up to which these keys were read; None: to their offsets.
             atomic: whether all records must be in one batch.
             commit: the name of the append, (application id, query id, version). If it is the
                 application's last commit, nothing is appended and its offsets are returned.
-            take_over_from: the query id that this one replaces under the same application id, if
-                the last commit is that query's.
+            take_over_from: the query id of the application's last commit, which this one replaces.
             producer: (id, epoch, sequence) of a Kafka idempotent producer, for the same purpose.
             timeout_ms: in a quorum the bound on the call; in an embedded log the bound on the wait
                 for the lock, to which at least 30 s for the write and the sync are added.
 
         Raises:
-            UnexpectedEndOffsetError: the log does not end where a required offset needs it.
+            UnexpectedEndOffsetError: the log's end is not as required, or unread by ``unchanged``.
+            KeyChangedError: a key of ``unchanged`` has another last record.
             NotLeaderError, FutureEpochError: ``epoch`` is stale, or has not begun.
             InvalidAppendError: the records, or the arguments together, can never be appended.
             OptionError: an argument has a wrong type or is out of range.
             InvalidTimestampError: a timestamp is over an hour ahead of the clock of the writer.
             RecordBatchTooLargeError: the batch, or one record, exceeds ``max.message.bytes``.
-            StaleCommitError, ForeignCommitError: the application's last commit is a later version,
-                or another query's.
-            OutOfOrderSequenceError: the sequence of ``producer`` does not follow its last one.
-            InvalidProducerEpochError: a later epoch of ``producer`` has appended.
+            StaleCommitError, ForeignCommitError: a later version, or another query, has committed.
+            OutOfOrderSequenceError, InvalidProducerEpochError: ``producer`` has appended others.
             BufferAllocationError: too many bytes of other appends were queued until the timeout.
             LogLockedError: another process held the embedded log's lock until the timeout.
             LogReadOnlyError, LogClosedError, DiskFullError: the log takes no appends.
@@ -261,9 +263,8 @@ class LogHandle(Closeable):
         """
         request = self._queue_append(
             records,
-            epoch=epoch,
-            required_end_offset=required_end_offset,
-            required_base_offset=required_base_offset,
+            unchanged_keys(unchanged, unchanged_since, self.values),
+            (epoch, required_end_offset, required_base_offset),
             atomic=atomic,
             commit=commit,
             take_over_from=take_over_from,
@@ -279,6 +280,8 @@ class LogHandle(Closeable):
         epoch: int | None = None,
         required_end_offset: int | None = None,
         required_base_offset: int | None = None,
+        unchanged: Mapping[bytes, int | None] | None = None,
+        unchanged_since: int | None = None,
         atomic: bool = False,
         commit: CommitName | tuple[str, str, int] | None = None,
         take_over_from: str | None = None,
@@ -293,9 +296,8 @@ class LogHandle(Closeable):
         """
         return self._queue_append(
             records,
-            epoch=epoch,
-            required_end_offset=required_end_offset,
-            required_base_offset=required_base_offset,
+            unchanged_keys(unchanged, unchanged_since, self.values),
+            (epoch, required_end_offset, required_base_offset),
             atomic=atomic,
             commit=commit,
             take_over_from=take_over_from,
@@ -306,24 +308,25 @@ class LogHandle(Closeable):
     def _queue_append(
         self,
         records: UserRecord | Iterable[UserRecord],
+        unchanged: UnchangedKeys | None,
+        required: tuple[int | None, int | None, int | None],
         *,
-        epoch: int | None,
-        required_end_offset: int | None,
-        required_base_offset: int | None,
         atomic: bool,
         commit: CommitName | tuple[str, str, int] | None,
         take_over_from: str | None,
         producer: ProducerStamp | tuple[int, int, int] | None,
         timeout_ms: int,
     ) -> AppendRequest:
-        """Validate and queue an append."""
+        """Validate and queue an append. ``required``: epoch, end offset and base offset."""
         submit = self._open_for_appends()
         batch = new_records(records, self.values)
+        epoch, required_end_offset, required_base_offset = required
         request = AppendRequest(
             records=batch if self._cipher is None else self._cipher.encrypt_records(batch),
             epoch=offset_or_none(epoch, "epoch"),
             required_end_offset=offset_or_none(required_end_offset, "required_end_offset"),
             required_base_offset=offset_or_none(required_base_offset, "required_base_offset"),
+            unchanged=unchanged,
             is_atomic=atomic,
             commit=commit_name(commit),
             take_over_from=text_or_none(take_over_from, "take_over_from"),
@@ -495,6 +498,27 @@ def text(value: Any, name: str) -> str:
 def text_or_none(value: Any, name: str) -> str | None:
     """Return a text, or None."""
     return None if value is None else text(value, name)
+
+
+def unchanged_keys(offsets: Any, since: Any, values: ValueKind) -> UnchangedKeys | None:
+    """Return a condition on keys; None without one."""
+    if offsets is None and since is None:
+        return None
+    if not isinstance(offsets, Mapping) or not offsets or len(offsets) > UNCHANGED_KEYS_MAX:
+        reason = f"it must be a mapping of 1 to {UNCHANGED_KEYS_MAX} keys to offsets"
+        raise OptionError(option="unchanged", reason=reason)
+    if values is ValueKind.KRAFT:
+        raise InvalidAppendError(reason="records of a kraft log have no keys to compare")
+    if not all(isinstance(key, bytes) for key in offsets):
+        raise OptionError(option="unchanged", reason="its keys must be bytes")
+    known = {
+        key: None if offset is None else whole_number(offset, "unchanged")
+        for key, offset in offsets.items()
+    }
+    if since is None and None in known.values():
+        reason = "it is required for a key without an offset"
+        raise OptionError(option="unchanged_since", reason=reason)
+    return UnchangedKeys(known, 0 if since is None else whole_number(since, "unchanged_since"))
 
 
 def producer_stamp(value: Any) -> ProducerStamp | None:

@@ -37,7 +37,7 @@ from raftlog.log.reading.reads import Isolation, LogKind, ReadEnd
 from raftlog.storage.protocol import Closeable
 
 from .followed_records import POLL_S, FollowedEnd
-from .log_handle import TIMEOUT_MS_DEFAULT, LogHandle, milliseconds, offset_or_none, whole_number
+from .log_handle import TIMEOUT_MS_DEFAULT, LogHandle, milliseconds, unchanged_keys, whole_number
 
 if TYPE_CHECKING:
     from .embedded.handle import EmbeddedLog
@@ -283,9 +283,10 @@ class Table(Mapping[bytes, bytes], Closeable):
     ) -> AppendResult:
         """Append records as one batch if the keys of ``unchanged`` have not changed.
 
-        The log's end is the condition of the append (``required_base_offset``): if another record
-        was appended meanwhile, the keys are compared again. The append is not applied yet when the
-        call returns; see ``wait_for``.
+        The condition is checked where the append is written (``LogHandle.append``): records of
+        other keys do not matter. If too much was appended since the table was updated, it is
+        updated and the keys are compared again. The append is not applied yet when the call
+        returns; see ``wait_for``.
 
         Args:
             records: as of ``LogHandle.append``.
@@ -295,34 +296,54 @@ class Table(Mapping[bytes, bytes], Closeable):
 
         Raises:
             KeyChangedError: a key has another offset. Nothing was appended.
-            UnexpectedEndOffsetError, TableLagError: other records were appended in every attempt.
+            UnexpectedEndOffsetError, TableLagError: more was appended before every attempt than the
+                log reads to compare the keys (1 MiB).
             Also the errors of ``LogHandle.append`` and of reading a log.
         """
-        expected = {key: offset_or_none(offset, "unchanged") for key, offset in unchanged.items()}
+        expected = dict(unchanged)
+        unchanged_keys(expected, 0, self._log.values)
         batch = new_records(records, self._log.values)
         clock = self._log._clock
         deadline_ms = clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
-        self.refresh()
+        end_offset = self._unchanged_end(expected)
         while True:
-            end_offset = self._unchanged_end(expected)
             left_ms = max(int(deadline_ms - clock.now_ms()), 0)
             try:
-                return self._log.append(batch, required_base_offset=end_offset, timeout_ms=left_ms)
+                return self._log.append(
+                    batch, unchanged=expected, unchanged_since=end_offset, timeout_ms=left_ms
+                )
             except UnexpectedEndOffsetError as error:
                 if clock.now_ms() >= deadline_ms:
                     raise
                 left_ms = max(int(deadline_ms - clock.now_ms()), 0)
                 self.wait_for(error.log_end_offset - 1, timeout_ms=left_ms)
+                end_offset = self._unchanged_end(expected)
+            except KeyChangedError:  # unless a key was created and deleted meanwhile
+                before, end_offset = end_offset, self._unchanged_end(expected, is_old=True)
+                if end_offset == before or clock.now_ms() >= deadline_ms:
+                    raise
 
-    def _unchanged_end(self, expected: Mapping[bytes, int | None]) -> int:
-        """Return the end at which the keys have these offsets. Raises ``KeyChangedError``."""
+    def _unchanged_end(self, expected: Mapping[bytes, int | None], *, is_old: bool = False) -> int:
+        """Return the end at which the keys have these offsets, after a refresh if they do not, or
+        if the present state ``is_old``. Raises ``KeyChangedError``."""
+        end_offset, changed = self._compared(expected)
+        if is_old or changed is not None:
+            self.refresh()
+            end_offset, changed = self._compared(expected)
+        if changed is not None:
+            raise changed from None
+        return end_offset
+
+    def _compared(self, expected: Mapping[bytes, int | None]) -> tuple[int, KeyChangedError | None]:
+        """Return the end of the present state, and the refusal of a key with another offset."""
         with self._reading():
             for key, offset in expected.items():
                 record = self._latest.get(key)
                 actual = None if record is None else record.offset
                 if actual != offset:
-                    raise KeyChangedError(path=self.path, expected_offset=offset, offset=actual)
-            return self._end_offset
+                    error = KeyChangedError(path=self.path, expected_offset=offset, offset=actual)
+                    return self._end_offset, error
+            return self._end_offset, None
 
 
 def _value_of(record: LatestRecord) -> bytes:

@@ -196,7 +196,11 @@ QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000, fetch_hw_delay_ms=5
 RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 """Kafka: ``log.retention.check.interval.ms``."""
 _CONFIG_BYTES_MAX: Final = 1 * MIB
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
+_TOPIC_FORM: Final = (
+    "a topic name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-', and is neither '.' "
+    "nor '..'"
+)
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
@@ -422,10 +426,11 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
     node = root.required_table("node")
     clients, voters = _listeners(root)
     controller = _controller(root.table("controller"))
+    default_topic = TOPIC_DEFAULT if controller is None else CLUSTER_METADATA_TOPIC
     config = NodeConfig(
         node_id=node.number("id", at_least=0, at_most=NODE_ID_MAX),
         directory=node.file("directory"),
-        topic=_topic(node, TOPIC_DEFAULT if controller is None else CLUSTER_METADATA_TOPIC),
+        topic=node.matching("topic", _TOPIC, _TOPIC_FORM) or default_topic,
         clients=clients,
         voters=voters,
         static_voters=_static_voters(node),
@@ -556,19 +561,6 @@ def _sasl(listeners: ConfigTable, listener: Listener) -> SaslConfig | None:
     )
     table.finish()
     return found
-
-
-def _topic(node: ConfigTable, default: str) -> str:
-    if not node.has("topic"):
-        return default
-    topic = node.text("topic")
-    if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
-        raise node.wrong(
-            "topic",
-            "a topic name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-', and is "
-            "neither '.' nor '..'",
-        )
-    return topic
 
 
 def _static_voters(node: ConfigTable) -> VoterSet | None:

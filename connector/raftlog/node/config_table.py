@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -84,6 +85,16 @@ class ConfigTable:
         if not isinstance(value, str) or not value or "\0" in value:
             raise self.wrong(key, "expected a string that is not empty")
         return value
+
+    def matching(self, key: str, pattern: re.Pattern[str], form: str) -> str | None:
+        """Return a string that matches a pattern, whose ``form`` is the reason of an error; None if
+        the key is missing."""
+        if not self.has(key):
+            return None
+        text = self.text(key)
+        if pattern.fullmatch(text) is None:
+            raise self.wrong(key, form)
+        return text
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return an array of strings."""

@@ -40,6 +40,7 @@ from raftlog.errors import (
     ForeignCommitError,
     FutureEpochError,
     InvalidProducerEpochError,
+    KeyChangedError,
     LogError,
     NotLeaderError,
     OutOfOrderSequenceError,
@@ -59,6 +60,7 @@ _IMMEDIATE: Final = (DiskFullError, AppendUnknownError)
 
 _ABOUT_THE_LOG: Final = (
     UnexpectedEndOffsetError,
+    KeyChangedError,
     StaleCommitError,
     ForeignCommitError,
     OutOfOrderSequenceError,

@@ -268,6 +268,7 @@ _KINDS: Final[dict[str, type[RaftlogError]]] = {
         errors.InvalidAppendError,
         errors.InvalidProducerEpochError,
         errors.InvalidTimestampError,
+        errors.KeyChangedError,
         errors.LogClosedError,
         errors.LogLockedError,
         errors.LogReadOnlyError,

@@ -8,6 +8,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.batch_encoding import NewRecordBatch
@@ -23,6 +24,7 @@ from raftlog.client.table import CHUNKS_PER_POLL, Table
 from raftlog.errors import (
     DataLossError,
     DivergedLogError,
+    InvalidAppendError,
     KeyChangedError,
     LogNotFoundError,
     LogReadOnlyError,
@@ -31,6 +33,7 @@ from raftlog.errors import (
     TableLagError,
     UnexpectedEndOffsetError,
 )
+from raftlog.limits import MIB
 from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.records import NewRecord
 
@@ -339,7 +342,10 @@ def test_of_rivals_for_one_key_one_succeeds_and_others_are_no_rivals(tmp_path: P
         assert [table[b"writer %d" % at] for at in range(writers)] == [b"7"] * writers
 
 
-def test_records_in_between_are_compared_again_until_the_timeout(tmp_path: Path) -> None:
+@pytest.mark.parametrize("byte_count", [1, 2 * MIB])
+def test_records_in_between_matter_only_if_they_are_too_much_to_read(
+    tmp_path: Path, byte_count: int
+) -> None:
     """A rival appends another key whenever the table looks at its clock."""
     path = tmp_path / "state-0"
     caller, stopped, rivals = threading.get_ident(), StoppedClock(), 0
@@ -348,17 +354,64 @@ def test_records_in_between_are_compared_again_until_the_timeout(tmp_path: Path)
         def now_ms() -> int:
             nonlocal rivals
             if threading.get_ident() == caller:
-                rival.append([(b"b", b"1")])
+                rival.append([(b"b", bytes(byte_count))])
                 stopped.at_ms += 100
                 rivals += 1
             return stopped.at_ms
 
         clock = Clock(wall_ms=stopped.now_ms, now_ms=now_ms, pause=stopped.pause)
         with open_embedded(path, clock=clock) as log, log.table(follow=False) as table:
-            with pytest.raises(UnexpectedEndOffsetError):
-                table.append([(b"a", b"1")], unchanged={b"a": None}, timeout_ms=1_000)
-            assert rivals > 3
+            if byte_count == 1:
+                done = table.append([(b"a", b"1")], unchanged={b"a": None}, timeout_ms=1_000)
+                unchanged = {b"a": done.base_offset}
+                table.append([(b"a", b"1")], unchanged=unchanged, timeout_ms=1_000)
+            else:
+                with pytest.raises(UnexpectedEndOffsetError):
+                    table.append([(b"a", b"1")], unchanged={b"a": None}, timeout_ms=1_000)
+                assert rivals > 3
             with pytest.raises(KeyChangedError):
-                table.append([(b"a", b"1")], unchanged={b"a": None, b"b": 1}, timeout_ms=1_000)
+                table.append([(b"a", b"1")], unchanged={b"b": 1}, timeout_ms=1_000)
             table.refresh()
-            assert table.keys() == {b"b"}
+            assert (b"a" in table) == (byte_count == 1)
+
+
+def test_a_key_that_was_created_and_deleted_meanwhile_is_as_expected(tmp_path: Path) -> None:
+    path = tmp_path / "state-0"
+    with open_embedded(path) as log, log.table(follow=False) as table:
+        log.append([(b"a", b"1"), (b"a", None)])
+        with pytest.raises(KeyChangedError) as caught:
+            log.append([(b"a", b"2")], unchanged={b"a": None}, unchanged_since=table.end_offset)
+        assert caught.value.offset is None
+        done = table.append([(b"a", b"2")], unchanged={b"a": None})
+        log.append([(b"b", b"1")], unchanged={b"a": done.base_offset})
+        with pytest.raises(KeyChangedError):
+            log.append([(b"b", b"1")], unchanged={b"a": done.base_offset - 1})
+
+
+@pytest.mark.parametrize(
+    ("unchanged", "since", "reason"),
+    [
+        ({}, None, "1 to 1000 keys"),
+        ({b"%d" % at: 1 for at in range(1_001)}, None, "1 to 1000 keys"),
+        ([b"a"], None, "a mapping"),
+        (None, 3, "a mapping"),
+        ({"a": 1}, None, "must be bytes"),
+        ({b"a": -1}, None, "from 0"),
+        ({b"a": True}, None, "whole number"),
+        ({b"a": None}, None, "required for a key without an offset"),
+        ({b"a": 1}, -1, "from 0"),
+    ],
+)
+def test_invalid_conditions_are_refused(
+    tmp_path: Path, unchanged: Any, since: int | None, reason: str
+) -> None:
+    with open_embedded(tmp_path / "state-0") as log:
+        before = log.end_offset
+        with pytest.raises(OptionError, match=reason):
+            log.append([(b"a", b"1")], unchanged=unchanged, unchanged_since=since)
+        with pytest.raises(InvalidAppendError, match="at least one record"):
+            log.append([], unchanged={b"a": 1})
+        assert log.end_offset == before
+    kraft = raftlog.open(tmp_path / "kraft-0", values="kraft")
+    with kraft, pytest.raises(InvalidAppendError, match="no keys"):
+        kraft.append([b"\x01\x02\x00"], unchanged={b"a": 1})

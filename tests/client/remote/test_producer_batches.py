@@ -34,6 +34,7 @@ from raftlog.errors import (
     ForeignCommitError,
     FutureEpochError,
     InvalidAppendError,
+    KeyChangedError,
     LogClosedError,
     NodeRefusedError,
     NotLeaderError,
@@ -46,6 +47,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import RAW_BATCH_BYTES_MAX
 from raftlog.log.reading.transactions import CommitName, ValueKind, batch_metadata
+from raftlog.log.writing.key_offsets import UnchangedKeys, parse_unchanged_header
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression
@@ -116,6 +118,35 @@ def test_a_named_append_has_its_name_and_a_batch_of_its_own() -> None:
     assert [header.key for header in record.headers] == ["raftlog.commit", "raftlog.take-over"]
     assert record.headers[1].value == b"p"
     assert batch_metadata(batch, ValueKind.BYTES).commit == CommitName("app", "q", 3)
+
+
+def test_a_condition_on_keys_is_a_header_of_a_batch_of_its_own() -> None:
+    unchanged = UnchangedKeys({b"a": 7, b"b": None}, 12)
+    keyed = request(b"a", b"b", unchanged=unchanged)
+    assert needs_producer_id(keyed)
+    assert not can_share_batch(keyed)
+    batch = parsed_batch(single_batch(keyed, SETTINGS, 0).data_for(1))
+    first, second = batch.records()
+    assert [header.key for header in first.headers] == ["raftlog.unchanged"]
+    assert parse_unchanged_header(first.headers[0].value) == unchanged
+    assert not second.headers
+
+
+@pytest.mark.parametrize("since", [3, 30])
+def test_a_refusal_of_unchanged_keys_is_final_unless_the_log_is_shorter(since: int) -> None:
+    """The leader names the end that the writer has read; after a lost response only a refusal
+    by what is in the log proves that nothing was appended."""
+    keyed = request(b"a", unchanged=UnchangedKeys({b"a": None}, since))
+    batch = single_batch(keyed, SETTINGS, 0)
+    batch.may_be_appended = True
+    error = UnexpectedEndOffsetError(required_base_offset=since, record_count=1, log_end_offset=20)
+    text = produce_error_message(error)
+    outcome = outcome_of_error(batch, 95, text, "nodes")
+    assert type(outcome) is (UnexpectedEndOffsetError if since == 3 else AppendUnknownError)
+    changed = KeyChangedError(path="log", expected_offset=None, offset=4)
+    refused = outcome_of_error(batch, 95, produce_error_message(changed), "nodes")
+    assert isinstance(refused, KeyChangedError)
+    assert (refused.expected_offset, refused.offset) == (None, 4)
 
 
 def test_in_a_kraft_log_a_named_append_is_a_transaction_in_one_batch() -> None:

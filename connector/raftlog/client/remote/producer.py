@@ -43,6 +43,7 @@ from raftlog.errors import (
     DiskFullError,
     FutureEpochError,
     InvalidAppendError,
+    KeyChangedError,
     LogClosedError,
     LogLockedError,
     NodeRefusedError,
@@ -462,7 +463,7 @@ _UNKNOWN: Final = frozenset((7, 20))
 """Kafka's codes of an unknown outcome (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)."""
 _TRANSIENT: Final = (LogClosedError, BufferAllocationError, LogLockedError, DiskFullError)
 """Errors of one leader at one time. On a full disk it resigns: another may have room."""
-_CHECKED_AFTER_IDENTITY: Final = (UnexpectedEndOffsetError, InvalidAppendError)
+_CHECKED_AFTER_IDENTITY: Final = (UnexpectedEndOffsetError, KeyChangedError, InvalidAppendError)
 """Refusals which prove that the batch is not in the log: they are checked after its identity, or
 the first attempt would have got them, too. Not of its size: leaders may have different limits."""
 
@@ -511,7 +512,7 @@ def outcome_of_error(
         reason = f"a response was lost, and a retry failed: {error.message()}"
         return AppendUnknownError(path=path, reason=reason)
     if isinstance(error, UnexpectedEndOffsetError):
-        return _as_requested(batch, error.log_end_offset)
+        return _as_requested(batch, error)
     return error
 
 
@@ -519,10 +520,14 @@ def _is_final(batch: ProducerBatch, error: RaftlogError) -> bool:
     """Return whether a refusal proves that no earlier copy of the batch is in the log, or will be.
 
     A required offset after the end of the log proves nothing: when the log has grown to it, the
-    leader may append a copy that was in transit on another connection.
+    leader may append a copy that was in transit on another connection. Nor does an end that the
+    writer of a condition on keys has read, and this leader has not.
     """
     if isinstance(error, UnexpectedEndOffsetError):
-        return not error.log_end_offset < batch.required_base_offset < IMPOSSIBLE_OFFSET
+        wanted = batch.required_base_offset
+        if batch.requests[0].unchanged is not None:
+            wanted = max(wanted, error.required_base_offset or 0)
+        return not error.log_end_offset < wanted < IMPOSSIBLE_OFFSET
     return isinstance(error, _CHECKED_AFTER_IDENTITY)
 
 
@@ -543,10 +548,15 @@ def _foreign_error(code: int, text: str | None, path: str) -> RaftlogError:
     return NodeRefusedError(path=path, api="Produce", error=code, reason=text or "no details given")
 
 
-def _as_requested(batch: ProducerBatch, end_offset: int) -> UnexpectedEndOffsetError:
+def _as_requested(
+    batch: ProducerBatch, error: UnexpectedEndOffsetError
+) -> UnexpectedEndOffsetError:
     """Return the error with the required offsets of the caller: a batch has a base offset only."""
+    end_offset = error.log_end_offset
     wanted_end = batch.requests[0].required_end_offset
     wanted_base = batch.requests[0].required_base_offset
+    if batch.requests[0].unchanged is not None and wanted_base is None:
+        wanted_base = error.required_base_offset
     next_available = end_offset + batch.record_count - 1
     return UnexpectedEndOffsetError(
         required_end_offset=None if wanted_end == next_available else wanted_end,

@@ -341,17 +341,23 @@ def required_base_offset(request: AppendRequest, record_count: int) -> int:
 
 
 def _records_to_send(request: AppendRequest, values: ValueKind) -> Sequence[RecordToAppend]:
-    """Return the records with the name of their commit, and with the query id that it replaces."""
-    if request.commit is None or not request.records:
-        return request.records
-    records = named_records(request.records, request.commit, values)
-    if request.take_over_from is None:
+    """Return the records with the name of their commit, with the query id that it replaces, and
+    with the condition on keys."""
+    records, headers = request.records, []
+    if not records:
         return records
-    header = Header(TAKE_OVER_HEADER, request.take_over_from.encode())
+    if request.commit is not None:
+        records = named_records(records, request.commit, values)
+    if request.take_over_from is not None:
+        headers.append(Header(TAKE_OVER_HEADER, request.take_over_from.encode()))
+    if request.unchanged is not None:
+        headers.append(request.unchanged.header())
+    if not headers:
+        return records
     first = records[0]
     if isinstance(first, bytes):
         first = NewRecord(None, first)
-    return (replace(first, headers=(*first.headers, header)), *records[1:])
+    return (replace(first, headers=(*first.headers, *headers)), *records[1:])
 
 
 def _builder(settings: LogSettings, now_ms: int) -> BatchBuilder:

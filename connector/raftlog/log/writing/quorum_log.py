@@ -55,6 +55,7 @@ from raftlog.storage.protocol import WritableStorage
 from raftlog.types import OffsetAndEpoch, SnapshotId, Valid, ValidOffsetAndEpoch
 
 from .atomic_files import truncate_with_backup
+from .key_offsets import UnchangedKeys
 from .properties import LogConfig
 from .replicated_log import ReplicatedLog
 from .segments import LogDirectory
@@ -386,6 +387,17 @@ class QuorumLog(ReplicatedLog):
             return b""
         return self._tail_cache.read(offset, byte_count_max) or self.read_stored_bytes(
             offset, byte_count_max
+        )
+
+    def check_unchanged(self, unchanged: UnchangedKeys, record_count: int) -> None:
+        """As ``ReplicatedLog.check_unchanged``, from the start of the epoch on: a replica may have
+        fetched earlier batches from a leader that had compacted them."""
+        epochs = self.epochs.entries
+        self._segments.check_unchanged(
+            unchanged,
+            record_count,
+            end_offset=self._end_offset,
+            at_least=epochs[-1].start_offset if epochs else 0,
         )
 
     def read_stored_bytes(self, offset: int, byte_count_max: int) -> bytes:

@@ -68,6 +68,7 @@ from raftlog.storage.protocol import WritableStorage
 from raftlog.types import Position, SnapshotId
 
 from .active_segment import PendingSync, SyncState
+from .key_offsets import UnchangedKeys
 from .producer_state import ProducerStateManager
 from .properties import LogConfig, LogProperties
 from .segments import LogDirectory, LogSegments
@@ -597,6 +598,10 @@ class ReplicatedLog(ABC):
         self.append_as_leader([(batch.data, metadata)])
 
     # --- look-ups ---------------------------------------------------------------------------------
+
+    def check_unchanged(self, unchanged: UnchangedKeys, record_count: int) -> None:
+        """Check the condition of an append at the end, as ``LogSegments.check_unchanged``."""
+        self._segments.check_unchanged(unchanged, record_count, end_offset=self._end_offset)
 
     def base_offset_at(self, offset: int) -> int:
         """Return the base offset of the batch that contains ``offset``."""

@@ -73,6 +73,7 @@ from raftlog.log.reading.transactions import batch_metadata
 from raftlog.log.recovery.recover import newest_producer_state
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.records.batch import RecordBatch
+from raftlog.records.header import INT64_MAX
 from raftlog.records.record import Record
 from raftlog.storage.protocol import WritableFile, WritableStorage
 from raftlog.types import SnapshotId
@@ -87,6 +88,7 @@ from .atomic_files import (
     replace_checked,
     replace_file,
 )
+from .key_offsets import KeyOffsets, UnchangedKeys
 from .producer_state import ProducerStateManager
 from .properties import LogConfig, LogProperties, encode_log_properties, parse_log_properties
 
@@ -196,16 +198,25 @@ class LogDirectory:
         """Replace the cleaner's checkpoint. Everything below ``offset`` must be compacted."""
         self._replace(CLEANER_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset))
 
+    def compacted_offset(self) -> int:
+        """Return the end of what supersedes removed records; 0 without a compaction.
+
+        A damaged file may have any offset: then it is the greatest one.
+        """
+        path = self.file(COMPACTED_CHECKPOINT_NAME)
+        try:
+            data = read_checked(self.storage, path)
+            return 0 if data is None else parse_single_offset(data, path)
+        except CorruptFileError:
+            return INT64_MAX
+
     def raise_compacted_offset(self, offset: int, *, offset_max: int) -> None:
         """Raise the end of what supersedes removed records, before any of them is removed.
 
         A damaged file may have had any offset up to ``offset_max``, and gets this one.
         """
-        path = self.file(COMPACTED_CHECKPOINT_NAME)
-        try:
-            data = read_checked(self.storage, path)
-            known = 0 if data is None else parse_single_offset(data, path)
-        except CorruptFileError:
+        known = self.compacted_offset()
+        if known == INT64_MAX:
             known, offset = -1, offset_max
         if offset > known:
             self._replace(
@@ -371,6 +382,8 @@ class LogSegments:
         self.recovery_point = 0
         self.snapshots: tuple[SnapshotId, ...] = ()
         self._is_epoch_reverted = False
+        self._key_offsets: KeyOffsets | None = None
+        """None until a condition on keys is checked."""
         self._active: ActiveSegment | None = None
 
     @property
@@ -405,6 +418,7 @@ class LogSegments:
         self.close()
         self.epochs = recovered.epochs
         self._is_epoch_reverted = False  # recovery has rewritten the checkpoint
+        self._key_offsets = None
         self.log_start_offset = recovered.log_start_offset
         self.recovery_point = recovered.recovery_point
         self.list_snapshots()
@@ -630,6 +644,31 @@ class LogSegments:
         if offset == end_offset:
             return True
         return self._segment_of(offset) is not None and self.boundary_at(offset) == offset
+
+    def check_unchanged(
+        self,
+        unchanged: UnchangedKeys,
+        record_count: int,
+        *,
+        end_offset: int,
+        at_least: int = 0,
+    ) -> None:
+        """Check the condition of an append of ``record_count`` records at the end of the log.
+
+        Nothing below ``at_least`` is read, nor what compaction may have removed tombstones of.
+        Raises ``KeyChangedError``, and ``UnexpectedEndOffsetError`` if the writer has to read the
+        log to its end first.
+        """
+        local_start = max(self.log_start_offset, self.first_base_offset)
+        keys, start_offset = self._key_offsets, max(local_start, at_least)
+        if keys is None or keys.end_offset < self.active.base_offset:
+            start_offset = max(start_offset, min(self.directory.compacted_offset(), end_offset))
+        if keys is None:
+            start_offset = min(max(start_offset, unchanged.read_from()), end_offset)
+            keys = KeyOffsets(self.directory.path, self.read_bytes, self.boundary_at)
+            self._key_offsets = keys
+        keys.follow(start_offset, end_offset)
+        keys.check(unchanged, record_count)
 
     def boundary_at(self, offset: int) -> int:
         """Return the base offset of the batch that contains ``offset``."""

@@ -8,8 +8,8 @@
    be committed, as in Kafka. A request has no task: the last of its appends to be done responds.
 3. A duplicate gets the offsets of the first append: clients treat Kafka's
    DUPLICATE_SEQUENCE_NUMBER as success too, but without the offset.
-4. A named commit is compared with the log only for principals that own its application id: others
-   learn nothing about its commits from offsets or errors.
+4. A named commit is compared with the log only for principals that own its application id, and a
+   condition on keys for principals that may read: others learn nothing from offsets or errors.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from raftlog.node.client_quotas import QuotaType
 from raftlog.node.request import QueuedAppend, Request
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import PackedRecords, SealedBatch
+from raftlog.types import Operation
 from raftlog.wire import (
     ProducedBatch,
     ProducedTopic,
@@ -230,7 +231,7 @@ class DelayedProduce:
             if not cache.is_leader:
                 append = _not_leader(cache)
             else:
-                append = self._commit_refusal(append) or append
+                append = self._condition_refusal(append) or append
         if isinstance(append, Refused):
             self._refuse(append)
             return
@@ -247,11 +248,17 @@ class DelayedProduce:
             timeout_ms=request.body.timeout_ms,
         )
 
-    def _commit_refusal(self, append: AppendRequest) -> Refused | None:
-        """Return why the principal may not append a named commit, None if it may."""
+    def _condition_refusal(self, append: AppendRequest) -> Refused | None:
+        """Return why the principal may not use a condition or a commit's name, None if it may."""
+        principal = self._request.principal
+        if append.unchanged is not None and not principal.may(Operation.READ, self._cache.topic):
+            return Refused(
+                ErrorCode.topic_authorization_failed,
+                f"{principal.name!r} may not read the log, which a condition on keys requires",
+            )
         if append.commit is None:
             return None
-        principal, name = self._request.principal, append.commit.application_id
+        name = append.commit.application_id
         if not principal.may_commit(name):
             return Refused(
                 ErrorCode.transactional_id_authorization_failed,

@@ -14,7 +14,8 @@
    hundred thousand records needs no object for each.
 4. The first record may name the batch's commit in its header ``raftlog.commit``, and the query that
    it takes over from in ``raftlog.take-over``; in a ``kraft`` log the transaction markers in the
-   batch name the commit. Other headers must not begin with ``raftlog.``.
+   batch name the commit. ``raftlog.unchanged`` has keys that must not have changed. Other headers
+   must not begin with ``raftlog.``.
 5. A record keeps its timestamp; a record without one (-1) gets the leader's.
 
 Kafka: ``ProduceRequest.validateRecords``, ``LogValidator``.
@@ -61,6 +62,11 @@ from raftlog.log.reading.transactions import (
     parse_commit_transaction_name,
     transaction_name,
 )
+from raftlog.log.writing.key_offsets import (
+    UNCHANGED_HEADER,
+    UnchangedKeys,
+    parse_unchanged_header,
+)
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.builder import NO_PRODUCER, ProducerStamp, finish_batch
@@ -91,11 +97,12 @@ _FRAMED_COMMIT_MIN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Records of a batch, without the headers or markers that name their commit, and the commit."""
+    """Records of a batch, without the headers or markers of raftlog, and what those have."""
 
     records: Sequence[RecordToAppend]
     commit: CommitName | None = None
     take_over_from: str | None = None
+    unchanged: UnchangedKeys | None = None
 
 
 NOTHING: Final = Produced(())
@@ -179,6 +186,7 @@ def append_request(
         records=found.records,
         epoch=header.leader_epoch if has_epoch else None,
         required_base_offset=header.base_offset if has_epoch and header.base_offset >= 0 else None,
+        unchanged=found.unchanged,
         is_atomic=True,
         commit=found.commit,
         take_over_from=found.take_over_from,
@@ -352,23 +360,23 @@ def _packed(batch: RecordBatch, data: bytes, values: ValueKind, limit: int) -> P
         assert records.value is not None, "a requested column"
         some = records.value[start : start + _VALUES_AT_ONCE].to_pylist()
         new_records(some, values, first_ordinal=start)
-    names = records.headers.flatten().field("key")
+    headers = records.headers.flatten().field("key")
     packed = PackedRecords(
         plain[BATCH_HEADER_BYTES:],
         batch.record_count,
         base_timestamp_ms=None if base_ms is None else batch.base_timestamp_ms,
         max_timestamp_ms=latest_ms,
-        header_count=len(names),
+        header_count=len(headers),
     )
-    if not len(names):
+    if not len(headers):
         return Produced(packed)
     first = packed[0]
-    if pc.any(pc.starts_with(names[len(first.headers) :], HEADER_PREFIX)).as_py():
+    if pc.any(pc.starts_with(headers[len(first.headers) :], HEADER_PREFIX)).as_py():
         _refuse_others()
-    commit, take_over_from = _names(first.headers)
-    if commit is not None or take_over_from is not None:
+    names = _names(first.headers)
+    if names != _Names():
         packed = packed.with_first(_without_internal_headers(first))
-    return Produced(packed, commit, take_over_from)
+    return Produced(packed, *names)
 
 
 def _encoded(produced: Produced, config: LogConfig) -> Produced:
@@ -411,7 +419,7 @@ def _one_by_one(batch: RecordBatch, values: ValueKind, limit: int) -> Produced:
     found = list(batch.records(decompressed_bytes_max=limit))
     for record in found:
         _check_time(record.timestamp_ms)
-    commit, take_over_from = _names(found[0].headers)
+    names = _names(found[0].headers)
     _check_others(header.key for record in found[1:] for header in record.headers)
     records = [
         NewRecord(
@@ -424,12 +432,14 @@ def _one_by_one(batch: RecordBatch, values: ValueKind, limit: int) -> Produced:
     ]
     records[0] = _without_internal_headers(records[0])
     if values is ValueKind.BYTES:
-        return Produced(records, commit, take_over_from)
+        return Produced(records, *names)
     if values is ValueKind.MSGPACK:
-        return Produced(new_records(records, values), commit, take_over_from)
-    if commit is not None:
+        return Produced(new_records(records, values), *names)
+    if names.commit is not None:
         _refuse("in a kraft log a commit is named by its transaction, not by a header")
-    return _frames(records, take_over_from)
+    if names.unchanged is not None:
+        _refuse("records of a kraft log have no keys")
+    return _frames(records, names.take_over_from)
 
 
 def _frames(records: list[NewRecord], take_over_from: str | None) -> Produced:
@@ -457,10 +467,19 @@ def _commit_of(value: bytes) -> CommitName | None:
 # --- headers and timestamps -----------------------------------------------------------------------
 
 
-def _names(headers: Sequence[Header]) -> tuple[CommitName | None, str | None]:
-    """Return the commit and the take-over in the headers of the first record."""
+class _Names(NamedTuple):
+    """What the headers of a first record have of raftlog."""
+
     commit: CommitName | None = None
     take_over_from: str | None = None
+    unchanged: UnchangedKeys | None = None
+
+
+def _names(headers: Sequence[Header]) -> _Names:
+    """Return commit, take-over and condition in the headers of the first record."""
+    commit: CommitName | None = None
+    take_over_from: str | None = None
+    unchanged: UnchangedKeys | None = None
     for header in headers:
         if not header.key.startswith(HEADER_PREFIX):
             continue
@@ -470,9 +489,13 @@ def _names(headers: Sequence[Header]) -> tuple[CommitName | None, str | None]:
                 _refuse(f"the value of the header {COMMIT_HEADER!r} is not a valid commit name")
         elif header.key == TAKE_OVER_HEADER and take_over_from is None:
             take_over_from = (header.value or b"").decode(errors="replace")
+        elif header.key == UNCHANGED_HEADER and unchanged is None:
+            unchanged = parse_unchanged_header(header.value)
+            if unchanged is None:
+                _refuse(f"the value of the header {UNCHANGED_HEADER!r} is not a condition on keys")
         else:
             _refuse(f"the header {header.key!r} is unknown or repeated")
-    return commit, take_over_from
+    return _Names(commit, take_over_from, unchanged)
 
 
 def _without_internal_headers(record: NewRecord) -> NewRecord:
