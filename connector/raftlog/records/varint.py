@@ -56,16 +56,28 @@ def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """Read a zigzag 32-bit varint; return the value and the position after it."""
-    raw, after = read_unsigned_varint(buffer, position)
-    return (raw >> 1) ^ -(raw & 1), after
+    return _short(buffer, position) or _zigzag(*_read(buffer, position, VARINT_BYTES_MAX, 32))
 
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
     """Read a zigzag 64-bit varint; return the value and the position after it."""
-    if 0 <= position < len(buffer) and buffer[position] < 0x80:
-        raw, after = buffer[position], position + 1
-    else:
-        raw, after = _read(buffer, position, VARLONG_BYTES_MAX, 64)
+    return _short(buffer, position) or _zigzag(*_read(buffer, position, VARLONG_BYTES_MAX, 64))
+
+
+def _short(buffer: Buffer, position: int) -> tuple[int, int] | None:
+    """Read a zigzag varint of one or two bytes, as nearly all are; None for any other."""
+    left = len(buffer) - position
+    if left > 1 and position >= 0:
+        first = buffer[position]
+        if first < 0x80:
+            return (first >> 1) ^ -(first & 1), position + 1
+        second = buffer[position + 1]
+        if second < 0x80:
+            return ((first & 0x7F | second << 7) >> 1) ^ -(first & 1), position + 2
+    return None
+
+
+def _zigzag(raw: int, after: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), after
 
 
