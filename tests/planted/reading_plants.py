@@ -291,9 +291,9 @@ READING_PLANTS: Final = (
     Plant(
         bug="a key in a URL is echoed",
         path="connector/raftlog/client/log_handle.py",
-        old="""    if found is not None:
+        old="""    if may_be_objects and _KEYS.search(paths) is not None:
 """,
-        new="""    if found is not None and not paths:
+        new="""    if may_be_objects and _KEYS.search(paths) is not None and not paths:
 """,
         tests=("tests/state/cli/test_terminal_output.py",),
     ),
