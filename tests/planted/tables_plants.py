@@ -405,8 +405,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="an append that Delta skipped counts as written",
         path=SPARK,
-        old="if commit in self._commit_ids(table, count):",
-        new="if self._commit_ids(table, count):",
+        old="any(commit in self._commit_ids(table, count) for count in counts)",
+        new="any(self._commit_ids(table, count) for count in counts)",
         tests=(f"{CONTRACT}::test_repeated_transaction_writes_nothing[spark]",),
     ),
     Plant(
