@@ -403,6 +403,11 @@ def test_many_small_requests_of_a_connection_are_handled_in_turns(tmp_path: Path
                 frames += frame(encode_request_header(header), body)
             at_node.data_received(frames)
             assert requests["API_VERSIONS"] == before + 2 * REQUESTS_PER_TURN, "before others"
+            started = before + 2 * REQUESTS_PER_TURN
+            while started < before + count:
+                await asyncio.sleep(0)
+                turn, started = requests["API_VERSIONS"] - started, requests["API_VERSIONS"]
+                assert turn <= 2 * REQUESTS_PER_TURN, "before others"
             for number in range(count):
                 assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == number
             assert requests["API_VERSIONS"] == before + count

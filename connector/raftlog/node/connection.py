@@ -139,6 +139,7 @@ class Connection(asyncio.Protocol):
         self._deadline = deadline
         self._flush_queue = flush_queue
         self._is_flush_queued = False
+        self._is_start_queued = False
         self._is_reading = True
         self._is_writable = True
         self._is_finishing = False
@@ -305,8 +306,14 @@ class Connection(asyncio.Protocol):
 
     def _start_requests_soon(self) -> None:
         """Start requests in the next iteration of the event loop: this may be called from a step
-        of the replica, and starting a request may begin one."""
-        asyncio.get_running_loop().call_soon(self._start_requests)
+        of the replica, and starting a request may begin one. Several calls before it are one."""
+        if not self._is_start_queued:
+            self._is_start_queued = True
+            asyncio.get_running_loop().call_soon(self._start_queued)
+
+    def _start_queued(self) -> None:
+        self._is_start_queued = False
+        self._start_requests()
 
     def _may_start(self, data: bytes) -> bool:
         """Return whether the request in this frame may be started."""
