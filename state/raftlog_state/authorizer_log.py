@@ -28,7 +28,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from raftlog.errors import OptionError
 
 from .enums import CONFIG_RESOURCE_TYPES
-from .image.rows import ConfigRow, Entity, PartitionRow, Row, TopicRow
+from .image.rows import ConfigRow, Entity, PartitionRow, Row, TokenRow, TopicRow
 from .log_changes import LoggedChange
 
 WINDOW_MS_DEFAULT: Final = 10_000
@@ -40,7 +40,7 @@ _LINE: Final = re.compile(
     r"Principal = (?P<principal>.*?) is (?P<result>Allowed|Denied) operation = (?P<operation>\w+)"
     r" from host = (?P<host>\S+) on resource = (?P<kind>\w+):(?P<pattern>\w+):(?P<resource>.*)"
     r" for request = (?P<request>\w+) with resourceRefCount = \d+ based on rule (?P<rule>.*?)"
-    r"(?: \(kafka\.authorizer\.logger\))?\s*"
+    r"(?: \(kafka\.authorizer\.logger\))?"
 )
 _SEPARATORS: Final = (
     *("Principal = ", " from host = ", " on resource = ", " for request = "),
@@ -93,8 +93,7 @@ class AuthorizedRequest:
         """Return whether the request may have changed a row."""
         if row.ENTITY not in _ENTITIES.get(self.request, ()):
             return False
-        name = _resource_of(row)
-        return self.resource_type == "Cluster" or name is None or name == self.resource
+        return self.resource_type == "Cluster" or self.resource == _resource_of(row)
 
 
 def _resource_of(row: Row) -> str | None:
@@ -106,6 +105,8 @@ def _resource_of(row: Row) -> str | None:
             return row.topic_name
         case ConfigRow() if CONFIG_RESOURCE_TYPES.get(row.resource_type) != "BROKER":
             return row.resource_name
+        case TokenRow():
+            return row.owner  # of a token for another principal (KIP-373)
         case _:
             return None
 
@@ -153,8 +154,10 @@ class AuthorizerLog:
 
 
 def _parse(line: str, zone: ZoneInfo) -> AuthorizedRequest | None:
-    match = _LINE.fullmatch(line.rstrip("\n"))
-    if match is None or any(line.count(one) != 1 for one in _SEPARATORS):
+    if any(line.count(one) != 1 for one in _SEPARATORS):
+        return None  # before the match, whose time is cubic in their number
+    match = _LINE.fullmatch(line.rstrip())
+    if match is None:
         return None
     try:
         time = datetime.fromisoformat(match["time"]).replace(tzinfo=zone)

@@ -17,7 +17,13 @@ from tests.support.small_logs import TIME_MS, LogWriter
 from raftlog.errors import OptionError
 from raftlog_state import read_changes
 from raftlog_state.authorizer_log import AuthorizerLog, RequestJoin
-from raftlog_state.records import ConfigRecord, RemoveTopicRecord, TopicRecord, encode
+from raftlog_state.records import (
+    ConfigRecord,
+    DelegationTokenRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    encode,
+)
 
 AUTHORIZER = Path(__file__).parent / "controller" / "KafkaAuthorizer.java"
 TOPIC_ID = "A" * 21 + "Q"
@@ -97,6 +103,39 @@ def test_a_change_of_two_principals_is_ambiguous_and_one_without_a_request_has_n
         changes, without = joined(log, lines)
         assert changes[0] == ()
         assert without == ["User:alice CreateTopics"]
+
+
+def test_a_request_about_another_resource_does_not_explain_a_change_of_the_cluster(
+    tmp_path: Path,
+) -> None:
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    of_broker = ConfigRecord(resource_type=4, resource_name="1", name="log.retention.ms", value="1")
+    writer.append(encode(of_broker), timestamp_ms=TIME_MS)
+    lines = [
+        line(TIME_MS - 9, "AlterConfigs", "Cluster:LITERAL:kafka-cluster", principal="User:b"),
+        line(TIME_MS - 1, "AlterConfigs", "Topic:LITERAL:orders"),
+    ]
+    changes, without = joined(writer.directory, lines)
+    assert changes == [("User:b",)]
+    assert without == ["User:alice AlterConfigs"]
+
+
+def test_a_token_is_explained_by_the_request_for_its_owner(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    token = DelegationTokenRecord(owner="User:c", requester="User:a", token_id="t")
+    writer.append(encode(token), timestamp_ms=TIME_MS)
+    lines = [
+        line(TIME_MS - 9, "CreateDelegationToken", "User:LITERAL:User:c", principal="User:a"),
+        line(TIME_MS - 1, "CreateDelegationToken", "User:LITERAL:User:d", principal="User:b"),
+    ]
+    assert joined(writer.directory, lines)[0] == [("User:a",)]
+
+
+def test_names_that_look_like_many_requests_are_read_in_linear_time() -> None:
+    request = line(TIME_MS, "DeleteTopics", "Topic:LITERAL:a")
+    name = request[request.index("Principal") : request.index(" for request")] * 1_000
+    log = AuthorizerLog([line(TIME_MS, "DeleteTopics", f"Topic:LITERAL:{name}").split(" for ")[0]])
+    assert log.unreadable_count == 1
 
 
 def test_a_line_that_can_be_read_in_two_ways_is_not_used() -> None:
