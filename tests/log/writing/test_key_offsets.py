@@ -187,6 +187,8 @@ def test_a_header_has_the_condition() -> None:
         bytes.fromhex("920081c40161c3"),  # offset true
         bytes.fromhex("920081a16100"),  # a key of text
         bytes.fromhex("9200810100"),  # a key that is a number
+        bytes.fromhex("9200819000"),  # a key that is an array
+        bytes.fromhex("9200818000"),  # a key that is a map
         bytes.fromhex("930081c401610000"),  # three fields
         bytes.fromhex("9200dfffffffff"),  # more keys than bytes
         b"\x92" * 5000,

@@ -79,7 +79,6 @@ def parse_unchanged_header(value: bytes | None) -> UnchangedKeys | None:
     try:
         fields = msgpack.unpackb(
             value or b"",
-            strict_map_key=False,
             max_array_len=2,
             max_map_len=UNCHANGED_KEYS_MAX,
             max_str_len=0,
