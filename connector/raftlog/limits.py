@@ -141,8 +141,8 @@ KEY_OFFSETS_BYTES_MAX: Final = 8 * MIB
 bytes. The least recently written ones are evicted first."""
 
 KEY_SCAN_BYTES_MAX: Final = 1 * MIB
-"""Bytes that a log reads to check one condition; with more appended since the last one, a writer
-that has not read them is refused once. Also the bound of a decompressed batch."""
+"""Bytes, decompressed, that a log reads to check one condition; with more appended since the last
+one, a writer that has not read them is refused once."""
 
 GROUP_OFFSETS_BYTES_MAX: Final = 1 * MIB
 """Committed offsets of consumer groups in the producer state: of 15,000 groups with ids of 30 bytes

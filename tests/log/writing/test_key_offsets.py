@@ -166,6 +166,17 @@ def test_a_damaged_log_is_unknown() -> None:
         keys.check(UnchangedKeys({b"a": 0}), 1)
 
 
+def test_a_check_decompresses_as_much_as_it_reads() -> None:
+    """A log of well compressed batches would keep a leader from its followers for seconds."""
+    log = WrittenLog()
+    for start_offset, end_offset in ((0, 1), (0, 2), (3, 3)):
+        log.append(NewRecord(b"a", bytes(600)), compression=Compression.GZIP)
+        keys = KeyOffsets("log", log.read, log.base_offset_at, scan_bytes_max=1_500)
+        keys.follow(0, end_offset)
+        assert (keys.start_offset, keys.end_offset) == (start_offset, end_offset)
+        assert len(keys) == (start_offset < end_offset)
+
+
 # --- Headers --------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ too. So the refusal of a retry is that of a lost response.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgpack
@@ -38,6 +38,7 @@ from raftlog.limits import (
     UNCHANGED_KEYS_MAX,
 )
 from raftlog.records.batch import RecordBatch, iter_batches
+from raftlog.records.compression import Compression, decompress
 from raftlog.records.header import INT64_MAX
 from raftlog.records.record import Header
 
@@ -136,7 +137,7 @@ class KeyOffsets:
         """Read the log up to its end.
 
         The range begins again at ``start_offset`` if it ends before that, and at the end of the log
-        if more than a bound of bytes is to be read.
+        if more than a bound of bytes, compressed or not, is to be read.
         """
         left = self._scan_bytes_max
         try:
@@ -148,8 +149,7 @@ class KeyOffsets:
                 data, before = self._read(self.end_offset, left), self.end_offset
                 if len(data) <= left:
                     for batch in iter_batches(data):
-                        self.add(batch)
-                        left -= batch.byte_count
+                        left = max(left - self._add(batch, left), 0)
                 if self.end_offset == before:
                     self._restart(end_offset, end_offset)
         except LogError:  # damaged, or too large once decompressed: what is not read is not known
@@ -161,11 +161,19 @@ class KeyOffsets:
         self._byte_count = 0
         self.start_offset, self.end_offset = start_offset, base_offset
 
-    def add(self, batch: RecordBatch) -> None:
-        """Add the next batch. Raises ``CorruptBatchError`` and ``DecompressionLimitError``."""
-        offsets = self._offsets
+    def _add(self, batch: RecordBatch, decompressed_bytes_max: int) -> int:
+        """Add the next batch; return its size, decompressed if that is larger.
+
+        Raises ``CorruptBatchError`` and ``DecompressionLimitError``.
+        """
+        offsets, byte_count = self._offsets, batch.byte_count
         if not batch.is_control:
-            for stored in batch.stored_records(decompressed_bytes_max=self._scan_bytes_max):
+            payload = decompress(
+                batch.payload, batch.compression, byte_count_max=decompressed_bytes_max
+            )
+            byte_count = max(byte_count, len(payload))
+            plain = replace(batch, payload=payload, compression=Compression.NONE)
+            for stored in plain.stored_records():
                 key = stored.key
                 if key is None:
                     continue
@@ -177,6 +185,7 @@ class KeyOffsets:
             oldest = next(iter(offsets))
             self._byte_count -= _ENTRY_BYTES + len(oldest)
             self.start_offset = max(offsets.pop(oldest)[0] + 1, self.start_offset)
+        return byte_count
 
     def check(self, unchanged: UnchangedKeys, record_count: int) -> None:
         """Check the keys of an append at the end of the range.
