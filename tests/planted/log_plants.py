@@ -42,8 +42,8 @@ LOG_PLANTS: Final = (
     Plant(
         bug="a key that was evicted counts as unchanged",
         path=f"{WRITING}/key_offsets.py",
-        old="            self.start_offset = max(offsets.pop(oldest)[0] + 1, self.start_offset)",
-        new="            offsets.pop(oldest)",
+        old="        self.start_offset = max(self._offsets.pop(oldest)[0] + 1, self.start_offset)",
+        new="        self._offsets.pop(oldest)",
         tests=(f"{KEYS}::test_a_random_history_accepts_unchanged_keys_only",),
     ),
     Plant(

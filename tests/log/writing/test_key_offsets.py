@@ -291,6 +291,25 @@ def test_truncated_records_change_no_key() -> None:
     assert shown(results_of(log, put(b"a", b"3", condition))) == [since]
 
 
+def test_a_key_whose_record_is_deleted_before_the_log_start_has_none() -> None:
+    """A new table does not have the key, and its writer could never create it."""
+    log = created_log(disk_with_parent(), config=LogConfig(segment_bytes=300))
+    results_of(log, put(b"a", b"1"), put(b"b", b"1", UnchangedKeys({b"d": None}, since=1)))
+    for _ in range(9):
+        results_of(log, put(b"c", bytes(100), UnchangedKeys({b"d": None}, since=1)))
+    log.delete_records(log.end_offset - 2, now_ms=NOW_MS)
+    end_offset = log.end_offset
+    assert log.log_start_offset > 2
+    results = results_of(
+        log,
+        put(b"a", b"2", UnchangedKeys({b"a": None}, since=end_offset)),
+        put(b"a", b"3", UnchangedKeys({b"a": None}, since=end_offset)),
+        put(b"b", b"2", UnchangedKeys({b"b": 2}, since=end_offset)),  # read before the deletion
+        put(b"b", b"3", UnchangedKeys({b"b": 2})),
+    )
+    assert shown(results) == [end_offset, KeyChangedError, end_offset + 1, KeyChangedError]
+
+
 def test_tombstones_that_a_compaction_has_dropped_are_not_overlooked() -> None:
     """Key a is deleted at offset 3, and its tombstone is dropped: only a writer that has read up to
     what was compacted may compare it."""

@@ -105,9 +105,9 @@ def _is_offset(value: object) -> bool:
 class KeyOffsets:
     """Last offset of each key in a range of one log, which ends at ``end_offset``.
 
-    ``start_offset`` increases when the least recently written key is evicted, and to the end of the
-    log if there is too much to read. ``read`` returns batches from a batch boundary on, as
-    ``ReplicatedLog.read_bytes``. Not shared between threads.
+    ``start_offset`` increases when the least recently written key is evicted, with the start of the
+    log, and to the end of the log if there is too much to read. ``read`` returns batches from a
+    batch boundary on, as ``ReplicatedLog.read_bytes``. Not shared between threads.
     """
 
     def __init__(
@@ -136,10 +136,13 @@ class KeyOffsets:
     def follow(self, start_offset: int, end_offset: int) -> None:
         """Read the log up to its end.
 
+        Keys whose last record is below ``start_offset`` are evicted: the log may have deleted it.
         The range begins again at ``start_offset`` if it ends before that, and at the end of the log
         if more than a bound of bytes, compressed or not, is to be read.
         """
         left = self._scan_bytes_max
+        while self._offsets and next(iter(self._offsets.values()))[0] < start_offset:
+            self._evict()
         try:
             if self.end_offset < start_offset:
                 is_end = start_offset == end_offset
@@ -182,10 +185,14 @@ class KeyOffsets:
                 offsets[key] = batch.base_offset + stored.offset_delta, stored.value is None
         self.end_offset = batch.next_offset
         while self._byte_count > self._byte_count_max:
-            oldest = next(iter(offsets))
-            self._byte_count -= _ENTRY_BYTES + len(oldest)
-            self.start_offset = max(offsets.pop(oldest)[0] + 1, self.start_offset)
+            self._evict()
         return byte_count
+
+    def _evict(self) -> None:
+        """Evict the least recently written key."""
+        oldest = next(iter(self._offsets))
+        self._byte_count -= _ENTRY_BYTES + len(oldest)
+        self.start_offset = max(self._offsets.pop(oldest)[0] + 1, self.start_offset)
 
     def check(self, unchanged: UnchangedKeys, record_count: int) -> None:
         """Check the keys of an append at the end of the range.
