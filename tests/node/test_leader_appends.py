@@ -19,6 +19,7 @@ from raftlog.errors import (
     StaleCommitError,
 )
 from raftlog.log.reading.transactions import CommitName
+from raftlog.log.writing.key_offsets import UnchangedKeys
 from raftlog.node import pending_appends, purgatory
 from raftlog.records.builder import ProducerStamp
 from tests.support.one_replica import OneReplica
@@ -63,11 +64,13 @@ def test_an_appended_request_releases_its_records_and_keeps_its_type() -> None:
     one = OneReplica()
     one.elect()
     one.is_held = True
-    full = AppendRequest(records=(b"x" * 1_000,), deadline_ms=1e12)
+    keys = UnchangedKeys({b"k" * 1_000: None}, one.replica.log.end_offset)
+    full = AppendRequest(records=(b"x" * 1_000,), unchanged=keys, deadline_ms=1e12)
     empty = AppendRequest(records=(), epoch=one.replica.core.epoch, deadline_ms=1e12)
     one.submit(full, empty)
     assert not one.results, "nothing is committed"
     assert not full.records
+    assert full.unchanged is None
     one.raft_node.end("it stops")
     unknown, refused = one.results[full], one.results[empty]
     assert isinstance(unknown, Failed)

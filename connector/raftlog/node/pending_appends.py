@@ -12,7 +12,7 @@ Invariants:
 4. A duplicate waits until the first append is committed.
 5. An append that does not fit on the disk is rejected, together with the appends submitted with it,
    and the leader continues. Later appends of its ``InOrderGate`` are rejected too.
-6. The records of a written append are released; only its result is kept.
+6. The records and keys of a written append are released; only its result is kept.
 7. A step costs as much as the appends that it completes or confirms, however many are pending.
 8. All pending appends are of one epoch.
 """
@@ -131,6 +131,7 @@ class PendingAppends:
                 continue
             is_empty = not request.writes
             request.records = request.control = ()
+            request.unchanged = None
             ticket = self._ticket_for(result, is_empty=is_empty)
             end_offset = self._end_to_wait_for(result)
             self._add(PendingAppend(request, result, is_empty, end_offset, ticket))
