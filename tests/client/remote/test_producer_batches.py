@@ -149,6 +149,17 @@ def test_a_refusal_of_unchanged_keys_is_final_unless_the_log_is_shorter(since: i
     assert (refused.expected_offset, refused.offset) == (None, 4)
 
 
+def test_a_refusal_by_a_node_without_conditions_on_keys_is_not_final() -> None:
+    """During a rolling upgrade it refuses the header of a batch that is in its log."""
+    batch = single_batch(request(b"a", unchanged=UnchangedKeys({b"a": 1}, 3)), SETTINGS, 0)
+    text = produce_error_message(
+        InvalidAppendError(reason="the header 'raftlog.unchanged' is unknown or repeated")
+    )
+    assert isinstance(outcome_of_error(batch, 87, text, "nodes"), InvalidAppendError)
+    batch.may_be_appended = True
+    assert isinstance(outcome_of_error(batch, 87, text, "nodes"), AppendUnknownError)
+
+
 def test_in_a_kraft_log_a_named_append_is_a_transaction_in_one_batch() -> None:
     settings = LogSettings(ValueKind.KRAFT, 1024, Compression.NONE)
     named = request(b"\x01\x14\x00\x00", commit=CommitName("app", "q", 3), required_end_offset=12)

@@ -521,13 +521,17 @@ def _is_final(batch: ProducerBatch, error: RaftlogError) -> bool:
 
     A required offset after the end of the log proves nothing: when the log has grown to it, the
     leader may append a copy that was in transit on another connection. Nor does an end that the
-    writer of a condition on keys has read, and this leader has not.
+    writer of a condition on keys has read, and this leader has not, or a leader that does not know
+    such conditions, as during a rolling upgrade.
     """
+    has_keys = batch.requests[0].unchanged is not None
     if isinstance(error, UnexpectedEndOffsetError):
         wanted = batch.required_base_offset
-        if batch.requests[0].unchanged is not None:
+        if has_keys:
             wanted = max(wanted, error.required_base_offset or 0)
         return not error.log_end_offset < wanted < IMPOSSIBLE_OFFSET
+    if has_keys and isinstance(error, InvalidAppendError):
+        return False
     return isinstance(error, _CHECKED_AFTER_IDENTITY)
 
 
