@@ -54,9 +54,13 @@ class TlsPort:
 
         asyncio.run(with_node())
 
-    async def connect(self, name: str) -> RawConnection:
+    async def connect(
+        self, name: str, *, maximum_version: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED
+    ) -> RawConnection:
         """Connect with a certificate of this name."""
-        return await self._connect(self._context(self._authority.sign(name)))
+        context = self._context(self._authority.sign(name))
+        context.maximum_version = maximum_version
+        return await self._connect(context)
 
     async def connect_without_tls(self) -> RawConnection:
         """Connect without TLS."""
@@ -91,6 +95,21 @@ def test_a_silent_connection_is_closed_and_releases_its_slot(tmp_path: Path) -> 
             connection.writer.close()
         await _is_served(port)
         assert node.lines("refused")
+
+    TlsPort(tmp_path).run(check)
+
+
+def test_a_client_without_tls_1_3_is_refused_with_the_setting_that_allows_it(
+    tmp_path: Path,
+) -> None:
+    async def check(node: ServedNode, port: TlsPort) -> None:
+        with contextlib.suppress(OSError):  # an alert, or a reset if the node closes first
+            await port.connect("jobs-1", maximum_version=ssl.TLSVersion.TLSv1_2)
+        async with asyncio.timeout(20):
+            while not node.lines("refused"):
+                await asyncio.sleep(0.01)
+        (line,) = node.lines("refused")
+        assert "min_version" in line["reason"]
 
     TlsPort(tmp_path).run(check)
 

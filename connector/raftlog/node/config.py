@@ -22,7 +22,7 @@ key = "clients/log-1.key"               # PEM, not encrypted, mode 0600. Only it
 ca = "clients/ca.pem"                   # CA of the clients' certificates
 # crl = "clients/crl.pem"               # lists of revoked certificates, of all these CAs. With an
                                         # expired list every connection is refused
-# min_version = "1.3"                   # of TLS, or "1.2"
+# min_version = "1.3"                   # of TLS; "1.2" also accepts older clients
 client_certificates = "required"        # or "optional": no certificate means `anonymous`
 
 # [listeners.clients.sasl]              # SCRAM-SHA-256 and -512 instead of names in certificates:

@@ -279,7 +279,7 @@ class Server:
                 ssl_handshake_timeout=self._limits.handshake_ms / 1000 if tls else None,
             )
         except (OSError, ssl.SSLError) as error:
-            self._log_refused(where, str(error) or "the peer closed the connection")
+            self._log_refused(where, _handshake_reason(error))
         finally:
             if not is_known:
                 peer.close()
@@ -474,6 +474,13 @@ class Server:
 def _memory_key(principal: Principal, host: str) -> str:
     """Return the key of a memory share: the authenticated principal, else the peer's host."""
     return f"host {host}" if principal.name in ("", ANONYMOUS) else f"name {principal.name}"
+
+
+def _handshake_reason(error: OSError) -> str:
+    """Return why a handshake has failed."""
+    if isinstance(error, ssl.SSLError) and error.reason == "UNSUPPORTED_PROTOCOL":
+        return "the peer's version of TLS is below min_version in the tls of the listener"
+    return str(error) or "the peer closed the connection"
 
 
 def _listening(host: str, port: int) -> socket.socket:
