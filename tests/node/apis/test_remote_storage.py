@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -12,11 +14,14 @@ from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochR
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.raft_node import RaftNode
 from raftlog.records.batch import NewRecord, iter_batches
+from raftlog.storage.objects import StorageObjects
+from raftlog.storage.protocol import ReadableFile
 from raftlog.wire import ApiKey, latest_schemas
 from tests.log.remote.tiered_logs import segment_names
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from .batches import batch, produce
-from .cluster import TIME_MS, Cluster, Node, answer_of, caller, run
+from .cluster import TIME_MS, Cluster, Node, answer_of, caller, run, session
 from .requests import epoch_end, fetch, list_offsets
 from .test_offsets import EARLIEST, LOCAL, MAX_TIMESTAMP, PENDING, TIERED, put
 
@@ -151,6 +156,70 @@ def test_a_new_leader_continues_where_the_last_one_ended() -> None:
         )
         assert end.topics[0].partitions[0].leader_epoch == 1
         assert end.topics[0].partitions[0].end_offset > COUNT
+
+    run(work())
+
+
+def test_what_is_read_from_the_store_waits_for_memory() -> None:
+    async def work() -> None:
+        cluster = Cluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        one = session()
+        first, second = (leader.start(ApiKey.FETCH, 18, fetch(0), one) for _ in range(2))
+        assert len(one.fetches) == 2
+        one.memory.allocate(2**30)  # responses that were not read yet
+        while not first.done() and one.memory.pool.waiting_count < 2:
+            await asyncio.sleep(0)
+        assert not first.done()
+        one.memory.release(2**30)
+        for task in (first, second):
+            await task
+            answer = answer_of(task, latest_schemas.FetchResponse, 18)
+            assert answer.responses[0].partitions[0].records
+        assert not one.fetches
+
+    run(work())
+
+
+class SlowStore(StorageObjects):
+    """Objects that are opened once ``answers`` is set."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        super().__init__(disk, REMOTE)
+        self.answers = threading.Event()
+        self.opened_count = 0
+
+    def open_object(self, name: str) -> ReadableFile:
+        self.opened_count += 1
+        assert self.answers.wait(60)
+        return super().open_object(name)
+
+
+class SlowCluster(Cluster):
+    """Cluster with a slow store for the reads from ``store`` on."""
+
+    store: SlowStore | None = None
+
+    def open_store(self, uri: str) -> StorageObjects:
+        return self.store or super().open_store(uri)
+
+
+def test_reads_of_lost_connections_are_not_begun() -> None:
+    async def work() -> None:
+        cluster = SlowCluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        store = cluster.store = SlowStore(cluster.remote_disk)
+        first, lost = session(), session()
+        answered = leader.start(ApiKey.FETCH, 18, fetch(0), first)
+        for _ in range(20):
+            leader.start(ApiKey.FETCH, 18, fetch(0), lost)
+        lost.cancel()
+        store.answers.set()
+        await answered
+        assert (await get(leader, 0)).error_code is ErrorCode.none
+        assert store.opened_count < 20
 
     run(work())
 

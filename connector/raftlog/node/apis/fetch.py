@@ -105,7 +105,7 @@ class ConsumerFetch:
     Kafka: ``DelayedFetch``.
     """
 
-    __slots__ = ("_byte_count_max", "_cache", "_has_room_by", "_parts", "_request")
+    __slots__ = ("_byte_count_max", "_cache", "_has_room_by", "_parts", "_reading", "_request")
 
     def __init__(self, cache: MetadataCache, request: _Request) -> None:
         self._cache: Final = cache
@@ -122,6 +122,8 @@ class ConsumerFetch:
         allows in a window would never be sent."""
         self._has_room_by: asyncio.TimerHandle | None = None
         """Deadline of the wait for memory, while it waits for that."""
+        self._reading: asyncio.Future[bytes] | None = None
+        """Read from remote storage, which may wait for others."""
 
     def start(self) -> None:
         """Respond now, or once it is due."""
@@ -140,6 +142,8 @@ class ConsumerFetch:
         """Drop the request, whose connection is lost or ends."""
         self._cache.raft_node.fetches.remove(self)
         self._end_wait()
+        if self._reading is not None:
+            self._reading.cancel()
 
     # --- waiting for records ----------------------------------------------------------------------
 
@@ -258,6 +262,8 @@ class ConsumerFetch:
     def _respond_with_room(self) -> None:
         """Respond; if a partition's records are in remote storage, once they are read.
 
+        Others may use up the memory meanwhile: then what was read is dropped, and read again later.
+
         Kafka: ``DelayedRemoteFetch``, which reads one partition, too.
         """
         part = next((one for one in self._parts if one.is_remote), None)
@@ -273,16 +279,21 @@ class ConsumerFetch:
             return reader.read_bytes(offset, byte_count_max)
 
         def done(reading: asyncio.Future[bytes]) -> None:
+            self._reading = None
             if self not in self._request.session.fetches or reading.cancelled():
                 return  # the connection is lost, or the node ends
             error = reading.exception()
             if error is not None and not isinstance(error, LogError):
                 self._respond(lambda: _raise(error))
                 return
+            if not self._request.session.memory.has_room:
+                self.complete()
+                return
             part.fetched = reading.result() if error is None else error
             self._respond_with_records()
 
-        self._cache.remote.read(read).add_done_callback(done)
+        self._reading = self._cache.remote.read(read)
+        self._reading.add_done_callback(done)
 
     # --- response ---------------------------------------------------------------------------------
 
