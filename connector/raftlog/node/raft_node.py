@@ -55,6 +55,7 @@ from raftlog.quorum.events import (
     RequestReceived,
     Resign,
     ShutDown,
+    SnapshotInstalled,
     TimePassed,
 )
 from raftlog.quorum.messages import Request, Response
@@ -386,6 +387,9 @@ class RaftNode:
                 return True
             case LogMessage():
                 self._runner.notify(outgoing)
+            case SnapshotInstalled():
+                # the log starts later now: if this node leads, its clients need what is before that
+                self.copy_to_remote()
         return False
 
     def complete_sync(self, ticket: PendingSync) -> None:

@@ -123,8 +123,9 @@ Outgoing: TypeAlias = (
     | ReadIndexConfirmed
     | LogMessage
     | RunSync
+    | SnapshotInstalled
 )
-"""Outputs for the node: messages to other nodes, log lines, syncs."""
+"""Outputs for the node: messages to other nodes, log lines, syncs, installed snapshots."""
 
 
 class Replica:
@@ -480,6 +481,7 @@ class Replica:
         kraft_version = snapshot.kraft_version or None
         installed = SnapshotInstalled(effect.snapshot_id, voters, kraft_version)
         self._events.append(installed)
+        self._outgoing.append(installed)
 
     def _follow_log_start(self, offset: int) -> None:
         if self.deletion_refusal() is None:

@@ -160,6 +160,27 @@ def test_a_new_leader_continues_where_the_last_one_ended() -> None:
     run(work())
 
 
+def test_a_node_that_has_fetched_a_snapshot_knows_the_remote_segments_before_it_leads() -> None:
+    async def work() -> None:
+        cluster = Cluster(3, config=TIERED_LOG)
+        cluster.elect()
+        late = cluster.follower
+        late.is_cut_off = True
+        leader = await filled(cluster)
+        leader.raft_node.copy_to_remote()
+        cluster.deliver()
+        assert late.replica.log.end_offset < local_start(leader)
+        late.is_cut_off = False
+        cluster.pass_time(10_000)
+        assert local_start(late) > 0
+        while not late.is_leader:
+            cluster.change_leader()
+        assert await consumed(late) == [value(at) for at in range(COUNT)]
+        assert (await find(late, EARLIEST)).offset == 0
+
+    run(work())
+
+
 def test_what_is_read_from_the_store_waits_for_memory() -> None:
     async def work() -> None:
         cluster = Cluster(config=TIERED_LOG)
