@@ -322,7 +322,9 @@ class Replica:
         config = self.log.config
         if self.has_listeners or config.values is not ValueKind.BYTES:
             return "the snapshots of its state machine determine its start"
-        if config.remote_storage_enable:
+        chain = self.log.remote_chain()  # also if remote storage was disabled again
+        is_tiered = chain is not None and chain.reaches(self.log.log_start_offset)
+        if config.remote_storage_enable or is_tiered:
             return "its older segments are in remote storage, which retention deletes"
         return None if config.cleanup_policy.deletes else "its cleanup.policy is not delete"
 

@@ -11,6 +11,12 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
+from raftlog.log.format.remote_chain import (
+    REMOTE_SEGMENTS_NAME,
+    RemoteChain,
+    RemoteSegment,
+    encode_remote_chain,
+)
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.raft_node import RaftNode
 from raftlog.records.batch import NewRecord, iter_batches
@@ -21,7 +27,7 @@ from tests.log.remote.tiered_logs import segment_names
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from .batches import batch, produce
-from .cluster import TIME_MS, Cluster, Node, answer_of, caller, run, session
+from .cluster import TIME_MS, TOPIC, Cluster, Node, answer_of, caller, run, session
 from .requests import epoch_end, fetch, list_offsets
 from .test_offsets import EARLIEST, LOCAL, MAX_TIMESTAMP, PENDING, TIERED, put
 
@@ -94,6 +100,17 @@ async def find(node: Node, timestamp: int) -> Any:
 
 def local_start(node: Node) -> int:
     return node.replica.log.log_start_offset
+
+
+def a_chain(end_offset: int) -> RemoteChain:
+    one = RemoteSegment(
+        first_offset=0,
+        end_offset=end_offset,
+        segment_id="A" * 22,
+        byte_count=1_000,
+        max_timestamp_ms=TIME_MS,
+    )
+    return RemoteChain(uri=REMOTE, directory="a", copied_end_offset=end_offset, segments=(one,))
 
 
 @pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
@@ -177,6 +194,24 @@ def test_a_node_that_has_fetched_a_snapshot_knows_the_remote_segments_before_it_
             cluster.change_leader()
         assert await consumed(late) == [value(at) for at in range(COUNT)]
         assert (await find(late, EARLIEST)).offset == 0
+
+    run(work())
+
+
+def test_a_node_that_no_longer_copies_does_not_follow_the_local_start_of_the_leader() -> None:
+    async def work() -> None:
+        cluster = Cluster(3, config=LogConfig(segment_bytes=2_000))
+        leader, chain = await filled(cluster), a_chain(12)
+        disabled = cluster.follower
+        path = f"/data/{TOPIC}-0/{REMOTE_SEGMENTS_NAME}"
+        disabled.disk.put(path, encode_remote_chain(chain))
+        leader.raft_node.delete_records(20)
+        cluster.pass_time(2_000)
+        starts = {node.node_id: local_start(node) for node in cluster.nodes}
+        assert starts.pop(disabled.node_id) == 0
+        assert set(starts.values()) == {20}
+        assert disabled.replica.log.remote_chain() == chain
+        assert disabled.replica.deletion_refusal() is not None
 
     run(work())
 

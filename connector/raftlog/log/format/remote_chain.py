@@ -68,12 +68,17 @@ class RemoteChain:
     copied_end_offset: int = 0
     segments: tuple[RemoteSegment, ...] = ()
 
+    def reaches(self, local_start_offset: int) -> bool:
+        """Return whether no record is missing between the segments and local files that start at an
+        offset."""
+        return bool(self.segments) and self.segments[-1].end_offset >= local_start_offset
+
     def start_at(self, local_start_offset: int) -> int | None:
         """Return the start of a log whose local files start at an offset.
 
         None if that is the local start: the remote segments do not reach it, or not below it.
         """
-        if not self.segments or self.segments[-1].end_offset < local_start_offset:
+        if not self.reaches(local_start_offset):
             return None
         start = max(self.segments[0].first_offset, self.log_start_offset)
         return start if start < local_start_offset else None
