@@ -5,9 +5,10 @@
 that the pattern matches the whole name, and replaces each of its matches, in lower or upper case.
 In the replacement ``$1`` is a group, and a backslash quotes a character.
 
-Patterns are those of Python's ``re`` with ASCII classes. What Java writes otherwise (``\\p``,
-``\\Q``, named groups, intersections of classes) is an error in the rules; so is a replacement with
-a group that the pattern does not have, which Kafka finds at a connection.
+Patterns are those of Python's ``re`` with ASCII classes. What Java writes or reads otherwise
+(``\\p``, ``\\Q``, named groups, unions and intersections of classes, three digits after a
+backslash, the flag ``x``) is an error in the rules; so is a replacement with a group that the
+pattern does not have, which Kafka finds at a connection.
 
 Source: Kafka ``SslPrincipalMapper``; names as ``X500Principal.getName`` (RFC 2253).
 """
@@ -26,6 +27,13 @@ _RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)
 _PARSER: Final = re.compile(_RULE, re.ASCII)
 _SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)", re.ASCII)
 _BACK_REFERENCE: Final = re.compile(r"\$(\d+)", re.ASCII)
+_TOKEN: Final = re.compile(
+    r"(\\[1-9][0-7][0-7]|\(\?[a-z]*x|\[\^?\]?(?:\\.|[^][\\])*\[)"
+    r"|\\.|\[\^?\]?(?:\\.|[^]\\])*\]|.",
+    re.DOTALL,
+)
+"""Part of a pattern; the first group is one that Java and Python read differently without an error:
+an octal number or a group's, white space in a class, and a class in a class."""
 _TRIMMED: Final = "".join(map(chr, range(33)))
 """Characters that Java's ``String.trim`` removes."""
 _LINE_ENDS: Final = re.compile("[\n\r\x85\u2028\u2029]")
@@ -84,11 +92,16 @@ def parse_rules(text: str) -> tuple[_Rule, ...]:
 
 
 def _parse_rule(pattern: str, replacement: str, letters: str) -> _Rule:
+    unlike = next((found[1] for found in _TOKEN.finditer(pattern) if found[1]), None)
+    if unlike is not None:
+        raise RulesError(
+            f"the pattern {pattern!r} is not supported: Java reads {unlike!r} otherwise"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a class that Java would read as an intersection
             compiled = re.compile(pattern, re.ASCII)
-    except (re.error, RecursionError, OverflowError, FutureWarning, DeprecationWarning) as error:
+    except (ValueError, re.error, RecursionError, OverflowError, Warning) as error:
         raise RulesError(f"the pattern {pattern!r} is not supported: {error}") from None
     return _Rule(compiled, _parse_replacement(replacement, compiled.groups), letters)
 

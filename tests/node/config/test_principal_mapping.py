@@ -31,6 +31,7 @@ NAME = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
         ("RULE:^CN=(.*)$/$1/", "OU=x,CN=a", None),
         ("RULE:CN=(.*)/$1/", "CN=a\rb", None),
         ("DEFAULT", "CN=a\nb", None),
+        ("RULE:CN=[]a]+\\[[\\[^b]/x/", "CN=a][^", "x"),
     ],
 )
 def test_the_first_rule_that_matches_the_whole_name_decides(
@@ -44,6 +45,8 @@ def test_the_first_rule_that_matches_the_whole_name_decides(
     [
         *("", ",", "RULE:", "RULE:a", "default", "RULE:a/b/X", "RULE:a/b/LU", "RULE:a/b/L x"),
         *("RULE:(/b/", "RULE:\\p{L}/b/", "RULE:\\Qa\\E/b/", "RULE:(?<a>b)/c/", "RULE:[a&&b]/c/"),
+        *("RULE:[a-z[0-9]]/b/", "RULE:[^\\]a[b]]/c/", "RULE:(a)\\101/b/", "RULE:(?x)[a b]/c/"),
+        *("RULE:(?u)a/b/", "RULE:(?L)a/b/"),
         *("RULE:a/$1/", "RULE:(a)/$/", "RULE:(a)/$2@$3/", "RULE:(a)/$x/"),
     ],
 )
