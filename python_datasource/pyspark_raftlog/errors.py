@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Final
 
 from raftlog import errors
+from raftlog.client import errors as client_errors
 from raftlog.errors import DataLossError, ForeignCommitError, RaftlogError, UnexpectedEndOffsetError
 from raftlog_state import errors as state_errors
 from raftlog_state.source_rows.data_loss import DataLoss
@@ -141,7 +142,8 @@ MARKER: Final = "raftlog-facts "
 _CODE: Final = "code"
 _KINDS: Final = {
     kind.code: kind
-    for kind in (*vars(errors).values(), *vars(state_errors).values(), *globals().values())
+    for module in (vars(errors), vars(client_errors), vars(state_errors), globals())
+    for kind in module.values()
     if isinstance(kind, type) and issubclass(kind, RaftlogError)
 }
 

@@ -11,6 +11,7 @@ import pyspark_raftlog
 from pyspark_raftlog import errors as spark_errors
 from pyspark_raftlog.errors import RaftlogWriteError, as_spark_error, spark_text
 from raftlog import errors
+from raftlog.client import errors as client_errors
 from raftlog_state import errors as state_errors
 
 EXAMPLES = {
@@ -21,7 +22,7 @@ EXAMPLES = {
 }
 KINDS = [
     kind
-    for module in (errors, state_errors, spark_errors)
+    for module in (errors, client_errors, state_errors, spark_errors)
     for _, kind in inspect.getmembers(module, inspect.isclass)
     if issubclass(kind, errors.RaftlogError)
     and kind.__module__ == module.__name__
