@@ -10,6 +10,10 @@ Patterns are those of Python's ``re`` with ASCII classes. What Java writes or re
 backslash, the flag ``x``) is an error in the rules; so is a replacement with a group that the
 pattern does not have, which Kafka finds at a connection.
 
+A name of more than ``NAME_LENGTH_MAX`` characters matches no rule. The time of a pattern with five
+``(.*?)``, such as those of Kafka's documentation, grows with the fifth power of its length, and the
+event loop of the node waits.
+
 Source: Kafka ``SslPrincipalMapper``; names as ``X500Principal.getName`` (RFC 2253).
 """
 
@@ -23,6 +27,7 @@ from typing import Final
 
 from .der import distinguished_name, subject_of
 
+NAME_LENGTH_MAX: Final = 512
 _RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _PARSER: Final = re.compile(_RULE, re.ASCII)
 _SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)", re.ASCII)
@@ -168,7 +173,7 @@ def mapped_name(rules: str, certificate: bytes) -> str:
 
 def mapped(rules: str, name: str) -> str | None:
     """Return the principal of a distinguished name, None if no rule matches."""
-    if _LINE_ENDS.search(name) is not None:
+    if len(name) > NAME_LENGTH_MAX or _LINE_ENDS.search(name) is not None:
         return None
     for rule in parse_rules(rules):
         found = rule.apply(name)

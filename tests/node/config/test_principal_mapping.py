@@ -10,7 +10,13 @@ import pytest
 from raftlog.node.access import AccessTable, Rights, principal_of
 from raftlog.node.config import parse_config
 from raftlog.node.errors import ConfigError
-from raftlog.node.principal_mapping import RulesError, mapped, mapped_name, parse_rules
+from raftlog.node.principal_mapping import (
+    NAME_LENGTH_MAX,
+    RulesError,
+    mapped,
+    mapped_name,
+    parse_rules,
+)
 from raftlog.wire import Listener
 from tests.node.config.test_access import certificate, listener_for
 from tests.support.certificates import Authority
@@ -38,6 +44,14 @@ def test_the_first_rule_that_matches_the_whole_name_decides(
     rules: str, name: str, expected: str | None
 ) -> None:
     assert mapped(rules, name) == expected
+
+
+def test_the_pattern_of_a_rule_is_matched_with_bounded_work() -> None:
+    rules = "RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1/,DEFAULT"
+    parts = "".join(f",{kind}=x" * 2_000 for kind in ("OU", "O", "L", "ST"))
+    assert mapped(rules, f"CN=a{parts}") is None
+    longest = "CN=".ljust(NAME_LENGTH_MAX, "x")
+    assert mapped(rules, longest) == longest
 
 
 @pytest.mark.parametrize(
