@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +26,7 @@ from pyspark_raftlog.errors import (
 )
 from raftlog import LogConfig
 from raftlog.client.embedded.directory import configure
+from raftlog.client.encryption import is_encrypted
 from raftlog.errors import (
     LogAccessError,
     LogNotFoundError,
@@ -105,6 +107,26 @@ def test_values_and_all_other_fields_round_trip(spark: SparkSession, path: Path)
     ]
     assert tuple(rows[1])[:3] == (2, None, None)
     assert rows[1][3] > 1.7e9, "it has the timestamp of its append"
+
+
+def test_values_are_encrypted_by_the_sink_and_decrypted_in_workers(
+    spark: SparkSession, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = raftlog.KeyFile(path.parent / "keys.properties")
+    keys.create("a")
+    options = {"encryption.key.file": keys.path, "encryption.context": "ids"}
+    rows = spark.range(0, 40, 1, 2).selectExpr(
+        "encode(id, 'UTF-8') AS key", "CASE WHEN id < 39 THEN encode(id * 7, 'UTF-8') END AS value"
+    )
+    save(rows, path, **options)
+    assert [one is not None and is_encrypted(one) for one in values(path)] == [True] * 39 + [False]
+    frame = spark.read.format("raftlog").options(minPartitions="2", **options).load(str(path))
+    found = {(bytes(key), value) for key, value in frame.select("key", "value").collect()}
+    assert found == {(b"%d" % at, b"%d" % (at * 7) if at < 39 else None) for at in range(40)}
+    frame.explain(extended=True)
+    shown = capfd.readouterr().out + str(frame._jdf.queryExecution()) + repr(frame)
+    (secret,) = re.findall(r"key\.a=(\S+)", Path(keys.path).read_text())
+    assert secret not in shown
 
 
 def test_a_write_is_one_batch_in_the_order_of_partitions(spark: SparkSession, path: Path) -> None:
