@@ -206,6 +206,16 @@ def test_a_service_that_cannot_be_reached_is_an_error_that_may_pass() -> None:
     assert opened(cipher, None, cipher.encrypt(None, SECRET)) == SECRET
 
 
+def test_names_that_are_not_utf8_are_a_typed_error(keys: KeyFile) -> None:
+    with pytest.raises(OptionError, match="context"):
+        Encryption(keys=keys, context="a\udcff")
+    cipher = ValueCipher(
+        Encryption(keys=keys, context="a", key_id=lambda _: "subject/\udcff"), lambda: 0
+    )
+    with pytest.raises(OptionError, match="a key id must be text"):
+        cipher.encrypt(b"\xff", SECRET)
+
+
 # --- key files ------------------------------------------------------------------------------------
 
 

@@ -109,10 +109,18 @@ class Encryption:
     allow_plaintext: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.context, str) or not self.context:
+        if not _utf8(self.context):
             raise OptionError(option="encryption", reason="context must be the name of the log")
         if self.deleted_keys not in ("error", "null"):
             raise OptionError(option="encryption", reason="deleted_keys must be error or null")
+
+
+def _utf8(text: object) -> bytes:
+    """Return a text in UTF-8, empty if it is no text or has half of a surrogate pair."""
+    try:
+        return text.encode() if isinstance(text, str) else b""
+    except UnicodeEncodeError:
+        return b""
 
 
 def is_encrypted(value: bytes) -> bool:
@@ -257,7 +265,7 @@ class ValueCipher:
         return self._current[0]
 
     def _new_data_key(self, key_id: str) -> _DataKey:
-        name = key_id.encode() if isinstance(key_id, str) else b""
+        name = _utf8(key_id)
         if not 0 < len(name) <= KEY_ID_BYTES_MAX:
             reason = f"a key id must be text of 1 to {KEY_ID_BYTES_MAX} bytes"
             raise OptionError(option="encryption", reason=reason)
