@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
+from raftlog.errors import OptionError
 from raftlog.log.format.remote_chain import (
     REMOTE_SEGMENTS_NAME,
     RemoteChain,
@@ -234,6 +235,31 @@ def test_what_is_read_from_the_store_waits_for_memory() -> None:
             answer = answer_of(task, latest_schemas.FetchResponse, 18)
             assert answer.responses[0].partitions[0].records
         assert not one.fetches
+
+    run(work())
+
+
+class UnreachableCluster(Cluster):
+    """Cluster with a store that cannot be opened, once ``is_unreachable``."""
+
+    is_unreachable = False
+
+    def open_store(self, uri: str) -> StorageObjects:
+        if self.is_unreachable:
+            raise OptionError(option="URI", reason="the file system cannot be reached")
+        return super().open_store(uri)
+
+
+def test_a_store_that_cannot_be_opened_is_an_error_that_a_client_retries() -> None:
+    async def work() -> None:
+        cluster = UnreachableCluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        cluster.is_unreachable = True
+        assert (await get(leader, 0)).error_code is ErrorCode.kafka_storage_error
+        assert (await find(leader, time_of(0))).error_code is ErrorCode.kafka_storage_error
+        cluster.is_unreachable = False
+        assert (await get(leader, 0)).error_code is ErrorCode.none
 
     run(work())
 

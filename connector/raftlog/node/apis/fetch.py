@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from raftlog.errors import LogError
+from raftlog.errors import LogError, RaftlogError
 from raftlog.limits import (
     BATCH_BYTES_MAX,
     BATCH_HEADER_BYTES,
@@ -79,7 +79,7 @@ class _Part:
     """End of the readable records."""
     is_remote: bool = False
     """Whether the fetch offset is below the local start, in remote storage."""
-    fetched: bytes | LogError | None = None
+    fetched: bytes | RaftlogError | None = None
     """What was read from remote storage."""
     counted_byte_count: int = 0
     counted_offset: int
@@ -283,7 +283,7 @@ class ConsumerFetch:
             if self not in self._request.session.fetches or reading.cancelled():
                 return  # the connection is lost, or the node ends
             error = reading.exception()
-            if error is not None and not isinstance(error, LogError):
+            if error is not None and not isinstance(error, RaftlogError):
                 self._respond(lambda: _raise(error))
                 return
             if not self._request.session.memory.has_room:
@@ -360,7 +360,7 @@ class ConsumerFetch:
     def _take_fetched(self, part: _Part) -> None:
         """Set the records, or the error, of a partition that was read from remote storage; none if
         another one was read."""
-        if isinstance(part.fetched, LogError):
+        if isinstance(part.fetched, RaftlogError):
             part.error = ErrorCode.kafka_storage_error
         elif part.fetched is not None:
             offset = part.partition.fetch_offset

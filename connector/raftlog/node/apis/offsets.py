@@ -27,7 +27,7 @@ from kio.schema.list_offsets.v11 import response as responses
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_requests
 from kio.schema.offset_for_leader_epoch.v4 import response as epoch_responses
 
-from raftlog.errors import LogError
+from raftlog.errors import RaftlogError
 from raftlog.node.request import Request
 from raftlog.types import Operation, Resource, ResourceType
 from raftlog.wire.log_identity import duration, int32, int64
@@ -125,7 +125,7 @@ async def _find(
         return _Found(end_offset, leader_epoch=cache.core.epoch)
     try:
         return await _by_time(cache, request, timestamp, end_offset)
-    except LogError:
+    except RaftlogError:  # also of a store that cannot be opened
         return _Found(error=ErrorCode.kafka_storage_error)
 
 
