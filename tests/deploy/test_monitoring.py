@@ -138,8 +138,8 @@ def healthy() -> dict[str, str]:
         constant = {"leader_id": 1, "voters": 3, "ready": 1, "appends_waiting": int(one == "a")}
         for name in ("stalled_on_disk_full", "withdrawn", "damaged_voters", "snapshots_disabled"):
             constant[name] = 0
-        for name in ("elections_total", "audit_lines_lost_total", "controller_faults_total"):
-            constant[name] = int(one == "a")
+        for name in ("elections", "audit_lines_lost", "controller_faults", "remote_errors"):
+            constant[f"{name}_total"] = int(one == "a")
         for name, number in constant.items():
             series[f"raftlog_{name}{{{labels}}}"] = f"{number}x{MINUTES}"
         series[f"up{{{labels}}}"] = f"1x{MINUTES}"
@@ -197,6 +197,7 @@ FAILURES = {
     "RaftlogFewVoters": changed("raftlog_voters", "1x130"),
     "RaftlogSnapshotsDisabled": changed("raftlog_snapshots_disabled", "0x9 1x120", ON_A),
     "RaftlogControllerFaults": changed("raftlog_controller_faults_total", "0+1x130", ON_A),
+    "RaftlogRemoteStorageFails": changed("raftlog_remote_errors_total", "0+1x130", ON_A),
 }
 IMPLIED = {
     "RaftlogMajorityDown": {"RaftlogNodeDown"},
