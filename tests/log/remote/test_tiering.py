@@ -339,6 +339,19 @@ def test_deleted_records_stay_deleted_locally_and_remotely(offset: int) -> None:
     assert all(one.metadata.last_offset >= offset for one in manifest(disk).ranges.values())
 
 
+def test_records_that_were_deleted_before_are_not_copied() -> None:
+    disk, log = tiered_log()
+    store = store_on(disk)
+    assert log.delete_records(5, now_ms=1_000_002) == 5
+    remote_run(log, store, 1)
+    assert min(one.metadata.first_offset for one in manifest(disk).ranges.values()) == 5
+    disk.unlink(f"{DIRECTORY}/{REMOTE_SEGMENTS_NAME}")  # as a second node, in its first run
+    remote_run(log, store, 2, is_leader=False)
+    log.clean(now_ms=1_000_003)
+    assert log.log_start_offset > 5
+    assert offsets(reader(disk, store)) == list(range(5, 61))
+
+
 # --- Crashes and failing stores -------------------------------------------------------------------
 
 

@@ -295,7 +295,7 @@ class RemoteLogRun(Closeable):
         for one in self._sealed:
             if one.end_offset <= start_offset:
                 continue
-            yield self._copy(one, max(start_offset, one.base_offset))
+            yield self._copy(one, max(start_offset, one.base_offset, self._local_start_offset))
 
     def _copy(self, metadata: SegmentMetadata, first_offset: int) -> SegmentRange:
         """Upload the batches of a segment from ``first_offset`` on, with indexes of their own."""
