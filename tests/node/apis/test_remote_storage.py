@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -145,6 +146,19 @@ def test_offsets_of_remote_segments_are_listed() -> None:
             assert (found.offset, found.timestamp) == (base + at, time_of(at))
         assert (await find(leader, MAX_TIMESTAMP)).offset == base + COUNT - 1
         assert (await find(leader, time_of(COUNT))).offset == -1
+
+    run(work())
+
+
+def test_before_the_first_copy_the_whole_log_is_pending() -> None:
+    async def work() -> None:
+        cluster = Cluster(config=replace(TIERED_LOG, segment_bytes=1 << 20))
+        leader = await filled(cluster)
+        leader.raft_node.delete_records(20)
+        copy_all(cluster)
+        assert leader.raft_node.remote_chain is not None
+        assert (await find(leader, TIERED)).offset == -1
+        assert (await find(leader, PENDING)).offset == (await find(leader, EARLIEST)).offset == 20
 
     run(work())
 

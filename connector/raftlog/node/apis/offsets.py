@@ -117,7 +117,9 @@ async def _find(
         copied_end_offset = cache.remote.copied_end_offset
         if copied_end_offset < 0 or (timestamp == LATEST_TIERED and not copied_end_offset):
             return _Found()
-        return _at(cache, copied_end_offset - (timestamp == LATEST_TIERED))
+        if timestamp == LATEST_TIERED:
+            return _at(cache, copied_end_offset - 1)
+        return _at(cache, max(copied_end_offset, cache.remote.start_offset))
     end_offset = cache.readable_end(request.body.isolation_level)
     if timestamp == LATEST:
         if not cache.has_committed_in_epoch:
