@@ -148,6 +148,17 @@ def test_a_store_with_another_log_is_not_written() -> None:
 # --- Reads and local retention --------------------------------------------------------------------
 
 
+def test_another_store_does_not_replace_the_remote_segments_of_a_log() -> None:
+    disk, log = tiered_log()
+    store = store_on(disk)
+    cleaned(log, store, 1)
+    other = StorageObjects(disk, "/other")
+    with pytest.raises(WrongBackupError, match="local segments begin at"):
+        remote_run(log, other, 2)
+    assert not other.list_objects("")
+    assert offsets(reader(disk, store)) == list(range(61))
+
+
 def test_local_retention_deletes_what_was_copied_and_readers_see_every_record() -> None:
     disk, log = tiered_log()
     bases = segments_of(disk)

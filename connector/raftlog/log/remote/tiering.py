@@ -50,6 +50,7 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.format.remote_chain import RemoteChain, RemoteSegment
 from raftlog.log.segment import Segment, SegmentMetadata
+from raftlog.printable import without_user_info
 from raftlog.storage.errors import WrongBackupError
 from raftlog.storage.objects import ObjectStore
 from raftlog.storage.protocol import Closeable, FileLock, ReadableFile
@@ -222,6 +223,7 @@ class RemoteLogRun(Closeable):
         chain = contiguous_ranges(ranges)
         copied_end_offset = self._copied_end(self._manifest, chain)
         start_offset = self._known_start(chain)
+        self._check_reach(copied_end_offset)
         if self._is_leader:
             self._check_history(chain, copied_end_offset)
             self._delete_objects(self._manifest)
@@ -279,6 +281,17 @@ class RemoteLogRun(Closeable):
                         return
                 reason = f"its last batch, at offset {last.metadata.last_offset}, is another one"
                 raise self._wrong_store(reason)
+
+    def _check_reach(self, copied_end_offset: int) -> None:
+        """Raise ``WrongBackupError`` if the log has remote segments that this store does not have,
+        such as after a change of its URI: they would leave the log."""
+        before, local_start = self._before, self._local_start_offset
+        if before is None or before.start_at(local_start) is None:
+            return
+        if copied_end_offset < local_start:
+            reason = f"it ends at offset {copied_end_offset}, and the local segments begin at"
+            location = without_user_info(before.uri.partition("?")[0])
+            raise self._wrong_store(f"{reason} {local_start}: those before are at {location}")
 
     def _wrong_store(self, reason: str) -> WrongBackupError:
         return WrongBackupError(
