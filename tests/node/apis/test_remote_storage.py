@@ -312,6 +312,7 @@ def test_reads_of_lost_connections_are_not_begun() -> None:
         for _ in range(20):
             leader.start(ApiKey.FETCH, 18, fetch(0), lost)
         lost.cancel()
+        await asyncio.sleep(0)  # the executor learns it in the next turn
         store.answers.set()
         await answered
         assert (await get(leader, 0)).error_code is ErrorCode.none
