@@ -129,6 +129,7 @@ def test_batches_of_a_follower_leave_nothing_to_the_garbage_collection(tmp_path:
 
     follow("AB")  # creates the tables
     gc.collect()
+    gc.freeze()  # cycles of other tests, whose threads may end only now
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
@@ -139,6 +140,7 @@ def test_batches_of_a_follower_leave_nothing_to_the_garbage_collection(tmp_path:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+        gc.unfreeze()
     assert left == Counter()
     assert DeltaRsStore(str(tmp_path / "tables")).size(CHANGES_TABLE).file_count == 7
 
