@@ -213,7 +213,7 @@ def test_a_bug_in_a_compaction_stops_the_replica_even_if_its_files_cannot_be_del
         def __init__(self) -> None:
             """Have no segments."""
 
-        def run(self, is_aborted: Callable[[], bool] = lambda: False) -> None:
+        def run(self, *_: object) -> None:
             raise AssertionError("a bug")
 
         def close(self) -> None:

@@ -204,7 +204,11 @@ _TOPIC_FORM: Final = (
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
-_MAY_BE_0: Final = ("fetch_hw_delay_ms", "connection_age_max_ms")
+_MAY_BE_0: Final = (
+    "fetch_hw_delay_ms",
+    "connection_age_max_ms",
+    "compaction_bytes_per_second",
+)
 _Numbers = TypeVar("_Numbers", QuorumConfig, "LimitsConfig")
 
 
@@ -267,7 +271,8 @@ class LimitsConfig:
     as is free, so half of it if it is the only one. A connection is closed after ``idle_ms``
     without requests, and at the age of ``connection_age_max_ms`` (0: none is by age). It is closed
     as stalled if its peer pauses for ``stalled_ms`` inside a request or response, or transfers less
-    than ``bytes_per_second_min`` there.
+    than ``bytes_per_second_min`` there. A compaction reads and writes at most
+    ``compaction_bytes_per_second`` (0: any; Kafka: ``log.cleaner.io.max.bytes.per.second``).
     """
 
     frame_bytes_max: int = WIRE_FRAME_BYTES_MAX
@@ -285,6 +290,7 @@ class LimitsConfig:
     stalled_ms: int = 30_000
     bytes_per_second_min: int = 4 * KIB
     handshake_ms: int = 5_000
+    compaction_bytes_per_second: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ compaction in a third one, and copies of segments to a remote storage in a fourt
 from __future__ import annotations
 
 import asyncio
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from raftlog.client.log_handle import Clock
 from raftlog.errors import LogError, RaftlogError
+from raftlog.log.cleaning.compaction import Compaction, Throttle
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, TimePassed
@@ -37,7 +39,6 @@ from .raft_node import Notification, RaftNode, RemoteStorage
 from .replica import Replica
 
 if TYPE_CHECKING:
-    from raftlog.log.cleaning.compaction import Compaction
     from raftlog.log.remote.tiering import RemoteLogRun
 
 P = ParamSpec("P")
@@ -85,11 +86,13 @@ class Driver:
         notify: Callable[[Notification], None],
         flush_queue: FlushQueue,
         clean_interval_ms: int,
+        compaction_bytes_per_second: int = 0,
         clock: Clock | None = None,
         remote: RemoteStorage | None = None,
     ) -> None:
         """``send`` sends a request to another node, ``notify`` logs and counts. ``flush_queue`` has
-        the connections to the node."""
+        the connections to the node. ``compaction_bytes_per_second``: bytes that a compaction reads
+        and writes; 0: without a limit."""
         self._loop = asyncio.get_running_loop()
         self._flush_queue = flush_queue
         self.send: Final = send
@@ -115,6 +118,9 @@ class Driver:
         self._is_running = False
         self._snapshot_syncs: set[asyncio.Future[None]] = set()
         self._cleaner_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-cleaner")
+        self._throttle: Final = Throttle(
+            compaction_bytes_per_second, now_s=time.monotonic, pause=time.sleep
+        )
         self._compacting: asyncio.Future[None] | None = None
         self._remote_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-remote")
         self._copying: asyncio.Future[None] | None = None
@@ -241,7 +247,7 @@ class Driver:
                         self.raft_node.fail(error)
                     raise error
 
-        work = partial(compaction.run, lambda: self._is_closing or self.raft_node.is_over)
+        work = partial(compaction.run, self._is_over, self._throttle)
         self._compacting = self._loop.run_in_executor(self._cleaner_thread, work)
         self._compacting.add_done_callback(ran)
 
@@ -257,9 +263,12 @@ class Driver:
                     self.raft_node.fail(error)
                 raise error
 
-        work = partial(run.run, lambda: self._is_closing or self.raft_node.is_over)
+        work = partial(run.run, self._is_over)
         self._copying = self._loop.run_in_executor(self._remote_thread, work)
         self._copying.add_done_callback(ran)
+
+    def _is_over(self) -> bool:
+        return self._is_closing or self.raft_node.is_over
 
     def sync_snapshot(
         self, sync: Callable[[], None], when_done: Callable[[Exception | None], None]

@@ -249,6 +249,7 @@ class Node:
             notify=self._log_notification,
             flush_queue=flush_queue,
             clean_interval_ms=config.retention_check_interval_ms,
+            compaction_bytes_per_second=config.limits.compaction_bytes_per_second,
             clock=clock,
             remote=RemoteStorage(open_object_store, surroundings()),
         )

@@ -30,7 +30,7 @@ from tests.support.appending import (
 
 from raftlog.errors import CorruptBatchError, DiskFullError, LogError
 from raftlog.log.cleaning import compaction as compaction_module
-from raftlog.log.cleaning.compaction import plan_compaction
+from raftlog.log.cleaning.compaction import Throttle, plan_compaction
 from raftlog.log.cleaning.retained_records import BatchFilter, OffsetMap, RetentionRules
 from raftlog.log.format.directory import (
     CLEANED_SUFFIX,
@@ -553,6 +553,47 @@ def test_a_closed_compaction_does_not_replace_segments_by_files_of_a_later_one()
         first.close()
         assert log.complete_compaction(second)
     assert table(disk) == wanted
+
+
+class PausedClock:
+    """Clock that advances in pauses only."""
+
+    def __init__(self) -> None:
+        self.now_s = 5.0
+
+    def pause(self, seconds: float) -> None:
+        assert 0 < seconds <= 0.1
+        self.now_s += seconds
+
+
+@pytest.mark.parametrize("rate", [500, 4_000])
+def test_a_throttled_compaction_reads_and_writes_at_the_rate(rate: int) -> None:
+    _, log = log_of()
+    fill(log, 3)
+    begun = log.begin_compaction(now_ms=NOW_MS)
+    assert begun is not None
+    clock = PausedClock()
+    byte_count = sum(one.byte_count for one in begun.plan.segments)
+    with begun:
+        begun.run(throttle=Throttle(rate, now_s=lambda: clock.now_s, pause=clock.pause))
+        assert log.complete_compaction(begun)
+    written = sum(after for _, after in begun.replaced_byte_counts)
+    assert clock.now_s - 5 == pytest.approx((2 * byte_count + written) / rate, rel=0.02)
+
+
+def test_a_throttled_compaction_ends_when_it_is_aborted() -> None:
+    disk, log = log_of()
+    fill(log, 3)
+    before = batches_of(disk)
+    begun = log.begin_compaction(now_ms=NOW_MS)
+    assert begun is not None
+    clock = PausedClock()
+    with begun:
+        throttle = Throttle(1, now_s=lambda: clock.now_s, pause=clock.pause)
+        begun.run(lambda: clock.now_s > 6, throttle)
+        assert clock.now_s < 6.2
+        assert not log.complete_compaction(begun)
+    assert batches_of(disk) == before
 
 
 def test_an_aborted_compaction_changes_nothing() -> None:

@@ -160,6 +160,43 @@ def _first_timestamp_ms(
 # --- Passes and replacement -----------------------------------------------------------------------
 
 
+_PAUSE_S_MAX: Final = 0.1
+
+
+class Throttle:
+    """Rate of the bytes that compactions read and write (Kafka: ``Throttler``).
+
+    A rate of 0 has no pauses. What was not used before a compaction, or in a pause that was longer,
+    is not used later, so there are no bursts. ``now_s`` is monotonic.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: int,
+        *,
+        now_s: Callable[[], float] = lambda: 0.0,
+        pause: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._now_s = now_s
+        self._pause = pause
+        self._free_s = 0.0
+        """Time at which everything that was transferred is within the rate."""
+
+    def add(self, byte_count: int, is_aborted: Callable[[], bool]) -> None:
+        """Add transferred bytes, and pause until they are within the rate, or ``is_aborted``."""
+        if not self._bytes_per_second:
+            return
+        now_s = self._now_s()
+        self._free_s = max(self._free_s, now_s) + byte_count / self._bytes_per_second
+        while now_s < self._free_s and not is_aborted():
+            self._pause(min(self._free_s - now_s, _PAUSE_S_MAX))
+            now_s = self._now_s()
+
+
+UNTHROTTLED: Final = Throttle(0)
+
+
 class _AbortedError(Exception):
     """The compaction was aborted by its caller."""
 
@@ -202,16 +239,19 @@ class Compaction(Closeable):
         self._has_files = False
         self._is_closed = False
         self._is_aborted: Callable[[], bool] = lambda: False
+        self._throttle = UNTHROTTLED
 
-    def run(self, is_aborted: Callable[[], bool] = lambda: False) -> None:
-        """Write the compacted segments beside the segments.
+    def run(
+        self, is_aborted: Callable[[], bool] = lambda: False, throttle: Throttle = UNTHROTTLED
+    ) -> None:
+        """Write the compacted segments beside the segments, at the rate of ``throttle``.
 
         Memory is bounded by the map of keys and a batch. If a segment is deleted meanwhile, as by
         retention, or ``is_aborted``, called before each batch, returns true, nothing is compacted.
         Raises ``CorruptBatchError``, ``DiskFullError``, ``DiskFailedError`` and ``LogAccessError``:
         the log is unchanged.
         """
-        self._is_aborted = is_aborted
+        self._is_aborted, self._throttle = is_aborted, throttle
         try:
             self._run()
         except (LogNotFoundError, _AbortedError):
@@ -324,9 +364,14 @@ class Compaction(Closeable):
         storage, path = self._directory.storage, self._directory.path
         source = Segment(storage, path, segment.base_offset, segment.byte_count)
         for batch in source.batches(offset, self._epochs):
-            if self._is_aborted():
-                raise _AbortedError
+            self._transferred(batch.byte_count)
             yield batch
+
+    def _transferred(self, byte_count: int) -> None:
+        """Account for bytes that were read or written. Raises ``_AbortedError``."""
+        self._throttle.add(byte_count, self._is_aborted)
+        if self._is_aborted():
+            raise _AbortedError
 
     def _write(self, segment: SegmentMetadata, batches: BatchFilter) -> None:
         """Write and sync the compacted segment and its indexes, unless it has the same bytes."""
@@ -337,9 +382,11 @@ class Compaction(Closeable):
                 pending += data
                 if len(pending) >= _WRITE_BYTES:
                     file.write_at(byte_count, bytes(pending))
+                    self._transferred(len(pending))
                     byte_count += len(pending)
                     pending = bytearray()
             file.write_at(byte_count, bytes(pending))
+            self._transferred(len(pending))
             byte_count += len(pending)
             if byte_count == segment.byte_count and self._is_same(path, byte_count):
                 self._directory.storage.unlink(path + CLEANED_SUFFIX)
