@@ -43,9 +43,9 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="an unchanged offset is confirmed before the earlier commit is committed",
         path=f"{NODE}/apis/group_offsets.py",
-        old="    result = await _appended(cache, () if",
+        old="    return _error_of(await _appended(cache, () if",
         new="    if is_unchanged:\n        return ErrorCode.none\n"
-        "    result = await _appended(cache, () if",
+        "    return _error_of(await _appended(cache, () if",
         tests=(COMMITTING,),
     ),
     Plant(

@@ -175,7 +175,8 @@ class Kind:
 
     @property
     def names_cluster(self) -> bool:
-        return self.right in (Rights.VOTE, Rights.ADMIN) and self.key is not ApiKey.UPDATE_FEATURES
+        without = (ApiKey.UPDATE_FEATURES, ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE)
+        return self.right in (Rights.VOTE, Rights.ADMIN) and self.key not in without
 
 
 def kinds() -> list[Kind]:
@@ -200,6 +201,20 @@ def kinds() -> list[Kind]:
             codes=(69,),
         ),
         Kind("ListGroups", key.LIST_GROUPS, DESCRIBE, lambda _: {}),
+        Kind(
+            "DeleteGroups",
+            key.DELETE_GROUPS,
+            Rights.ADMIN,
+            lambda _: {"groups_names": ["g"]},
+            codes=(69,),
+        ),
+        Kind(
+            "OffsetDelete",
+            key.OFFSET_DELETE,
+            Rights.ADMIN,
+            lambda claim: {"group_id": "g", "topics": _topics(claim)},
+            codes=(69,),
+        ),
         Kind(
             "FindCoordinator", key.FIND_COORDINATOR, DESCRIBE, lambda _: {"coordinator_keys": "a"}
         ),

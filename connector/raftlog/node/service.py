@@ -38,7 +38,13 @@ class Figure:
     is_counter: bool = False
 
 
-APPENDING_APIS: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_COMMIT)
+APPENDING_APIS: Final = (
+    ApiKey.PRODUCE,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.DELETE_GROUPS,
+    ApiKey.OFFSET_DELETE,
+)
 """APIs of clients that append."""
 
 

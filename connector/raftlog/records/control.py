@@ -255,7 +255,7 @@ class EndTransactionMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit:
-    """Offset that a consumer group has committed in this log.
+    """Offset that a consumer group has committed in this log; a negative one deletes the group.
 
     The fields are those of Kafka's ``OffsetCommitKey`` and ``OffsetCommitValue`` (KIP-211, KIP-320)
     but topic and partition, which are those of the log.
@@ -270,6 +270,10 @@ class OffsetCommit:
     tagged_fields: tuple[TaggedField, ...] = ()
     trailing: bytes = b""
     control_type: ClassVar[ControlType] = ControlType.OFFSET_COMMIT
+
+    @property
+    def is_deletion(self) -> bool:
+        return self.offset < 0
 
 
 @dataclass(frozen=True, slots=True)

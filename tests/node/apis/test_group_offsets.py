@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v6.response import DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListGroupsResponse
+from kio.schema.offset_delete.v0.request import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
 
 from raftlog.limits import GROUP_ID_BYTES_MAX, GROUP_OFFSET_REWRITE_MS, OFFSET_METADATA_BYTES_MAX
-from raftlog.node.access import Rights
+from raftlog.node.access import Principal, Rights
 from raftlog.node.apis.group_offsets import CONFIRM_MS
 from raftlog.records.batch import NewRecord
 from raftlog.types import Operation, Resource, ResourceType
@@ -358,5 +366,77 @@ def test_groups_are_listed_and_described_as_empty_ones() -> None:
             missing = ErrorCode.group_id_not_found if version >= 6 else NONE
             assert states == [("Empty", NONE), ("Dead", missing)]
             assert [one.members for one in described.groups] == [(), ()]
+
+    run(work())
+
+
+async def deleted(
+    leader: Node, *groups: str, principal: Principal | None = None
+) -> list[ErrorCode]:
+    names: Any = groups
+    answer = await leader.ask_client(
+        ApiKey.DELETE_GROUPS,
+        2,
+        DeleteGroupsRequest(groups_names=names),
+        DeleteGroupsResponse,
+        principal,
+    )
+    return [ErrorCode(one.error_code) for one in answer.results]
+
+
+async def offsets_deleted(leader: Node, group: str, topic: str, **more: Any) -> list[ErrorCode]:
+    """Return the errors of the group and of the partition, if that has one."""
+    partition: Any = OffsetDeleteRequestPartition(partition_index=cast("Any", 0))
+    request = OffsetDeleteRequest(
+        group_id=cast("Any", group),
+        topics=(OffsetDeleteRequestTopic(name=cast("Any", topic), partitions=(partition,)),),
+    )
+    answer = await leader.ask_client(ApiKey.OFFSET_DELETE, 0, request, OffsetDeleteResponse, **more)
+    found = [one.error_code for topic in answer.topics for one in topic.partitions]
+    return [ErrorCode(one) for one in (answer.error_code, *found)]
+
+
+def test_deleted_groups_have_no_offset_on_any_node_and_after_a_restart() -> None:
+    async def work() -> None:
+        cluster = Cluster(3)
+        leader = cluster.elect()
+        for group in ("a", "b", "c"):
+            await commit(leader, 0, group=group)
+        missing, invalid = ErrorCode.group_id_not_found, ErrorCode.invalid_group_id
+        names = ("a", "none", "raftlog.commit:app")
+        assert await deleted(leader, *names) == [NONE, missing, invalid]
+        assert await deleted(leader, "a") == [missing]
+        assert await offsets_deleted(leader, "none", TOPIC) == [missing]
+        unknown = ErrorCode.unknown_topic_or_partition
+        assert await offsets_deleted(leader, "b", "another") == [NONE, unknown]
+        assert await offsets_deleted(leader, "b", TOPIC) == [NONE, NONE]
+        assert await deleted(cluster.follower, "c") == [ErrorCode.not_coordinator]
+        cluster.pass_time(1_000)
+        for node in cluster.nodes:
+            state = node.replica.log.producer_state
+            assert [one.commit.group for one in state.group_offsets.values()] == ["c"]
+            again = state.decode_snapshot(state.encode_snapshot(), "", state.end_offset)
+            assert again.group_offsets.values() == state.group_offsets.values()
+        await commit(leader, 0, group="a")
+        assert await deleted(leader, "a", "c") == [NONE, NONE]
+
+    run(work())
+
+
+@pytest.mark.parametrize("rights", [Rights.READ | Rights.APPEND, Rights.ADMIN, ~Rights.NONE])
+def test_a_deletion_requires_the_rights_of_an_administrator(rights: Rights) -> None:
+    async def work() -> None:
+        leader = Cluster().elect()
+        await commit(leader, 0, group="a")
+        denied, principal = ErrorCode.group_authorization_failed, caller(rights)
+        if Rights.ADMIN not in rights:
+            assert await offsets_deleted(leader, "a", TOPIC, principal=principal) == [denied]
+            assert await deleted(leader, "a", principal=principal) == [denied]
+        elif Rights.READ not in rights:
+            found = await offsets_deleted(leader, "a", TOPIC, principal=principal)
+            assert found == [NONE, ErrorCode.topic_authorization_failed]
+            assert await deleted(leader, "a", principal=principal) == [NONE]
+        else:
+            assert await offsets_deleted(leader, "a", TOPIC, principal=principal) == [NONE, NONE]
 
     run(work())

@@ -145,6 +145,8 @@ def test_javas_consumer_resumes_and_kafka_consumer_groups_describes_and_resets(
     tool(*on_topic, "--to-earliest")
     assert described()[0] == 0
     assert resume(21) == values
+    assert "was successful" in tool("--delete", "--group", "java's")
+    assert resume(21) == values, "without an offset it starts at the first record"
     segment = quorum.node(_leader(quorum)).directory / f"{TOPIC}-0" / f"{0:020}.log"
     printed = run_java(jars, DUMP, "--print-data-log", "--files", str(segment))
     assert "controlType: UNKNOWN(29286)" in printed

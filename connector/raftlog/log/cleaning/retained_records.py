@@ -223,7 +223,9 @@ class BatchFilter:
             return False
         records = control_records(batch)
         return bool(records) and all(
-            isinstance(record, OffsetCommit) and offset not in self.rules.last_group_offsets
+            isinstance(record, OffsetCommit)
+            and not record.is_deletion
+            and offset not in self.rules.last_group_offsets
             for offset, record in enumerate(records, batch.base_offset)
         )
 

@@ -5,6 +5,9 @@ ordered as all records are, and no reader returns it as data. The last commit of
 the producer state, and by it in producer snapshots and checkpoints: retention may delete the
 record.
 
+A commit of a negative offset deletes that of its group. Compaction retains it: a replica that has
+the deleted commit fetches it later.
+
 A commit takes an offset. A consumer that has read everything, and commits that, would have to read
 its own commit and commit again, without end; and its lag would never be 0. Therefore all offsets
 after the last batch of data are one position:
@@ -122,7 +125,11 @@ class GroupOffsets:
     def _add(self, added: GroupOffset) -> None:
         """Make a commit the most recently written one; evict the oldest ones beyond the bound."""
         before = self._groups.pop(added.commit.group, None)
-        self._byte_count += len(added.encode()) - (0 if before is None else len(before.encode()))
+        if before is not None:
+            self._byte_count -= len(before.encode())
+        if added.commit.is_deletion:
+            return
+        self._byte_count += len(added.encode())
         self._groups[added.commit.group] = added
         while self._byte_count > GROUP_OFFSETS_BYTES_MAX:
             evicted = self._groups.pop(next(iter(self._groups)))

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
@@ -26,6 +27,7 @@ from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartiti
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_offsets.v11.request import ListOffsetsRequest
+from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
 from raftlog.limits import WIRE_ELEMENTS_MAX
@@ -54,7 +56,13 @@ from .configs import handle_describe_configs
 from .deletion import describe_deletion, handle_delete_records
 from .features import describe_update, handle_update_features
 from .fetch import start_fetch
-from .group_offsets import handle_offset_commit, handle_offset_fetch
+from .group_offsets import (
+    describe_group_deletion,
+    handle_delete_groups,
+    handle_offset_commit,
+    handle_offset_delete,
+    handle_offset_fetch,
+)
 from .groups import handle_describe_groups, handle_find_coordinator, handle_list_groups
 from .metadata import handle_describe_topic_partitions, handle_metadata
 from .metadata_cache import MetadataCache
@@ -243,6 +251,18 @@ def _changing_handlers(cache: MetadataCache) -> dict[int, RequestHandler]:
             request_class=DeleteRecordsRequest,
             handle=partial(handle_delete_records, cache),
             describe_change=describe_deletion,
+        ),
+        ApiKey.DELETE_GROUPS: RequestHandler(
+            api=APIS[ApiKey.DELETE_GROUPS],
+            request_class=DeleteGroupsRequest,
+            handle=partial(handle_delete_groups, cache),
+            describe_change=describe_group_deletion,
+        ),
+        ApiKey.OFFSET_DELETE: RequestHandler(
+            api=APIS[ApiKey.OFFSET_DELETE],
+            request_class=OffsetDeleteRequest,
+            handle=partial(handle_offset_delete, cache),
+            describe_change=describe_group_deletion,
         ),
         ApiKey.UPDATE_FEATURES: RequestHandler(
             api=APIS[ApiKey.UPDATE_FEATURES],

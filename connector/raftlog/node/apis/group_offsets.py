@@ -1,4 +1,5 @@
-"""Handlers of OffsetCommit and OffsetFetch: offsets of consumer groups, and named commits.
+"""Handlers of OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups: offsets of consumer groups,
+and named commits.
 
 1. A commit is a control record of the log (``GroupOffsets``). It succeeds when that is committed in
    the quorum. One that changes nothing is not written, and succeeds when the earlier one is
@@ -12,6 +13,8 @@
    majority has confirmed that it still leads. Clients decide by it what to write or read next.
 6. Only the owners of an application id, and principals with READ or ADMIN, may read its commits. A
    group requires READ to commit, and DESCRIBE to fetch, as the topic does.
+7. To delete a group is to delete its offset, by a control record too. That requires DELETE of the
+   group; OffsetDelete also READ of the topic. Groups have no members that could prevent it.
 
 Kafka: ``OffsetMetadataManager``, ``KafkaApis.handleOffsetCommitRequest``.
 """
@@ -19,13 +22,19 @@ Kafka: ``OffsetMetadataManager``, ``KafkaApis.handleOffsetCommitRequest``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v10 import request as commit_requests
 from kio.schema.offset_commit.v10 import response as commit_responses
+from kio.schema.offset_delete.v0 import response as offset_deletions
+from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.offset_fetch.v10 import response as responses
+from kio.schema.types import TopicName
 
 from raftlog.append import NOT_AWAITED, AppendRequest, Failed, RequestResult
 from raftlog.errors import AppendUnknownError, DiskFullError
@@ -58,6 +67,7 @@ CONFIRM_MS: Final = 5_000
 """Maximum wait until a commit, or the confirmation that this node still leads, is committed (Kafka:
 `offsets.commit.timeout.ms`)."""
 _RESERVED_PREFIX: Final = "raftlog."
+_DELETED: Final = -1
 _CommitRequest = Request[latest_schemas.OffsetCommitRequest]
 _Request = Request[latest_schemas.OffsetFetchRequest]
 
@@ -159,7 +169,11 @@ async def _commit(cache: MetadataCache, commit: OffsetCommit) -> ErrorCode:
         and 0 <= commit.commit_timestamp_ms - last.commit_timestamp_ms < GROUP_OFFSET_REWRITE_MS
     )
     is_unchanged = is_recent and state.group_offsets.is_current(commit, end_offset=state.end_offset)
-    result = await _appended(cache, () if is_unchanged else (commit,))
+    return _error_of(await _appended(cache, () if is_unchanged else (commit,)))
+
+
+def _error_of(result: RequestResult) -> ErrorCode:
+    """Return the error of an append of control records, or ``none``."""
     if not isinstance(result, Failed):
         return ErrorCode.none
     is_retriable_here = isinstance(result.error, AppendUnknownError | DiskFullError)
@@ -194,6 +208,94 @@ async def confirm(cache: MetadataCache) -> ErrorCode:
         return ErrorCode.none
     is_unknown = isinstance(result.error, AppendUnknownError)
     return ErrorCode.coordinator_load_in_progress if is_unknown else ErrorCode.not_coordinator
+
+
+# --- OffsetDelete and DeleteGroups ----------------------------------------------------------------
+
+
+async def handle_delete_groups(
+    cache: MetadataCache, request: Request[DeleteGroupsRequest]
+) -> DeleteGroupsResponse:
+    groups = request.body.groups_names
+    errors = {group: _deletion_error(cache, request, str(group)) for group in groups}
+    deleted = [str(group) for group, error in errors.items() if error is ErrorCode.none]
+    outcome = await _delete_groups(cache, deleted)
+    return DeleteGroupsResponse(
+        throttle_time=duration(0),
+        results=tuple(
+            DeletableGroupResult(group_id=group, error_code=error or outcome)
+            for group, error in errors.items()
+        ),
+    )
+
+
+async def handle_offset_delete(
+    cache: MetadataCache, request: Request[OffsetDeleteRequest]
+) -> offset_deletions.OffsetDeleteResponse:
+    group = str(request.body.group_id)
+    error = _deletion_error(cache, request, group)
+    errors = [
+        (topic.name, one.partition_index, _offset_deletion_error(cache, request, topic.name, at))
+        for topic in request.body.topics
+        for one in topic.partitions
+        for at in (int(one.partition_index),)
+    ]
+    if error is ErrorCode.none and any(one is ErrorCode.none for _, _, one in errors):
+        error = await _delete_groups(cache, [group])
+    topics: dict[TopicName, list[offset_deletions.OffsetDeleteResponsePartition]] = {}
+    for topic_name, index, one in errors if error is ErrorCode.none else ():
+        topics.setdefault(topic_name, []).append(
+            offset_deletions.OffsetDeleteResponsePartition(partition_index=index, error_code=one)
+        )
+    return offset_deletions.OffsetDeleteResponse(
+        throttle_time=duration(0),
+        error_code=error,
+        topics=tuple(
+            offset_deletions.OffsetDeleteResponseTopic(name=topic_name, partitions=tuple(found))
+            for topic_name, found in topics.items()
+        ),
+    )
+
+
+def describe_group_deletion(request: Request[Any]) -> object | None:
+    """Return the arguments for the audit log, None if none of the groups may be deleted."""
+    body = request.body
+    names = [body.group_id] if isinstance(body, OffsetDeleteRequest) else body.groups_names
+    groups = [str(one) for one in names if _may_delete(request, str(one))]
+    return {"groups": groups} if groups else None
+
+
+def _may_delete(request: Request[Any], group: str) -> bool:
+    return request.principal.may(Operation.DELETE, Resource(ResourceType.GROUP, group))
+
+
+def _deletion_error(cache: MetadataCache, request: Request[Any], group: str) -> ErrorCode:
+    """Return why a group cannot be deleted, or ``none``."""
+    if not _may_delete(request, group):
+        return ErrorCode.group_authorization_failed
+    if not cache.is_leader:
+        return ErrorCode.not_coordinator
+    if group.startswith(_RESERVED_PREFIX):
+        return ErrorCode.invalid_group_id
+    offsets = cache.raft_node.replica.log.producer_state.group_offsets
+    return ErrorCode.none if offsets.commit_of(group) else ErrorCode.group_id_not_found
+
+
+def _offset_deletion_error(
+    cache: MetadataCache, request: Request[Any], topic: TopicName, partition: int
+) -> ErrorCode:
+    if not request.principal.may(Operation.READ, Resource(ResourceType.TOPIC, str(topic))):
+        return ErrorCode.topic_authorization_failed
+    return cache.name_error(str(topic), partition)
+
+
+async def _delete_groups(cache: MetadataCache, groups: Sequence[str]) -> ErrorCode:
+    """Append the deletions of groups; wait until they are committed."""
+    time_ms = cache.raft_node.time_ms()
+    control = tuple(
+        OffsetCommit(group=one, offset=_DELETED, commit_timestamp_ms=time_ms) for one in groups
+    )
+    return _error_of(await _appended(cache, control)) if control else ErrorCode.none
 
 
 # --- OffsetFetch ----------------------------------------------------------------------------------
