@@ -153,15 +153,16 @@ class RefusingFiles:
     """File system that refuses all requests."""
 
     def get_file_info(self, wanted: Any) -> Any:
-        raise OSError("When getting information: AWS Error ACCESS_DENIED")
+        url = "https://a.blob.core.windows.net/c/node-100?sig=topsecret&se=1"
+        raise OSError(f"GET '{url}': ACCESS_DENIED")
 
 
-def test_a_refused_request_names_the_uri_and_what_to_do(tmp_path: Path) -> None:
+def test_a_refused_request_names_the_uri_without_a_query_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(LogAccessError) as caught:
         open_path("s3://bucket/node-100", storage=storage_of(tmp_path, RefusingFiles()))
     assert caught.value.message() == (
-        "s3://bucket/node-100 cannot be read: When getting information: AWS Error ACCESS_DENIED; "
-        "check that the store can be reached and grants access"
+        "s3://bucket/node-100 cannot be read: GET 'https://a.blob.core.windows.net/c/node-100': "
+        "ACCESS_DENIED; check that the store can be reached and grants access"
     )
 
 
@@ -171,8 +172,13 @@ def test_a_uri_is_for_reading_only_and_has_no_keys_in_spark() -> None:
         assert status == 2
         assert "a log in s3:// can be read, not written" in err
     assert parse_location({"path": "s3a://bucket/a"}).path == "s3a://bucket/a"
-    with pytest.raises(OptionError, match="keys in it") as caught:
-        parse_location({"path": "s3://key:topsecret@bucket/a"})
-    assert "topsecret" not in str(caught.value)
+    for uri in (
+        "s3://key:topsecret@bucket/a",
+        "abfs://c@account.dfs.core.windows.net/a?sig=topsecret",
+        "abfs://c@account.dfs.core.windows.net/a?tenant_id=t&client_secret=topsecret",
+    ):
+        with pytest.raises(OptionError, match="keys in it") as caught:
+            parse_location({"path": uri})
+        assert "topsecret" not in str(caught.value)
     with pytest.raises(OptionError, match="dbfs:/ is not supported"):
         parse_location({"path": "dbfs:/a"})

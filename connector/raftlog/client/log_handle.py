@@ -377,8 +377,11 @@ _ADDRESS: Final = re.compile(r"(?:^|,)\s*((?:[\w.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1
 
 
 _OBJECTS: Final = re.compile(r"(?:s3[an]?|gs|gcs|abfss?)://", re.IGNORECASE)
-_KEYS: Final = re.compile(r"://[^,?]*:[^,?]*@")
-"""User info with a password; in the URI of Azure, a container is before the ``@``."""
+_KEYS: Final = re.compile(
+    r"://[^,?]*:[^,?]*@|[?&](?:sig|[a-z_]*(?:key|secret|token|password))=", re.IGNORECASE
+)
+"""User info with a password (in the URI of Azure, a container is before the ``@``), or a key in the
+query, as of a shared access signature."""
 
 
 def is_object_uri(path: str) -> bool:

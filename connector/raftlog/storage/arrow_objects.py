@@ -26,9 +26,11 @@ from .protocol import Closeable, ReadableFile
 
 READ_AHEAD_BYTES: Final = 1 * MIB
 """Bytes of a file that one request reads at least: batch headers are read one by one."""
-_ALIAS: Final = re.compile(r"s3[an](?=://)")
+_ALIAS: Final = re.compile(r"s3[an]?(?=://)", re.IGNORECASE)
 """Schemes of Hadoop for S3."""
 _MAGIC: Final = re.compile(r"[*\[]")
+_QUERY: Final = re.compile(r"(://[^\s?]*)\?[^\s'\"]*")
+"""Query of a URL, which may have a key."""
 
 
 def _file_system(uri: str, option: str) -> tuple[fs.FileSystem, str]:
@@ -106,8 +108,8 @@ class ArrowObjects:
         except FileNotFoundError:
             raise RemoteObjectNotFoundError(location=self.location, name=name) from None
         except (ArrowException, OSError, ValueError) as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise RemoteStorageError(location=self.location, name=name, reason=reason) from error
+            reason = _reason(error)
+            raise RemoteStorageError(location=self.location, name=name, reason=reason) from None
 
 
 class _ArrowFile(Closeable):
@@ -232,9 +234,14 @@ class ArrowStorage:
         except (ArrowException, OSError, ValueError) as error:
             raise LogAccessError(
                 path=path,
-                reason=" ".join(str(error).split()) or type(error).__name__,
+                reason=_reason(error),
                 remedy="check that the store can be reached and grants access",
-            ) from error
+            ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error of pyarrow, without the queries of URLs."""
+    return _QUERY.sub(r"\1", " ".join(str(error).split())) or type(error).__name__
 
 
 class _BufferedFile(Closeable):
