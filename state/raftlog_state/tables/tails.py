@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import chain
 from tempfile import TemporaryDirectory
@@ -22,6 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
+
+from raftlog_state.errors import TablesError
 
 from .latest import last_changes, overlay, positions_of, state_rows, state_rows_of, without_reverted
 from .progress import IS_PROGRESS, Progress, progress_of
@@ -176,12 +179,28 @@ def state_of_tails(
         else:
             # In a file, as a store cannot read a table while it writes one.
             name = window[0][0].cluster_id
-            with TemporaryDirectory(prefix="raftlog-state-") as directory:
-                file = os.path.join(directory, "rows.parquet")
-                with pq.ParquetWriter(file, STATE_TABLE.schema) as writer:
-                    for rows in _state_slices(store, window, version, ends[name]):
-                        writer.write_table(rows)
+            with ExitStack() as kept:
+                with _errors_of_files(store):
+                    directory = kept.enter_context(TemporaryDirectory(prefix="raftlog-state-"))
+                    file = os.path.join(directory, "rows.parquet")
+                    with pq.ParquetWriter(file, STATE_TABLE.schema) as writer:
+                        for rows in _state_slices(store, window, version, ends[name]):
+                            writer.write_table(rows)
                 yield replace(RowSlices.of_files(name, STATE_TABLE, [file]), files=())
+
+
+@contextmanager
+def _errors_of_files(store: TableStore) -> Iterator[None]:
+    """Convert errors of files to ``TablesError``: a merge that raises it is tried again."""
+    try:
+        yield
+    except OSError as error:
+        cause = (error.strerror or str(error).partition("\n")[0]).lower()
+        raise TablesError(
+            place=store.place,
+            reason=f"the rows of a merge cannot be written to a temporary file: {cause}",
+            remedy="free space in the directory for temporary files, or set TMPDIR to another one",
+        ) from error
 
 
 def _state_slices(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,6 +234,26 @@ def test_a_restart_reads_a_large_append_in_parts_and_merges_it_in_one_commit(
     assert max(store.row_counts) <= 10
     assert second.unmerged_row_count() == second_count(tables) == 0
     history.check(read_view(tables))
+    assert contents(tables) == history.contents(END)
+
+
+def test_a_large_append_is_merged_later_if_there_is_no_directory_for_temporary_files(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upkeep tries a merge again after a ``TablesError``; another error would end the run."""
+    monkeypatch.setattr(cluster_tails, "ROWS_READ", 10)
+    tables = MemoryTables()
+    writer_of(tables).apply(history.range(0, END), CLUSTER)
+    second = writer_of(tables)
+    with monkeypatch.context() as without:
+        without.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+        with pytest.raises(TablesError, match="temporary file: no such file or directory"):
+            second.merge_state()
+    assert second.unmerged_row_count() == second_count(tables) > 0
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    second.merge_state()
+    assert [*tmp_path.iterdir()] == []
+    assert second.unmerged_row_count() == second_count(tables) == 0
     assert contents(tables) == history.contents(END)
 
 
