@@ -528,6 +528,13 @@ ANSWER_PLANTS: Final = (
         tests=("tests/node/test_network_channel.py", "tests/wire/test_headers.py"),
     ),
     Plant(
+        bug="a connection keeps a header that is as large as a frame",
+        path="connector/raftlog/wire/frame.py",
+        old=" and received.body_start <= _HEADER_BYTES_KEPT_MAX:\n",
+        new=":\n",
+        tests=("tests/wire/test_headers.py",),
+    ),
+    Plant(
         bug="a request is written to a connection that was lost",
         path=f"{NODE}/network_channel.py",
         old="return connection.is_open and is_same and",

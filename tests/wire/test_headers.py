@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.wire_vectors import header_vectors
 
+from raftlog.limits import MIB
+from raftlog.records.varint import unsigned_varint
 from raftlog.wire.apis import APIS, ApiKey, Listener
 from raftlog.wire.errors import (
     MalformedMessageError,
@@ -190,3 +192,13 @@ def test_a_receiver_decodes_each_header_as_a_single_one() -> None:
                 receiver.receive(data, BOTH)
         else:
             assert receiver.receive(data, BOTH) == expected
+
+
+def test_a_receiver_keeps_no_large_header() -> None:
+    receiver, header = RequestReceiver(APIS), RequestHeader(ApiKey.API_VERSIONS, 4, 7, "a client")
+    field = b"\x09" + unsigned_varint(MIB) + bytes(MIB)  # an unknown tagged field
+    large = encode_request_header(header)[:-1] + b"\x01" + field
+    for _ in range(2):
+        assert receiver.receive(large + b"body", BOTH) == receive_request(large, BOTH)
+    kept = sum(len(value) for value in vars(receiver).values() if isinstance(value, bytes))
+    assert kept < MIB // 100, "the memory of a connection does not count it"

@@ -32,6 +32,9 @@ from .errors import (
 
 T = TypeVar("T")
 LENGTH_BYTES: Final = 4
+_HEADER_BYTES_KEPT_MAX: Final = 1024
+"""Larger headers, with tagged fields up to the size of a frame, are not kept for comparison: the
+memory of a connection does not count them."""
 _LENGTH_MAX: Final = 2**31 - 1
 _TLS_CONTENT: Final = (0x15, 0x16)  # alert, handshake
 _HTTP_STARTS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"OPTI", b"CONN", b"PRI ")
@@ -239,7 +242,7 @@ class RequestReceiver:
                 )
                 return ReceivedRequest(header, start + len(self._client))
         received = receive_request(frame, listener, self._apis)
-        if isinstance(received, ReceivedRequest):
+        if isinstance(received, ReceivedRequest) and received.body_start <= _HEADER_BYTES_KEPT_MAX:
             self._before, body_start = received
             self._api = frame[: _NUMBERS.size - _CORRELATION.size]
             self._client = frame[_NUMBERS.size : body_start]
