@@ -88,6 +88,13 @@ COMMIT_PLANTS: Final = (
         tests=("tests/log/writing/test_quorum_log.py",),
     ),
     Plant(
+        bug="a damaged response that was waited for is read again",
+        path=f"{REMOTE}/log.py",
+        old="            quorum.forget_awaited()  # the next read fetches again\n",
+        new="            pass\n",
+        tests=("tests/client/remote/test_invalid_responses.py",),
+    ),
+    Plant(
         bug="records that were waited for are transferred twice",
         path=f"{REMOTE}/log.py",
         old="            fetched = self._awaited(offset) if ahead is None and not waited_ms else",

@@ -74,6 +74,19 @@ def test_damage_is_raised_after_the_valid_records(
         assert isinstance(error, kind)
 
 
+def test_a_damaged_response_that_was_waited_for_is_not_read_again() -> None:
+    controller = Controller(high_watermark=0)
+    with controller.node as peer:
+        log = raftlog.follow(peer.address, timeout_ms=300)
+        assert log.log_end_offset == 0
+        controller.data, controller.high_watermark = batch(0, b"a")[:-1] + b"X", 1
+        assert log._quorum.begin_wait(0).result()
+        controller.data = batch(0, b"a")
+        found, error = values(log, 1)
+        assert (found, type(error)) == ([], CorruptBatchError)
+        assert values(log, 1) == ([b"a"], None)
+
+
 def _node_of(answer: Answer) -> ScriptedNode:
     return ScriptedNode({ApiKey.METADATA: answer})
 

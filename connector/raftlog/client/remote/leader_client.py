@@ -207,6 +207,11 @@ class LeaderClient:
             return None
         return _fetch_result(found[1], found[2], is_out_of_range=False)
 
+    def forget_awaited(self) -> None:
+        """Drop the response of ``awaited``, because it is damaged: a read of it would never
+        succeed."""
+        self._waiter.fetched = None
+
     def pause(self, duration_ms: int) -> None:
         """Sleep. Raises ``LogClosedError`` when the client is closed."""
         self.network.run(asyncio.sleep(duration_ms / 1000))

@@ -181,6 +181,8 @@ def read_chunks(
                 fetched.data, quorum.path, position=0, start_offset=next_offset, end_offset=end
             )
         )
+        if chunk.error is not None:
+            quorum.forget_awaited()  # the next read fetches again
         if not len(chunk.batches):
             if chunk.error is not None:
                 raise chunk.error
@@ -193,6 +195,7 @@ def read_chunks(
                 fetches.begin(next_offset, fetched)
             yield chunk if gap is None else decoder.first(chunk, count)
         if gap is not None:
+            quorum.forget_awaited()
             raise gap
         if chunk.error is not None:
             raise chunk.error
