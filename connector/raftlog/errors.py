@@ -552,8 +552,8 @@ class KeyChangedError(AppendError, code="RAFTLOG_KEY_CHANGED", kafka_code=95):
             for one in (self.expected_offset, self.offset)
         )
         return (
-            f"{self.path}: a key changed: its last record was expected at {expected}, and is at "
-            f"{actual}; read the key again, then decide again"
+            f"{self.path}: a key changed: {expected} was expected as that of its last record, and "
+            f"{actual} was found; read the key again, then decide again"
         )
 
 
