@@ -103,6 +103,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
         (
             "granted",
             "rejected",
+            "outdated",
             "fetched_voters",
             "acknowledged_voters",
             "damaged_voters",

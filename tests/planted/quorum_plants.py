@@ -75,12 +75,22 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="the only voter with the last records waits for a second election",
         path=f"{QUORUM}/elections.py",
-        old="            role.votes.rejected.discard(request.candidate.node_id)\n",
+        old="            role.votes.forget_rejection(request.candidate.node_id)\n",
         new="            pass\n",
         tests=(
             "tests/quorum/test_elections.py::"
             "test_a_pre_vote_is_requested_again_of_a_voter_that_has_lost_the_leader_since",
             "tests/simulation/test_time_without_leader.py",
+        ),
+    ),
+    Plant(
+        bug="a rejection that is older than the pre-vote request of its voter counts",
+        path=f"{QUORUM}/roles.py",
+        old="            self.outdated.add(node_id)\n",
+        new="            pass\n",
+        tests=(
+            "tests/quorum/test_elections.py::test_a_rejection_that_is_older_than_the_pre_vote_"
+            "request_of_its_voter_does_not_count",
         ),
     ),
     Plant(

@@ -92,6 +92,20 @@ def test_a_pre_vote_is_requested_again_of_a_voter_that_has_lost_the_leader_since
     assert isinstance(one.core.role, Candidate)
 
 
+def test_a_rejection_that_is_older_than_the_pre_vote_request_of_its_voter_does_not_count() -> None:
+    """Their connections differ, so that the later one may be the first to be received."""
+    one = OneCore(log=LogEnds(end_offset=5, synced_end_offset=5, last_fetched_epoch=1))
+    one.follow(2, 1)
+    one.reach_deadline()
+    shorter = replace(vote_request(THIRD, 1, last_epoch=1, last_offset=4), is_pre_vote=True)
+    assert not requested_votes(one.step(RequestReceived(7, shorter))), "one is in flight"
+    rejection = VoteResponse(
+        leader_and_epoch=LeaderAndEpoch(epoch=1, leader_id=2), is_granted=False
+    )
+    assert [vote.voter for vote in requested_votes(one.answer(3, rejection))] == [THIRD]
+    assert not requested_votes(one.answer(3, rejection)), "the next one counts"
+
+
 def leaving() -> OneCore:
     """Return a replica that appended its own removal, which is not committed."""
     history = VoterSetHistory(voter_set(ME, SECOND), kraft_version=1)

@@ -191,8 +191,9 @@ class Elections:
             # The candidate does not follow the leader any more, for which it may have rejected the
             # pre-vote of this replica, whose log is later: request it again. Otherwise, if only
             # this replica has the last records and its fetch timeout is the first to expire, there
-            # is no leader until its election timeout and another fetch timeout have passed.
-            role.votes.rejected.discard(request.candidate.node_id)
+            # is no leader until its election timeout and another fetch timeout have passed. The
+            # rejection may be received after this request: it is on another connection.
+            role.votes.forget_rejection(request.candidate.node_id)
         return False
 
     def _is_credible(self, epoch: int) -> bool:

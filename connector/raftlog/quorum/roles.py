@@ -30,14 +30,25 @@ class Votes:
 
     granted: set[int] = field(default_factory=set)
     rejected: set[int] = field(default_factory=set)
+    outdated: set[int] = field(default_factory=set)
+    """Voters whose next rejection is ignored, since its reason may have ended."""
 
     def record(self, node_id: int, *, is_granted: bool) -> None:
         """Record a vote. A granted vote cannot be withdrawn."""
         if is_granted:
             self.granted.add(node_id)
             self.rejected.discard(node_id)
+        elif node_id in self.outdated:
+            self.outdated.discard(node_id)
         elif node_id not in self.granted:
             self.rejected.add(node_id)
+
+    def forget_rejection(self, node_id: int) -> None:
+        """Remove the rejection of a voter, or ignore the one that may be in flight."""
+        if node_id in self.rejected:
+            self.rejected.discard(node_id)
+        else:
+            self.outdated.add(node_id)
 
 
 @dataclass(slots=True, kw_only=True)
