@@ -7,9 +7,9 @@
 A record without a value deletes its key. Records of a transaction are in the table from its commit
 on, those of an aborted one never (``LatestByKey``). Records without a key are left out.
 
-The table is in memory: one record for each key. It has the records that the log retains. A reader
-that lags by more than ``delete.retention.ms`` may miss a compacted tombstone, as every reader of a
-compacted log; a new table has none of these keys.
+The table is in memory: one record for each key. It has the records that the log retains. If offsets
+are missing in what it reads after its first load, they were compacted, and with them perhaps the
+tombstones of keys that it has (``delete.retention.ms``): it loads the log again from its start.
 """
 
 from __future__ import annotations
@@ -208,7 +208,8 @@ class Table(Mapping[bytes, bytes], Closeable):
     def poll(self) -> bool:
         """Apply the next records, at most 16 MiB or one batch; return whether there were any.
 
-        Raises as the reading of a log. What precedes damage is applied.
+        If records after ``end_offset`` were compacted, the whole log is read again. Raises as the
+        reading of a log. What precedes damage is applied.
         """
         with self._polling:
             return self._apply(self._end.look())
@@ -228,18 +229,35 @@ class Table(Mapping[bytes, bytes], Closeable):
         if self._end_offset >= end.offset:
             self._end.read_up_to = end
             return False
+        is_loaded = self._end.read_up_to is not None
         scans = self._reader.scan(self._end_offset, end.offset, columns=LATEST_COLUMNS)
         chunk_count = 0
         for scan in islice(scans, CHUNKS_PER_POLL):
+            next_offset = int(scan.batches.next_offset[-1]) if len(scan.batches) else 0
+            if is_loaded and next_offset - self._end_offset > len(scan.records):
+                self._load_again(end)
+                return True
             with self._applying:
                 self._latest.apply(scan, end.offset)
-                if len(scan.batches):
-                    self._end_offset = int(scan.batches.next_offset[-1])
+                self._end_offset = max(next_offset, self._end_offset)
             chunk_count += 1
-        if chunk_count < CHUNKS_PER_POLL:
+        if chunk_count < CHUNKS_PER_POLL and is_loaded and self._end_offset < end.offset:
+            self._load_again(end)
+        elif chunk_count < CHUNKS_PER_POLL:
             self._end_offset = end.offset
             self._end.read_up_to = end
         return True
+
+    def _load_again(self, end: ReadEnd) -> None:
+        """Replace the state by that of the log below ``end``, read from its start.
+
+        Compaction removes a tombstone after the records that it deletes. Requires ``_polling``.
+        """
+        latest = LatestByKey(self.path)
+        latest.read(self._reader, end.offset)
+        with self._applying:
+            self._latest, self._end_offset = latest, end.offset
+        self._end.read_up_to = end
 
     def wait_for(self, offset: int, *, timeout_ms: float = TIMEOUT_MS_DEFAULT) -> None:
         """Wait until the record at ``offset`` is applied, such as an append's ``last_offset``.

@@ -116,6 +116,38 @@ def test_a_compaction_changes_no_table_and_ends_the_states_before_it(
             table.as_of(min(first))
 
 
+def test_a_table_drops_keys_with_tombstones_that_it_has_not_read(tmp_path: Path) -> None:
+    """An owner whose table has not read for longer than ``delete.retention.ms`` loses its lock."""
+    clock = StoppedClock()
+    with (
+        open_embedded(tmp_path / "state-0", config=COMPACTED, clock=clock.as_clock()) as log,
+        log.table(follow=False) as owner,
+        log.table(follow=False) as bounded,
+    ):
+        token = owner.append([(b"lock", b"1")], unchanged={b"lock": None}).base_offset
+        log.append([(b"a", b"1"), (b"b", bytes(2_000))])
+        owner.refresh()
+        bounded.refresh()
+        log.append([(b"lock", None)])
+        for at in range(4):
+            log.append([(b"a", bytes(2_000)), (b"c", b"%d" % at)])
+            log.clean()
+            clock.sleep_ms(COMPACTED.delete_retention_ms)
+        assert b"lock" not in [record.key for record in log.read()]
+        assert b"lock" in owner, "the state has not changed yet"
+        with pytest.raises(KeyChangedError):
+            owner.append([(b"job", b"1")], unchanged={b"lock": token})
+        while bounded.poll():
+            pass
+        with log.table(follow=False) as loaded:
+            assert shown(owner) == shown(bounded) == shown(loaded)
+            assert owner.end_offset == bounded.end_offset == loaded.end_offset == log.end_offset
+        state = owner.state()
+        log.append([(b"c", b"7")])
+        owner.refresh()
+        assert shown(owner) == {**shown(state), b"c": (state.end_offset, b"7")}
+
+
 def test_states_outside_of_the_log_are_refused(tmp_path: Path) -> None:
     with open_embedded(tmp_path / "state-0") as log, log.table(follow=False) as table:
         log.append([(b"a", b"1")])
