@@ -23,7 +23,8 @@ from raftlog.client.object_stores import open_object_store
 from raftlog.errors import DiskFullError, OptionError
 from raftlog.storage.arrow_objects import ArrowObjects
 from raftlog.storage.errors import RemoteObjectNotFoundError, RemoteStorageError
-from raftlog.storage.objects import ObjectStore, StorageObjects, StoredObject
+from raftlog.storage.objects import ObjectStore, ReadAheadFile, StorageObjects, StoredObject
+from raftlog.storage.protocol import Closeable
 
 MOTO = "moto[server]==5.2.5"
 
@@ -63,6 +64,39 @@ def check_contract(store: ObjectStore) -> None:
     with pytest.raises(RemoteObjectNotFoundError):
         store.open_object("a/b/c")
     assert store.list_objects("a") == [StoredObject("a/empty", 0)]
+
+
+class RequestedFile(Closeable):
+    """File of a store, with the position and size of each request."""
+
+    path = "store/object"
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.requests: list[tuple[int, int]] = []
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        self.requests.append((position, byte_count))
+        return self.data[position : position + byte_count]
+
+    def byte_count(self) -> int:
+        return len(self.data)
+
+    def close(self) -> None:
+        self.data = b""
+
+
+def test_an_object_is_read_ahead_only_where_a_read_continues_the_last_one() -> None:
+    data = bytes(range(256)) * 4
+    source = RequestedFile(data)
+    file = ReadAheadFile(source, byte_count_min=10, sequential_bytes=100)
+    reads = [(500, 4), (506, 4), (510, 4), (605, 20), (300, 4), (310, 200), (1_020, 9), (1_024, 1)]
+    for position, byte_count in reads:
+        assert file.read_at(position, byte_count) == data[position : position + byte_count]
+    assert source.requests == [
+        *((500, 10), (510, 100)),  # the second read is in the first request
+        *((605, 100), (300, 10), (310, 200), (1_020, 4)),
+    ]
 
 
 @pytest.mark.parametrize("kind", STORES)

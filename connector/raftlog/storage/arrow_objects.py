@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Final
 
 from pyarrow import ArrowException, fs
@@ -21,7 +22,7 @@ from raftlog.limits import MIB
 from raftlog.printable import without_user_info
 
 from .errors import RemoteObjectNotFoundError, RemoteStorageError
-from .objects import StoredObject
+from .objects import ReadAheadFile, StoredObject
 from .protocol import Closeable, ReadableFile
 
 READ_AHEAD_BYTES: Final = 1 * MIB
@@ -81,7 +82,8 @@ class ArrowObjects:
 
     def open_object(self, name: str) -> ReadableFile:
         with self._errors_of(name):
-            return _ArrowFile(self, name, self._files.open_input_file(self._path(name)))
+            file = self._files.open_input_file(self._path(name))
+        return _ArrowFile(f"{self.location}/{name}", file, partial(self._errors_of, name))
 
     def delete(self, name: str) -> None:
         with contextlib.suppress(RemoteObjectNotFoundError), self._errors_of(name):
@@ -113,21 +115,22 @@ class ArrowObjects:
 
 
 class _ArrowFile(Closeable):
-    """Object open for reading."""
+    """File of pyarrow's; ``errors`` returns the context that raises raftlog's own errors."""
 
-    def __init__(self, objects: ArrowObjects, name: str, file: Any) -> None:
-        self.path = f"{objects.location}/{name}"
-        self._objects = objects
-        self._name = name
+    def __init__(
+        self, path: str, file: Any, errors: Callable[[], contextlib.AbstractContextManager[None]]
+    ) -> None:
+        self.path = path
         self._file = file
+        self._errors = errors
 
     def read_at(self, position: int, byte_count: int) -> bytes:
-        with self._objects._errors_of(self._name):
+        with self._errors():
             left = max(self._file.size() - position, 0)
             return bytes(self._file.read_at(min(byte_count, left), position)) if left else b""
 
     def byte_count(self) -> int:
-        with self._objects._errors_of(self._name):
+        with self._errors():
             return int(self._file.size())
 
     def close(self) -> None:
@@ -173,7 +176,12 @@ class ArrowStorage:
         with self._errors_of(path):
             if self._info(path).type is fs.FileType.Directory:
                 raise NotALogError(path=path, reason="a file was expected there")
-            return _BufferedFile(self, path, self._files.open_input_file(self._path(path)))
+            file = self._files.open_input_file(self._path(path))
+        return ReadAheadFile(
+            _ArrowFile(path, file, partial(self._errors_of, path)),
+            byte_count_min=READ_AHEAD_BYTES,
+            sequential_bytes=READ_AHEAD_BYTES,
+        )
 
     def is_directory(self, path: str) -> bool:
         with self._errors_of(path):
@@ -242,36 +250,3 @@ class ArrowStorage:
 def _reason(error: Exception) -> str:
     """Return the text of an error of pyarrow, without the queries of URLs."""
     return _QUERY.sub(r"\1", " ".join(str(error).split())) or type(error).__name__
-
-
-class _BufferedFile(Closeable):
-    """File of a store, of which at least ``READ_AHEAD_BYTES`` are read at a time.
-
-    Objects are written as a whole, so its size is that at its opening.
-    """
-
-    def __init__(self, storage: ArrowStorage, path: str, file: Any) -> None:
-        self.path = path
-        self._storage = storage
-        self._file = file
-        self._byte_count = int(file.size())
-        self._start = 0
-        self._block = b""
-
-    def read_at(self, position: int, byte_count: int) -> bytes:
-        byte_count = min(byte_count, self._byte_count - position)
-        if byte_count <= 0:
-            return b""
-        at = position - self._start
-        if at < 0 or at + byte_count > len(self._block):
-            left = self._byte_count - position
-            with self._storage._errors_of(self.path):
-                block = self._file.read_at(min(max(byte_count, READ_AHEAD_BYTES), left), position)
-            self._start, self._block, at = position, bytes(block), 0
-        return self._block[at : at + byte_count]
-
-    def byte_count(self) -> int:
-        return self._byte_count
-
-    def close(self) -> None:
-        self._file.close()

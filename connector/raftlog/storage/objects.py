@@ -1,4 +1,4 @@
-"""Protocol of object stores, and the one that keeps objects as files of a storage.
+"""Protocol of object stores, the one that keeps objects as files of a storage, and read-ahead.
 
 Invariants:
 
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from raftlog.errors import LogError, LogNotFoundError
 
 from .errors import RemoteObjectNotFoundError
-from .protocol import ReadableFile, WritableStorage
+from .protocol import Closeable, ReadableFile, WritableStorage
 
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -144,3 +144,46 @@ class StorageObjects:
                 self._storage.sync_directory(self._storage.split(path)[0])
                 self._durable.add(path)
         return path
+
+
+class ReadAheadFile(Closeable):
+    """Object that is read in few requests: each has more bytes than are requested.
+
+    A request that continues in or after the last one has ``sequential_bytes`` at least, another one
+    ``byte_count_min``. Memory is one request. Objects are written as a whole, so the size is that
+    at the opening.
+    """
+
+    def __init__(self, file: ReadableFile, *, byte_count_min: int, sequential_bytes: int) -> None:
+        self._file = file
+        self._byte_count = file.byte_count()
+        self._byte_count_min = byte_count_min
+        self._sequential_bytes = sequential_bytes
+        self._position = 0
+        self._block = b""
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        end = min(position + byte_count, self._byte_count)
+        if position >= end:
+            return b""
+        block_end = self._position + len(self._block)
+        if not self._position <= position < end <= block_end:
+            is_next = self._block and self._position <= position <= block_end
+            wanted = max(
+                end - position, self._sequential_bytes if is_next else self._byte_count_min
+            )
+            self._block = self._file.read_at(position, min(wanted, self._byte_count - position))
+            self._position = position
+        at = position - self._position
+        return self._block[at : at + end - position]
+
+    def byte_count(self) -> int:
+        return self._byte_count
+
+    def close(self) -> None:
+        self._block = b""
+        self._file.close()

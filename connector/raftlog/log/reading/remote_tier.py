@@ -34,15 +34,15 @@ from raftlog.log.format.remote_chain import (
     read_remote_chain,
 )
 from raftlog.storage.errors import CorruptRemoteObjectError, RemoteObjectNotFoundError
-from raftlog.storage.objects import ObjectStore
-from raftlog.storage.protocol import Closeable, ReadableFile, Storage
+from raftlog.storage.objects import ObjectStore, ReadAheadFile
+from raftlog.storage.protocol import ReadableFile, Storage
 
 OpenStore: TypeAlias = Callable[[str], ObjectStore]
 """Opens the object store at a URI."""
 
 _READ_BYTES: Final = 64 * KIB
-_AHEAD_BYTES: Final = 4 * MIB
-"""Bytes of a request that continues where the last one ended."""
+"""Bytes of a request anywhere else than after the last one."""
+_SEQUENTIAL_BYTES: Final = 4 * MIB
 
 
 class RemoteTier:
@@ -113,7 +113,7 @@ class RemoteTier:
             opened.close()
             reason = f"it has {actual} bytes, and its segment has {segment.byte_count}"
             raise CorruptRemoteObjectError(location=store.location, name=name, reason=reason)
-        return _AheadFile(opened, path)
+        return ReadAheadFile(opened, byte_count_min=_READ_BYTES, sequential_bytes=_SEQUENTIAL_BYTES)
 
     def _read_chain(self) -> RemoteChain | None:
         path = self._storage.join(self._directory, REMOTE_SEGMENTS_NAME)
@@ -130,36 +130,3 @@ class RemoteTier:
         if chain.uri not in self._stores:
             self._stores[chain.uri] = self._open_store(chain.uri)
         return self._stores[chain.uri]
-
-
-class _AheadFile(Closeable):
-    """Object that is read in few requests: each has more bytes than are requested.
-
-    Memory is one block of ``_AHEAD_BYTES``, or of what is requested.
-    """
-
-    def __init__(self, file: ReadableFile, path: str) -> None:
-        self.path = path
-        self._file = file
-        self._byte_count = file.byte_count()
-        self._position = 0
-        self._block = b""
-
-    def read_at(self, position: int, byte_count: int) -> bytes:
-        end = min(position + byte_count, self._byte_count)
-        if position >= end:
-            return b""
-        if not self._position <= position or end > self._position + len(self._block):
-            is_next = self._block and position <= self._position + len(self._block)
-            wanted = max(end - position, _AHEAD_BYTES if is_next else _READ_BYTES)
-            self._block = self._file.read_at(position, min(wanted, self._byte_count - position))
-            self._position = position
-        at = position - self._position
-        return self._block[at : at + end - position]
-
-    def byte_count(self) -> int:
-        return self._byte_count
-
-    def close(self) -> None:
-        self._block = b""
-        self._file.close()
