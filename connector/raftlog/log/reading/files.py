@@ -83,8 +83,6 @@ class LogFiles:
         self.storage = storage
         self.directory = directory
         self._tier = None if open_store is None else RemoteTier(storage, directory, open_store)
-        self._remote: RemoteTier | None = None
-        """The tier, if the listing has remote segments."""
         self.listing = self._with_remote_segments(listing)
         self._single_path: str | None = None
         self._indexes: OrderedDict[int, OffsetIndex] = OrderedDict()
@@ -130,11 +128,7 @@ class LogFiles:
         self.listing = self._with_remote_segments(self.listing)
 
     def _with_remote_segments(self, local: Listing) -> Listing:
-        if self._tier is None:
-            return local
-        listing = self._tier.merge(local)
-        self._remote = None if listing is local else self._tier
-        return listing
+        return local if self._tier is None else self._tier.merge(local)
 
     def log_start_offset(self, checkpointed: int) -> int:
         """Return the start of a log whose local start was checkpointed at an offset."""
@@ -146,7 +140,7 @@ class LogFiles:
 
     def is_remote(self, base_offset: int) -> bool:
         """Return whether a segment is read from an object store."""
-        return self._remote is not None and self._remote.is_remote(base_offset)
+        return self._tier is not None and self._tier.is_remote(base_offset)
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -162,8 +156,8 @@ class LogFiles:
 
     def segment_path(self, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
         """Return the path of a segment's file with this suffix."""
-        if self._remote is not None and self._remote.is_remote(base_offset):
-            return self._remote.path(base_offset, suffix)
+        if self._tier is not None and self._tier.is_remote(base_offset):
+            return self._tier.path(base_offset, suffix)
         if self._single_path is None:
             if suffix == LOG_SUFFIX and base_offset in self.listing.swapped:
                 suffix += SWAP_SUFFIX
@@ -184,7 +178,7 @@ class LogFiles:
             raise SegmentDeletedError(path=path) from None
 
     def _open_any(self, path: str) -> ReadableFile:
-        found = None if self._remote is None else self._remote.open(path)
+        found = None if self._tier is None else self._tier.open(path)
         return self.storage.open_file(path) if found is None else found
 
     def read_small(self, name: str) -> bytes | None:
