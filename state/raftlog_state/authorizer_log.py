@@ -134,7 +134,7 @@ class AuthorizerLog:
     def __init__(self, lines: Iterable[str], *, zone: str = "UTC") -> None:
         """``zone``: the name of the time zone of the lines. Raises ``OptionError``."""
         try:
-            place = ZoneInfo(zone)
+            zone_info = ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             reason = "must be the name of a time zone, such as UTC or Europe/Paris"
             raise OptionError(option="zone", reason=reason) from None
@@ -143,7 +143,7 @@ class AuthorizerLog:
         for line in lines:
             if "Principal = " not in line:
                 continue
-            request = _parse(line, place)
+            request = _parse(line, zone_info)
             if request is None:
                 self.unreadable_count += 1
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -172,18 +172,23 @@ def _request_join(arguments: argparse.Namespace) -> RequestJoin | None:
     """Return the requests of ``--authorizer-log``, None without it. Raises ``OptionError``."""
     if not arguments.authorizer_logs:
         return None
-    from raftlog.errors import OptionError
     from raftlog_state.authorizer_log import AuthorizerLog, RequestJoin
 
-    lines: list[str] = []
-    for path in arguments.authorizer_logs:
+    lines = _authorizer_lines(arguments.authorizer_logs)
+    return RequestJoin(AuthorizerLog(lines, zone=arguments.authorizer_log_zone))
+
+
+def _authorizer_lines(paths: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of all files. Raises ``OptionError``."""
+    from raftlog.errors import OptionError
+
+    for path in paths:
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
-                lines += (line for line in file if "Principal = " in line)
+                yield from file
         except OSError as error:
             reason = f"{path} cannot be read: {error.strerror or type(error).__name__}"
             raise OptionError(option="--authorizer-log", reason=reason) from None
-    return RequestJoin(AuthorizerLog(lines, zone=arguments.authorizer_log_zone))
 
 
 def _line_with_requests(join: RequestJoin, logged: LoggedChange, *, as_json: bool) -> str:

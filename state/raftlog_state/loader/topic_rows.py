@@ -80,7 +80,6 @@ _WITH_TOPIC_ID: Final = (TopicRecord, PartitionRecord, PartitionChangeRecord, Re
 
 SLICE_CHANGES: Final = 10_000
 """Changes that are converted to objects together."""
-_GONE: Final = object()
 _RECORD_TYPES: Final = {kind.schema.api_key: kind.schema.json_type for kind in TOPIC_RECORDS}
 
 
@@ -426,7 +425,7 @@ class TopicColumns(NamedTuple):
             strict=True,
         ):
             kept[Entity.TOPIC, (topic_id,)] = name
-        return [key for key, name in self.keys.items() if kept.get(key, _GONE) != name]
+        return [key for key, name in self.keys.items() if key not in kept or kept[key] != name]
 
 
 def _numbered(table: pa.Table) -> StoredColumns:
