@@ -139,4 +139,14 @@ REMOTE_PLANTS: Final = (
         new="        if previous.topic_partition == self._partition:\n",
         tests=(f"{BACKUP}::test_a_location_has_the_backups_of_one_log",),
     ),
+    Plant(
+        bug="a follower reads its list of remote segments for each response of the leader",
+        path="connector/raftlog/node/replica.py",
+        old="        if config.remote_storage_enable or self._starts_in_remote_storage():\n",
+        new="        if self._starts_in_remote_storage() or config.remote_storage_enable:\n",
+        tests=(
+            "tests/node/apis/test_remote_storage.py::"
+            "test_a_follower_does_not_read_its_list_of_remote_segments_for_each_response",
+        ),
+    ),
 )

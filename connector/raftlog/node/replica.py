@@ -322,11 +322,17 @@ class Replica:
         config = self.log.config
         if self.has_listeners or config.values is not ValueKind.BYTES:
             return "the snapshots of its state machine determine its start"
-        chain = self.log.remote_chain()  # also if remote storage was disabled again
-        is_tiered = chain is not None and chain.reaches(self.log.log_start_offset)
-        if config.remote_storage_enable or is_tiered:
+        if config.remote_storage_enable or self._starts_in_remote_storage():
             return "its older segments are in remote storage, which retention deletes"
         return None if config.cleanup_policy.deletes else "its cleanup.policy is not delete"
+
+    def _starts_in_remote_storage(self) -> bool:
+        """Return whether remote segments precede the local ones; also if it was disabled since.
+
+        It reads their list, which is too slow for each response of a leader that copies.
+        """
+        chain = self.log.remote_chain()
+        return chain is not None and chain.reaches(self.log.log_start_offset)
 
     def begin_remote_run(
         self, open_store: OpenStore, context: Surroundings, *, cache: ManifestCache

@@ -132,7 +132,7 @@ class Node:
 
     def __init__(self, cluster: Cluster, voter: Voter, log_config: LogConfig) -> None:
         self.node_id: Final = voter.key.node_id
-        self.disk = SimulatedDisk(self.node_id)
+        self.disk = cluster.create_disk(self.node_id)
         self.disk.make_directory("/data")
         self.disk.sync_directory("/")
         self.is_sync_held = False
@@ -281,6 +281,9 @@ class Cluster:
             for at in range(1, count + 1)
         )
         self.nodes = [Node(self, voter, config or LogConfig()) for voter in self.voters]
+
+    def create_disk(self, node_id: int) -> SimulatedDisk:
+        return SimulatedDisk(node_id)
 
     @property
     def leader(self) -> Node:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from raftlog.storage.protocol import ReadableFile
 from raftlog.wire import ApiKey, latest_schemas
 from tests.log.remote.tiered_logs import segment_names
 from tests.simulated_disk.simulated_disk import SimulatedDisk
+from tests.simulated_disk.simulated_machine import SimulatedFile
 
 from .batches import batch, produce
 from .cluster import TIME_MS, TOPIC, Cluster, Node, answer_of, caller, run, session
@@ -227,6 +229,43 @@ def test_a_node_that_no_longer_copies_does_not_follow_the_local_start_of_the_lea
         assert set(starts.values()) == {20}
         assert disabled.replica.log.remote_chain() == chain
         assert disabled.replica.deletion_refusal() is not None
+
+    run(work())
+
+
+class ObservedDisk(SimulatedDisk):
+    """Disk with the number of times that each file was opened for reading."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.opened_counts: Counter[str] = Counter()
+
+    def open_file(self, path: str) -> SimulatedFile:
+        self.opened_counts[path] += 1
+        return super().open_file(path)
+
+
+class ObservedCluster(Cluster):
+    """Cluster with observed disks."""
+
+    def create_disk(self, node_id: int) -> ObservedDisk:
+        return ObservedDisk(node_id)
+
+
+def test_a_follower_does_not_read_its_list_of_remote_segments_for_each_response() -> None:
+    """Its local start is below that of the leader until its next run of remote storage."""
+
+    async def work() -> None:
+        cluster = ObservedCluster(3, config=TIERED_LOG)
+        leader = await filled(cluster)
+        leader.raft_node.copy_to_remote()
+        cluster.deliver()
+        follower = cluster.follower
+        assert isinstance(follower.disk, ObservedDisk)
+        before = follower.disk.opened_counts.copy()
+        cluster.pass_time(5_000)
+        assert local_start(follower) < local_start(leader)
+        assert REMOTE_SEGMENTS_NAME not in str(follower.disk.opened_counts - before)
 
     run(work())
 
