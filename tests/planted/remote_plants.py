@@ -140,6 +140,22 @@ REMOTE_PLANTS: Final = (
         tests=(f"{BACKUP}::test_a_location_has_the_backups_of_one_log",),
     ),
     Plant(
+        bug="a disk that is full before the first run of remote storage ends the node",
+        path="connector/raftlog/node/raft_node.py",
+        old="""cache=self._manifest_cache
+            )
+        except DiskFullError as error:
+""",
+        new="""cache=self._manifest_cache
+            )
+        except LogLockedError as error:
+""",
+        tests=(
+            "tests/node/apis/test_remote_storage.py::"
+            "test_a_full_disk_refuses_a_run_of_remote_storage_only",
+        ),
+    ),
+    Plant(
         bug="a follower reads its list of remote segments for each response of the leader",
         path="connector/raftlog/node/replica.py",
         old="        if config.remote_storage_enable or self._starts_in_remote_storage():\n",

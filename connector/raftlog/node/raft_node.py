@@ -596,6 +596,8 @@ class RaftNode:
             self._remote_run = self.replica.begin_remote_run(
                 self.remote.open_store, self.remote.surroundings, cache=self._manifest_cache
             )
+        except DiskFullError as error:
+            self._runner.notify(CleaningRefused(error))
         except LogError as error:
             self.fail(error)
         if self._remote_run is not None:

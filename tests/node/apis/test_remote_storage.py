@@ -270,6 +270,20 @@ def test_a_follower_does_not_read_its_list_of_remote_segments_for_each_response(
     run(work())
 
 
+def test_a_full_disk_refuses_a_run_of_remote_storage_only() -> None:
+    async def work() -> None:
+        cluster = Cluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        leader.disk.full_at(0)
+        leader.raft_node.copy_to_remote()
+        assert not leader.raft_node.is_over
+        leader.disk.full_at(None)
+        copy_all(cluster)
+        assert local_start(leader) > 20
+
+    run(work())
+
+
 def test_what_is_read_from_the_store_waits_for_memory() -> None:
     async def work() -> None:
         cluster = Cluster(config=TIERED_LOG)
