@@ -1,4 +1,5 @@
-"""Escaping of untrusted text, such as paths and host names, for terminals, logs and JSON.
+"""Escaping of untrusted text, such as paths and host names, for terminals, logs and JSON; and the
+credentials in URLs, which are not shown.
 
 Printable characters of every script stay. Others (C0 and C1 controls, bidirectional controls, line
 separators, lone surrogates) become ``\\uXXXX``, as in JSON.
@@ -10,6 +11,11 @@ import re
 from typing import Final
 
 _USER_INFO: Final = re.compile(r"://.*@", re.DOTALL)
+_KEYS: Final = re.compile(
+    r"://[^,?]*:[^,?]*@|[?&](?:sig|[a-z_]*(?:key|secret|token|password))=", re.IGNORECASE
+)
+"""User info with a password (in the URI of Azure, a container is before the ``@``), or a key in the
+query, as of a shared access signature."""
 
 
 def printable(text: str) -> str:
@@ -22,6 +28,11 @@ def printable(text: str) -> str:
 def without_user_info(text: str) -> str:
     """Return ``text`` with the user info of its URLs (user, password, key) replaced by ``***``."""
     return _USER_INFO.sub("://***@", text)
+
+
+def has_keys(text: str) -> bool:
+    """Return whether URLs in ``text`` have a password in the user info, or a key in the query."""
+    return _KEYS.search(text) is not None
 
 
 def _escaped(letter: str) -> str:

@@ -23,6 +23,7 @@ from raftlog.limits import DECOMPRESSED_BYTES_OPTION_MAX, UNCHANGED_KEYS_MAX
 from raftlog.log.reading.reads import READ_UNCOMMITTED_NAME, Isolation
 from raftlog.log.reading.transactions import CommitName, ValueKind
 from raftlog.log.writing.key_offsets import UnchangedKeys
+from raftlog.printable import has_keys
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.header import INT32_MAX, INT64_MAX
 from raftlog.storage.protocol import Closeable
@@ -377,11 +378,6 @@ _ADDRESS: Final = re.compile(r"(?:^|,)\s*((?:[\w.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1
 
 
 _OBJECTS: Final = re.compile(r"(?:s3[an]?|gs|gcs|abfss?)://", re.IGNORECASE)
-_KEYS: Final = re.compile(
-    r"://[^,?]*:[^,?]*@|[?&](?:sig|[a-z_]*(?:key|secret|token|password))=", re.IGNORECASE
-)
-"""User info with a password (in the URI of Azure, a container is before the ``@``), or a key in the
-query, as of a shared access signature."""
 
 
 def is_object_uri(path: str) -> bool:
@@ -418,7 +414,7 @@ def refuse_addresses(paths: str, *, may_be_objects: bool = False) -> None:
                 "system, or write to a quorum and copy its log with `raftlog backup`"
             )
         raise OptionError(option="path", reason=reason)
-    if may_be_objects and _KEYS.search(paths) is not None:
+    if may_be_objects and has_keys(paths):
         reason = (
             "the URI has keys in it, which plans and logs would show; set them in the environment"
         )

@@ -503,6 +503,8 @@ def test_a_log_with_remote_segments_is_backed_up_as_a_whole() -> None:
     [
         ("remote.storage.uri", {"remote_storage_uri": ""}),
         ("remote.storage.uri", {"remote_storage_uri": "s3://key:secret@bucket"}),
+        ("remote.storage.uri", {"remote_storage_uri": "abfs://a/c/p?tenant_id=t&client_secret=s"}),
+        ("remote.storage.uri", {"remote_storage_uri": "abfs://a/c/p?sig=secret"}),
         ("remote.storage.uri", {"remote_storage_uri": "/a b"}),
         ("remote.storage.uri", {"remote_storage_uri": "remote"}),
         ("remote.storage.enable", {"cleanup_policy": CleanupPolicy.COMPACT}),

@@ -22,7 +22,7 @@ from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, KIB, LOG_BATCH_BYTES_MAX, MIB
 from raftlog.log.format.directory import encode_properties, parse_properties, whole_number
 from raftlog.log.reading.transactions import ValueKind
-from raftlog.printable import without_user_info
+from raftlog.printable import has_keys, without_user_info
 from raftlog.records.compression import Compression
 from raftlog.records.header import INT32_MAX, INT64_MAX
 
@@ -113,9 +113,12 @@ class LogConfig:
 
     def _check_remote_storage(self) -> None:
         uri, reason = self.remote_storage_uri, None
-        if re.fullmatch(r"[!-~]*", uri) is None or without_user_info(uri) != uri:
-            reason = "it must be printable ASCII, without a user or a password: the environment has"
-            raise OptionError(option=_REMOTE_URI, reason=f"{reason} the credentials of a store")
+        has_credentials = without_user_info(uri) != uri or has_keys(uri)
+        if re.fullmatch(r"[!-~]*", uri) is None or has_credentials:
+            reason = (
+                "it must be printable ASCII, without a user, a password or a key: the environment"
+            )
+            raise OptionError(option=_REMOTE_URI, reason=f"{reason} has the credentials of a store")
         if uri and "://" not in uri and not uri.startswith("/"):
             raise OptionError(option=_REMOTE_URI, reason="a path must be absolute")
         if not self.remote_storage_enable:
