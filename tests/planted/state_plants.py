@@ -293,7 +293,7 @@ STATE_PLANTS: Final = (
     Plant(
         bug="a topic that is created again has its name before, too",
         path=f"{STATE}/loader/topic_rows.py",
-        old="if kept.get(key, _GONE) != name]",
+        old="if key not in kept or kept[key] != name]",
         new="if key not in kept]",
         tests=(TOPIC_ROWS,),
     ),
