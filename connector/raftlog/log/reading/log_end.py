@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,8 +10,10 @@ import numpy as np
 
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.segment import find_header
+from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Scan
 from raftlog.records.header import INT64_MAX
+from raftlog.records.record import Record
 from raftlog.storage.protocol import ReadableFile
 
 from .chunks import HeaderChunk, HeaderDecoder, OffsetIndex, find_valid_batch, read_chunks
@@ -287,6 +289,39 @@ def find_batch_after_timestamp(
                     position=int(batch.position[0]),
                 )
                 return batch
+    return None
+
+
+def find_record_for_timestamp(
+    files: LogFiles,
+    timestamp_ms: int,
+    *,
+    start_offset: int,
+    end_offset: int,
+    read_batches: Callable[[int, int], Iterable[RecordBatch]],
+) -> Record | None:
+    """Return the first record in [start_offset, end_offset) with a timestamp >= the given one.
+
+    ``end_offset`` must be a batch boundary of a log without gaps. ``read_batches`` returns the
+    batches between two boundaries. Control records have timestamps too (Kafka:
+    ``LogSegment.findOffsetByTimestamp``). Errors as ``LogCursor.read``, and ``CorruptBatchError``.
+    """
+    while start_offset < end_offset:
+        found = find_batch_after_timestamp(
+            files,
+            timestamp_ms - 1,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            contiguous=True,
+        )
+        if found is None:
+            return None
+        base_offset, next_offset = int(found.base_offset[0]), int(found.next_offset[0])
+        for batch in read_batches(base_offset, next_offset):
+            for record in batch.records():
+                if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
+                    return record
+        start_offset = next_offset  # a header's timestamp may exceed all of its records'
     return None
 
 

@@ -5,14 +5,17 @@ Kafka: ``RemoteLogReader``, ``RemoteLogManager.read`` and ``findOffsetByTimestam
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.log.segment import iter_headers
+from raftlog.records.batch import RecordBatch
 from raftlog.records.record import Record
 from raftlog.storage.protocol import Storage
 
 from .chunks import BatchDecoder
 from .files import LogCursor, LogFiles
-from .log_end import find_batch_after_timestamp
+from .log_end import find_record_for_timestamp
 from .remote_tier import OpenStore
 
 
@@ -54,24 +57,16 @@ class RemoteReader:
 
         ``end_offset`` is a batch boundary, up to the local start of the log.
         """
-        files = self._files
-        files.refresh()
-        while start_offset < end_offset:
-            found = find_batch_after_timestamp(
-                files,
-                timestamp_ms - 1,
-                start_offset=start_offset,
-                end_offset=end_offset,
-                contiguous=True,
-            )
-            if found is None:
-                return None
-            base_offset, next_offset = int(found.base_offset[0]), int(found.next_offset[0])
-            cursor = LogCursor(files, base_offset, contiguous=True)
-            for chunk in cursor.read(BatchDecoder(READ_CHUNK_BYTES), next_offset):
-                for batch in chunk.objects:
-                    for record in batch.records():
-                        if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
-                            return record
-            start_offset = next_offset  # a header's timestamp may exceed all of its records'
-        return None
+        self._files.refresh()
+        return find_record_for_timestamp(
+            self._files,
+            timestamp_ms,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            read_batches=self._read_batches,
+        )
+
+    def _read_batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+        cursor = LogCursor(self._files, start_offset, contiguous=True)
+        for chunk in cursor.read(BatchDecoder(READ_CHUNK_BYTES), end_offset):
+            yield from chunk.objects

@@ -699,30 +699,18 @@ class LogSegments:
     ) -> Record | None:
         """Return the first record in [start_offset, end_offset) with a timestamp >= the given one.
 
-        ``end_offset`` must be a batch boundary. Control records have timestamps too (Kafka:
-        ``LogSegment.findOffsetByTimestamp``). Raises ``CorruptBatchError``.
+        Arguments and errors as ``find_record_for_timestamp``.
         """
         from raftlog.log.reading.files import LogFiles  # imports numpy
-        from raftlog.log.reading.log_end import find_batch_after_timestamp
+        from raftlog.log.reading.log_end import find_record_for_timestamp
 
-        files = LogFiles.of_directory(self.directory.storage, self.directory.path)
-        while start_offset < end_offset:
-            found = find_batch_after_timestamp(
-                files,
-                timestamp_ms - 1,
-                start_offset=start_offset,
-                end_offset=end_offset,
-                contiguous=True,
-            )
-            if found is None:
-                return None
-            base_offset, next_offset = int(found.base_offset[0]), int(found.next_offset[0])
-            for batch in self.batches(base_offset, next_offset):
-                for record in batch.records():
-                    if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
-                        return record
-            start_offset = next_offset  # a header's timestamp may exceed all of its records'
-        return None
+        return find_record_for_timestamp(
+            LogFiles.of_directory(self.directory.storage, self.directory.path),
+            timestamp_ms,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            read_batches=self.batches,
+        )
 
     def max_timestamp_ms(self) -> int:
         """Return the greatest timestamp of any batch on disk; -1 if no batch has one."""
