@@ -140,6 +140,15 @@ REMOTE_PLANTS: Final = (
         tests=(f"{BACKUP}::test_a_location_has_the_backups_of_one_log",),
     ),
     Plant(
+        bug="a store that cannot be read hides the lag of copies",
+        path=f"{REMOTE}/tiering.py",
+        old="        if self._is_leader:  # counted again",
+        new="        if False:  # counted again",
+        tests=(
+            "tests/log/remote/test_tiering.py::test_the_lag_of_a_store_that_cannot_be_read_grows",
+        ),
+    ),
+    Plant(
         bug="a disk that is full before the first run of remote storage ends the node",
         path="connector/raftlog/node/raft_node.py",
         old="""cache=self._manifest_cache

@@ -90,6 +90,21 @@ def test_sealed_segments_are_copied_with_their_indexes_and_each_once() -> None:
     assert before < objects(disk)
 
 
+def test_the_lag_of_a_store_that_cannot_be_read_grows() -> None:
+    disk, log = tiered_log()
+    remote_run(log, store_on(disk), 1)
+    (*_, next_base) = segments_of(disk)
+    fill(log, 30)
+    run = log.begin_remote_run(lambda _: Unreachable(store_on(disk)), surroundings(2), cache={})
+    assert run is not None
+    with run, pytest.raises(RemoteStorageError):
+        run.run()
+    left = [base for base in segments_of(disk)[:-1] if base >= next_base]
+    assert run.counts.lag_segments == len(left) > 0
+    sizes = [len(disk.files()[f"{DIRECTORY}/{base:020d}.log"]) for base in left]
+    assert run.counts.lag_bytes == sum(sizes)
+
+
 def test_a_segment_that_is_sealed_during_a_run_is_copied_by_the_next_one() -> None:
     disk, log = tiered_log(30)
     run = log.begin_remote_run(lambda _: store_on(disk), surroundings(1), cache={})

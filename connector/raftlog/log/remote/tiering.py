@@ -213,6 +213,8 @@ class RemoteLogRun(Closeable):
             self._run()
 
     def _run(self) -> None:
+        if self._is_leader:  # counted again after the copies, unless the store fails before
+            self._count_lag(0 if self._before is None else self._before.copied_end_offset)
         self._opened = self._open_store(self._log.uri)
         self._manifest = RemoteLogManifest(self._store, self._cache)
         if self._manifest.backups:
