@@ -284,7 +284,8 @@ class ConsumerFetch:
                 return  # the connection is lost, or the node ends
             error = reading.exception()
             if error is not None and not isinstance(error, RaftlogError):
-                self._respond(lambda: _raise(error))
+                self._end_wait()
+                self._request.attempt(reading.result)
                 return
             if not self._request.session.memory.has_room:
                 self.complete()
@@ -458,7 +459,3 @@ def _whole_batches(data: bytes, offset: int, end_offset: int) -> tuple[bytes, in
         (last_delta,) = _LAST_DELTA.unpack_from(data, position + _LAST_DELTA_POSITION)
         position, next_offset = after, base_offset + last_delta + 1
     return data[:position], next_offset
-
-
-def _raise(error: BaseException) -> FetchResponse:
-    raise error
