@@ -234,12 +234,12 @@ async def handle_offset_delete(
 ) -> offset_deletions.OffsetDeleteResponse:
     group = str(request.body.group_id)
     error = _deletion_error(cache, request, group)
-    errors = [
-        (topic.name, one.partition_index, _offset_deletion_error(cache, request, topic.name, at))
+    partitions = [
+        (topic.name, one.partition_index)
         for topic in request.body.topics
         for one in topic.partitions
-        for at in (int(one.partition_index),)
     ]
+    errors = [(*one, _offset_deletion_error(cache, request, *one)) for one in partitions]
     if error is ErrorCode.none and any(one is ErrorCode.none for _, _, one in errors):
         error = await _delete_groups(cache, [group])
     topics: dict[TopicName, list[offset_deletions.OffsetDeleteResponsePartition]] = {}
