@@ -163,7 +163,7 @@ class ReplicaState:
         self._effects: list[Effect] = []
         self._last_role: Role | None = None
         self._last_leader_and_epoch = LeaderAndEpoch(epoch=0)
-        """Of the last role for which it was asked; constant as long as a leader leads."""
+        """Leader and epoch of that role; they are constant as long as a leader leads."""
         self.role: Role = self._first_role(initial_state.election)
         self._emit_role_changed(None)
         self._persist()
