@@ -291,10 +291,8 @@ READING_PLANTS: Final = (
     Plant(
         bug="a key in a URL is echoed",
         path="connector/raftlog/client/log_handle.py",
-        old="""    if may_be_objects and _KEYS.search(paths) is not None:
-""",
-        new="""    if may_be_objects and _KEYS.search(paths) is not None and not paths:
-""",
+        old="    if may_be_objects and has_keys(paths):\n",
+        new="    if may_be_objects and has_keys(paths) and not paths:\n",
         tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
