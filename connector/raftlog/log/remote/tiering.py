@@ -345,10 +345,8 @@ class RemoteLogRun(Closeable):
             reason = "it was changed while it was copied"
             raise CorruptBatchError(reason=reason, path=segment.path())
         range_ = replace(range_, crc32c=crc)
-        update = state_change(
-            entry, _FINISHED, now_ms=self._context.now_ms(), custom=range_.custom_metadata()
-        )
-        self._append(update)
+        assert self._writer is not None, "the entry was started"
+        self._writer.finish(range_, now_ms=self._context.now_ms())
         self.counts.copied_segments += 1
         self.counts.copied_bytes += entry.byte_count
         finished = replace(entry, state=_FINISHED, custom_metadata=range_.custom_metadata())
