@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import raftlog
+from raftlog.client.decrypted_log import DecryptedLog
 from raftlog.client.encryption import (
     DATA_KEY_MS_MAX,
     DATA_KEY_VALUES_MAX,
@@ -31,6 +32,7 @@ from raftlog.client.errors import (
 from raftlog.client.key_file import KeyFile
 from raftlog.client.location import LogLocation, open_reader, parse_location
 from raftlog.errors import OptionError
+from raftlog.log.reading.log_reader import LogReader
 from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.records import NewRecord
 from raftlog.records.record import Header
@@ -462,3 +464,9 @@ def test_a_log_of_cluster_metadata_is_not_decrypted(tmp_path: Path, keys: KeyFil
     encryption = Encryption(keys=keys, context="customers")
     with pytest.raises(OptionError, match="cluster metadata are not encrypted"):
         open_reader(LogLocation(str(path), encryption=encryption))
+
+
+def test_a_reader_of_encrypted_values_has_no_default_of_readers() -> None:
+    """The log that it reads may override the default."""
+    members = {name for name in vars(LogReader) if not name.startswith("_")}
+    assert members - vars(DecryptedLog).keys() == set()
