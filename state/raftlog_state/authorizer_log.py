@@ -131,13 +131,18 @@ class AuthorizerLog:
     a resource allow to be read in several ways; they are left out.
     """
 
-    def __init__(self, lines: Iterable[str], *, zone: str = "UTC") -> None:
-        """``zone``: the name of the time zone of the lines. Raises ``OptionError``."""
+    def __init__(
+        self, lines: Iterable[str], *, zone: str = "UTC", zone_option: str = "zone"
+    ) -> None:
+        """``zone``: the name of the time zone of the lines.
+
+        Raises ``OptionError`` of ``zone_option``, and the errors of ``lines``.
+        """
         try:
             zone_info = ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             reason = "must be the name of a time zone, such as UTC or Europe/Paris"
-            raise OptionError(option="zone", reason=reason) from None
+            raise OptionError(option=zone_option, reason=reason) from None
         self.unreadable_count = 0
         found = []
         for line in lines:

@@ -186,6 +186,18 @@ def test_the_command_prints_the_principal_of_each_change(log: Path, tmp_path: Pa
     assert "absent.log" in err
 
 
+def test_an_error_of_the_command_has_the_name_of_its_option(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    for path, zone, name in (
+        ("empty", "Nowhere/Else", "--authorizer-log-zone"),
+        ("missing", "UTC", "--authorizer-log"),
+    ):
+        given = ("--authorizer-log", tmp_path / path, "--authorizer-log-zone", zone)
+        status, out, err = run("log", log, "topic", *given)
+        assert (status, out) == (2, "")
+        assert f"option {name}: " in err
+
+
 @pytest.mark.kafka
 def test_lines_of_kafkas_own_authorizer_are_read() -> None:
     rng = Random(1)

@@ -174,8 +174,13 @@ def _request_join(arguments: argparse.Namespace) -> RequestJoin | None:
         return None
     from raftlog_state.authorizer_log import AuthorizerLog, RequestJoin
 
-    lines = _authorizer_lines(arguments.authorizer_logs)
-    return RequestJoin(AuthorizerLog(lines, zone=arguments.authorizer_log_zone))
+    return RequestJoin(
+        AuthorizerLog(
+            _authorizer_lines(arguments.authorizer_logs),
+            zone=arguments.authorizer_log_zone,
+            zone_option="--authorizer-log-zone",
+        )
+    )
 
 
 def _authorizer_lines(paths: Sequence[str]) -> Iterator[str]:
