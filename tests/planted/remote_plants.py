@@ -15,6 +15,8 @@ OBJECTS: Final = "tests/storage/test_object_stores.py"
 READING: Final = "connector/raftlog/log/reading"
 SEGMENTS: Final = "tests/log/test_remote_segments.py"
 
+FOLLOWERS: Final = "tests/node/apis/test_follower_fetch.py"
+
 REMOTE_PLANTS: Final = (
     Plant(
         bug="one of two copies of a remote segment is read",
@@ -173,5 +175,24 @@ REMOTE_PLANTS: Final = (
             "tests/node/apis/test_remote_storage.py::"
             "test_a_follower_does_not_read_its_list_of_remote_segments_for_each_response",
         ),
+    ),
+    Plant(
+        bug="an offset below the start of a follower is OFFSET_OUT_OF_RANGE",
+        path="connector/raftlog/node/apis/metadata_cache.py",
+        old="        if offset < self.remote.start_offset:\n"
+        "            return ErrorCode.not_leader_or_follower\n",
+        new="        if offset < self.remote.start_offset:\n"
+        "            return ErrorCode.offset_out_of_range\n",
+        tests=(
+            f"{FOLLOWERS}::"
+            "test_a_follower_without_the_list_of_remote_segments_sends_consumers_to_the_leader",
+        ),
+    ),
+    Plant(
+        bug="a fetch that is redirected to a follower reads from remote storage first",
+        path="connector/raftlog/node/apis/fetch.py",
+        old="if one.is_remote and not one.is_final), None)",
+        new="if one.is_remote), None)",
+        tests=(f"{FOLLOWERS}::test_a_redirected_fetch_does_not_read_remote_storage",),
     ),
 )

@@ -78,6 +78,7 @@ def same_request(message: Any, version: int) -> FetchRequest:
         topics,
         message.cluster_id,
         state.replica_epoch if version >= 15 else -1,
+        message.rack_id,
     )
 
 
@@ -129,7 +130,7 @@ def test_requests_are_decoded_and_encoded_as_by_kios_classes(version: int, seed:
     data = encode(message, version)
     request = decode_fetch_request(version, b"head" + data, start=4)
     assert request == same_request(decode(REQUEST, version, data), version)
-    plain = replace(message, forgotten_topics_data=(), rack_id="")
+    plain = replace(message, forgotten_topics_data=())
     assert encode_fetch_request(version, request) == encode(plain, version)
 
 

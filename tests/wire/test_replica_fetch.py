@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -184,3 +185,23 @@ def test_the_number_of_patterns_is_limited() -> None:
         assert decoded_request(codec, VERSION, data) == request
         assert codec.known_request(VERSION, data, len(HEAD)) == request
     assert len(codec._received) <= PATTERNS_MAX
+
+
+def test_a_fetch_that_names_another_rack_is_decoded_as_a_whole() -> None:
+    codec = ReplicaFetchCodec(IDENTITY)
+    request = FetchRequest(
+        replica=REPLICAS[0],
+        epoch=3,
+        fetch_offset=7,
+        last_fetched_epoch=3,
+        max_bytes=100,
+        max_wait_ms=0,
+        high_watermark=1,
+        log_start_offset=0,
+    )
+    for rack in ("", "a", "b", ""):
+        data = HEAD + encode_request(request, VERSION, replace(IDENTITY, rack=rack))
+        assert codec.known_request(VERSION, data, len(HEAD)) is None
+        assert decode_fetch_request(VERSION, data, start=len(HEAD)).rack == rack
+        assert decoded_request(codec, VERSION, data) == request
+        assert codec.known_request(VERSION, data, len(HEAD)) == request

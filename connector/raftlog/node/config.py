@@ -6,6 +6,8 @@
 id = 1
 directory = "data"                      # created by `raftlog node format`
 topic = "decisions"                     # topic name of the log for clients; default: "raftlog"
+# rack = "eu-1a"                        # consumers with this client.rack read from this node, also
+#                                       # while it follows (KIP-392)
 bootstrap_servers = ["10.0.0.1:9193", "10.0.0.2:9193", "10.0.0.3:9193"]
 retention_check_interval_ms = 300000    # between checks for segments to delete or to compact
 # Voters that do not change (kraft.version 0), instead of formatting with --standalone or
@@ -201,6 +203,8 @@ _TOPIC_FORM: Final = (
     "a topic name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-', and is neither '.' "
     "nor '..'"
 )
+_RACK: Final = re.compile(r"[ -~]{1,249}")
+_RACK_FORM: Final = "a rack has 1 to 249 printable ASCII characters"
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
@@ -351,6 +355,8 @@ class NodeConfig:
     node_id: int
     directory: str
     topic: str = TOPIC_DEFAULT
+    rack: str = ""
+    """Rack of the node, as of Kafka's ``broker.rack``; empty: consumers read from the leader."""
     clients: ListenerConfig | None = None
     voters: ListenerConfig | None = None
     static_voters: VoterSet | None = None
@@ -437,6 +443,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
         node_id=node.number("id", at_least=0, at_most=NODE_ID_MAX),
         directory=node.file("directory"),
         topic=node.matching("topic", _TOPIC, _TOPIC_FORM) or default_topic,
+        rack=node.matching("rack", _RACK, _RACK_FORM) or "",
         clients=clients,
         voters=voters,
         static_voters=_static_voters(node),

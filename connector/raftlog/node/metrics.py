@@ -91,6 +91,7 @@ class NodeCollector(Collector):
         yield _sync_seconds(self._sync_durations)
         yield from self._compactions()
         yield from self._remote_storage()
+        yield from self._fetches()
         yield _gauge(
             "stalled_on_disk_full",
             "1 while this node waits for space on its disk.",
@@ -140,6 +141,19 @@ class NodeCollector(Collector):
             totals.lag_segments,
         )
         yield _gauge("remote_copy_lag_bytes", "Bytes of these segments.", totals.lag_bytes)
+
+    def _fetches(self) -> Iterator[Metric]:
+        yield _counter(
+            "follower_fetches",
+            "Fetches of consumers that this node has answered as a follower.",
+            self._raft_node.follower_fetch_count,
+        )
+        yield _counter(
+            "redirected_fetches",
+            "Fetches of consumers that this node, as the leader, has sent to a follower in their "
+            "rack.",
+            self._raft_node.redirected_fetch_count,
+        )
 
     def _quorum(self) -> Iterator[Metric]:
         core = self._raft_node.replica.core

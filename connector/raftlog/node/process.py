@@ -579,6 +579,7 @@ def _log_identity(config: NodeConfig, meta: MetaProperties) -> LogIdentity:
         topic_id=topic_id_of(meta.cluster_id, config.topic),
         cluster_id=meta.cluster_id,
         listener_name=CONTROLLER_NAME,
+        rack=config.rack,
     )
 
 

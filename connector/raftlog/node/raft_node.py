@@ -153,6 +153,8 @@ Notification: TypeAlias = (
 _END: Final = object()
 DISK_FULL_RESIGN_INTERVAL_MS: Final = 30_000
 """Minimum time between two resignations of a leader whose disk is full."""
+RACKS_MAX: Final = 256
+"""Nodes whose racks are known: those of voters, and of observers."""
 
 
 class Runner(Protocol):
@@ -208,6 +210,12 @@ class RaftNode:
         self.identity: Final = identity
         self.fetches: Final = FetchPurgatory(replica)
         """Delayed fetches of consumers."""
+        self.racks: Final[dict[int, str]] = {}
+        """Racks of other nodes by their ids, as they named them in their last fetch from this one;
+        without those that have none."""
+        self.follower_fetch_count = self.redirected_fetch_count = 0
+        """Fetches of consumers that this node has answered as a follower, and those in which it has
+        named a follower as the leader."""
         self.throttled: Final = ThrottledChannels()
         """Connections that are muted, because their clients exceed a quota."""
         self.listeners: Final = RaftListeners(replica, chunk_bytes_max=chunk_bytes_max)
@@ -402,6 +410,12 @@ class RaftNode:
         self.fail(error)
 
     # --- requests of other nodes ------------------------------------------------------------------
+
+    def note_rack(self, node_id: int, rack: str) -> None:
+        """Note the rack that a replica has named in a fetch, empty for none."""
+        self.racks.pop(node_id, None)
+        if rack and len(self.racks) < RACKS_MAX:
+            self.racks[node_id] = rack
 
     def receive(self, request: Request, reply: Callable[[Response], None]) -> int:
         """Pass a request to the replica; return its id for ``drop``.

@@ -92,7 +92,7 @@ class RaftRequestHandler:
         if decoded.replica_id < 0:
             return decoded
         message = self._fetches.decode_request(version, data, start, decoded)
-        self._authorize(connection, request, message)
+        self._authorize(connection, request, message, decoded.rack)
         return None
 
     def handle(self, connection: Connection, request: Request[Any]) -> None:
@@ -111,8 +111,10 @@ class RaftRequestHandler:
         connection: Connection,
         request: Request[Any],
         message: messages.Request | RequestError,
+        rack: str | None = None,
     ) -> None:
-        """Pass a request to the replica, unless it is refused."""
+        """Pass a request to the replica, unless it is refused. ``rack``: that in a fetch, None if
+        it is that of the fetch before."""
         key = ApiKey(request.header.api_key)
         if not isinstance(message, RequestError) and not is_allowed(
             message, request.principal, self._identity.topic
@@ -128,6 +130,8 @@ class RaftRequestHandler:
             self._respond_error(request, message)
             return
         assert not isinstance(message, VersionsRequest), "Server responds to it"
+        if rack is not None and isinstance(message, FetchRequest):
+            self._raft_node.note_rack(message.replica.node_id, rack)
         ended: Callable[[object], None] | None = None
         if isinstance(message, AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest):
             reason = f"{key.name} by principal {request.principal.name}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from .config import QuorumConfig
 from .effects import Effect, LogMessage, Reply
 from .elections import Elections
 from .events import (
@@ -85,6 +86,10 @@ class QuorumCore:
     @property
     def node_id(self) -> int:
         return self._state.node_id
+
+    @property
+    def config(self) -> QuorumConfig:
+        return self._state.config
 
     @property
     def role(self) -> Role:

@@ -96,6 +96,8 @@ class FetchRequest(NamedTuple):
     topics: list[FetchTopic]
     cluster_id: str | None = None
     replica_epoch: int = -1
+    rack: str = ""
+    """Rack of the consumer (KIP-392) or, from raftlog's nodes, of the replica."""
 
 
 class FetchedPartition(NamedTuple):
@@ -176,8 +178,9 @@ def decode_fetch_request(version: int, data: bytes, *, start: int = 0) -> FetchR
     if version >= _SESSIONS_FROM:
         for _ in read_topics(cursor, version, _forgotten, _INT32.size, is_flexible=is_flexible):
             pass
+    rack = None
     if version >= _RACKS_FROM:
-        cursor.string("rack_id", is_compact=is_flexible)
+        rack = cursor.string("rack_id", is_compact=is_flexible)
     values: dict[str, Any] = {}
     if is_flexible:
         has_state = version >= _REPLICA_STATE_FROM
@@ -196,6 +199,7 @@ def decode_fetch_request(version: int, data: bytes, *, start: int = 0) -> FetchR
         topics,
         values.get("cluster_id"),
         replica_epoch,
+        rack or "",
     )
 
 
@@ -231,7 +235,7 @@ def _old_partition(cursor: Cursor, version: int) -> FetchPartition:
 
 
 def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
-    """Return the body of a request, without forgotten topics and rack.
+    """Return the body of a request, without forgotten topics.
 
     Raises ``UnsupportedFieldError`` for a name that is too long or not encodable.
     """
@@ -247,7 +251,8 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     if version >= _SESSIONS_FROM:
         out.append(encode_count(0, is_compact=is_flexible))  # forgotten topics
     if version >= _RACKS_FROM:
-        out.append(b"\x01" if is_flexible else b"\x00\x00")
+        rack = encode_text(_REQUEST, version, "rack_id", request.rack, is_compact=is_flexible)
+        out.append(rack)
     if is_flexible:
         tags: list[tuple[int, bytes]] = []
         if request.cluster_id is not None:

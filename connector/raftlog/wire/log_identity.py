@@ -35,13 +35,14 @@ class LogIdentity:
     """Topic, topic id and cluster id of the log. Ids are Kafka's base64 text.
 
     ``listener_name`` is that of the voters' listener, to which the leader endpoints in responses
-    belong; they have no listener name.
+    belong; they have no listener name. ``rack`` is that of this node, empty without one.
     """
 
     topic: str
     topic_id: str
     cluster_id: str
     listener_name: str = "CONTROLLER"
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

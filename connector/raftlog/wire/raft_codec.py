@@ -461,6 +461,7 @@ def _fetch_to_wire(request: messages.FetchRequest, identity: LogIdentity) -> Fet
         session_epoch=-1,
         topics=[FetchTopic(uuid_bytes(identity.topic_id), identity.topic, [partition])],
         cluster_id=identity.cluster_id,
+        rack=identity.rack,
     )
 
 

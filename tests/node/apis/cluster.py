@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from raftlog.client.log_handle import Clock
@@ -28,7 +28,7 @@ from raftlog.node.request import Request, Session
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, Resign, ResponseReceived, SendFailed, TimePassed
-from raftlog.quorum.messages import Response
+from raftlog.quorum.messages import FetchRequest, Response
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.storage.objects import StorageObjects
@@ -135,10 +135,11 @@ class Node:
         self.disk = cluster.create_disk(self.node_id)
         self.disk.make_directory("/data")
         self.disk.sync_directory("/")
-        self.is_sync_held = False
+        self.is_sync_held = self.is_remote_held = False
         self.is_cut_off = False
         self._cluster = cluster
         self._held: list[PendingSync] = []
+        self._held_runs: list[RemoteLogRun] = []
         self._is_turn_due = False
         replica = Replica.open(
             self.disk,
@@ -153,7 +154,12 @@ class Node:
             now_ms=cluster.now_ms,
             time_ms=self.time_ms(),
         )
-        identity = LogIdentity(topic=TOPIC, topic_id=TOPIC_ID, cluster_id=CLUSTER_ID)
+        identity = LogIdentity(
+            topic=TOPIC,
+            topic_id=TOPIC_ID,
+            cluster_id=CLUSTER_ID,
+            rack=cluster.racks.get(self.node_id, ""),
+        )
         clock = Clock(wall_ms=self.time_ms, now_ms=lambda: cluster.now_ms)
         remote = RemoteStorage(cluster.open_store, surroundings(self.node_id))
         self.raft_node: Final = RaftNode(replica, identity, self, clock, remote=remote)
@@ -179,6 +185,13 @@ class Node:
         for one in held:
             self._sync(one)
 
+    def release_remote(self) -> None:
+        self.is_remote_held = False
+        held, self._held_runs = self._held_runs, []
+        for one in held:
+            self.run_remote(one)
+        self._cluster.deliver()
+
     # --- outputs ----------------------------------------------------------------------------------
 
     def send(self, request: Send) -> None:
@@ -202,7 +215,10 @@ class Node:
             run.run()
             self.raft_node.complete_remote_run(run)
 
-        self._cluster.later(copy)
+        if self.is_remote_held:
+            self._held_runs.append(run)
+        else:
+            self._cluster.later(copy)
 
     def _sync(self, ticket: PendingSync) -> None:
         ticket.run()
@@ -262,10 +278,17 @@ class Cluster:
     """Some nodes, and the messages in flight between them."""
 
     def __init__(
-        self, count: int = 1, config: LogConfig | None = None, *, names_clients: bool = True
+        self,
+        count: int = 1,
+        config: LogConfig | None = None,
+        *,
+        names_clients: bool = True,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
-        """``names_clients``: whether voters register their client listeners."""
+        """``names_clients``: whether voters register their client listeners. ``racks``: those of
+        the nodes that have one."""
         self.now_ms = 0
+        self.racks: Final = racks or {}
         self.remote_disk = SimulatedDisk()
         """Disk of the object store of a log with remote storage."""
         self._due: deque[Callable[[], None]] = deque()
@@ -349,6 +372,8 @@ class Cluster:
                 self._due.append(lambda: source.step(received))
 
         def deliver() -> None:
+            if isinstance(sent.request, FetchRequest):
+                target.raft_node.note_rack(source.node_id, source.raft_node.identity.rack)
             target.raft_node.receive(sent.request, reply)
 
         self._due.append(deliver)

@@ -49,6 +49,7 @@ def fetch(
     topic: str = TOPIC,
     topic_id: str = TOPIC_ID,
     partition: int = 0,
+    rack: str = "",
 ) -> latest_schemas.FetchRequest:
     one = FetchPartition(
         partition=_any(partition),
@@ -70,6 +71,7 @@ def fetch(
             ),
         ),
         forgotten_topics_data=(),
+        rack_id=rack,
     )
 
 

@@ -137,6 +137,8 @@ def test_settings_have_the_names_of_their_fields() -> None:
         ('[node]\nid = 1\ndirectory = ""\n' + BOTH, "node.directory", "a string that is not empty"),
         (NODE + "topic = 'a/b'\n" + BOTH, "node.topic", "1 to 249 characters"),
         (NODE + "topic = '..'\n" + BOTH, "node.topic", "1 to 249 characters"),
+        (NODE + 'rack = "a\\tb"\n' + BOTH, "node.rack", "1 to 249 printable ASCII"),
+        (NODE + f"rack = '{'a' * 250}'\n" + BOTH, "node.rack", "1 to 249 printable ASCII"),
         (NODE + "topics = 'a'\n" + BOTH, "node.topics", "did you mean topic?"),
         (
             NODE + "bootstrap_servers = 'a:1'\n" + BOTH,

@@ -13,6 +13,10 @@
 6. Records below the local start are read from remote storage, in another thread, of one partition
    and without a wait for ``min_bytes``.
 7. A consumer that exceeds a quota gets no records, and its connection is muted (KIP-219).
+8. A consumer with the rack of a follower is sent there by the leader, before anything is read from
+   remote storage, and served by that follower below its own high watermark (KIP-392). What a
+   follower does not have is for the leader to answer: it knows the start and the end of the log.
+   Consumers without a rack, such as raftlog's own clients, read from the leader only.
 
 Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
 """
@@ -81,6 +85,8 @@ class _Part:
     """Whether the fetch offset is below the local start, in remote storage."""
     fetched: bytes | RaftlogError | None = None
     """What was read from remote storage."""
+    preferred_replica: int = -1
+    """The node from which the consumer should fetch, -1 for this one."""
     counted_byte_count: int = 0
     counted_offset: int
     """Readable bytes counted so far, and the offset up to which they were counted."""
@@ -88,7 +94,8 @@ class _Part:
     @property
     def is_final(self) -> bool:
         """Return whether waiting for records cannot change the response."""
-        return self.error is not ErrorCode.none or self.diverging is not None
+        is_refused = self.error is not ErrorCode.none or self.diverging is not None
+        return is_refused or self.preferred_replica >= 0
 
 
 _Request = Request[FetchRequest]
@@ -183,20 +190,38 @@ class ConsumerFetch:
         cache, isolation_level = self._cache, self._request.body.isolation_level
         for part in self._parts:
             part.error = self._error(part)
-            part.diverging = None
+            part.diverging, part.preferred_replica = None, -1
             if part.error is not ErrorCode.none:
                 continue
             local_start = cache.raft_node.replica.log.log_start_offset
             part.is_remote = part.partition.fetch_offset < local_start
             if part.partition.last_fetched_epoch >= 0:
                 part.diverging, part.error = _divergence(cache, part.partition)
+                if self._is_from_follower and part.is_final:
+                    # its log may end with records that were never committed
+                    part.diverging, part.error = None, ErrorCode.not_leader_or_follower
             part.end_offset = cache.readable_end(isolation_level)
+            part.preferred_replica = self._preferred_replica(part)
+
+    def _preferred_replica(self, part: _Part) -> int:
+        rack = self._request.body.rack
+        if not rack or part.diverging is not None:
+            return -1
+        return or_minus_one(self._cache.preferred_replica(rack, part.partition.fetch_offset))
+
+    @property
+    def _is_from_follower(self) -> bool:
+        """Whether this node serves the request although it follows."""
+        has_rack = self._request.body.rack and self._cache.identity.rack
+        return bool(has_rack) and not self._cache.is_leader
 
     def _error(self, part: _Part) -> ErrorCode:
         cache, partition = self._cache, part.partition
         if not self._request.principal.may(Operation.READ, cache.topic):
             return ErrorCode.topic_authorization_failed
         error = cache.topic_error(part.topic.topic_id, part.topic.name, partition.partition)
+        if error is ErrorCode.none and self._is_from_follower:
+            return cache.follower_error(partition.current_leader_epoch, partition.fetch_offset)
         if error is ErrorCode.none:
             error = cache.leader_error(partition.current_leader_epoch)
         if error is not ErrorCode.none:
@@ -266,8 +291,8 @@ class ConsumerFetch:
 
         Kafka: ``DelayedRemoteFetch``, which reads one partition, too.
         """
-        part = next((one for one in self._parts if one.is_remote), None)
-        if part is None or part.is_final:
+        part = next((one for one in self._parts if one.is_remote and not one.is_final), None)
+        if part is None:
             self._respond_with_records()
             return
         self._end_wait()
@@ -322,6 +347,7 @@ class ConsumerFetch:
 
     def _build(self, *, has_room: bool) -> FetchResponse:
         self._check_all()
+        self._count_fetch()
         if has_room:
             self._read()
         errors = (part.error for part in self._parts)
@@ -330,6 +356,14 @@ class ConsumerFetch:
             principal, where = self._request.principal, self._request.connection.where
             self._cache.audit.refused(principal, where, denied.name, "FETCH")
         return self._response()
+
+    def _count_fetch(self) -> None:
+        """Count the fetch if another node than the leader answers it, or should."""
+        node = self._cache.raft_node
+        if any(part.preferred_replica >= 0 for part in self._parts):
+            node.redirected_fetch_count += 1
+        elif self._is_from_follower and not any(part.error for part in self._parts):
+            node.follower_fetch_count += 1
 
     def _read(self) -> None:
         """Read as many bytes as fit; at least one batch of the first partition that has records."""
@@ -363,6 +397,8 @@ class ConsumerFetch:
         another one was read."""
         if isinstance(part.fetched, RaftlogError):
             part.error = ErrorCode.kafka_storage_error
+            if self._is_from_follower:  # its list may have what the leader has deleted
+                part.error = ErrorCode.not_leader_or_follower
         elif part.fetched is not None:
             offset = part.partition.fetch_offset
             part.records, _ = _whole_batches(part.fetched, offset, part.end_offset)
@@ -390,6 +426,7 @@ class ConsumerFetch:
                 last_stable_offset=cache.last_stable_offset,
                 log_start_offset=cache.remote.start_offset,
                 aborted=() if is_committed else None,
+                preferred_replica=part.preferred_replica,
                 records=part.records,
                 diverging=NO_END if diverging is None else (diverging.epoch, diverging.offset),
             )

@@ -47,7 +47,10 @@ async def handle_metadata(
         throttle_time=duration(0),
         brokers=tuple(
             responses.MetadataResponseBroker(
-                node_id=node(one.node_id), host=one.host, port=int32(one.port), rack=None
+                node_id=node(one.node_id),
+                host=one.host,
+                port=int32(one.port),
+                rack=cache.rack_of(one.node_id),
             )
             for one in cache.brokers()
         ),

@@ -20,7 +20,7 @@ from raftlog.node.audit import NO_AUDIT, AuditLog
 from raftlog.node.client_quotas import ClientQuotas
 from raftlog.node.raft_node import RaftNode
 from raftlog.quorum.core import QuorumCore
-from raftlog.quorum.roles import Leader, Resigned
+from raftlog.quorum.roles import Follower, Leader, Resigned
 from raftlog.quorum.voters import Endpoint
 from raftlog.types import CLUSTER, Operation, Resource, ResourceType
 from raftlog.wire import LeaderEndpoint, LogIdentity
@@ -163,6 +163,55 @@ class MetadataCache:
         if epoch > self.core.epoch:
             return ErrorCode.unknown_leader_epoch
         return ErrorCode.none if self.is_leader else ErrorCode.not_leader_or_follower
+
+    def follower_error(self, epoch: int, offset: int) -> ErrorCode:
+        """Return the error of a consumer's fetch from this node as a follower, or ``none``.
+
+        Never ``OFFSET_OUT_OF_RANGE``: the log of the leader may start earlier, in remote storage,
+        and end later. After ``NOT_LEADER_OR_FOLLOWER`` consumers fetch from the leader, after
+        ``OFFSET_NOT_AVAILABLE`` from there or again.
+        """
+        core, log = self.core, self.raft_node.replica.log
+        if 0 <= epoch < core.epoch:
+            return ErrorCode.fenced_leader_epoch
+        if epoch > core.epoch:
+            return ErrorCode.unknown_leader_epoch
+        if not isinstance(core.role, Follower) or core.high_watermark is None or log.is_closed:
+            return ErrorCode.not_leader_or_follower
+        if offset < self.remote.start_offset:
+            return ErrorCode.not_leader_or_follower
+        return ErrorCode.offset_not_available if offset > log.end_offset else ErrorCode.none
+
+    def preferred_replica(self, rack: str, offset: int) -> int | None:
+        """Return the follower from which a consumer in ``rack`` should fetch, None for this leader.
+
+        It is in sync, fetches, has the offset in a local segment, and has named this rack; the
+        most caught up of several. One that has not fetched for the time after which a leader
+        without followers resigns is taken for stopped: it would be in sync for ``IN_SYNC_MS``
+        more, and consumers would be sent there and back.
+
+        Kafka: ``RackAwareReplicaSelector``.
+        """
+        role, racks = self.core.role, self.raft_node.racks
+        if not isinstance(role, Leader) or rack == self.identity.rack or rack not in racks.values():
+            return None
+        served = {one.node_id for one in self.brokers()}
+        since_ms = self.raft_node.now_ms() - self.core.config.check_quorum_timeout_ms
+        found: list[tuple[int, int]] = []
+        for node_id in self.in_sync():
+            progress = role.progress.voter(self.core.voters, node_id)
+            if progress is None or racks.get(node_id) != rack or node_id not in served:
+                continue
+            end_offset, start_offset = progress.end_offset or 0, progress.log_start_offset or 0
+            is_fetching = progress.fetched_ms is not None and progress.fetched_ms >= since_ms
+            if is_fetching and start_offset <= offset <= end_offset:
+                found.append((end_offset, node_id))
+        return max(found)[1] if found else None
+
+    def rack_of(self, node_id: int) -> str | None:
+        """Return the rack of a node, as far as this node knows."""
+        own = self.identity.rack if node_id == self.core.node_id else ""
+        return own or self.raft_node.racks.get(node_id)
 
     def in_sync(self) -> tuple[int, ...]:
         """Return the voters that are in sync. A node that does not lead returns all voters."""
