@@ -69,21 +69,24 @@ def is_level(quorum: QuorumProcesses, node: NodeProcess) -> bool:
 
 
 def wait_until_listeners_are_known(quorum: QuorumProcesses) -> None:
-    """Wait until the leader has the client endpoints of each running node.
+    """Wait until the leader has the client endpoints of each running voter.
 
-    A node that starts updates its endpoints by a control record, which takes an offset.
+    A voter that starts updates its endpoints by a control record, which takes an offset, and while
+    it is not committed the leader refuses other changes of voters.
     """
     running = {node.node_id for node in quorum.running()}
 
     def is_settled() -> bool:
-        known = {
-            one.key.node_id
+        voters = [
+            one.addresses
             for one in quorum_info_of(quorum).replicas
-            if any(address.listener == CLIENTS_NAME for address in one.addresses)
-        }
-        return running <= known
+            if one.is_voter and one.key.node_id in running
+        ]
+        return bool(voters) and all(
+            any(address.listener == CLIENTS_NAME for address in addresses) for addresses in voters
+        )
 
-    eventually(is_settled, "the leader knows the client endpoints of the nodes")
+    eventually(is_settled, "the leader knows the client endpoints of the voters")
 
 
 def key_of(node: NodeProcess) -> ReplicaKey:
@@ -92,6 +95,7 @@ def key_of(node: NodeProcess) -> ReplicaKey:
 
 def add(quorum: QuorumProcesses, node: NodeProcess) -> None:
     """Add a node as a voter."""
+    wait_until_listeners_are_known(quorum)
     at = NodeAddress(listener=CONTROLLER_NAME, host="127.0.0.1", port=node.port)
     with closing(LeaderClient(parse_addresses(quorum.bootstrap))) as asked:
         add_voter(asked, key_of(node), [at])
@@ -99,6 +103,7 @@ def add(quorum: QuorumProcesses, node: NodeProcess) -> None:
 
 def remove(quorum: QuorumProcesses, key: ReplicaKey) -> None:
     """Remove a voter."""
+    wait_until_listeners_are_known(quorum)
     with closing(LeaderClient(parse_addresses(quorum.bootstrap))) as asked:
         remove_voter(asked, key)
 
