@@ -82,7 +82,9 @@ class LogFiles:
         """Limit of the decompressed records of one batch, in bytes."""
         self.storage = storage
         self.directory = directory
-        self._tier = None if open_store is None else RemoteTier(storage, directory, open_store)
+        self._open_store = open_store
+        self._tier: RemoteTier | None = None
+        self._start_without_tier = -1
         self.listing = self._with_remote_segments(listing)
         self._single_path: str | None = None
         self._indexes: OrderedDict[int, OffsetIndex] = OrderedDict()
@@ -128,7 +130,19 @@ class LogFiles:
         self.listing = self._with_remote_segments(self.listing)
 
     def _with_remote_segments(self, local: Listing) -> Listing:
-        return local if self._tier is None else self._tier.merge(local)
+        """Return a listing with the segments that only the object store has.
+
+        Until a local segment was deleted there are none: while the local start of a log without
+        remote segments is that of the last listing, no file is opened for them.
+        """
+        if self._tier is None:
+            if self._open_store is None or local.start_offset == self._start_without_tier:
+                return local
+            self._tier = RemoteTier(self.storage, self.directory, self._open_store)
+        merged = self._tier.merge(local)
+        if not self._tier.has_segments:
+            self._tier, self._start_without_tier = None, local.start_offset
+        return merged
 
     def log_start_offset(self, checkpointed: int) -> int:
         """Return the start of a log whose local start was checkpointed at an offset."""
