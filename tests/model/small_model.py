@@ -80,6 +80,10 @@ class ModelLog:
         return 0
 
     @property
+    def earliest_offset(self) -> int:
+        return 0
+
+    @property
     def end_offset(self) -> int:
         return len(self.records)
 

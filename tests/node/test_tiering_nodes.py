@@ -11,9 +11,16 @@ from tests.support.quorum_processes import QuorumProcesses, eventually
 VALUES = [b"%0100d" % at for at in range(60)]
 
 
+DELETED = 20
+"""Offset below which an administrator deletes records."""
+
+
 def test_processes_copy_and_delete_and_every_record_is_read_also_from_the_next_leader(
     tmp_path: Path,
 ) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
     remote = tmp_path / "remote"
     log = (
         "[log]\nsegment_bytes = 2000\nlocal_retention_bytes = 2500\n"
@@ -36,11 +43,21 @@ def test_processes_copy_and_delete_and_every_record_is_read_also_from_the_next_l
         with raftlog.connect(quorum.bootstrap) as log_of_nodes:
             assert [one.value for one in log_of_nodes.read() if one.value] == VALUES
             leader = quorum.node(log_of_nodes.leader_id)
+            left = [one.value for one in log_of_nodes.read(DELETED) if one.value]
+        admin = AdminClient({"bootstrap.servers": quorum.bootstrap})
+        (future,) = admin.delete_records([TopicPartition("raftlog", 0, DELETED)]).values()
+        assert future.result(30).low_watermark == DELETED
+
+        def first_objects() -> list[int]:
+            return sorted(int(path.name[:20]) for path in remote.glob("raftlog-0-*/*.log"))[:2]
+
+        eventually(lambda: first_objects()[1] > DELETED, "the leader deletes the objects")
         leader.kill()
         with raftlog.connect(quorum.bootstrap) as log_of_nodes:
             log_of_nodes.append([b"last"])
+            assert log_of_nodes.log_start_offset == DELETED
             read = [one.value for one in log_of_nodes.read() if one.value]
-            assert read == [*VALUES, b"last"]
+            assert read == [*left, b"last"]
         status, out, _ = run("cat", leader.directory / "raftlog-0")
         assert status == 0
-        assert out.count("\n") >= len(VALUES)
+        assert out.count("\n") >= len(left)

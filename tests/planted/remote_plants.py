@@ -167,13 +167,34 @@ REMOTE_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a follower reads its list of remote segments for each response of the leader",
-        path="connector/raftlog/node/replica.py",
-        old="        if config.remote_storage_enable or self._starts_in_remote_storage():\n",
-        new="        if self._starts_in_remote_storage() or config.remote_storage_enable:\n",
+        bug="a replica reads its list of remote segments for each response of the leader",
+        path="connector/raftlog/log/writing/segments.py",
+        old="            self._remote_chain, self._is_chain_known = chain, self.is_exclusive\n"
+        "        return",
+        new="            self._remote_chain, self._is_chain_known = chain, False\n        return",
         tests=(
             "tests/node/apis/test_remote_storage.py::"
             "test_a_follower_does_not_read_its_list_of_remote_segments_for_each_response",
+        ),
+    ),
+    Plant(
+        bug="a leader sends its local start, so that followers drop their remote segments",
+        path="connector/raftlog/quorum/leadership.py",
+        old="            log_start_offset=state.log.earliest_offset,\n",
+        new="            log_start_offset=state.log.log_start_offset,\n",
+        tests=(
+            "tests/node/apis/test_tiered_deletion.py::"
+            "test_a_node_without_remote_storage_does_not_follow_the_local_start_of_the_leader",
+        ),
+    ),
+    Plant(
+        bug="a leader without a list of remote segments sends its local start",
+        path="connector/raftlog/log/writing/quorum_log.py",
+        old="            return None if local_start and self.config.remote_storage_enable else ",
+        new="            return ",
+        tests=(
+            "tests/node/apis/test_tiered_deletion.py::"
+            "test_a_voter_that_does_not_know_its_remote_segments_yet_delays_the_response",
         ),
     ),
     Plant(

@@ -49,6 +49,13 @@ class LogEnds:
     synced_end_offset: int = 0
     last_fetched_epoch: int = 0
     snapshots: tuple[SnapshotId, ...] = ()
+    remote_start: int | None = 0
+    """Start of the segments in remote storage; None while it is not known."""
+    is_tiered: bool = False
+
+    @property
+    def earliest_offset(self) -> int | None:
+        return self.remote_start if self.is_tiered else self.log_start_offset
 
     def snapshot_byte_count(self, _: SnapshotId) -> int | None:
         return None

@@ -67,6 +67,21 @@ def test_a_log_start_never_decreases() -> None:
     assert fetched(one, high_watermark=9, log_start_offset=5) == []
 
 
+def test_a_follower_with_remote_segments_compares_their_start_and_follows_if_it_is_unknown() -> (
+    None
+):
+    one = follower(end_offset=9)
+    one.log.is_tiered, one.log.log_start_offset = True, 8
+    for start, expected in ((3, [5]), (5, []), (None, [5])):
+        one.log.remote_start = start
+        one.step(LogStartAdvanced())
+        assert fetched(one, high_watermark=9, log_start_offset=5) == expected
+    one.log.remote_start = None
+    (sent,) = found(one.step(LogStartAdvanced()), Send)
+    assert isinstance(sent.request, FetchRequest)
+    assert sent.request.log_start_offset is None
+
+
 def fetch(
     one: OneCore, replica: ReplicaKey, log_start_offset: int | None
 ) -> list[ReplyWithRecords]:
@@ -100,6 +115,14 @@ def test_a_leader_answers_delayed_fetches_once_when_it_has_deleted_records() -> 
     assert [reply.response.log_start_offset for reply in replies] == [2, 2]
     assert not found(one.step(LogStartAdvanced()), ReplyWithRecords)
     assert not fetch(one, SECOND, 0), "one that cannot follow does not fetch again and again"
+
+
+def test_a_leader_that_does_not_know_its_remote_segments_sends_no_start() -> None:
+    one = leader()
+    one.log.is_tiered, one.log.log_start_offset, one.log.remote_start = True, 2, None
+    fetch(one, SECOND, 0)
+    (reply,) = found(one.step(LogStartAdvanced()), ReplyWithRecords)[-1:]
+    assert reply.response.log_start_offset is None
 
 
 def test_all_other_voters_must_have_the_log_start() -> None:

@@ -76,6 +76,7 @@ from .replica import Outgoing, Replica, RunSync
 
 if TYPE_CHECKING:
     from raftlog.log.cleaning.compaction import Compaction
+    from raftlog.log.format.remote_chain import RemoteChain
     from raftlog.log.reading.remote_tier import OpenStore
     from raftlog.log.remote.manifest import ManifestCache, Surroundings
     from raftlog.log.remote.tiering import RemoteCounts, RemoteLogRun
@@ -229,8 +230,6 @@ class RaftNode:
         self.compacted_bytes_before = self.compacted_bytes_after = 0
         """Bytes of the segments that compactions have replaced, before and after."""
         self.remote: Final = remote
-        self.remote_chain = None if remote is None else replica.log.remote_chain()
-        """Remote segments of the log, as of the last run."""
         self.remote_counts: Final = RemoteTotals()
         self._remote_run: RemoteLogRun | None = None
         self._manifest_cache: ManifestCache = {}
@@ -267,6 +266,11 @@ class RaftNode:
     def time_ms(self) -> int:
         """Return the wall-clock time, in milliseconds since 1970."""
         return self._clock.wall_ms()
+
+    @property
+    def remote_chain(self) -> RemoteChain | None:
+        """Remote segments of the log, as of the last run."""
+        return None if self.remote is None else self.replica.log.remote_chain()
 
     @property
     def is_over(self) -> bool:
@@ -635,7 +639,6 @@ class RaftNode:
     def _complete_remote(self, run: RemoteLogRun) -> None:
         try:
             self.replica.log.complete_remote_run(run)
-            self.remote_chain = self.replica.log.remote_chain()
         except DiskFullError as error:
             self._runner.notify(CleaningRefused(error))
         except LogError as error:
@@ -646,11 +649,13 @@ class RaftNode:
 
     def delete_records(self, offset: int) -> int:
         """Delete the records of this leader below the batch of a committed ``offset``; return the
-        offset of that batch. The followers learn it with their fetches.
+        offset of that batch, or of a log with remote storage ``offset``. The followers learn it
+        with their fetches.
 
         Raises ``DiskFullError`` and ``LogLockedError``, and other ``LogError``, which end the node.
         """
-        before = self.replica.log.log_start_offset
+        log = self.replica.log
+        before = log.log_start_offset, log.earliest_offset
         try:
             start = self.replica.delete_records(offset, time_ms=self.time_ms())
         except (DiskFullError, LogLockedError):
@@ -658,8 +663,9 @@ class RaftNode:
         except LogError as error:
             self.fail(error)
             raise
-        if self.replica.log.log_start_offset > before:
-            self._runner.notify(LogCleaned(self.replica.log.log_start_offset))
+        if log.log_start_offset > before[0]:
+            self._runner.notify(LogCleaned(log.log_start_offset))
+        if (log.log_start_offset, log.earliest_offset) != before:
             self.step(LogStartAdvanced())
         return start
 

@@ -322,17 +322,9 @@ class Replica:
         config = self.log.config
         if self.has_listeners or config.values is not ValueKind.BYTES:
             return "the snapshots of its state machine determine its start"
-        if config.remote_storage_enable or self._starts_in_remote_storage():
-            return "its older segments are in remote storage, which retention deletes"
+        if self.log.has_damaged_remote_chain:
+            return "its list of remote segments is damaged"
         return None if config.cleanup_policy.deletes else "its cleanup.policy is not delete"
-
-    def _starts_in_remote_storage(self) -> bool:
-        """Return whether remote segments precede the local ones; also if it was disabled since.
-
-        It reads their list, which is too slow for each response of a leader that copies.
-        """
-        chain = self.log.remote_chain()
-        return chain is not None and chain.reaches(self.log.log_start_offset)
 
     def begin_remote_run(
         self, open_store: OpenStore, context: Surroundings, *, cache: ManifestCache
@@ -349,7 +341,7 @@ class Replica:
         )
 
     def delete_records(self, offset: int, *, time_ms: int) -> int:
-        """Start the log at the batch of a committed ``offset``. As ``ReplicatedLog``'s."""
+        """Start the log at the batch of a committed ``offset``. As ``QuorumLog.delete_records``."""
         self._drop_abandoned_snapshot()
         return self.log.delete_records(offset, now_ms=time_ms, voters_at=self._voters_at)
 

@@ -132,7 +132,7 @@ class Following:
             max_bytes=state.config.fetch_max_bytes,
             max_wait_ms=state.config.fetch_max_wait_ms,
             high_watermark=state.high_watermark,
-            log_start_offset=state.log.log_start_offset,
+            log_start_offset=state.log.earliest_offset,
         )
 
     def _fetch_snapshot_request(self, snapshot: SnapshotFetch) -> FetchSnapshotRequest:
@@ -205,9 +205,11 @@ class Following:
         What prevents it, such as a full disk, is over at one of the next responses.
         """
         log, offset = self._state.log, role.leader_log_start_offset
+        if not offset or role.is_deleting:
+            return
+        known = log.earliest_offset
         committed = min(self._state.high_watermark or 0, log.synced_end_offset)
-        is_behind = offset is not None and log.log_start_offset < offset <= committed
-        if offset is not None and is_behind and not role.is_deleting:
+        if (known is None or known < offset) and offset <= committed:
             role.is_deleting = True
             self._state.emit(AdvanceLogStart(offset))
 

@@ -299,7 +299,7 @@ class Leadership:
         return FetchResponse(
             leader_and_epoch=state.leader_and_epoch,
             high_watermark=state.high_watermark if role.has_committed_in_epoch else None,
-            log_start_offset=state.log.log_start_offset,
+            log_start_offset=state.log.earliest_offset,
         )
 
     def on_request_dropped(self, request_id: int) -> None:

@@ -59,7 +59,15 @@ class LogView(Protocol):
     """
 
     @property
-    def log_start_offset(self) -> int: ...
+    def log_start_offset(self) -> int:
+        """Offset of the first record in local segments (Kafka: ``localLogStartOffset``)."""
+        ...
+
+    @property
+    def earliest_offset(self) -> int | None:
+        """Offset of the first record, with remote segments, which replicas send each other; None
+        while it is not known (Kafka: ``logStartOffset``)."""
+        ...
 
     @property
     def end_offset(self) -> int:

@@ -14,6 +14,7 @@ from raftlog.log.reading.opening import open_log
 from raftlog.log.remote.manifest import RemoteLogManifest
 from raftlog.log.remote.tiering import RemoteCounts
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.errors import RemoteStorageError
 from raftlog.storage.objects import ObjectStore, StorageObjects, StoredObject
@@ -40,7 +41,7 @@ def store_on(disk: SimulatedDisk) -> StorageObjects:
 
 
 def remote_run(
-    log: SingleVoterLog, store: ObjectStore, seed: int, *, is_leader: bool = True
+    log: ReplicatedLog, store: ObjectStore, seed: int, *, is_leader: bool = True
 ) -> RemoteCounts:
     """Copy and delete, and complete the run."""
     run = log.begin_remote_run(lambda _: store, surroundings(seed), cache={}, is_leader=is_leader)
@@ -51,7 +52,7 @@ def remote_run(
     return run.counts
 
 
-def cleaned(log: SingleVoterLog, store: ObjectStore, seed: int) -> RemoteCounts:
+def cleaned(log: ReplicatedLog, store: ObjectStore, seed: int) -> RemoteCounts:
     """Run the remote storage, then retention, as a handle does."""
     counts = remote_run(log, store, seed)
     log.clean(now_ms=1_000_000 + seed)

@@ -141,13 +141,23 @@ class Node:
         self._held: list[PendingSync] = []
         self._held_runs: list[RemoteLogRun] = []
         self._is_turn_due = False
+        self._voter, self._log_config = voter, log_config
+        self._open()
+
+    def restart(self) -> None:
+        """Kill the node, and open its log again."""
+        self.disk.kill()
+        self._open()
+
+    def _open(self) -> None:
+        cluster = self._cluster
         replica = Replica.open(
             self.disk,
             f"/data/{TOPIC}-0",
-            local_voter=voter,
+            local_voter=self._voter,
             voters=cluster.voters,
             kraft_version=1,
-            log_config=log_config,
+            log_config=self._log_config,
             topic_id=TOPIC_ID,
             config=QuorumConfig(),
             jitter_ms=lambda bound: (self.node_id * 97) % bound,
@@ -162,7 +172,7 @@ class Node:
         )
         clock = Clock(wall_ms=self.time_ms, now_ms=lambda: cluster.now_ms)
         remote = RemoteStorage(cluster.open_store, surroundings(self.node_id))
-        self.raft_node: Final = RaftNode(replica, identity, self, clock, remote=remote)
+        self.raft_node = RaftNode(replica, identity, self, clock, remote=remote)
         self.apis = ClientApis(self.raft_node)
 
     @property
@@ -303,7 +313,13 @@ class Cluster:
             )
             for at in range(1, count + 1)
         )
-        self.nodes = [Node(self, voter, config or LogConfig()) for voter in self.voters]
+        self.nodes = [
+            Node(self, voter, self.config_of(voter.key.node_id, config or LogConfig()))
+            for voter in self.voters
+        ]
+
+    def config_of(self, _node_id: int, config: LogConfig) -> LogConfig:
+        return config
 
     def create_disk(self, node_id: int) -> SimulatedDisk:
         return SimulatedDisk(node_id)

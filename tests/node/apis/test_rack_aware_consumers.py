@@ -119,10 +119,9 @@ TIERED = (
 
 
 @pytest.mark.kafka
-def test_javas_consumer_reads_remote_segments_and_then_from_a_follower_in_its_rack(
+def test_javas_consumer_reads_remote_and_local_segments_from_a_follower_in_its_rack(
     tmp_path: Path,
 ) -> None:
-    """The leader redirects it where the local segments of the follower begin."""
     extra = RARE_ELECTIONS + TIERED.format(remote=tmp_path / "remote")
     keys = "retention_check_interval_ms = 300\n"
     processes = QuorumProcesses(tmp_path / "nodes", extra=extra, node_keys=keys)

@@ -14,14 +14,8 @@ from kio.schema.list_offsets.v11.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
 from raftlog.errors import OptionError
-from raftlog.log.format.remote_chain import (
-    REMOTE_SEGMENTS_NAME,
-    RemoteChain,
-    RemoteSegment,
-    encode_remote_chain,
-)
+from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.raft_node import RaftNode
 from raftlog.records.batch import NewRecord, iter_batches
 from raftlog.storage.objects import StorageObjects
 from raftlog.storage.protocol import ReadableFile
@@ -31,7 +25,7 @@ from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_machine import SimulatedFile
 
 from .batches import batch, produce
-from .cluster import TIME_MS, TOPIC, Cluster, Node, answer_of, caller, run, session
+from .cluster import TIME_MS, Cluster, Node, answer_of, caller, run, session
 from .requests import epoch_end, fetch, list_offsets
 from .test_offsets import EARLIEST, LOCAL, MAX_TIMESTAMP, PENDING, TIERED, put
 
@@ -79,14 +73,14 @@ async def get(node: Node, offset: int, **more: Any) -> Any:
     return answer.responses[0].partitions[0]
 
 
-async def consumed(node: Node, **more: Any) -> list[bytes | None]:
+async def consumed(node: Node, start: int = 0, **more: Any) -> list[bytes | None]:
     """Return the values of all records, as a consumer that begins at the start gets them."""
-    offset = 0
+    offset = start
     found: list[bytes | None] = []
     while True:
         part = await get(node, offset, **more)
         assert part.error_code is ErrorCode.none
-        assert part.log_start_offset == 0
+        assert part.log_start_offset == start
         batches = list(iter_batches(part.records))
         if not batches:
             return found
@@ -104,17 +98,6 @@ async def find(node: Node, timestamp: int) -> Any:
 
 def local_start(node: Node) -> int:
     return node.replica.log.log_start_offset
-
-
-def a_chain(end_offset: int) -> RemoteChain:
-    one = RemoteSegment(
-        first_offset=0,
-        end_offset=end_offset,
-        segment_id="A" * 22,
-        byte_count=1_000,
-        max_timestamp_ms=TIME_MS,
-    )
-    return RemoteChain(uri=REMOTE, directory="a", copied_end_offset=end_offset, segments=(one,))
 
 
 @pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
@@ -211,24 +194,6 @@ def test_a_node_that_has_fetched_a_snapshot_knows_the_remote_segments_before_it_
             cluster.change_leader()
         assert await consumed(late) == [value(at) for at in range(COUNT)]
         assert (await find(late, EARLIEST)).offset == 0
-
-    run(work())
-
-
-def test_a_node_that_no_longer_copies_does_not_follow_the_local_start_of_the_leader() -> None:
-    async def work() -> None:
-        cluster = Cluster(3, config=LogConfig(segment_bytes=2_000))
-        leader, chain = await filled(cluster), a_chain(12)
-        disabled = cluster.follower
-        path = f"/data/{TOPIC}-0/{REMOTE_SEGMENTS_NAME}"
-        disabled.disk.put(path, encode_remote_chain(chain))
-        leader.raft_node.delete_records(20)
-        cluster.pass_time(2_000)
-        starts = {node.node_id: local_start(node) for node in cluster.nodes}
-        assert starts.pop(disabled.node_id) == 0
-        assert set(starts.values()) == {20}
-        assert disabled.replica.log.remote_chain() == chain
-        assert disabled.replica.deletion_refusal() is not None
 
     run(work())
 
@@ -412,9 +377,3 @@ def test_a_missing_object_is_an_error_that_a_client_retries() -> None:
         assert (await get(leader, 0)).error_code is ErrorCode.none
 
     run(work())
-
-
-def test_records_of_a_log_with_remote_storage_are_not_deleted_on_request() -> None:
-    cluster = Cluster(config=TIERED_LOG)
-    node: RaftNode = cluster.elect().raft_node
-    assert "remote storage" in str(node.replica.deletion_refusal())

@@ -83,6 +83,11 @@ class RemoteChain:
         start = max(self.segments[0].first_offset, self.log_start_offset)
         return start if start < local_start_offset else None
 
+    def start_with(self, local_start_offset: int) -> int:
+        """Return the start of a log whose local files start at an offset, with remote segments."""
+        start = self.start_at(local_start_offset)
+        return max(local_start_offset if start is None else start, self.log_start_offset)
+
     def starting_at(self, offset: int) -> RemoteChain:
         """Return the chain of a log that starts at an offset, or later."""
         start = max(offset, self.log_start_offset)

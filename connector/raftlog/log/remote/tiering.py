@@ -488,12 +488,12 @@ class RemoteLogRun(Closeable):
 
     def _known_start(self, chain: Sequence[SegmentRange]) -> int:
         """Return the log start that is known here. Without a list of remote segments it is that of
-        the local files, unless the remote segments reach those."""
+        the local files, unless the remote segments reach those, or there are none."""
         if self._before is not None:
             return self._before.log_start_offset
         local_start = self._local_start_offset
         reaches = chain and chain[0].metadata.first_offset < local_start <= _end_of(chain)
-        return 0 if reaches else local_start
+        return 0 if reaches or not chain else local_start
 
     def _start_after_retention(self, chain: RemoteChain) -> int:
         """Return the log start that ``retention.*`` requires, at most the copied end."""

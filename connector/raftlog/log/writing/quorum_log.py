@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from raftlog.errors import (
     CorruptBatchError,
+    CorruptFileError,
     CorruptSnapshotError,
     DiskFullError,
     DivergedLogError,
@@ -46,6 +47,7 @@ from raftlog.log.format.directory import (
     checkpoint_name,
 )
 from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
+from raftlog.log.format.remote_chain import RemoteChain
 from raftlog.log.reading.foreign_batches import find_foreign_batches
 from raftlog.log.reading.transactions import BatchMetadata, batch_metadata, control_of
 from raftlog.log.recovery.recover import RecoveredLog
@@ -59,7 +61,7 @@ from .key_offsets import UnchangedKeys
 from .properties import LogConfig
 from .replicated_log import ReplicatedLog
 from .segments import LogDirectory
-from .snapshots import RawSnapshotWriter
+from .snapshots import RawSnapshotWriter, VotersAt
 
 if TYPE_CHECKING:
     from raftlog.log.reading.snapshot import SnapshotReader
@@ -127,6 +129,7 @@ class QuorumLog(ReplicatedLog):
     def __init__(self, directory: LogDirectory, config: LogConfig) -> None:
         super().__init__(directory, config)
         directory.published_name = SYNCED_NAME
+        directory.is_exclusive = True
         self._high_watermark = 0
         self._received: RawSnapshotWriter | None = None
         self._tail_cache = TailCache()
@@ -307,6 +310,57 @@ class QuorumLog(ReplicatedLog):
     def _install(self, recovered: RecoveredLog) -> None:
         self._high_watermark = max(self._high_watermark, recovered.log_start_offset)
         super()._install(recovered)
+
+    # --- remote storage ---------------------------------------------------------------------------
+
+    @property
+    def earliest_offset(self) -> int | None:
+        """The first offset of the log, with its remote segments; other replicas start there, too.
+
+        None while it is not known: the list of remote segments is damaged, or those do not reach
+        the local ones, because the next run of remote storage has to read the manifest first.
+
+        Kafka: ``UnifiedLog.logStartOffset``.
+        """
+        local_start = self.log_start_offset
+        try:
+            chain = self._directory.read_remote_chain()
+        except CorruptFileError:
+            return None
+        if chain is None:
+            return None if local_start and self.config.remote_storage_enable else local_start
+        is_known = chain.reaches(local_start) or local_start <= chain.log_start_offset
+        return chain.start_with(local_start) if is_known else None
+
+    @property
+    def has_damaged_remote_chain(self) -> bool:
+        """Whether the list of remote segments is damaged."""
+        try:
+            self._directory.read_remote_chain()
+        except CorruptFileError:
+            return True
+        return False
+
+    def delete_records(self, offset: int, *, now_ms: int, voters_at: VotersAt | None = None) -> int:
+        """As ``ReplicatedLog.delete_records``, but a log with remote storage starts at ``offset``,
+        as in Kafka: its batch may be local here and remote on another replica.
+
+        The list of remote segments is replaced before anything is deleted. If a crash is between,
+        retention deletes the local segments. The leader deletes the objects in its next runs.
+        """
+        chain = self._directory.read_remote_chain()
+        if chain is None and not self.config.remote_storage_enable:
+            return super().delete_records(offset, now_ms=now_ms, voters_at=voters_at)
+        assert offset <= self.high_watermark, "uncommitted records are not deleted"
+        with self._changing():
+            if chain is None:
+                log = self._tiered_log()
+                chain = RemoteChain(uri=log.uri, directory=log.directory)
+            if offset > chain.log_start_offset:
+                self._directory.write_remote_chain(chain.starting_at(offset))
+        if offset > self.log_start_offset:
+            super().delete_records(offset, now_ms=now_ms, voters_at=voters_at)
+        return max(offset, chain.log_start_offset)
 
     # --- leader epochs and truncation -------------------------------------------------------------
 

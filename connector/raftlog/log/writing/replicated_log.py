@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from raftlog.log.reading.remote_reader import RemoteReader
     from raftlog.log.reading.remote_tier import OpenStore
     from raftlog.log.remote.manifest import ManifestCache, Surroundings
-    from raftlog.log.remote.tiering import RemoteLogRun
+    from raftlog.log.remote.tiering import RemoteLogRun, TieredLog
 
 _DONE: Final = object()
 ABORT_REASON: Final = "a later epoch began"
@@ -607,13 +607,15 @@ class ReplicatedLog(ABC):
         """Return the base offset of the batch that contains ``offset``."""
         return self._segments.boundary_at(offset)
 
-    def record_for_timestamp(self, timestamp_ms: int, *, end_offset: int) -> Record | None:
-        """Return the first record whose timestamp is >= ``timestamp_ms``, or None.
-
-        Only records below ``end_offset``, a batch boundary, are searched.
-        """
+    def record_for_timestamp(
+        self, timestamp_ms: int, *, start_offset: int = 0, end_offset: int
+    ) -> Record | None:
+        """Return the first record from ``start_offset`` on whose timestamp is >= ``timestamp_ms``,
+        or None. Only records below ``end_offset``, a batch boundary, are searched."""
         return self._segments.record_for_timestamp(
-            timestamp_ms, start_offset=self.log_start_offset, end_offset=end_offset
+            timestamp_ms,
+            start_offset=max(start_offset, self.log_start_offset),
+            end_offset=end_offset,
         )
 
     def max_timestamp_ms(self) -> int:
@@ -785,7 +787,7 @@ class ReplicatedLog(ABC):
         directory, config = self._directory, self.config
         if not config.remote_storage_enable:
             return None
-        from raftlog.log.remote.tiering import REMOTE_LOCK_NAME, RemoteLogRun, TieredLog
+        from raftlog.log.remote.tiering import REMOTE_LOCK_NAME, RemoteLogRun
 
         lock = directory.storage.try_lock(directory.file(REMOTE_LOCK_NAME))
         if lock is None:
@@ -794,16 +796,9 @@ class ReplicatedLog(ABC):
             chain = None
             with contextlib.suppress(CorruptFileError):  # written again
                 chain = directory.read_remote_chain()
-            properties = directory.read_properties()
-            assert properties is not None, "the log was opened with it"
             return RemoteLogRun(
                 self._segments,
-                TieredLog(
-                    partition=directory.partition,
-                    topic_id=properties.topic_id,
-                    node_id=node_id,
-                    uri=config.remote_storage_uri,
-                ),
+                self._tiered_log(node_id),
                 open_store,
                 lock,
                 context,
@@ -816,6 +811,18 @@ class ReplicatedLog(ABC):
         except BaseException:
             lock.release()
             raise
+
+    def _tiered_log(self, node_id: int | None = None) -> TieredLog:
+        from raftlog.log.remote.tiering import TieredLog
+
+        properties = self._directory.read_properties()
+        assert properties is not None, "the log was opened with it"
+        return TieredLog(
+            partition=self._directory.partition,
+            topic_id=properties.topic_id,
+            node_id=node_id,
+            uri=self.config.remote_storage_uri,
+        )
 
     def complete_remote_run(self, run: RemoteLogRun) -> bool:
         """Write what a run has found to the list of remote segments; return whether it changed.

@@ -109,6 +109,10 @@ class LogDirectory:
         self.partition = parse_partition_name(name) or UNNAMED_PARTITION
         self.boot_id = storage.boot_id()
         self.published_name = PUBLISHED_NAME
+        self.is_exclusive = False
+        """Whether no other process writes files here: the list of remote segments is read once."""
+        self._remote_chain: RemoteChain | None = None
+        self._is_chain_known = False
         self._published_file: WritableFile | None = None
         self._published: bytes | None = None
         self._may_be_clean = True
@@ -224,16 +228,22 @@ class LogDirectory:
             )
 
     def read_remote_chain(self) -> RemoteChain | None:
-        """Read the list of remote segments; None if the log has never had any.
+        """Read the list of remote segments; None if the log has never had any. Once, if no other
+        process writes it.
 
         Raises ``CorruptFileError``: the next run of remote storage writes it again.
         """
-        return read_remote_chain(self.storage, self.path)
+        if not self._is_chain_known:
+            chain = read_remote_chain(self.storage, self.path)
+            self._remote_chain, self._is_chain_known = chain, self.is_exclusive
+        return self._remote_chain
 
     def write_remote_chain(self, chain: RemoteChain) -> None:
         """Replace the list of remote segments. Must be durable before any of them, or a local
         segment that it has, is deleted."""
+        self._is_chain_known = False
         replace_file(self.storage, self.file(REMOTE_SEGMENTS_NAME), encode_remote_chain(chain))
+        self._remote_chain, self._is_chain_known = chain, self.is_exclusive
 
     def read_quorum_state(self) -> QuorumState | None:
         """Read ``quorum-state``; None before the first election.

@@ -3,8 +3,9 @@
 1. The start of the log becomes the batch that contains the requested offset: a batch is deleted as
    a whole. If it is empty, after a compaction, the start is its end: each voter compacts its own
    log, and would otherwise start before the leader. The response has the start as low watermark.
-   Offset -1 is the high watermark. Of several offsets of a partition the last one counts, as in
-   Kafka.
+   A log with remote storage starts at the offset itself, as in Kafka: the leader does not read an
+   object to find its batch. Offset -1 is the high watermark. Of several offsets of a partition the
+   last one counts, as in Kafka.
 2. The leader deletes first, durably; the other voters follow when they fetch. The response is sent
    when all of them have, otherwise REQUEST_TIMED_OUT: a voter that is down deletes its records when
    it is back. Kafka waits for the replicas that are alive, but a quorum has no ISR.
@@ -106,9 +107,9 @@ def _delete(
         start = raft_node.delete_records(offset)
     except LogError:
         return _UNKNOWN, ErrorCode.kafka_storage_error
-    if start > raft_node.replica.log.log_start_offset:
+    if start > cache.remote.start_offset:
         return _UNKNOWN, ErrorCode.kafka_storage_error
-    return raft_node.replica.log.log_start_offset, ErrorCode.none
+    return cache.remote.start_offset, ErrorCode.none
 
 
 async def _wait(cache: MetadataCache, start: int, epoch: int, timeout_ms: int) -> ErrorCode:

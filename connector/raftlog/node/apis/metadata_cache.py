@@ -185,7 +185,7 @@ class MetadataCache:
     def preferred_replica(self, rack: str, offset: int) -> int | None:
         """Return the follower from which a consumer in ``rack`` should fetch, None for this leader.
 
-        It is in sync, fetches, has the offset in a local segment, and has named this rack; the
+        It is in sync, fetches, has the offset, also in remote storage, and has named this rack; the
         most caught up of several. One that has not fetched for the time after which a leader
         without followers resigns is taken for stopped: it would be in sync for ``IN_SYNC_MS``
         more, and consumers would be sent there and back.
@@ -202,7 +202,9 @@ class MetadataCache:
             progress = role.progress.voter(self.core.voters, node_id)
             if progress is None or racks.get(node_id) != rack or node_id not in served:
                 continue
-            end_offset, start_offset = progress.end_offset or 0, progress.log_start_offset or 0
+            end_offset, start_offset = progress.end_offset or 0, progress.log_start_offset
+            if start_offset is None:  # it does not know its remote segments yet
+                start_offset = self.raft_node.replica.log.log_start_offset
             is_fetching = progress.fetched_ms is not None and progress.fetched_ms >= since_ms
             if is_fetching and start_offset <= offset <= end_offset:
                 found.append((end_offset, node_id))

@@ -154,7 +154,9 @@ async def _by_time(
             )
         )
     if record is None:
-        record = log.record_for_timestamp(wanted_ms, end_offset=log.end_offset)
+        record = log.record_for_timestamp(
+            wanted_ms, start_offset=start_offset, end_offset=log.end_offset
+        )
     if record is None:
         return _Found()
     if record.offset >= end_offset:

@@ -34,8 +34,7 @@ class RemoteReads:
         """Start of the log: that of its local segments, or below it, in remote storage."""
         local_start = self._raft_node.replica.log.log_start_offset
         chain = self._raft_node.remote_chain
-        start = None if chain is None else chain.start_at(local_start)
-        return local_start if start is None else start
+        return local_start if chain is None else chain.start_with(local_start)
 
     @property
     def copied_end_offset(self) -> int:

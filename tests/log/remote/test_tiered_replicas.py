@@ -1,0 +1,136 @@
+"""Records of a replica's log are deleted, locally and in its object store, through crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.log.remote.tiered_logs import (
+    OBJECTS,
+    TIERED,
+    cleaned,
+    manifest,
+    objects,
+    offsets,
+    reader,
+    store_on,
+)
+from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
+from tests.support.appending import (
+    DIRECTORY,
+    created_replica,
+    disk_with_parent,
+    fill,
+    reopened_replica,
+)
+from tests.support.crash_injection import crashes_after
+
+from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
+from raftlog.log.remote.segment_metadata import RemoteLogSegmentState
+from raftlog.log.writing.quorum_log import QuorumLog
+
+NOW_MS = 1_000_000
+END = 41
+
+
+def committed(log: QuorumLog) -> QuorumLog:
+    log.advance_high_watermark(log.end_offset)
+    return log
+
+
+def tiered_replica() -> tuple[SimulatedDisk, QuorumLog]:
+    """Return the log of a leader, of which most segments are objects only."""
+    disk = disk_with_parent()
+    log = created_replica(disk, config=TIERED)
+    fill(log, END - 1)
+    cleaned(committed(log), store_on(disk), 1)
+    assert (log.end_offset, log.earliest_offset) == (END, 0)
+    assert 15 < log.log_start_offset < 35
+    return disk, log
+
+
+def delete_everywhere(log: QuorumLog, disk: SimulatedDisk, offset: int) -> None:
+    """Delete records, and run the remote storage until their objects are deleted."""
+    log.delete_records(offset, now_ms=NOW_MS)
+    for seed in (2, 3):
+        cleaned(log, store_on(disk), seed)
+
+
+def check_deleted(disk: SimulatedDisk, log: QuorumLog, offset: int, what: str) -> None:
+    assert log.earliest_offset == offset, what
+    assert offsets(reader(disk, store_on(disk))) == list(range(offset, log.end_offset)), what
+    found = manifest(disk)
+    assert not found.unfinished, what
+    assert not found.deleting, what
+    assert all(one.metadata.last_offset >= offset for one in found.ranges.values()), what
+    named = {one.metadata.object_name("").removeprefix(OBJECTS) for one in found.ranges.values()}
+    assert {name.partition(".")[0] for name in objects(disk)} == named, what
+
+
+@pytest.mark.parametrize("offset", [5, 14, 38, END])
+def test_a_replica_starts_at_the_offset_and_objects_below_it_are_deleted(offset: int) -> None:
+    disk, log = tiered_replica()
+    before = {one.segment_id for one in manifest(disk).copied_before}
+    assert log.delete_records(offset, now_ms=NOW_MS) == offset
+    assert log.earliest_offset == offset
+    cleaned(log, store_on(disk), 2)
+    deleting = manifest(disk).deleting
+    assert all(one.last_offset < offset for one in deleting)
+    assert all(one.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED for one in deleting)
+    cleaned(log, store_on(disk), 3)
+    after = {one.segment_id for one in manifest(disk).copied_before} - before
+    assert after == {one.segment_id for one in deleting}
+    check_deleted(disk, log, offset, "")
+    disk.crash(Survival.NOTHING)
+    check_deleted(disk, committed(reopened_replica(disk)), offset, "opened again")
+    log = committed(reopened_replica(disk))
+    assert log.delete_records(3, now_ms=NOW_MS) == offset, "a log start never decreases"
+
+
+def crashes(offset: int) -> Iterator[tuple[SimulatedDisk, int, str]]:
+    """Yield the disk after a crash at each operation of a deletion and of the next two runs."""
+    for operations in range(10_000):
+        for survival in (None, Survival.NOTHING, Survival.MIXED):
+            disk, log = tiered_replica()
+            if not crashes_after(disk, operations, delete_everywhere, log, disk, offset):
+                return
+            if survival is None:
+                disk.kill()
+            else:
+                disk.crash(survival)
+            yield disk, operations, f"operation {operations}, {survival}"
+
+
+@pytest.mark.parametrize("offset", [14, pytest.param(38, marks=pytest.mark.nightly)])
+def test_a_crash_at_any_operation_of_a_deletion_leaves_the_log_whole(offset: int) -> None:
+    starts = set()
+    for disk, operations, what in crashes(offset):
+        log = committed(reopened_replica(disk))
+        assert log.report.read_only is None, what
+        start = log.earliest_offset
+        assert start in (0, offset), what
+        starts.add(start)
+        first = offsets(reader(disk, store_on(disk)))
+        assert first[-1] == END - 1, what
+        assert first == list(range(first[0], END)), what
+        assert first[0] <= offset, what
+        delete_everywhere(log, disk, offset)
+        cleaned(log, store_on(disk), 10 + operations)
+        fill(log, 13)
+        for at in range(2):
+            cleaned(committed(log), store_on(disk), 20 + operations + at)
+        check_deleted(disk, log, offset, what)
+    assert starts == {0, offset}
+
+
+def test_a_log_without_a_list_of_remote_segments_keeps_the_start_until_there_is_one() -> None:
+    """So it is with a replica that has fetched a snapshot, whose leader deletes records."""
+    disk, log = tiered_replica()
+    disk.unlink(f"{DIRECTORY}/{REMOTE_SEGMENTS_NAME}")
+    disk.kill()
+    log = committed(reopened_replica(disk))
+    assert log.earliest_offset is None
+    assert log.delete_records(14, now_ms=NOW_MS) == 14
+    assert log.earliest_offset is None, "there may be remote segments from there on"
+    delete_everywhere(log, disk, 14)
+    check_deleted(disk, log, 14, "")
