@@ -155,15 +155,26 @@ REMOTE_PLANTS: Final = (
         path="connector/raftlog/node/raft_node.py",
         old="""cache=self._manifest_cache
             )
-        except DiskFullError as error:
+        except (CorruptFileError, DiskFullError) as error:
 """,
         new="""cache=self._manifest_cache
             )
-        except LogLockedError as error:
+        except CorruptFileError as error:
 """,
         tests=(
             "tests/node/apis/test_remote_storage.py::"
             "test_a_full_disk_refuses_a_run_of_remote_storage_only",
+        ),
+    ),
+    Plant(
+        bug="damaged properties end a node at its next run of remote storage",
+        path="connector/raftlog/node/raft_node.py",
+        old="        except (CorruptFileError, DiskFullError) as error:\n"
+        "            self.remote_counts",
+        new="        except DiskFullError as error:\n            self.remote_counts",
+        tests=(
+            "tests/node/apis/test_remote_storage.py::"
+            "test_damaged_properties_refuse_a_run_of_remote_storage_only",
         ),
     ),
     Plant(

@@ -607,14 +607,16 @@ class RaftNode:
             compaction.close()
 
     def copy_to_remote(self) -> None:
-        """Begin a run of remote storage, unless one is running."""
+        """Begin a run of remote storage, unless one is running. Damage of the properties that name
+        the log's objects refuses it: what is in local and remote segments can be read."""
         if self._is_over or self._remote_run is not None or self.remote is None:
             return
         try:
             self._remote_run = self.replica.begin_remote_run(
                 self.remote.open_store, self.remote.surroundings, cache=self._manifest_cache
             )
-        except DiskFullError as error:
+        except (CorruptFileError, DiskFullError) as error:
+            self.remote_counts.errors += 1
             self._runner.notify(CleaningRefused(error))
         except LogError as error:
             self.fail(error)

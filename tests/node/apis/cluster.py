@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from raftlog.client.log_handle import Clock
+from raftlog.errors import RaftlogError
 from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
@@ -22,7 +23,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis
 from raftlog.node.memory_pool import MemoryPool
-from raftlog.node.raft_node import Notification, RaftNode, RemoteStorage
+from raftlog.node.raft_node import CleaningRefused, Notification, RaftNode, RemoteStorage
 from raftlog.node.replica import Replica
 from raftlog.node.request import Request, Session
 from raftlog.quorum.config import QuorumConfig
@@ -137,6 +138,8 @@ class Node:
         self.disk.sync_directory("/")
         self.is_sync_held = self.is_remote_held = False
         self.is_cut_off = False
+        self.refusals: Final[list[RaftlogError]] = []
+        """Why segments were not deleted, compacted or copied."""
         self._cluster = cluster
         self._held: list[PendingSync] = []
         self._held_runs: list[RemoteLogRun] = []
@@ -235,7 +238,8 @@ class Node:
         self.raft_node.complete_sync(ticket)
 
     def notify(self, notification: Notification) -> None:
-        pass
+        if isinstance(notification, CleaningRefused):
+            self.refusals.append(notification.error)
 
     def set_timer(self) -> None:
         deadline_ms = self.raft_node.next_deadline_ms

@@ -14,6 +14,7 @@ from kio.schema.list_offsets.v11.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
 from raftlog.errors import OptionError
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import NewRecord, iter_batches
@@ -242,9 +243,40 @@ def test_a_full_disk_refuses_a_run_of_remote_storage_only() -> None:
         leader.disk.full_at(0)
         leader.raft_node.copy_to_remote()
         assert not leader.raft_node.is_over
+        assert leader.raft_node.remote_counts.errors == 1
         leader.disk.full_at(None)
         copy_all(cluster)
         assert local_start(leader) > 20
+
+    run(work())
+
+
+def test_damaged_properties_refuse_a_run_of_remote_storage_only() -> None:
+    async def work() -> None:
+        cluster = Cluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        (path,) = (one for one in leader.disk.files() if one.endswith(RAFTLOG_PROPERTIES_NAME))
+        data = leader.disk.files()[path]
+        await put(leader, NewRecord(None, value(COUNT), time_of(COUNT)))
+        for count in (1, 2):
+            if count == 1:
+                leader.disk.put(path, data[:-1])
+            else:
+                leader.disk.unlink(path)
+            leader.raft_node.copy_to_remote()
+            assert not leader.raft_node.is_over
+            assert leader.raft_node.remote_counts.errors == count
+            assert str(leader.refusals[-1]).startswith(f"[RAFTLOG_CORRUPT_FILE] {path} is corrupt")
+            assert (await get(leader, local_start(leader))).records
+        assert (await get(leader, 0)).error_code is ErrorCode.kafka_storage_error
+        leader.disk.put(path, data)
+        assert await consumed(leader) == [value(at) for at in range(COUNT + 1)]
+        for at in range(COUNT):
+            await put(leader, NewRecord(None, value(at), time_of(at)))
+        before = leader.raft_node.remote_counts.copied_segments
+        copy_all(cluster)
+        assert leader.raft_node.remote_counts.copied_segments > before
 
     run(work())
 

@@ -353,9 +353,9 @@ class QuorumLog(ReplicatedLog):
             return super().delete_records(offset, now_ms=now_ms, voters_at=voters_at)
         assert offset <= self.high_watermark, "uncommitted records are not deleted"
         with self._changing():
-            if chain is None:
-                log = self._tiered_log()
-                chain = RemoteChain(uri=log.uri, directory=log.directory)
+            if chain is None:  # the next run of remote storage replaces the name of the directory
+                partition = str(self._directory.partition)
+                chain = RemoteChain(uri=self.config.remote_storage_uri, directory=partition)
             if offset > chain.log_start_offset:
                 self._directory.write_remote_chain(chain.starting_at(offset))
         if offset > self.log_start_offset:

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from raftlog.log.reading.remote_reader import RemoteReader
     from raftlog.log.reading.remote_tier import OpenStore
     from raftlog.log.remote.manifest import ManifestCache, Surroundings
-    from raftlog.log.remote.tiering import RemoteLogRun, TieredLog
+    from raftlog.log.remote.tiering import RemoteLogRun
 
 _DONE: Final = object()
 ABORT_REASON: Final = "a later epoch began"
@@ -781,13 +781,14 @@ class ReplicatedLog(ABC):
         """Return a run of remote storage, to be run, completed and closed.
 
         None without remote storage, or if a run is in progress. ``cache`` is kept between runs.
+        Raises ``CorruptFileError`` for damaged properties, which changes nothing.
         A follower's run only reads the manifest.
         """
         self._check_writable()
         directory, config = self._directory, self.config
         if not config.remote_storage_enable:
             return None
-        from raftlog.log.remote.tiering import REMOTE_LOCK_NAME, RemoteLogRun
+        from raftlog.log.remote.tiering import REMOTE_LOCK_NAME, RemoteLogRun, TieredLog
 
         lock = directory.storage.try_lock(directory.file(REMOTE_LOCK_NAME))
         if lock is None:
@@ -796,9 +797,18 @@ class ReplicatedLog(ABC):
             chain = None
             with contextlib.suppress(CorruptFileError):  # written again
                 chain = directory.read_remote_chain()
+            properties = directory.read_properties()
+            if properties is None:
+                path = directory.file(RAFTLOG_PROPERTIES_NAME)
+                raise CorruptFileError(path=path, reason="it is missing")
             return RemoteLogRun(
                 self._segments,
-                self._tiered_log(node_id),
+                TieredLog(
+                    partition=directory.partition,
+                    topic_id=properties.topic_id,
+                    node_id=node_id,
+                    uri=config.remote_storage_uri,
+                ),
                 open_store,
                 lock,
                 context,
@@ -811,18 +821,6 @@ class ReplicatedLog(ABC):
         except BaseException:
             lock.release()
             raise
-
-    def _tiered_log(self, node_id: int | None = None) -> TieredLog:
-        from raftlog.log.remote.tiering import TieredLog
-
-        properties = self._directory.read_properties()
-        assert properties is not None, "the log was opened with it"
-        return TieredLog(
-            partition=self._directory.partition,
-            topic_id=properties.topic_id,
-            node_id=node_id,
-            uri=self.config.remote_storage_uri,
-        )
 
     def complete_remote_run(self, run: RemoteLogRun) -> bool:
         """Write what a run has found to the list of remote segments; return whether it changed.

@@ -395,7 +395,8 @@ class ConsumerFetch:
     def _take_fetched(self, part: _Part) -> None:
         """Set the records, or the error, of a partition that was read from remote storage; none if
         another one was read."""
-        if isinstance(part.fetched, RaftlogError):
+        if isinstance(part.fetched, RaftlogError) or part.fetched == b"":
+            # empty: the directory has no list of remote segments, or is no longer that of a log
             part.error = ErrorCode.kafka_storage_error
             if self._is_from_follower:  # its list may have what the leader has deleted
                 part.error = ErrorCode.not_leader_or_follower
