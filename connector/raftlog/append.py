@@ -373,7 +373,8 @@ def new_records(
 
     Raises ``InvalidAppendError``.
     """
-    if isinstance(records, BytesLike | RecordLike):
+    # Lists and pairs first: the check of a protocol takes longer than all that follows it.
+    if type(records) is not list and isinstance(records, BytesLike | RecordLike):
         return (_new_record(records, values, first_ordinal),)
     if isinstance(records, str | dict) or not isinstance(records, Iterable):
         kind = type(records).__name__
@@ -396,8 +397,11 @@ def new_records(
 def _new_record(record: object, values: ValueKind, ordinal: int) -> RecordToAppend:
     key, value, timestamp_ms = None, record, None
     headers: tuple[Header, ...] = ()
-    if isinstance(record, BytesLike):  # first: the check of a protocol is ten times slower
+    if type(record) is list or isinstance(record, BytesLike):
         pass
+    elif type(record) is tuple:
+        if len(record) == 2:
+            key, value = record
     elif isinstance(record, NewRecord) or isinstance(record, RecordLike):  # noqa: SIM101
         key, value = getattr(record, "key", None), record.value
         headers = _headers(getattr(record, "headers", ()) or (), ordinal)

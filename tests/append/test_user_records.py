@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import pytest
@@ -32,12 +32,22 @@ class Consumed:
     headers: Any = field(default_factory=list)
 
 
+class ConsumedTuple(NamedTuple):
+    """Record as a consumer that has named tuples returns it."""
+
+    offset: int
+    value: Any
+    key: Any = None
+
+
 @pytest.mark.parametrize(
     ("given", "key", "value"),
     [
         (b"v", None, b"v"),
         (b"", None, b""),
         (bytearray(b"v"), None, b"v"),
+        (ConsumedTuple(7, b"v", b"k"), b"k", b"v"),
+        (ConsumedTuple(7, b"v"), None, b"v"),
         (memoryview(b"v"), None, b"v"),
         ((b"k", b"v"), b"k", b"v"),
         ((None, b"v"), None, b"v"),
