@@ -5,9 +5,9 @@ What the product's ``Server`` adds are sockets and limits of connections.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from raftlog.client.remote.receiving import ReceivingProtocol
 from raftlog.limits import MIB, WIRE_FRAME_BYTES_MAX
 from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.apis.client_apis import ClientApis
@@ -56,7 +56,7 @@ class ClientPort:
         for transport in self._cluster.peers.ends_at(self._node_id):
             transport.die(is_silent=is_silent)
 
-    def accept(self, transport: SimulatedTransport) -> tuple[SimulatedLoop, asyncio.Protocol]:
+    def accept(self, transport: SimulatedTransport) -> tuple[SimulatedLoop, ReceivingProtocol]:
         """Return the protocol of a connection."""
         where = f"client {transport.there}"
         return self._loop, self._loop.run_in(

@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
+from raftlog.client.remote.receiving import ReceivingProtocol
+
 from .world import Network, World
 
 Ts = TypeVarTuple("Ts")
@@ -25,7 +27,7 @@ CONNECT_RETRY_US: Final = 1_000_000
 
 Later = Callable[[int, Callable[[], None]], None]
 """Schedules an action of a process, after a delay in microseconds."""
-Accept = Callable[["SimulatedTransport"], "tuple[SimulatedLoop, asyncio.Protocol] | None"]
+Accept = Callable[["SimulatedTransport"], "tuple[SimulatedLoop, ReceivingProtocol] | None"]
 """Returns the loop and the protocol of an accepted connection, None while nothing listens."""
 
 
@@ -181,8 +183,8 @@ class SimulatedLoop(_Loop):
     # --- connections ------------------------------------------------------------------------------
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: object
-    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        self, protocol_factory: Callable[[], ReceivingProtocol], host: str, port: int, **_: object
+    ) -> tuple[asyncio.Transport, ReceivingProtocol]:
         """Connect to the node whose id is ``port``."""
         protocol = protocol_factory()
         transport = SimulatedTransport(self._peers, self._here, port)
@@ -194,7 +196,7 @@ class SimulatedLoop(_Loop):
     def _dial(
         self,
         transport: SimulatedTransport,
-        protocol: asyncio.Protocol,
+        protocol: ReceivingProtocol,
         connected: asyncio.Future[None],
     ) -> None:
         """Send the first segment, again at intervals until the connection is accepted."""
@@ -232,7 +234,7 @@ class SimulatedTransport(asyncio.Transport):
         self.peer: SimulatedTransport | None = None
         self._peers = peers
         self._loop: SimulatedLoop | None = None
-        self._protocol: asyncio.Protocol | None = None
+        self._protocol: ReceivingProtocol | None = None
         self._unsent = bytearray()
         self._segment: bytes | None = None
         """Bytes that are sent, and have not arrived."""
@@ -244,7 +246,7 @@ class SimulatedTransport(asyncio.Transport):
         self._is_lost = False
         self._is_silent = False
 
-    def begin(self, loop: SimulatedLoop, protocol: asyncio.Protocol) -> None:
+    def begin(self, loop: SimulatedLoop, protocol: ReceivingProtocol) -> None:
         """Connect the protocol."""
         self._loop, self._protocol = loop, protocol
         self._peers.add(self)

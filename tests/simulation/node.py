@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from raftlog.append import AppendRequest, failed
+from raftlog.client.remote.receiving import ReceivingProtocol
 from raftlog.errors import AppendUnknownError, LogError
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.node.raft_client import RaftClient
@@ -382,7 +382,7 @@ class Node(DrivenNode):
 
     def accept(
         self, transport: SimulatedTransport
-    ) -> tuple[SimulatedLoop, asyncio.Protocol] | None:
+    ) -> tuple[SimulatedLoop, ReceivingProtocol] | None:
         """Accept a connection of a client; None while the process is dead."""
         return None if self._port is None else self._port.accept(transport)
 

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, ParamSpec
 
+from raftlog.client.remote.receiving import ReceivingProtocol
 from raftlog.wire import (
     Api,
     ApiKey,
@@ -93,7 +94,7 @@ class FlushQueue:
                 connection.abort()
 
 
-class Connection(asyncio.Protocol):
+class Connection(ReceivingProtocol):
     """Connection of one peer, from the end of its TLS handshake."""
 
     def __init__(
@@ -145,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._is_finishing = False
         self._is_muted = False
 
-    # --- asyncio.Protocol -------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

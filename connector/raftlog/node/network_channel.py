@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
+from raftlog.client.remote.receiving import ReceivingProtocol
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, ResponseReceived, SendFailed
 from raftlog.quorum.messages import FetchRequest, Response, VersionsRequest
@@ -272,7 +273,7 @@ class NetworkChannel:
             connection.close()
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(ReceivingProtocol):
     """Connection to one node, with at most one request in flight."""
 
     def __init__(self, endpoint: Endpoint, client_id: str, frame_bytes_max: int) -> None:
@@ -286,7 +287,7 @@ class _Connection(asyncio.Protocol):
         self._in_flight: Final = InFlightRequests[Callable[[_Found], None]](client_id)
         """The callback of the request in flight."""
 
-    # --- asyncio.Protocol -------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -48,6 +48,7 @@ from raftlog.wire.errors import NoCommonVersionError, WireError
 
 from .login import SaslLogin, TokenEndpointError
 from .nodes import Address
+from .receiving import ReceivingProtocol
 from .security import KEY_PASSWORD, MECHANISM, PROTOCOL, TlsOptions, resolve_references
 
 _LOGGER: Final = logging.getLogger("raftlog")
@@ -210,7 +211,7 @@ class _InFlightRequest:
     response: asyncio.Future[Any]
 
 
-class Connection(asyncio.Protocol):
+class Connection(ReceivingProtocol):
     """Connection on one event loop, created by ``Connection.open``."""
 
     def __init__(self, address: Address, login: SaslLogin | None = None) -> None:
@@ -510,7 +511,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # --- asyncio.Protocol -------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
