@@ -34,6 +34,7 @@ from raftlog.errors import (
     StaleCommitError,
     UnexpectedEndOffsetError,
 )
+from raftlog.fast_dataclass import fast_init
 from raftlog.limits import BATCH_HEADER_BYTES, HEADERS_PER_RECORD_MAX, MIB
 from raftlog.log.reading.transactions import (
     FRAME_VERSION,
@@ -68,6 +69,7 @@ _RECORD_OVERHEAD_BYTES: Final = 24
 """Approximate upper bound of the lengths and deltas in an encoded record."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class AppendResult:
     """Offsets of appended records, both inclusive, and the leader epoch that they have.

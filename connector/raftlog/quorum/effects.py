@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from raftlog.fast_dataclass import fast_init
 from raftlog.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 
 from .messages import FetchResponse, FetchSnapshotResponse, Request, Response
@@ -42,6 +43,7 @@ class PersistElection:
     state: ElectionState
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
     """Send a request to another node.
@@ -63,6 +65,7 @@ class Reply:
     response: Response
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class ReplyWithRecords:
     """Send a fetch response with the records from ``start_offset``.

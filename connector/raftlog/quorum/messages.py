@@ -12,6 +12,7 @@ import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from raftlog.fast_dataclass import fast_init
 from raftlog.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 
 from .voters import Endpoint, Voter
@@ -103,6 +104,7 @@ class EndQuorumEpochResponse:
 # --- replication ----------------------------------------------------------------------------------
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
     """Request for records from ``fetch_offset``; acknowledges everything below as durable."""
@@ -117,6 +119,7 @@ class FetchRequest:
     log_start_offset: int | None = None
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
     """Records, or the diverging epoch to truncate to, or the snapshot to fetch instead.

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raftlog.fast_dataclass import fast_init
+
 from .messages import Request
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightRequest:
     """A request that was sent and has no response yet."""

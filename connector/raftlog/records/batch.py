@@ -18,6 +18,7 @@ from typing import Final
 from crc32c import crc32c
 
 from raftlog.errors import CorruptBatchError, HeaderLimitError
+from raftlog.fast_dataclass import fast_init
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
     DECOMPRESSED_BYTES_MAX,
@@ -78,6 +79,7 @@ class TornTail:
     byte_count: int
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
     """Batch with a verified CRC, its records still encoded in ``payload``.

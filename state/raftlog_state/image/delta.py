@@ -17,7 +17,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
-from raftlog_state.fast_dataclass import fast_dataclass
+from raftlog.fast_dataclass import fast_dataclass
 from raftlog_state.steps import complete, for_each_in_steps
 
 from .layered_map import updated

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, dataclass_transform, overload
 
-from raftlog_state.fast_dataclass import compile_constructor, positional_constructor
+from raftlog.fast_dataclass import compile_constructor, positional_constructor
 from raftlog_state.records.declare import Array, FieldSchema, Scalar, Struct
 
 R = TypeVar("R")

@@ -29,10 +29,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias
 
+from raftlog.fast_dataclass import fast_dataclass
 from raftlog.records.control import ControlRecord, UnknownControl
 from raftlog.types import SnapshotId
 from raftlog_state.errors import OffsetGapError, ReplayError, StateInvariantError
-from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image import Entity, Key, MetadataImage, Quorum, Row, TransactionOutcome
 from raftlog_state.image.delta import MetadataDelta, RecordChanges
 from raftlog_state.records import (

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from raftlog_state.fast_dataclass import positional_constructor
+from raftlog.fast_dataclass import positional_constructor
 from raftlog_state.image import ROW_TYPES, ConfigRow, Entity, Key, PartitionRow, Row, TopicRow
 from raftlog_state.image.column_types import column_type
 from raftlog_state.image.delta import Op, RecordChanges, RowChange

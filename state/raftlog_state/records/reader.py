@@ -24,10 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from raftlog.fast_dataclass import positional_constructor
 from raftlog.limits import STRING_BYTES_MAX
 from raftlog.records.varint import MalformedVarintError, read_unsigned_varint
 from raftlog_state.errors import MetadataParseError
-from raftlog_state.fast_dataclass import positional_constructor
 
 from .declare import Array, FieldSchema, Message, Nested, Scalar, Struct, UnknownTag
 from .scalars import UUID_BYTES, uuid_text

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from raftlog_state.fast_dataclass import positional_constructor
+from raftlog.fast_dataclass import positional_constructor
 from raftlog_state.image.column_types import column_type
 from raftlog_state.image.delta import RecordChanges, RowChange
 from raftlog_state.image.row_schema import ColumnSchema, Kind, Parts, Special, row_schema

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog.fast_dataclass import fast_dataclass
 from raftlog.limits import KIB
-from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image import (
     ROW_TYPES,
     AclRow,

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 from crc32c import crc32c
 
 from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentDeletedError
+from raftlog.fast_dataclass import fast_init
 from raftlog.limits import EPOCH_MAX, SMALL_FILE_BYTES_MAX
 from raftlog.records.header import INT32_MAX, INT64_MAX
 from raftlog.storage.protocol import Storage
@@ -615,6 +616,7 @@ _READS_MAX: Final = 1000
 """Reads of the line; a write of it takes about a microsecond."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """Synced end of an embedded log: all records below ``end_offset`` are synced and may be read.

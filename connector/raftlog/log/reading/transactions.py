@@ -34,6 +34,7 @@ from raftlog.errors import (
     OptionError,
     TransactionMarkerError,
 )
+from raftlog.fast_dataclass import fast_init
 from raftlog.limits import COMMIT_ID_BYTES_MAX, KIB
 from raftlog.records.batch import (
     Compression,
@@ -438,6 +439,7 @@ class ProducerMarker:
 TransactionMarker: TypeAlias = MetadataMarker | ProducerMarker
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMetadata:
     """Metadata of one batch. Both offsets are inclusive; ids are -1 if absent."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
 from raftlog.errors import CorruptBatchError, DiskFullError, LogNotFoundError
+from raftlog.fast_dataclass import fast_init
 from raftlog.limits import MIB
 from raftlog.log.format.directory import (
     INDEX_SUFFIX,
@@ -578,6 +579,7 @@ class SyncState:
         self.position = Position(0)
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingSync:
     """A sync that was started. It covers everything below ``end_offset`` (exclusive).
