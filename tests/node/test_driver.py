@@ -16,10 +16,13 @@ import pytest
 from raftlog.append import AppendRequest, AppendResult, Done, Failed, RequestResult
 from raftlog.errors import AppendUnknownError, DiskFailedError, UnexpectedEndOffsetError
 from raftlog.log.cleaning.compaction import Compaction
+from raftlog.log.remote.tiering import REMOTE_LOCK_NAME
 from raftlog.node.driver import SHORT_SYNC_S_MAX, Driver, SyncDurations
 from raftlog.node.replica import Outgoing
 from raftlog.quorum.roles import Leader
 from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.storage.local import WritableLocalStorage
+from raftlog.storage.objects import ObjectStore, StorageObjects
 from raftlog.wire import (
     RequestHeader,
     encode_request,
@@ -27,6 +30,7 @@ from raftlog.wire import (
     frame,
     request_api_key,
 )
+from tests.log.remote.stored_backups import surroundings
 from tests.node.listeners.test_listener_contract import Recorder
 from tests.support.served_node import PATIENCE_S, appended, served_node
 
@@ -359,3 +363,35 @@ def test_a_node_that_stops_completes_its_sync(tmp_path: Path) -> None:
         assert log.synced_end_offset == log.end_offset
 
     with_driver(tmp_path, check)
+
+
+def test_a_node_ends_while_its_object_store_does_not_answer(tmp_path: Path) -> None:
+    has_begun, answers = threading.Event(), threading.Event()
+
+    def open_store(_: str) -> ObjectStore:
+        has_begun.set()
+        assert answers.wait(60)
+        return StorageObjects(WritableLocalStorage(), str(tmp_path / "remote"))
+
+    locks: list[str] = []
+
+    async def check(driver: Driver) -> None:
+        log = driver.raft_node.replica.log
+        run = log.begin_remote_run(open_store, surroundings(1), cache={})
+        assert run is not None
+        locks.append(f"{log.path}/{REMOTE_LOCK_NAME}")
+        driver.run_remote(run)
+        assert has_begun.wait(PATIENCE_S)
+
+    extra = f'[log]\nremote_storage_enable = true\nremote_storage_uri = "{tmp_path}/remote"\n'
+    with_driver(tmp_path, check, extra=extra)
+    storage = WritableLocalStorage()
+    assert storage.try_lock(locks[0]) is None, "the run has not ended"
+    answers.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("raftlog-remote"):
+            thread.join(PATIENCE_S)
+    lock = storage.try_lock(locks[0])
+    assert lock is not None
+    lock.release()
+    assert not (tmp_path / "remote").exists(), "nothing is written after the end"

@@ -277,6 +277,9 @@ class LimitsConfig:
     as stalled if its peer pauses for ``stalled_ms`` inside a request or response, or transfers less
     than ``bytes_per_second_min`` there. A compaction reads and writes at most
     ``compaction_bytes_per_second`` (0: any; Kafka: ``log.cleaner.io.max.bytes.per.second``).
+    Reads from remote storage have ``remote_log_reader_threads``, of which each waits for the store;
+    ``remote_log_reader_max_pending_tasks`` more wait for a thread, and any other one fails, as does
+    one without a result after ``remote_fetch_max_wait_ms`` (Kafka: 500).
     """
 
     frame_bytes_max: int = WIRE_FRAME_BYTES_MAX
@@ -295,6 +298,9 @@ class LimitsConfig:
     bytes_per_second_min: int = 4 * KIB
     handshake_ms: int = 5_000
     compaction_bytes_per_second: int = 0
+    remote_log_reader_threads: int = 10
+    remote_log_reader_max_pending_tasks: int = 100
+    remote_fetch_max_wait_ms: int = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ A disk that is fast, but stalls for longer than the fetch timeout, costs a leade
 with Kafka and etcd: its followers are not answered meanwhile.
 
 The sync of a snapshot that a state machine writes runs in a second thread, beside it, and a
-compaction in a third one, and copies of segments to a remote storage in a fourth.
+compaction in a third one, and copies of segments to a remote storage in a fourth. The last one is
+not waited for at the end: an object store may not answer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event as ThreadEvent
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from raftlog.client.log_handle import Clock
@@ -35,6 +37,7 @@ from raftlog.quorum.events import Event, TimePassed
 from raftlog.wire import LogIdentity
 
 from .connection import FlushQueue
+from .daemon_threads import DaemonThreads
 from .raft_node import Notification, RaftNode, RemoteStorage
 from .replica import Replica
 
@@ -122,8 +125,7 @@ class Driver:
             compaction_bytes_per_second, now_s=time.monotonic, pause=time.sleep
         )
         self._compacting: asyncio.Future[None] | None = None
-        self._remote_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-remote")
-        self._copying: asyncio.Future[None] | None = None
+        self._remote_thread = DaemonThreads(1, name="raftlog-remote")
         self._is_closing = False
 
     def start(self) -> None:
@@ -252,8 +254,21 @@ class Driver:
         self._compacting.add_done_callback(ran)
 
     def run_remote(self, run: RemoteLogRun) -> None:
+        has_run = ThreadEvent()
+
+        def work() -> None:
+            try:
+                run.run(self._is_over)
+            finally:
+                has_run.set()
+                if self._is_over():  # ``ran`` may not be called, or before
+                    run.close()
+
         def ran(done: asyncio.Future[None]) -> None:
-            self._copying = None
+            if done.cancelled():
+                if has_run.is_set():
+                    run.close()
+                return
             error = done.exception()
             if error is None or isinstance(error, RaftlogError):
                 self._run(self.raft_node.complete_remote_run, run, error)
@@ -263,9 +278,7 @@ class Driver:
                     self.raft_node.fail(error)
                 raise error
 
-        work = partial(run.run, self._is_over)
-        self._copying = self._loop.run_in_executor(self._remote_thread, work)
-        self._copying.add_done_callback(ran)
+        self._remote_thread.run(work).add_done_callback(ran)
 
     def _is_over(self) -> bool:
         return self._is_closing or self.raft_node.is_over
@@ -303,8 +316,10 @@ class Driver:
 
     async def close(self) -> None:
         """Close the log, unless it failed. Pending appends fail with an unknown outcome, and a
-        compaction is aborted."""
+        compaction is aborted. So is a run of remote storage, like by a crash: its thread ends after
+        the request in progress."""
         self._is_closing = True
+        self._remote_thread.close()
         while self._loop_sync is not None and not self.raft_node.is_over:
             await asyncio.sleep(0)
         while running := self._running_threads():
@@ -318,11 +333,8 @@ class Driver:
             await self._loop.run_in_executor(self._sync_threads, log.close)
         self._sync_threads.shutdown()
         self._cleaner_thread.shutdown()
-        self._remote_thread.shutdown()
 
     def _running_threads(self) -> set[asyncio.Future[Any]]:
         """Return the futures of what runs in other threads."""
         found: set[asyncio.Future[Any]] = {*self._snapshot_syncs}
-        return found | {
-            one for one in (self._syncing, self._compacting, self._copying) if one is not None
-        }
+        return found | {one for one in (self._syncing, self._compacting) if one is not None}

@@ -135,6 +135,11 @@ class NodeCollector(Collector):
         yield _counter(
             "remote_errors", "Runs of the remote storage that have failed.", totals.errors
         )
+        yield _counter(
+            "remote_read_errors",
+            "Reads from the remote storage that have failed, or had no result in time.",
+            totals.read_errors,
+        )
         yield _gauge(
             "remote_copy_lag_segments",
             "Sealed, committed segments that were not copied yet, on the leader.",

@@ -251,7 +251,7 @@ class Node:
             clean_interval_ms=config.retention_check_interval_ms,
             compaction_bytes_per_second=config.limits.compaction_bytes_per_second,
             clock=clock,
-            remote=RemoteStorage(open_object_store, surroundings()),
+            remote=_remote_storage(config),
         )
         self.raft_node: Final = self.driver.raft_node
         self._channel = self._create_channel()
@@ -570,6 +570,17 @@ class Node:
     def _log_connection(self, event: str, where: str, reason: str) -> None:
         host = where.rpartition(":")[0] or where
         self._lines.log_throttled(event, host, f"{where}: {reason}")
+
+
+def _remote_storage(config: NodeConfig) -> RemoteStorage:
+    limits = config.limits
+    return RemoteStorage(
+        open_object_store,
+        surroundings(),
+        reader_threads=limits.remote_log_reader_threads,
+        reader_max_pending_tasks=limits.remote_log_reader_max_pending_tasks,
+        fetch_max_wait_ms=limits.remote_fetch_max_wait_ms,
+    )
 
 
 def _log_identity(config: NodeConfig, meta: MetaProperties) -> LogIdentity:

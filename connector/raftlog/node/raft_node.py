@@ -66,6 +66,7 @@ from .pending_appends import PendingAppends
 from .purgatory import (
     AppendPurgatory,
     Complete,
+    Deadlines,
     FetchPurgatory,
     ThrottledChannel,
     ThrottledChannels,
@@ -113,6 +114,7 @@ class RemoteTotals:
     copied_bytes: int = 0
     deleted_segments: int = 0
     errors: int = 0
+    read_errors: int = 0
     lag_segments: int = 0
     lag_bytes: int = 0
 
@@ -122,15 +124,27 @@ class RemoteTotals:
         self.copied_bytes += counts.copied_bytes
         self.deleted_segments += counts.deleted_segments
         self.errors += has_failed
+        self.set_lag(counts)
+
+    def set_lag(self, counts: RemoteCounts) -> None:
+        """Set what a run has left, or has not copied yet."""
         self.lag_segments, self.lag_bytes = counts.lag_segments, counts.lag_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStorage:
-    """Access to object stores: what opens one, and the time and randomness of its writes."""
+    """Access to object stores: what opens one, and the time and randomness of its writes.
+
+    Of the reads of clients: the number of threads, how many reads wait for one, and the time until
+    a read fails (Kafka: ``remote.log.reader.threads``, ``remote.log.reader.max.pending.tasks``,
+    ``remote.fetch.max.wait.ms``).
+    """
 
     open_store: OpenStore
     surroundings: Surroundings
+    reader_threads: int
+    reader_max_pending_tasks: int
+    fetch_max_wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +233,8 @@ class RaftNode:
         named a follower as the leader."""
         self.throttled: Final = ThrottledChannels()
         """Connections that are muted, because their clients exceed a quota."""
+        self.expiries: Final = Deadlines[Callable[[], None]]()
+        """What is called when the time limit of a read from remote storage has passed."""
         self.listeners: Final = RaftListeners(replica, chunk_bytes_max=chunk_bytes_max)
         self.raft_client: Final = ReplicaRaftClient(
             replica, self.act, self.time_ms, self._resign_soon_on_disk_full
@@ -232,6 +248,8 @@ class RaftNode:
         self.remote: Final = remote
         self.remote_counts: Final = RemoteTotals()
         self._remote_run: RemoteLogRun | None = None
+        self._remote_steps_before = 0
+        """Steps of the run at the last look."""
         self._manifest_cache: ManifestCache = {}
         self._clock = clock
         self._runner = runner
@@ -292,6 +310,7 @@ class RaftNode:
             self._purgatory.next_deadline_ms,
             self.fetches.next_deadline_ms,
             self.throttled.next_deadline_ms,
+            self.expiries.lowest(),
             self._submit_at_ms,
             self._clean_at_ms,
             *self._waiters.values(),
@@ -328,6 +347,7 @@ class RaftNode:
             self.fetches.pass_time(now_ms)
             self._purgatory.expire(now_ms)
             self.throttled.expire(now_ms)
+            self.expiries.expire(now_ms, lambda expire: expire())
             self._wake(now_ms)
             if _is_due(self._submit_at_ms, now_ms):
                 self.submit()
@@ -335,6 +355,7 @@ class RaftNode:
                 self._clean_later()
                 self.clean()
                 self.compact()
+                self._look_at_remote_run()
                 self.copy_to_remote()
             if self._replacing is not None:
                 self._replace_next(self._replacing)
@@ -611,6 +632,7 @@ class RaftNode:
         the log's objects refuses it: what is in local and remote segments can be read."""
         if self._is_over or self._remote_run is not None or self.remote is None:
             return
+        self._remote_steps_before = 0
         try:
             self._remote_run = self.replica.begin_remote_run(
                 self.remote.open_store, self.remote.surroundings, cache=self._manifest_cache
@@ -622,6 +644,18 @@ class RaftNode:
             self.fail(error)
         if self._remote_run is not None:
             self._runner.run_remote(self._remote_run)
+
+    def _look_at_remote_run(self) -> None:
+        """Report a run without progress since the last look: it does not end, so that
+        nothing is copied, and its error is never raised."""
+        run = self._remote_run
+        if run is None:
+            return
+        if run.step_count == self._remote_steps_before:
+            self.remote_counts.errors += 1
+            self.remote_counts.set_lag(run.counts)
+            self._runner.notify(CleaningRefused(run.no_response()))
+        self._remote_steps_before = run.step_count
 
     def complete_remote_run(self, run: RemoteLogRun, error: RaftlogError | None = None) -> None:
         """Handle the end of a run: local segments that were copied may be deleted now. One that has
@@ -686,6 +720,14 @@ class RaftNode:
         """Mute a connection for a time, unless it is muted for longer already."""
         self.throttled.add(channel, self.now_ms() + throttle_ms)
         self._set_timer()
+
+    def expire_after(self, timeout_ms: int, expire: Callable[[], None]) -> int:
+        """Call ``expire``, which raises nothing, after a time, unless it is removed from
+        ``expiries``; return its deadline there."""
+        deadline_ms = self.now_ms() + timeout_ms
+        self.expiries.add(deadline_ms, expire)
+        self._set_timer()
+        return deadline_ms
 
     async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
         """Wait until ``is_due`` returns True; return False after the timeout, or if the node has

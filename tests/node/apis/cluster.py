@@ -142,7 +142,8 @@ class Node:
         """Why segments were not deleted, compacted or copied."""
         self._cluster = cluster
         self._held: list[PendingSync] = []
-        self._held_runs: list[RemoteLogRun] = []
+        self.held_runs: list[RemoteLogRun] = []
+        """Runs of remote storage that were begun while those are held."""
         self._is_turn_due = False
         self._voter, self._log_config = voter, log_config
         self._open()
@@ -174,8 +175,21 @@ class Node:
             rack=cluster.racks.get(self.node_id, ""),
         )
         clock = Clock(wall_ms=self.time_ms, now_ms=lambda: cluster.now_ms)
-        remote = RemoteStorage(cluster.open_store, surroundings(self.node_id))
-        self.raft_node = RaftNode(replica, identity, self, clock, remote=remote)
+        remote = RemoteStorage(
+            cluster.open_store,
+            surroundings(self.node_id),
+            reader_threads=cluster.reader_threads,
+            reader_max_pending_tasks=cluster.reader_max_pending_tasks,
+            fetch_max_wait_ms=cluster.fetch_max_wait_ms,
+        )
+        self.raft_node = RaftNode(
+            replica,
+            identity,
+            self,
+            clock,
+            clean_interval_ms=cluster.clean_interval_ms,
+            remote=remote,
+        )
         self.apis = ClientApis(self.raft_node)
 
     @property
@@ -200,7 +214,7 @@ class Node:
 
     def release_remote(self) -> None:
         self.is_remote_held = False
-        held, self._held_runs = self._held_runs, []
+        held, self.held_runs = self.held_runs, []
         for one in held:
             self.run_remote(one)
         self._cluster.deliver()
@@ -229,7 +243,7 @@ class Node:
             self.raft_node.complete_remote_run(run)
 
         if self.is_remote_held:
-            self._held_runs.append(run)
+            self.held_runs.append(run)
         else:
             self._cluster.later(copy)
 
@@ -290,6 +304,11 @@ class Node:
 
 class Cluster:
     """Some nodes, and the messages in flight between them."""
+
+    reader_threads = 1
+    reader_max_pending_tasks = 100
+    fetch_max_wait_ms = 5_000
+    clean_interval_ms: int | None = None
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import NewRecord, iter_batches
-from raftlog.storage.objects import StorageObjects
+from raftlog.storage.objects import StorageObjects, StoredObject
 from raftlog.storage.protocol import ReadableFile
 from raftlog.wire import ApiKey, latest_schemas
 from tests.log.remote.tiered_logs import segment_names
@@ -329,22 +329,35 @@ def test_a_store_that_cannot_be_opened_is_an_error_that_a_client_retries() -> No
 
 
 class SlowStore(StorageObjects):
-    """Objects that are opened once ``answers`` is set."""
+    """Store that answers once ``answers`` is set."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         super().__init__(disk, REMOTE)
         self.answers = threading.Event()
+        self.requests = threading.Semaphore(0)
+        """Released by each request, before it waits."""
         self.opened_count = 0
+
+    def _wait(self) -> None:
+        self.requests.release()
+        assert self.answers.wait(60)
 
     def open_object(self, name: str) -> ReadableFile:
         self.opened_count += 1
-        assert self.answers.wait(60)
+        self._wait()
         return super().open_object(name)
+
+    def list_objects(self, directory: str) -> list[StoredObject]:
+        self._wait()
+        return super().list_objects(directory)
 
 
 class SlowCluster(Cluster):
     """Cluster with a slow store for the reads from ``store`` on."""
 
+    reader_threads = 2
+    reader_max_pending_tasks = 20
+    clean_interval_ms = 60_000
     store: SlowStore | None = None
 
     def open_store(self, uri: str) -> StorageObjects:
@@ -367,6 +380,85 @@ def test_reads_of_lost_connections_are_not_begun() -> None:
         await answered
         assert (await get(leader, 0)).error_code is ErrorCode.none
         assert store.opened_count < 20
+
+    run(work())
+
+
+def test_a_read_that_a_store_does_not_answer_is_an_error_after_the_time_limit() -> None:
+    async def work() -> None:
+        cluster = SlowCluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        store = cluster.store = SlowStore(cluster.remote_disk)
+        reading = leader.start(ApiKey.FETCH, 18, fetch(0), caller())
+        finding = asyncio.ensure_future(find(leader, time_of(0)))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            assert store.requests.acquire(timeout=60)
+        cluster.pass_time(4_950)
+        await put(leader, NewRecord(None, b"meanwhile", time_of(COUNT)))
+        assert (await get(leader, local_start(leader))).error_code is ErrorCode.none
+        assert not reading.done()
+        assert not finding.done()
+        cluster.pass_time(50)
+        await reading
+        response = answer_of(reading, latest_schemas.FetchResponse, 18)
+        assert response.responses[0].partitions[0].error_code is ErrorCode.kafka_storage_error
+        assert (await finding).error_code is ErrorCode.kafka_storage_error
+        assert leader.raft_node.remote_counts.read_errors == 2
+        store.answers.set()
+        assert (await get(leader, 0)).error_code is ErrorCode.none
+
+    run(work())
+
+
+def test_reads_that_no_thread_can_begin_are_bounded() -> None:
+    async def work() -> None:
+        cluster = SlowCluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        store = cluster.store = SlowStore(cluster.remote_disk)
+        waiting = [leader.start(ApiKey.FETCH, 18, fetch(0), caller()) for _ in range(22)]
+        assert (await get(leader, 0)).error_code is ErrorCode.kafka_storage_error
+        for _ in range(2):
+            assert store.requests.acquire(timeout=60)
+        assert not any(one.done() for one in waiting)
+        cluster.pass_time(5_000)
+        await asyncio.gather(*waiting)
+        assert store.opened_count == 2, "the others were not begun"
+        late = [leader.start(ApiKey.FETCH, 18, fetch(0), caller()) for _ in range(20)]
+        assert (await get(leader, 0)).error_code is ErrorCode.kafka_storage_error
+        store.answers.set()
+        for one in late:
+            await one
+            response = answer_of(one, latest_schemas.FetchResponse, 18)
+            assert response.responses[0].partitions[0].error_code is ErrorCode.none
+
+    run(work())
+
+
+def test_a_run_without_progress_is_reported_at_each_retention_check() -> None:
+    async def work() -> None:
+        cluster = SlowCluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        store = cluster.store = SlowStore(cluster.remote_disk)
+        leader.is_remote_held = True
+        cluster.pass_time(60_000)
+        (remote_run,), counts = leader.held_runs, leader.raft_node.remote_counts
+        thread = threading.Thread(target=remote_run.run)
+        thread.start()
+        assert store.requests.acquire(timeout=60)
+        cluster.pass_time(60_000)
+        assert counts.errors == 0, "it has begun a request since it was begun"
+        for error_count in (1, 2):
+            cluster.pass_time(60_000)
+            assert counts.errors == error_count
+        assert counts.lag_segments > 0
+        store.answers.set()
+        thread.join()
+        leader.raft_node.complete_remote_run(remote_run)
+        assert (counts.lag_segments, counts.errors) == (0, 2)
+        assert local_start(leader) > 20
 
     run(work())
 

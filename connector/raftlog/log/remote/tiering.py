@@ -31,7 +31,7 @@ Kafka: ``RemoteLogManager`` (``RLMCopyTask``, ``RLMExpirationTask``, ``RLMFollow
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -51,8 +51,8 @@ from raftlog.log.format.directory import (
 from raftlog.log.format.remote_chain import RemoteChain, RemoteSegment
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.printable import without_user_info
-from raftlog.storage.errors import WrongBackupError
-from raftlog.storage.objects import ObjectStore
+from raftlog.storage.errors import RemoteStorageError, WrongBackupError
+from raftlog.storage.objects import ObjectStore, StoredObject
 from raftlog.storage.protocol import Closeable, FileLock, ReadableFile
 from raftlog.types import TopicPartition
 
@@ -150,8 +150,48 @@ class TieredLog:
         return f"{self.partition}-{self.topic_id}"
 
 
+class _ObservedStore:
+    """Store that counts its requests and the chunks of uploads, and raises ``_AbortedError`` before
+    the next one if ``is_aborted``. ``name`` is that of the object of the last one."""
+
+    def __init__(self, store: ObjectStore, is_aborted: Callable[[], bool]) -> None:
+        self._store = store
+        self._is_aborted = is_aborted
+        self.location = store.location
+        self.name = ""
+        self.step_count = 1
+
+    def _begin(self, name: str) -> None:
+        if self._is_aborted():
+            raise _AbortedError
+        self.name = name
+        self.step_count += 1
+
+    def put(self, name: str, chunks: Iterable[bytes]) -> None:
+        self._begin(name)
+        self._store.put(name, self._counted(chunks))
+
+    def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._begin(self.name)
+            yield chunk
+
+    def open_object(self, name: str) -> ReadableFile:
+        self._begin(name)
+        return self._store.open_object(name)
+
+    def delete(self, name: str) -> None:
+        self._begin(name)
+        self._store.delete(name)
+
+    def list_objects(self, directory: str) -> list[StoredObject]:
+        self._begin(directory)
+        return self._store.list_objects(directory)
+
+
 class RemoteLogRun(Closeable):
-    """One run for a log. Not shared between threads; ``close`` it in any case."""
+    """One run for a log. Not shared between threads, but for ``step_count``, ``no_response`` and
+    the lag in ``counts``; ``close`` it in any case."""
 
     def __init__(
         self,
@@ -170,7 +210,7 @@ class RemoteLogRun(Closeable):
         self.counts = RemoteCounts()
         self._log = log
         self._open_store = open_store
-        self._opened: ObjectStore | None = None
+        self._opened: _ObservedStore | None = None
         self._lock = lock
         self._context = context
         self._directory = segments.directory
@@ -193,7 +233,19 @@ class RemoteLogRun(Closeable):
         self._writer: ManifestWriter | None = None
         self._manifest: RemoteLogManifest | None = None
         self._chain: RemoteChain | None = None
-        self._is_aborted: Callable[[], bool] = lambda: False
+
+    @property
+    def step_count(self) -> int:
+        """Number of requests to the store and chunks of uploads that were begun."""
+        return 0 if self._opened is None else self._opened.step_count
+
+    def no_response(self) -> RemoteStorageError:
+        """Return the error of a store that does not answer the request in progress."""
+        opened = self._opened
+        location = without_user_info(self._log.uri.partition("?")[0])
+        name = self._log.directory if opened is None else opened.name
+        reason = "no response since the last retention check; copies and deletions wait for it"
+        return RemoteStorageError(location=location, name=name, reason=reason)
 
     @property
     def chain(self) -> RemoteChain | None:
@@ -201,21 +253,20 @@ class RemoteLogRun(Closeable):
         return self._chain
 
     def run(self, is_aborted: Callable[[], bool] = lambda: False) -> None:
-        """Copy and delete. If ``is_aborted``, called before each chunk, returns true, the rest is
-        left to the next run.
+        """Copy and delete. If ``is_aborted``, called before each request and each chunk, returns
+        true, the rest is left to the next run.
 
         Raises the errors of the store, ``CorruptRemoteObjectError`` for a damaged manifest,
         ``WrongBackupError`` if the store has another log, and the first damage of what would be
         copied. What was finished before an error stays.
         """
-        self._is_aborted = is_aborted
         with contextlib.suppress(_AbortedError):
-            self._run()
+            self._run(is_aborted)
 
-    def _run(self) -> None:
+    def _run(self, is_aborted: Callable[[], bool]) -> None:
         if self._is_leader:  # counted again after the copies, unless the store fails before
             self._count_lag(0 if self._before is None else self._before.copied_end_offset)
-        self._opened = self._open_store(self._log.uri)
+        self._opened = _ObservedStore(self._open_store(self._log.uri), is_aborted)
         self._manifest = RemoteLogManifest(self._store, self._cache)
         if self._manifest.backups:
             raise self._wrong_store(
@@ -241,7 +292,7 @@ class RemoteLogRun(Closeable):
         self._chain = self._retained(chain, ranges, start_offset)
 
     @property
-    def _store(self) -> ObjectStore:
+    def _store(self) -> _ObservedStore:
         assert self._opened is not None, "the run has begun"
         return self._opened
 
@@ -332,8 +383,6 @@ class RemoteLogRun(Closeable):
             def chunks() -> Iterator[bytes]:
                 nonlocal crc
                 for chunk in read_range(file, start.position, metadata.byte_count):
-                    if self._is_aborted():
-                        raise _AbortedError
                     crc = crc32c(chunk, crc)
                     yield chunk
 

@@ -1,19 +1,28 @@
 """Reads of the remote segments of the log, below its local start.
 
-They run in one thread, one after the other: a store takes longer than the event loop may wait, and
-what is read stays in memory until it is sent. A failed read is an error that clients retry.
+Invariants:
 
-Kafka: ``RemoteLogManager.asyncRead``, ``DelayedRemoteFetch``.
+1. A store takes longer than the event loop may wait, and may not answer at all: reads run in at
+   most ``reader_threads`` threads, and at most ``reader_max_pending_tasks`` more of them wait. What
+   is read stays in memory until it is sent.
+2. A read has a result within ``fetch_max_wait_ms`` of the node's clock: ``RemoteStorageError``, if
+   the store has not answered. Its thread is not available until the store answers.
+3. A failed read is an error that clients retry.
+
+Kafka: ``RemoteLogManager.asyncRead``, ``RemoteStorageThreadPool``, ``DelayedRemoteFetch``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from raftlog.node.raft_node import RaftNode
+from raftlog.node.daemon_threads import DaemonThreads
+from raftlog.node.raft_node import RaftNode, RemoteStorage
+from raftlog.printable import without_user_info
+from raftlog.storage.errors import RemoteStorageError
 
 if TYPE_CHECKING:
     from raftlog.log.reading.remote_reader import RemoteReader
@@ -26,8 +35,12 @@ class RemoteReads:
 
     def __init__(self, raft_node: RaftNode) -> None:
         self._raft_node = raft_node
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-remote-read")
-        self._reader: RemoteReader | None = None
+        remote = raft_node.remote
+        self._threads = DaemonThreads(
+            0 if remote is None else remote.reader_threads, name="raftlog-remote-read"
+        )
+        self._readers: list[RemoteReader] = []
+        """Those that no thread uses."""
 
     @property
     def start_offset(self) -> int:
@@ -50,16 +63,62 @@ class RemoteReads:
         return max((one.max_timestamp_ms for one in segments), default=-1)
 
     def read(self, work: Callable[[RemoteReader], T]) -> asyncio.Future[T]:
-        """Call ``work`` with the reader in the thread."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._call, work)
+        """Call ``work`` with a reader in a thread.
 
-    def _call(self, work: Callable[[RemoteReader], T]) -> T:
-        if self._reader is None:
-            remote = self._raft_node.remote
-            assert remote is not None, "the log has remote segments"
-            self._reader = self._raft_node.replica.log.open_remote_reader(remote.open_store)
-        return work(self._reader)
+        The future has ``RemoteStorageError`` after the time limit, or if too many reads wait, or
+        the error of ``work``.
+        """
+        remote = self._raft_node.remote
+        assert remote is not None, "the log has remote segments"
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        limit = remote.reader_max_pending_tasks
+        if self._threads.waiting_count >= limit:
+            self._fail(result, f"{limit} reads are waiting (remote_log_reader_max_pending_tasks)")
+            return result
+        reading = self._threads.run(partial(self._call, remote, work))
+        limit_ms = remote.fetch_max_wait_ms
+        reason = f"no response within {limit_ms} ms (remote_fetch_max_wait_ms)"
+        expire = partial(self._fail, result, reason)
+        deadline_ms = self._raft_node.expire_after(limit_ms, expire)
+
+        def read(done: asyncio.Future[T]) -> None:
+            if done.cancelled():
+                result.cancel()
+            elif not result.done():
+                error = done.exception()
+                if error is None:
+                    result.set_result(done.result())
+                else:
+                    self._raft_node.remote_counts.read_errors += 1
+                    result.set_exception(error)
+
+        def ended(_: asyncio.Future[T]) -> None:
+            self._raft_node.expiries.remove(deadline_ms, expire)
+            reading.cancel()
+
+        reading.add_done_callback(read)
+        result.add_done_callback(ended)
+        return result
+
+    def _call(self, remote: RemoteStorage, work: Callable[[RemoteReader], T]) -> T:
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._raft_node.replica.log.open_remote_reader(remote.open_store)
+        try:
+            return work(reader)
+        finally:
+            self._readers.append(reader)
+
+    def _fail(self, result: asyncio.Future[T], reason: str) -> None:
+        if result.done():
+            return
+        chain = self._raft_node.remote_chain
+        uri, directory = ("", "") if chain is None else (chain.uri, chain.directory)
+        location = without_user_info(uri.partition("?")[0])
+        self._raft_node.remote_counts.read_errors += 1
+        result.set_exception(RemoteStorageError(location=location, name=directory, reason=reason))
 
     def close(self) -> None:
-        """End the thread after the read in progress."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Cancel all reads. A store that does not answer is not waited for."""
+        self._threads.close()
