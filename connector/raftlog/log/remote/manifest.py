@@ -7,6 +7,8 @@ its appends is a segment of it::
     manifest/__remote_log_metadata-1804289383/00000000000000000002.log    offset 2
     manifest/__remote_log_metadata-719885386/00000000000000000000.log     another writer
 
+``compaction`` replaces many objects by few.
+
 Invariants:
 
 1. Writers need not know of each other: entries have unique ids, and are added by one writer. Their
@@ -14,8 +16,9 @@ Invariants:
    which any writer may append, the greatest state counts.
 2. What is not finished is not there: an entry is FINISHED after all of its objects are durable. A
    FINISHED that arrives after a deletion has begun changes nothing.
-3. The offsets of a partition are consecutive. The last object of one may be torn: its writer died,
-   and did not refer to it.
+3. The offsets of a partition are consecutive, from the end of those that a compaction supersedes
+   on. The last object of one may be torn: its writer died, and did not refer to it.
+4. An event that two partitions have is one event: a compaction has copied it.
 
 Kafka: ``RemoteLogMetadataManager``, ``RemoteLogMetadataCache``.
 """
@@ -23,7 +26,7 @@ Kafka: ``RemoteLogMetadataManager``, ``RemoteLogMetadataCache``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -42,6 +45,7 @@ from raftlog.storage.errors import CorruptRemoteObjectError
 from raftlog.storage.objects import ObjectStore, StoredObject
 from raftlog.types import REMOTE_LOG_METADATA_TOPIC, TopicPartition
 
+from .compaction import read_compactions, superseded_by
 from .metadata_records import InvalidRecordError, decode_event, encode_event
 from .segment_metadata import (
     BackupEntry,
@@ -83,6 +87,11 @@ class RemoteLogManifest:
     whose deletion has begun, and ``copied_before``: finished entries that were deleted;
     ``partitions`` are the numbers that writers have used.
 
+    For a compaction: ``deleted`` are entries whose deletion is finished, ``events`` the events of
+    all entries, ``ends`` those of partitions, up to a torn object or a record of an unknown type,
+    ``object_count`` the objects that were read, ``compactions`` the complete ones, the names of
+    ``incomplete_compactions``, and ``superseded`` what is not read because of them, by partition.
+
     ``cache`` has the events of objects that were read before, by name; it is updated.
     """
 
@@ -92,17 +101,22 @@ class RemoteLogManifest:
         self.unfinished: list[RemoteLogSegmentMetadata] = []
         self.deleting: list[RemoteLogSegmentMetadata] = []
         self.copied_before: list[RemoteLogSegmentMetadata] = []
+        self.deleted: list[RemoteLogSegmentMetadata] = []
+        self.ends: dict[int, int] = {}
+        self.superseded: list[tuple[int, StoredObject]] = []
         self._store = store
         self._cache: ManifestCache = {} if cache is None else cache
-        partitions: defaultdict[int, list[tuple[int, StoredObject]]] = defaultdict(list)
-        for stored in store.list_objects(MANIFEST_DIRECTORY):
-            partition, base_offset = self._position_of(stored.name)
-            partitions[partition].append((base_offset, stored))
-        self.partitions = frozenset(partitions)
+        # before the objects
+        self.compactions, self.incomplete_compactions = read_compactions(store)
+        partitions = self._list_partitions()
+        self.object_count = sum(map(len, partitions.values()))
+        self._sources: dict[ManifestEvent, int] = {}
+        """The partition that an event was read from first."""
         entries: dict[str, RemoteLogSegmentMetadata] = {}
         updates: list[tuple[RemoteLogSegmentMetadataUpdate, str]] = []
-        for objects in partitions.values():
-            self._replay(sorted(objects), entries, updates)
+        for partition, objects in partitions.items():
+            self._replay(partition, sorted(objects), entries, updates)
+        self._check_compactions()
         finished = set()
         for update, name in sorted(updates, key=lambda one: one[0].state):
             self._update(update, entries, name)
@@ -114,11 +128,42 @@ class RemoteLogManifest:
             elif entry.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
                 self.unfinished.append(entry)
             else:
-                if entry.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-                    self.deleting.append(entry)
+                is_deleted = entry.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+                (self.deleted if is_deleted else self.deleting).append(entry)
                 if entry.segment_id in finished:
                     self.copied_before.append(entry)
         self.backups.sort(key=BackupEntry.order)
+
+    @property
+    def events(self) -> tuple[ManifestEvent, ...]:
+        return tuple(self._sources)
+
+    def _list_partitions(self) -> Mapping[int, list[tuple[int, StoredObject]]]:
+        """Return the base offsets and the objects that no compaction supersedes, by partition."""
+        superseded = superseded_by(self.compactions)
+        found: defaultdict[int, list[tuple[int, StoredObject]]] = defaultdict(list)
+        names = set()
+        for stored in self._store.list_objects(MANIFEST_DIRECTORY):
+            partition, base_offset = self._position_of(stored.name)
+            names.add(stored.name)
+            if partition in superseded and base_offset < superseded[partition].end_offset:
+                self.superseded.append((partition, stored))
+            else:
+                found[partition].append((base_offset, stored))
+        for name in self._cache.keys() - names:
+            del self._cache[name]
+        self._starts = {partition: one.end_offset for partition, one in superseded.items()}
+        self.partitions = {*found, *self._starts}
+        return found
+
+    def _check_compactions(self) -> None:
+        """Raise ``CorruptRemoteObjectError`` unless the partitions of all compactions are there."""
+        for compaction in self.compactions:
+            partition, end_offset = compaction.partition, compaction.end_offset
+            found = max(self.ends.get(partition, 0), self._starts.get(partition, 0))
+            if found < end_offset:
+                reason = f"partition {partition} ends at {found}, and had {end_offset} records"
+                raise self._corrupt(compaction.name, reason)
 
     def _add(self, entry: RemoteLogSegmentMetadata) -> None:
         found = parse_entry(entry)
@@ -144,12 +189,13 @@ class RemoteLogManifest:
 
     def _replay(
         self,
+        partition: int,
         objects: Sequence[tuple[int, StoredObject]],
         entries: dict[str, RemoteLogSegmentMetadata],
         updates: list[tuple[RemoteLogSegmentMetadataUpdate, str]],
     ) -> None:
         """Add the entries and the updates of one partition."""
-        next_offset = 0
+        next_offset, is_known = self._starts.get(partition, 0), True
         for ordinal, (base_offset, stored) in enumerate(objects):
             name = stored.name
             if base_offset != next_offset:
@@ -161,10 +207,15 @@ class RemoteLogManifest:
                 if is_whole:
                     self._cache[name] = events
             next_offset += len(events)
+            is_known = is_known and None not in events
+            if is_known:
+                self.ends[partition] = next_offset
             for event in events:
+                if event is None or self._sources.setdefault(event, partition) != partition:
+                    continue
                 if isinstance(event, RemoteLogSegmentMetadataUpdate):
                     updates.append((event, name))
-                elif event is not None:
+                else:
                     self._start(event, entries, name)
 
     def _events(
@@ -222,6 +273,8 @@ class RemoteLogManifest:
         known = entries.get(event.segment_id)
         if known is not None and known.state is event.state and event.state in _DELETED:
             return  # two nodes deleted it
+        if known is None and self.compactions:
+            return  # late, of a writer that had hung: a compaction has dropped the entry
         if known is None or not known.state.may_become(event.state):
             before = "missing" if known is None else known.state.name
             reason = f"entry {event.segment_id[:40]!r} becomes {event.state.name}, and is {before}"
@@ -241,6 +294,7 @@ class RemoteLogManifest:
         partition = new_partition()
         while partition in self.partitions:
             partition = new_partition()
+        self.partitions.add(partition)
         return ManifestWriter(self._store, partition)
 
 
@@ -251,6 +305,7 @@ class ManifestWriter:
     """
 
     def __init__(self, store: ObjectStore, partition: int) -> None:
+        self.partition = partition
         self._store = store
         self._directory = str(TopicPartition(REMOTE_LOG_METADATA_TOPIC, partition))
         self._next_offset = 0
