@@ -11,12 +11,14 @@ import os
 from raftlog.client import LogKind
 from raftlog.client.backup import (
     BackupReport,
+    PruneReport,
     RestoredLog,
     back_up_directory,
+    prune_directory,
     restore_directory,
 )
 
-__all__ = ["BackupReport", "RestoredLog", "backup", "restore"]
+__all__ = ["BackupReport", "PruneReport", "RestoredLog", "backup", "prune", "restore"]
 
 
 def backup(
@@ -40,6 +42,31 @@ def backup(
         CorruptRemoteObjectError: the manifest of the store is damaged.
     """
     return back_up_directory(path, uri, kind=kind)
+
+
+def prune(
+    path: str | os.PathLike[str],
+    uri: str | os.PathLike[str],
+    *,
+    kind: LogKind | None = None,
+    is_dry_run: bool = True,
+) -> PruneReport:
+    """Find, or delete, what interrupted backups have uploaded of the log in a directory.
+
+    These are the objects that the manifest does not name, of uploads that began more than a day ago
+    or whose part of the manifest was moved away. Another backup may run meanwhile.
+
+    Args:
+        path: directory of the log, or log directory of its node.
+        uri, kind: as of ``backup``.
+        is_dry_run: whether to find them only. If not, the manifest is compacted, too.
+
+    Raises:
+        NotALogError, UnknownRecordKindError, OptionError: as of ``backup``.
+        CorruptRemoteObjectError: the manifest of the store is damaged.
+        RemoteStorageError: a request to the store failed.
+    """
+    return prune_directory(path, uri, kind=kind, is_dry_run=is_dry_run)
 
 
 def restore(

@@ -37,9 +37,11 @@ REMOTE_PLANTS: Final = (
         path=f"{REMOTE}/backup.py",
         old="""            self._uploaded_bytes += file.byte_count
         self._store.put(entry.object_name(INVENTORY_SUFFIX), [data])
+        self._check_is_stored(inventory.segments)
         self._finish(backup)
 """,
         new="""            self._uploaded_bytes += file.byte_count
+        self._check_is_stored(inventory.segments)
         self._finish(backup)
         self._store.put(entry.object_name(INVENTORY_SUFFIX), [data])
 """,
@@ -226,5 +228,42 @@ REMOTE_PLANTS: Final = (
         old="if one.is_remote and not one.is_final), None)",
         new="if one.is_remote), None)",
         tests=(f"{FOLLOWERS}::test_a_redirected_fetch_does_not_read_remote_storage",),
+    ),
+    Plant(
+        bug="a read from remote storage has no time limit",
+        path="connector/raftlog/node/apis/remote_reads.py",
+        old="self._raft_node.expire_after(limit_ms, expire)",
+        new="self._raft_node.expire_after(limit_ms + 10**9, expire)",
+        tests=(
+            "tests/node/apis/test_remote_storage.py::"
+            "test_a_read_that_a_store_does_not_answer_is_an_error_after_the_time_limit",
+        ),
+    ),
+    Plant(
+        bug="a snapshot that is installed during a run of remote storage is followed by no other",
+        path="connector/raftlog/node/raft_node.py",
+        old="        if self._is_remote_run_outdated:\n",
+        new="        if self._is_remote_run_outdated and self._is_over:\n",
+        tests=(
+            "tests/node/apis/test_remote_storage.py::"
+            "test_a_snapshot_that_is_installed_during_a_run_is_followed_by_another_run",
+        ),
+    ),
+    Plant(
+        bug="what a compaction of a manifest supersedes is deleted before its readers have ended",
+        path=f"{REMOTE}/compaction.py",
+        old="        if now_ms - superseded[partition].time_ms >= LISTING_MS_MAX:\n",
+        new="        if now_ms >= superseded[partition].time_ms:\n",
+        tests=(
+            "tests/log/remote/test_manifest_compaction.py::"
+            "test_a_manifest_of_many_objects_becomes_one_of_few_with_the_same_entries",
+        ),
+    ),
+    Plant(
+        bug="objects of a running backup are pruned",
+        path=f"{REMOTE}/pruning.py",
+        old="    named |= {one.segment_id for one in entries} -",
+        new="    named &= {one.segment_id for one in entries} -",
+        tests=("tests/log/remote/test_pruning.py::test_a_store_may_be_pruned_while_a_backup_runs",),
     ),
 )

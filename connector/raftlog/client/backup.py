@@ -10,12 +10,14 @@ from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import LogKind
 from raftlog.log.remote.backup import BackupReport as BackupReport
-from raftlog.log.remote.backup import back_up_log
+from raftlog.log.remote.backup import back_up_log, identity_of
+from raftlog.log.remote.pruning import PruneReport as PruneReport
+from raftlog.log.remote.pruning import prune_objects
 from raftlog.log.remote.restore import RestoredLog as RestoredLog
 from raftlog.log.remote.restore import restore_log
 from raftlog.storage.errors import WrongBackupError as WrongBackupError
 from raftlog.storage.local import PrivateLocalStorage
-from raftlog.storage.objects import StorageObjects
+from raftlog.storage.objects import ObjectStore, StorageObjects
 
 from .log_handle import without_scheme
 from .object_stores import open_object_store, surroundings
@@ -31,6 +33,28 @@ def back_up_directory(
 
     ``kind`` is that of its records; None to detect it.
     """
+    log, store = _open(path, uri, kind)
+    return back_up_log(log, store, surroundings())
+
+
+def prune_directory(
+    path: str | os.PathLike[str],
+    uri: str | os.PathLike[str],
+    *,
+    kind: LogKind | None = None,
+    is_dry_run: bool = True,
+) -> PruneReport:
+    """Find, and unless it ``is_dry_run`` delete, objects of the log in ``path`` that no manifest in
+    the store at ``uri`` names, as ``prune_objects``."""
+    log, store = _open(path, uri, kind)
+    partition, topic_id = identity_of(log)
+    return prune_objects(store, f"{partition}-{topic_id}", surroundings(), is_dry_run=is_dry_run)
+
+
+def _open(
+    path: str | os.PathLike[str], uri: str | os.PathLike[str], kind: LogKind | None
+) -> tuple[DirectoryLog, ObjectStore]:
+    """Open a log and the store of its backups, outside of its directory."""
     log = open_log(
         PrivateLocalStorage(),
         without_scheme(os.fspath(path)),
@@ -40,7 +64,7 @@ def back_up_directory(
     store = open_object_store(uri)
     if isinstance(store, StorageObjects):
         _check_is_outside(store.location, log)
-    return back_up_log(log, store, surroundings())
+    return log, store
 
 
 def restore_directory(

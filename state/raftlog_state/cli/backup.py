@@ -22,11 +22,16 @@ prints it, of a local URI.
 
 A backup has the secrets of the log in clear text. If the last backup has the same files, nothing is
 written.
+
+With --prune nothing is backed up: the objects of the log in URI are printed that no manifest names,
+which interrupted backups have uploaded more than a day ago. With --write they are deleted, and a
+manifest of many objects is compacted. A backup may run meanwhile.
 """
 
 BACKUP_EXAMPLES: Final = """
 raftlog backup /var/lib/kafka/__cluster_metadata-0 s3://backups/eu/__cluster_metadata-0
 raftlog backup decisions-0 /mnt/backups/decisions-0
+raftlog backup decisions-0 /mnt/backups/decisions-0 --prune
 """
 
 RESTORE_ABOUT: Final = """
@@ -58,11 +63,21 @@ def add_backup(commands: Commands) -> None:
     command.add_argument("path", metavar="PATH", help="directory of a log, or of a node")
     add_kind(command)
     command.add_argument("uri", metavar="URI", help="directory or URI with the backups of the log")
+    command.add_argument(
+        "--prune", action="store_true", help="print the objects that no manifest names"
+    )
+    command.add_argument("--write", action="store_true", help="with --prune: delete them")
 
 
 def run_backup(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Back up a log and print its extent; return the exit code."""
+    """Back up a log and print its extent, or prune its backups; return the exit code."""
+    from raftlog.errors import OptionError
     from raftlog_state.backups import backup
+
+    if arguments.prune:
+        return _run_prune(arguments, output)
+    if arguments.write:
+        raise OptionError(option="--write", reason="it needs --prune; a backup is always written")
 
     done = backup(arguments.path, arguments.uri, kind=kind_of(arguments))
     extent = f"offsets from {done.log_start_offset} to {done.end_offset} (exclusive)"
@@ -73,6 +88,19 @@ def run_backup(arguments: argparse.Namespace, output: Output, console: Console) 
         f"backed up: {extent}; {done.uploaded_bytes} bytes uploaded, {done.reused_bytes} bytes are "
         "in earlier backups"
     )
+    return 0
+
+
+def _run_prune(arguments: argparse.Namespace, output: Output) -> int:
+    from raftlog_state.backups import prune
+
+    done = prune(
+        arguments.path, arguments.uri, kind=kind_of(arguments), is_dry_run=not arguments.write
+    )
+    for name in done.names:
+        output.line(name)
+    verb = "deleted" if arguments.write else "would be deleted with --write"
+    output.line(f"{len(done.names)} objects with {done.byte_count} bytes {verb}")
     return 0
 
 

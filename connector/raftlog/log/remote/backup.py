@@ -19,7 +19,8 @@ Invariants:
 2. A range is used again if the log has its last batch at the same position: then it has the same
    batches before it. Else the segment was truncated or compacted, and is uploaded again.
 3. The log is not locked and may be written meanwhile. If retention or compaction changes a sealed
-   segment, the backup begins again, at most ``_ATTEMPTS_MAX`` times.
+   segment, or a range that was started more than a day ago is pruned, the backup begins again, at
+   most ``_ATTEMPTS_MAX`` times.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ from .inventory import (
     fit_to_end,
     is_below,
 )
-from .manifest import ManifestWriter, RemoteLogManifest, Surroundings
+from .manifest import ManifestCache, ManifestWriter, RemoteLogManifest, Surroundings
 from .objects import read_inventory, read_range
 from .segment_metadata import (
     NO_NODE,
@@ -93,6 +94,13 @@ class BackupReport:
     is_new: bool
     uploaded_bytes: int
     reused_bytes: int
+
+
+def identity_of(log: DirectoryLog) -> tuple[TopicPartition, str]:
+    """Return the partition and the topic id of a log's entries and objects."""
+    metadata = log.files.parse_small(PARTITION_METADATA_NAME, parse_partition_metadata)
+    topic_id = ZERO_UUID if metadata is None else metadata.topic_id
+    return TopicPartition(log.topic, log.partition), topic_id
 
 
 def back_up_log(log: DirectoryLog, store: ObjectStore, context: Surroundings) -> BackupReport:
@@ -127,15 +135,15 @@ class _Backup:
         self._files = log.files
         self._store = store
         self._context = context
-        self._manifest = RemoteLogManifest(store)
+        self._cache: ManifestCache = {}
+        self._manifest = RemoteLogManifest(store, self._cache)
         self._ranges: defaultdict[int, list[SegmentRange]] = defaultdict(list)
         self._writer: ManifestWriter | None = None
         self._unfinished: SegmentRange | None = None
         self._start_offset, self._end_offset = log.log_start_offset, log.log_end_offset
         if not self._end_offset:
             raise NotALogError(path=log.path, reason="it is empty: there is nothing to back up")
-        self._partition = TopicPartition(log.topic, log.partition)
-        self._topic_id = self._read_topic_id()
+        self._partition, self._topic_id = identity_of(log)
         for one in self._manifest.ranges.values():
             metadata = one.metadata
             if (metadata.topic_partition, metadata.topic_id) == (self._partition, self._topic_id):
@@ -192,13 +200,10 @@ class _Backup:
             self._store.put(f"{entry.object_name('')}/{file.name}", file.chunks())
             self._uploaded_bytes += file.byte_count
         self._store.put(entry.object_name(INVENTORY_SUFFIX), [data])
+        self._check_is_stored(inventory.segments)
         self._finish(backup)
 
     # --- what the log is --------------------------------------------------------------------------
-
-    def _read_topic_id(self) -> str:
-        metadata = self._files.parse_small(PARTITION_METADATA_NAME, parse_partition_metadata)
-        return ZERO_UUID if metadata is None else metadata.topic_id
 
     def _segment_sizes(self) -> dict[int, int]:
         """Return the valid bytes of each segment by base offset, ascending.
@@ -225,6 +230,14 @@ class _Backup:
         for base, size in list(self._sizes.items())[:-1]:
             if self._size_of(base) != size:
                 raise SegmentDeletedError(path=self._files.segment_path(base))
+
+    def _check_is_stored(self, segments: tuple[InventorySegment, ...]) -> None:
+        """Raise ``SegmentDeletedError`` if a range was pruned meanwhile: it took too long."""
+        manifest = RemoteLogManifest(self._store, self._cache)
+        pruned = {one.segment_id for one in (*manifest.deleting, *manifest.deleted)}
+        for segment in segments:
+            if not pruned.isdisjoint(segment.ranges):
+                raise SegmentDeletedError(path=self._files.segment_path(segment.base_offset))
 
     def _read_previous(self) -> BackupInventory | None:
         """Return the inventory of the last backup. Raises ``WrongBackupError``."""

@@ -10,6 +10,7 @@ Appends wait for the first and the last step only:
                  each segment from the copied end on: COPY_SEGMENT_STARTED, objects,
                  COPY_SEGMENT_FINISHED
                  what exceeds retention: DELETE_SEGMENT_STARTED
+                 a manifest of many objects is compacted
     complete   under the log's lock: remote-log-segments is replaced; then retention deletes local
                segments that it has
 
@@ -56,6 +57,7 @@ from raftlog.storage.objects import ObjectStore, StoredObject
 from raftlog.storage.protocol import Closeable, FileLock, ReadableFile
 from raftlog.types import TopicPartition
 
+from .compaction import compact_manifest
 from .manifest import (
     ManifestCache,
     ManifestWriter,
@@ -64,6 +66,7 @@ from .manifest import (
     state_change,
 )
 from .objects import read_range
+from .pruning import ABANDONED_MS
 from .segment_metadata import (
     NO_NODE,
     ManifestEvent,
@@ -91,8 +94,6 @@ _FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _STARTED: Final = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _DELETING: Final = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _DELETED: Final = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-_ABANDONED_MS: Final = 24 * 60 * 60 * 1000
-"""Age at which an unfinished upload of another node counts as interrupted."""
 
 
 # --- Chain of the manifest ------------------------------------------------------------------------
@@ -290,6 +291,8 @@ class RemoteLogRun(Closeable):
                 copied_end_offset = self._copied_end(self._manifest, chain)
                 self._count_lag(copied_end_offset)
         self._chain = self._retained(chain, ranges, start_offset)
+        if self._is_leader:
+            compact_manifest(self._store, self._manifest, self._context)
 
     @property
     def _store(self) -> _ObservedStore:
@@ -494,7 +497,7 @@ class RemoteLogRun(Closeable):
         now_ms = self._context.now_ms()
         node_id = NO_NODE if self._log.node_id is None else self._log.node_id
         for entry in manifest.unfinished:
-            is_old = now_ms - entry.event_timestamp_ms > _ABANDONED_MS
+            is_old = now_ms - entry.event_timestamp_ms > ABANDONED_MS
             if self._is_own(entry) and (entry.broker_id == node_id or is_old):
                 self._append(state_change(entry, _DELETING, now_ms=now_ms))
                 self._delete(entry, now_ms)
