@@ -250,6 +250,8 @@ class RaftNode:
         self._remote_run: RemoteLogRun | None = None
         self._remote_steps_before = 0
         """Steps of the run at the last look."""
+        self._is_remote_run_outdated = False
+        """Whether a snapshot was installed since the run was begun."""
         self._manifest_cache: ManifestCache = {}
         self._clock = clock
         self._runner = runner
@@ -422,6 +424,7 @@ class RaftNode:
                 self._runner.notify(outgoing)
             case SnapshotInstalled():
                 # the log starts later now: if this node leads, its clients need what is before that
+                self._is_remote_run_outdated = self._remote_run is not None
                 self.copy_to_remote()
         return False
 
@@ -659,7 +662,8 @@ class RaftNode:
 
     def complete_remote_run(self, run: RemoteLogRun, error: RaftlogError | None = None) -> None:
         """Handle the end of a run: local segments that were copied may be deleted now. One that has
-        failed changes nothing here: the next one is after the interval."""
+        failed changes nothing here: the next one is after the interval, or now if a snapshot was
+        installed meanwhile: the run may have read the manifest before."""
         self._remote_run = None
         with run:
             self.remote_counts.add(run.counts, has_failed=error is not None)
@@ -671,6 +675,9 @@ class RaftNode:
                 self._runner.notify(CleaningRefused(error))
             else:
                 self._complete_remote(run)
+        if self._is_remote_run_outdated:
+            self._is_remote_run_outdated = False
+            self.copy_to_remote()
 
     def _complete_remote(self, run: RemoteLogRun) -> None:
         try:

@@ -13,11 +13,12 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
-from raftlog.errors import OptionError
+from raftlog.errors import LogNotFoundError, OptionError
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import NewRecord, iter_batches
+from raftlog.storage.errors import WrongBackupError
 from raftlog.storage.objects import StorageObjects, StoredObject
 from raftlog.storage.protocol import ReadableFile
 from raftlog.wire import ApiKey, latest_schemas
@@ -26,7 +27,7 @@ from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_machine import SimulatedFile
 
 from .batches import batch, produce
-from .cluster import TIME_MS, Cluster, Node, answer_of, caller, run, session
+from .cluster import TIME_MS, Cluster, Node, answer_of, caller, run, session, settle
 from .requests import epoch_end, fetch, list_offsets
 from .test_offsets import EARLIEST, LOCAL, MAX_TIMESTAMP, PENDING, TIERED, put
 
@@ -195,6 +196,66 @@ def test_a_node_that_has_fetched_a_snapshot_knows_the_remote_segments_before_it_
             cluster.change_leader()
         assert await consumed(late) == [value(at) for at in range(COUNT)]
         assert (await find(late, EARLIEST)).offset == 0
+
+    run(work())
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_snapshot_that_is_installed_during_a_run_is_followed_by_another_run(
+    has_failed: bool,
+) -> None:
+    """The run has read the manifest before the segments below the snapshot were copied."""
+
+    async def work() -> None:
+        cluster = Cluster(3, config=TIERED_LOG)
+        cluster.elect()
+        late = cluster.follower
+        late.is_cut_off = late.is_remote_held = True
+        late.raft_node.copy_to_remote()
+        (outdated,) = late.held_runs
+        outdated.run()
+        leader = await filled(cluster)
+        leader.raft_node.copy_to_remote()
+        cluster.deliver()
+        late.is_cut_off = late.is_remote_held = False
+        cluster.pass_time(10_000)
+        assert local_start(late) > 0
+        reason = "the log was replaced"
+        error = LogNotFoundError(path=reason) if has_failed else None
+        late.raft_node.complete_remote_run(outdated, error)
+        cluster.deliver()
+        while not late.is_leader:
+            cluster.change_leader()
+        assert await consumed(late) == [value(at) for at in range(COUNT)]
+
+    run(work())
+
+
+def test_a_leader_whose_log_is_replaced_during_its_run_copies_nothing_wrong() -> None:
+    async def work() -> None:
+        cluster = Cluster(3, config=TIERED_LOG)
+        old = await filled(cluster)
+        old.is_remote_held = True
+        old.raft_node.copy_to_remote()
+        (outdated,) = old.held_runs
+        leader = cluster.change_leader()
+        old.is_cut_off = True
+        for at in range(COUNT, 2 * COUNT):
+            await put(leader, NewRecord(None, value(at), time_of(at)))
+        leader.raft_node.copy_to_remote()
+        cluster.deliver()
+        before = segment_names(cluster.remote_disk, REMOTE)
+        old.is_cut_off = old.is_remote_held = False
+        cluster.pass_time(10_000)
+        assert local_start(old) > COUNT, "its log was replaced"
+        with pytest.raises(WrongBackupError) as caught:  # it ended before what the store has
+            outdated.run()
+        old.raft_node.complete_remote_run(outdated, caught.value)
+        cluster.deliver()
+        assert segment_names(cluster.remote_disk, REMOTE) == before
+        while not old.is_leader:
+            cluster.change_leader()
+        assert await consumed(old) == [value(at) for at in range(2 * COUNT)]
 
     run(work())
 
@@ -375,7 +436,7 @@ def test_reads_of_lost_connections_are_not_begun() -> None:
         for _ in range(20):
             leader.start(ApiKey.FETCH, 18, fetch(0), lost)
         lost.cancel()
-        await asyncio.sleep(0)  # the executor learns it in the next turn
+        await settle()  # the threads learn it in later turns
         store.answers.set()
         await answered
         assert (await get(leader, 0)).error_code is ErrorCode.none
@@ -392,7 +453,7 @@ def test_a_read_that_a_store_does_not_answer_is_an_error_after_the_time_limit() 
         store = cluster.store = SlowStore(cluster.remote_disk)
         reading = leader.start(ApiKey.FETCH, 18, fetch(0), caller())
         finding = asyncio.ensure_future(find(leader, time_of(0)))
-        await asyncio.sleep(0)
+        await settle()
         for _ in range(2):
             assert store.requests.acquire(timeout=60)
         cluster.pass_time(4_950)

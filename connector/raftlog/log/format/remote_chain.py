@@ -25,7 +25,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from raftlog.errors import CorruptFileError, LogNotFoundError
-from raftlog.limits import SEGMENT_BYTES_MAX, SMALL_FILE_BYTES_MAX
+from raftlog.limits import MIB, SEGMENT_BYTES_MAX
 from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import Storage
 
@@ -34,7 +34,8 @@ from .directory import LOG_SUFFIX, offset_name
 REMOTE_SEGMENTS_NAME: Final = "remote-log-segments"
 HEAD_BYTES: Final = 9
 """The CRC in hexadecimal digits, and the end of its line: they differ if the content does."""
-CHAIN_BYTES_MAX: Final = SMALL_FILE_BYTES_MAX
+CHAIN_BYTES_MAX: Final = 128 * MIB
+"""A segment has up to 100 bytes, and a manifest up to a million entries."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
