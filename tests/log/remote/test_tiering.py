@@ -42,7 +42,14 @@ from tests.support.appending import (
 from tests.support.crash_injection import crashes_after
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, OptionError
-from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME, read_remote_chain
+from raftlog.limits import SMALL_FILE_BYTES_MAX
+from raftlog.log.format.remote_chain import (
+    REMOTE_SEGMENTS_NAME,
+    RemoteChain,
+    RemoteSegment,
+    encode_remote_chain,
+    read_remote_chain,
+)
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.remote.backup import back_up_log
@@ -487,6 +494,27 @@ def test_a_list_of_remote_segments_that_is_damaged_is_written_again() -> None:
     assert offsets(reader(disk, store)) == list(range(61))
 
 
+def test_a_list_of_more_segments_than_a_small_file_can_have_is_read() -> None:
+    disk, count = disk_with_parent(), 250_000
+    disk.make_directory(DIRECTORY)
+    first = 10**18
+    segments = tuple(
+        RemoteSegment(
+            first_offset=first + at,
+            end_offset=first + at + 1,
+            segment_id="A" * 22,
+            byte_count=2**30,
+            max_timestamp_ms=2**42,
+        )
+        for at in range(count)
+    )
+    chain = RemoteChain(uri=REMOTE, directory=OBJECTS, segments=segments)
+    data = encode_remote_chain(chain)
+    assert SMALL_FILE_BYTES_MAX < len(data) < count * 100
+    disk.put(f"{DIRECTORY}/{REMOTE_SEGMENTS_NAME}", data)
+    assert read_remote_chain(disk, DIRECTORY) == chain
+
+
 def test_an_object_that_the_store_refuses_is_an_error_of_the_store() -> None:
     disk, log = tiered_log()
     store = store_on(disk)
@@ -519,7 +547,13 @@ def test_a_log_with_remote_segments_is_backed_up_as_a_whole() -> None:
         ("remote.storage.uri", {"remote_storage_uri": ""}),
         ("remote.storage.uri", {"remote_storage_uri": "s3://key:secret@bucket"}),
         ("remote.storage.uri", {"remote_storage_uri": "abfs://a/c/p?tenant_id=t&client_secret=s"}),
+        ("remote.storage.uri", {"remote_storage_uri": "s3://user@bucket/p"}),
         ("remote.storage.uri", {"remote_storage_uri": "abfs://a/c/p?sig=secret"}),
+        ("remote.storage.uri", {"remote_storage_uri": "abfs://c@a/p?sig=secret"}),
+        (
+            "remote.storage.uri",
+            {"remote_storage_uri": "abfss://a:secret@a.blob.core.windows.net/c"},
+        ),
         ("remote.storage.uri", {"remote_storage_uri": "/a b"}),
         ("remote.storage.uri", {"remote_storage_uri": "remote"}),
         ("remote.storage.enable", {"cleanup_policy": CleanupPolicy.COMPACT}),
@@ -539,6 +573,22 @@ def test_settings_that_contradict_each_other_are_refused(
         LogConfig(**values)
     assert caught.value.option == option
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "abfs://container@account.dfs.core.windows.net/logs/orders",
+        "abfss://container@account.dfs.core.windows.net/logs",
+        "abfss://account.blob.core.windows.net/container/logs",
+        "abfs://account@127.0.0.1:10000/container/logs",
+        "abfs://account@container/logs",
+    ],
+)
+def test_the_uris_of_azure_have_a_container_or_an_account_before_the_at_sign(uri: str) -> None:
+    config = replace(TIERED, remote_storage_uri=uri)
+    properties = encode_log_properties(LogProperties(topic_id=TOPIC_ID, config=config))
+    assert parse_log_properties(properties, "x").config.remote_storage_uri == uri
 
 
 @pytest.mark.parametrize(

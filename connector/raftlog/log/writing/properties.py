@@ -113,7 +113,8 @@ class LogConfig:
 
     def _check_remote_storage(self) -> None:
         uri, reason = self.remote_storage_uri, None
-        has_credentials = without_user_info(uri) != uri or has_keys(uri)
+        has_user = without_user_info(uri) != uri and not _AZURE.match(uri)
+        has_credentials = has_user or has_keys(uri)
         if re.fullmatch(r"[!-~]*", uri) is None or has_credentials:
             reason = (
                 "it must be printable ASCII, without a user, a password or a key: the environment"
@@ -203,6 +204,8 @@ _VALUES: Final = "values"
 _COMPRESSION: Final = "compression.type"
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
+_AZURE: Final = re.compile("abfss?://")
+"""Schemes of URIs with the container, or the account, before the ``@``."""
 _REMOTE_ENABLE: Final = "remote.storage.enable"
 _REMOTE_URI: Final = "remote.storage.uri"
 _RETIRED: Final = {"commit.retention.ms", "producer.id.expiration.ms"}
