@@ -14,8 +14,8 @@ Invariants:
    but not what replaces it. ``LISTING_MS_MAX`` is more than a reader takes for both.
 3. Of a partition the objects below an offset are superseded: its writer may continue after it.
 4. The events of a deleted segment are kept for ``KEPT_MS``, so that the late events of a writer
-   have their entry. Those of the last deleted segment of each log are always kept: what precedes its
-   end was copied.
+   have their entry. Those of the last deleted segment of each log are always kept: what precedes
+   its end was copied.
 
 Kafka: the snapshot of ``RemotePartitionMetadataStore``; ``LogCleaner``.
 """
