@@ -8,6 +8,7 @@ stable offset, and records of aborted transactions are left out. Headers whose n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -60,11 +61,21 @@ class LogRecords:
         return f"LogRecords(start_offset={self.start_offset}, end_offset={self.end_offset})"
 
     def __iter__(self) -> Iterator[Record]:
-        for chunk in self.chunks():
-            yield from chunk
+        log = self._open_log()
+        hidden = self._hidden_spans(log)
+        for scan in log.scan(self.start_offset, self.end_offset, columns=Column.ALL):
+            batch = _arrow_batch(scan, self._shown(scan, hidden, log.kind))
+            if _has_replaced_header_key(batch):
+                yield from self._with_raw_header_keys(batch)
+            else:
+                yield from _records(batch)
 
     def chunks(self) -> Iterator[list[Record]]:
-        """Yield the records of one record batch at a time; none is empty."""
+        """Yield the records of one record batch at a time; none is empty.
+
+        Iteration returns the same records by columns, which takes a sixth of the time for batches
+        of many records, and more for single ones.
+        """
         log = self._open_log()
         hidden = self._hidden_spans(log)
         for batch in log.batches(self.start_offset, self.end_offset):
@@ -91,6 +102,13 @@ class LogRecords:
             batch = _arrow_batch(scan, self._shown(scan, hidden, log.kind))
             if batch.num_rows:
                 yield batch
+
+    def _with_raw_header_keys(self, batch: pa.RecordBatch) -> Iterator[Record]:
+        """Decode the records of an Arrow batch again, whose header keys are not all UTF-8."""
+        offset = batch.column("offset")
+        first, last = offset[0].as_py(), offset[-1].as_py()
+        for chunk in LogRecords(self._open_log, first, last + 1, self._isolation).chunks():
+            yield from chunk
 
     def _hidden_spans(self, log: LogReader) -> list[TransactionSpan]:
         if self._isolation is not Isolation.READ_COMMITTED:
@@ -153,6 +171,35 @@ def _hides_record(hidden: list[TransactionSpan], offset: int, kind: LogKind) -> 
     return kind is LogKind.METADATA and any(
         span.first_offset <= offset <= _marker_offset(span) for span in hidden
     )
+
+
+# --- records of columns ---------------------------------------------------------------------------
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[Record]:
+    columns = [
+        batch.column("offset").to_pylist(),
+        batch.column("timestamp").view(pa.int64()).to_pylist(),
+        batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(),
+    ]
+    headers = batch.column("headers")
+    if len(headers.flatten()):
+        columns.append(_header_tuples(headers))
+    return map(Record, *columns)
+
+
+def _header_tuples(headers: Any) -> list[tuple[Header, ...]]:
+    entries = headers.flatten()
+    found = list(map(Header, entries.field("key").to_pylist(), entries.field("value").to_pylist()))
+    ends = np.cumsum(headers.value_lengths().to_numpy()).tolist()
+    return [tuple(found[start:end]) for start, end in pairwise([0, *ends])]
+
+
+def _has_replaced_header_key(batch: pa.RecordBatch) -> bool:
+    """Return whether a header key may have been invalid UTF-8, which columns do not have."""
+    names = batch.column("headers").flatten().field("key")
+    return any("\ufffd" in name for name in names.to_pylist())
 
 
 # --- internal headers -----------------------------------------------------------------------------

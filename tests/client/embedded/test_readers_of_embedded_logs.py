@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
+from pathlib import Path
+
 import pytest
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
+from tests.support.both_implementations import in_each
 from tests.support.log_builder import END, begin, control_batch, data_batch, leader_change
 
 from raftlog.client import EndBasis, Isolation, LogKind, open_path
@@ -18,9 +23,10 @@ from raftlog.log.format.directory import (
     encode_published,
 )
 from raftlog.log.reading.log_reader import LogReader
-from raftlog.records import Header, NewRecord
+from raftlog.records import Header, NewRecord, Record
 
 DIRECTORY = "/logs/decisions-0"
+INTERNAL_LOGS = Path(__file__).parents[2] / "data" / "internal-logs-4.3.1" / "node-1"
 SEGMENT = f"{DIRECTORY}/{0:020d}.log"
 COMMITTED = Isolation.READ_COMMITTED
 
@@ -208,6 +214,51 @@ def test_records_and_columns_agree_and_raftlogs_headers_are_hidden(writer: Write
     assert table["headers"].to_pylist()[2] == [{"key": "h", "value": b"1"}]
     assert table["timestamp"][2].as_py().timestamp() == 1.234
     assert set(table["leader_epoch"].to_pylist()) == {1}
+
+
+def random_record(chance: random.Random) -> NewRecord:
+    names = ("h", "", "raftlog.commit", "ü", "\ufffd")
+    headers = [
+        Header(chance.choice(names), chance.choice((None, b"", b"1")))
+        for _ in range(chance.choice((0, 0, 1, 3)))
+    ]
+    if headers and chance.random() < 0.2:
+        headers[0] = Header("h\ufffd", b"2", b"h\xff")  # not UTF-8
+    some = (None, b"", b"some bytes")
+    return NewRecord(chance.choice(some), chance.choice(some), 1234, tuple(headers))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_iteration_returns_what_batches_decoded_one_by_one_have(seed: int) -> None:
+    chance = random.Random(seed)
+    writer = Writer()
+    for _ in range(chance.randint(1, 12)):
+        records = tuple(random_record(chance) for _ in range(chance.randint(1, 9)))
+        batch = NewRecordBatch(records=records, base_timestamp_ms=1234)
+        data = encode_batch(batch, base_offset=writer.end_offset, leader_epoch=1)
+        writer.add(data, len(records))
+    writer.publish()
+    for _ in range(10):
+        first = chance.randint(0, writer.end_offset)
+        reading = LogRecords(writer.open, first, chance.randint(0, writer.end_offset), COMMITTED)
+        expected = [record for chunk in reading.chunks() for record in chunk]
+        for found in in_each(partial(list[Record], reading)):
+            assert found == expected
+
+
+@pytest.mark.parametrize("isolation", Isolation)
+@pytest.mark.parametrize("partition", range(4))
+def test_iteration_leaves_out_what_kafkas_producers_aborted(
+    partition: int, isolation: Isolation
+) -> None:
+    directory = INTERNAL_LOGS / f"__consumer_offsets-{partition}"
+
+    def open_partition() -> LogReader:
+        return open_path(str(directory))
+
+    end = open_partition().read_end(isolation=isolation)
+    reading = LogRecords(open_partition, 0, end.offset, isolation)
+    assert list(reading) == [record for chunk in reading.chunks() for record in chunk]
 
 
 def test_a_read_may_start_and_end_inside_batches(writer: Writer) -> None:
