@@ -16,7 +16,7 @@ from tests.support.tables import Feed
 
 from raftlog.records.control import LeaderChange
 from raftlog_state.records import TopicRecord, decode
-from raftlog_state.tables.invariants import reads, rules, violations
+from raftlog_state.tables.invariants import rules, violations
 from raftlog_state.tables.schema import BY_NAME, ORIGIN_COLUMNS
 
 if TYPE_CHECKING:
@@ -224,42 +224,75 @@ VIOLATIONS: Mapping[str, Sequence[tuple[str, int, dict[str, Any]]]] = {
 """Changes of the valid rows, by the rule that each violates: view, position, and values."""
 
 
-def frame(spark: SparkSession, name: str, rows: Rows) -> DataFrame:
-    """Return rows of a cluster beside the valid rows of another one, whose keys are the same."""
+def frame(spark: SparkSession, name: str, clusters: Mapping[str, Rows]) -> DataFrame:
+    """Return the rows of clusters, by their ids, as a typed table."""
     table = BY_NAME[name.removesuffix("_history")]
     others = HISTORY_COLUMNS if name.endswith("_history") else ORIGIN_COLUMNS
     schema = pa.schema({"cluster_id": pa.string(), **table.columns, **others})
+    rows = [{**row, "cluster_id": key} for key, rows in clusters.items() for row in rows]
     assert {key for row in rows for key in row} <= {*schema.names, *ORIGIN_COLUMNS}
-    clusters = {"cluster-a": rows, "cluster-b": VALID[name]}
-    found = [{**row, "cluster_id": name} for name, rows in clusters.items() for row in rows]
-    return spark.createDataFrame(pa.Table.from_pylist(found, schema=schema))
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+
+
+def case_id(rule: str, number: int) -> str:
+    """Return the cluster whose rows have the nth violation of a rule, and are valid otherwise."""
+    return f"{rule} {number}"
+
+
+def rows_of_cases(name: str) -> dict[str, Rows]:
+    """Return the rows of a view in the clusters of all violations."""
+    found = {}
+    for rule, cases in VIOLATIONS.items():
+        for number, (changed, position, values) in enumerate(cases):
+            rows = [dict(row) for row in VALID[name]]
+            if name == changed:
+                rows[position].update(values)
+            found[case_id(rule, number)] = rows
+    return found
+
+
+def test_valid_rows_satisfy_all_rules(spark: SparkSession) -> None:
+    clusters = ("cluster-a", "cluster-b")
+    valid = {name: frame(spark, name, dict.fromkeys(clusters, VALID[name])) for name in VALID}
+    assert violations(valid) == ()
+    brokers = [dict(row) for row in VALID["brokers"]]
+    brokers[1]["broker_id"] = -1
+    changed = {
+        **valid,
+        "brokers": frame(spark, "brokers", {"cluster-a": brokers, "cluster-b": VALID["brokers"]}),
+    }
+    [found] = violations(changed, {rule: rules()[rule] for rule in ("node_ids_are_not_negative",)})
+    assert found.row_count == 1
+    assert str(found).startswith('node_ids_are_not_negative: {"cluster_id":"cluster-a",')
+    assert not spark.catalog.listTables(pattern="raftlog_*")
 
 
 @pytest.fixture(scope="module")
-def valid(spark: SparkSession) -> dict[str, DataFrame]:
-    return {name: frame(spark, name, rows) for name, rows in VALID.items()}
+def violated(spark: SparkSession) -> Mapping[str, list[str]]:
+    """Clusters of the rows that each rule finds, of all rules and violations in one query.
 
-
-def test_valid_rows_satisfy_all_rules(valid: dict[str, DataFrame]) -> None:
-    assert violations(valid) == ()
+    The rules read the views of a session by their names, as those of a schema.
+    """
+    session = spark.newSession()
+    for name in VALID:
+        frame(session, name, rows_of_cases(name)).createOrReplaceTempView(name)
+    rows = " UNION ALL ".join(
+        f"SELECT '{rule}' AS rule, cluster_id FROM (\n{query}\n)" for rule, query in rules().items()
+    )
+    found: dict[str, list[str]] = {rule: [] for rule in rules()}
+    for row in session.sql(f"SELECT /*+ COALESCE(1) */ * FROM ({rows})").collect():
+        found[row.rule].append(row.cluster_id)
+    return found
 
 
 @pytest.mark.parametrize("rule", rules())
 def test_a_rule_finds_rows_that_violate_it_alone(
-    spark: SparkSession, valid: dict[str, DataFrame], rule: str
+    violated: Mapping[str, list[str]], rule: str
 ) -> None:
-    """Rules that do not read the changed view find nothing, as in the valid rows."""
-    for name, position, values in VIOLATIONS[rule]:
-        rows = [dict(row) for row in VALID[name]]
-        rows[position].update(values)
-        changed = {**valid, name: frame(spark, name, rows)}
-        found = violations(
-            changed, {r: query for r, query in rules().items() if reads(query, name)}
-        )
-        assert [violation.rule for violation in found] == [rule], (values, found)
-        assert found[0].row_count == 1
-        assert str(found[0]).startswith(f'{rule}: {{"cluster_id":"cluster-a",')
-        assert not spark.catalog.listTables(pattern="raftlog_*")
+    """Each violation is found once, in its cluster; no rule finds that of another."""
+    expected = [case_id(rule, number) for number in range(len(VIOLATIONS[rule]))]
+    assert expected
+    assert sorted(violated[rule]) == sorted(expected)
 
 
 def test_a_rule_states_its_source_in_kafka() -> None:
