@@ -759,7 +759,7 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/stores/protocol.py",
         old="fields=list(structs), mask=chunk.is_null())",
         new="fields=list(structs))",
-        tests=(f"{CONTRACT}::test_a_struct_is_read_with_one_field[delta-rs-topic]",),
+        tests=(f"{CONTRACT}::test_structs_are_read_with_one_field[delta-rs]",),
     ),
     Plant(
         bug="a partition that changed after the last merge is that of the merge",

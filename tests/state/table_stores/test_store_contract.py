@@ -334,8 +334,7 @@ def test_reads_return_the_rows_for_which_all_conditions_hold(filled_store_at: St
     assert sorted(read["offset"].to_pylist()) == [FIRST + 2, LAST]
 
 
-@pytest.mark.parametrize("field", ["broker", "quota", "epoch", "topic"])
-def test_a_struct_is_read_with_one_field(store_at: StoreAt, field: str) -> None:
+def test_structs_are_read_with_one_field(store_at: StoreAt) -> None:
     store = store_at()
     store.prepare()
     rows = [change(offset, before=None, after=value) for offset, value in enumerate(VALUES)]
@@ -343,16 +342,17 @@ def test_a_struct_is_read_with_one_field(store_at: StoreAt, field: str) -> None:
     store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, rows), transaction(1))
     whole = contents(store)
 
-    read = store.read(CHANGES_TABLE, columns=("offset", f"before.{field}", f"after.{field}"))
-    types = {side: CHANGES_TABLE.columns[side].field(field).type for side in ("before", "after")}
-    assert read.schema.names == ["offset", *types]
-    for side, kind in types.items():
-        assert read.schema.field(side).type == pa.struct({field: kind})
-        values = (row[side] and row[side][field] for row in whole)
-        expected = [value and {field: value} for value in values]
-        assert [row[side] for row in sorted(read.to_pylist(), key=_offset)] == expected
+    for name in ("broker", "quota", "epoch", "topic"):
+        read = store.read(CHANGES_TABLE, columns=("offset", f"before.{name}", f"after.{name}"))
+        types = {side: CHANGES_TABLE.columns[side].field(name).type for side in ("before", "after")}
+        assert read.schema.names == ["offset", *types]
+        for side, kind in types.items():
+            assert read.schema.field(side).type == pa.struct({name: kind})
+            values = (row[side] and row[side][name] for row in whole)
+            expected = [value and {name: value} for value in values]
+            assert [row[side] for row in sorted(read.to_pylist(), key=_offset)] == expected
 
-    none = store.read(CHANGES_TABLE, (("op", "=", "d"),), (f"after.{field}",))
+    none = store.read(CHANGES_TABLE, (("op", "=", "d"),), ("after.topic",))
     assert none.num_rows == 0
     assert none.schema.field("after").type == read.schema.field("after").type
 
@@ -411,19 +411,19 @@ def test_slices_are_written_in_one_commit(store_at: StoreAt) -> None:
     assert contents(store, STATE_TABLE) == rows_of(STATE_TABLE, table_of(STATE_TABLE, [new, other]))
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_slices_that_end_with_an_error_write_nothing(store_at: StoreAt, exists: bool) -> None:
+def test_slices_that_end_with_an_error_write_nothing(store_at: StoreAt) -> None:
+    """Neither the table, if it does not exist, nor rows."""
     store = store_at()
     store.prepare()
-    if exists:
-        store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(1)]), transaction(1))
     rows = slices_of(CHANGES_TABLE, [change(11)], [change(12)], fails=True)
-    with pytest.raises((TablesError, RuntimeError), match=r"no more slices|delta-rs failed"):
-        store.append(CHANGES_TABLE, rows, transaction(2))
-    assert store_at().exists(CHANGES_TABLE) == exists
-    if exists:
-        assert contents(store_at()) == rows_of(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(1)]))
-        store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(12)]), transaction(2))
+    for exists in (False, True):
+        with pytest.raises((TablesError, RuntimeError), match=r"no more slices|delta-rs failed"):
+            store.append(CHANGES_TABLE, rows, transaction(2))
+        assert store_at().exists(CHANGES_TABLE) == exists
+        if not exists:
+            store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(1)]), transaction(1))
+    assert contents(store_at()) == rows_of(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(1)]))
+    store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(12)]), transaction(2))
 
 
 # --- transactions ---------------------------------------------------------------------------------
@@ -696,17 +696,17 @@ def test_a_compaction_leaves_a_file_that_is_larger_than_those_after_it(store_at:
         store.append(CHANGES_TABLE, rows.set_column(at, "key", keys), transaction(offset + 1))
 
     append(0, 500_000)
-    for offsets in (range(1, 4), range(4, 7), range(7, 10)):
+    for offsets in (range(1, 4), range(4, 7)):
         for offset in offsets:
             append(offset, 10)
         store.compact(CHANGES_TABLE)
         file_count = store_at.file_count(CHANGES_TABLE)
         assert file_count == 1 if in_one_file else file_count in (2, 3)
-    append(10, 500_000)
+    append(7, 500_000)
     store.compact(CHANGES_TABLE)
     assert store_at.file_count(CHANGES_TABLE) == 1
     rows = store.read(CHANGES_TABLE, (("op", "=", "c"),), ("offset",))
-    assert sorted(rows["offset"].to_pylist()) == [*range(11)]
+    assert sorted(rows["offset"].to_pylist()) == [*range(8)]
 
 
 @pytest.mark.parametrize("is_altered", [False, True])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("engine", ["spark", "delta-rs"])
+@pytest.mark.parametrize("engine", ["spark", pytest.param("delta-rs", marks=pytest.mark.nightly)])
 def test_a_load_by_executors_gives_the_tables_of_single_batches(
     spark: SparkSession, tmp_path: Path, engine: Engine
 ) -> None:

@@ -64,9 +64,11 @@ class Fleet:
             missing,
         ]
 
-    def run(self, group: ClusterGroup) -> None:
+    def run(self, group: ClusterGroup, sources: list[dict[str, str]] | None = None) -> None:
         query = group.materialize(
-            self.sources(), checkpoint=str(self.directory / "checkpoint"), trigger="availableNow"
+            sources or self.sources(),
+            checkpoint=str(self.directory / "checkpoint"),
+            trigger="availableNow",
         )
         query.awaitTermination()
 
@@ -157,7 +159,7 @@ def test_shared_options_that_the_tables_determine_are_refused(fleet: Fleet, name
 def test_shared_options_of_a_log_are_those_of_each(fleet: Fleet) -> None:
     """The records of the log after the deleted ones are appended after a gap."""
     fleet.grow(ENDS[0])
-    fleet.run(fleet.open())
+    fleet.run(fleet.open(), fleet.sources()[:1])
     trimmed = fleet.directory / "trimmed" / "__cluster_metadata-0"
     copy_log(fleet.kafkas, trimmed, start_offset=500, end_offset=900)
     source = {"path": str(trimmed), "clusterId": fleet.cluster_ids[0]}

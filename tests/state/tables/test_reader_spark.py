@@ -37,7 +37,11 @@ def test_arrow_and_spark_read_the_same(feed: Feed, template: Path) -> None:
     spark, arrow = feed.open(template), open_tables(str(template))
     assert arrow.status() == spark.status()
     names = ("topics", "partitions", "brokers", "configs", "epochs", "acls", "scram")
-    for offset, some in ((100, names), (TEMPLATE_MERGED - 1, names), (TEMPLATE_END - 1, names[:1])):
+    for offset, some in (
+        (100, names),
+        (TEMPLATE_MERGED - 1, names[:3]),
+        (TEMPLATE_END - 1, names[:1]),
+    ):
         theirs, ours = spark.at(offset=offset), arrow.at(offset=offset)
         for name in some:
             check_equal(ours.table(name), theirs.table(name))

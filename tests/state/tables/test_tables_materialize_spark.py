@@ -94,7 +94,9 @@ def test_a_stream_reads_its_tables_with_few_tasks_and_changes_no_setting(
         spark.createDataFrame([(1,)], "a int")  # makes it the active session
         before = settings_of(spark)
         jobs_before = tasks_by_job(spark).keys()
-        run(feed.open(tmp_path / "tables"), data / THREE_NODES, tmp_path / "checkpoint")
+        log = tmp_path / "node" / METADATA
+        copy_log(data / THREE_NODES / METADATA, log, end_offset=60)
+        run(feed.open(tmp_path / "tables"), log, tmp_path / "checkpoint")
         tasks = [count for job, count in tasks_by_job(spark).items() if job not in jobs_before]
         assert settings_of(spark) == before
         assert SparkSession.getActiveSession() is spark
