@@ -177,13 +177,15 @@ def stream(
     query.awaitTermination()
 
 
-def race(sink: str, name: str, count: int) -> None:
-    """Write one record at the log end offset, repeatedly, until this many writes have won."""
-    spark = session()
+def race(spark: SparkSession, sink: str, name: str, count: int) -> list[int]:
+    """Write one record at the log end offset, repeatedly, until this many writes have won.
+
+    Returns their offsets.
+    """
     spark.dataSource.register(RaftlogDataSource)
     frame = spark.createDataFrame([(name,)], "value STRING")
-    at = won = 0
-    while won < count:
+    at, won = 0, list[int]()
+    while len(won) < count:
         writing = frame.write.format("raftlog").mode("append").option("requiredBaseOffset", at)
         try:
             writing.save(sink)
@@ -193,15 +195,17 @@ def race(sink: str, name: str, count: int) -> None:
                 raise
             at = lost.log_end_offset
         else:
-            os.write(1, b"%d\n" % at)
-            won, at = won + 1, at + 1
+            won.append(at)
+            at += 1
+    return won
 
 
 def main() -> None:
     work, *rest = sys.argv[1:]
     if work == "race":
         sink, name, count = rest
-        race(sink, name, int(count))
+        won = race(session(), sink, name, int(count))
+        os.write(1, b"".join(b"%d\n" % offset for offset in won))
         return
     assert work == "stream"
     source, sink, checkpoint, point, occurrence = rest

@@ -1,7 +1,7 @@
 """Spark driver in its own process whose tasks have several attempts, caused by failures.
 
-``python -m tests.spark.writing.attempts_driver SOURCE HOME`` writes a batch and, from the log
-SOURCE, a stream to the log ``HOME/<way>-<trouble>``. A task attempt that has consumed
+``python -m tests.spark.writing.attempts_driver SOURCE HOME WAY-TROUBLE...`` writes a batch or, from
+the log SOURCE, a stream to each log ``HOME/<way>-<trouble>``. A task attempt that has consumed
 all its rows creates a file ``<partition>.<attempt>`` in ``HOME/<way>-<trouble>.ended``.
 """
 
@@ -84,7 +84,6 @@ TROUBLES: dict[str, Callable[[Path, int], None]] = {
     "lost": lose_executor,
     "straggled": straggle,
 }
-WAYS = ("batch", "stream")
 
 
 class Troubled:
@@ -196,17 +195,19 @@ def stream(spark: SparkSession, source: str, sink: Path) -> None:
     writing.format("raftlog-troubled").start(str(sink)).awaitTermination()
 
 
+WAYS: dict[str, Callable[[SparkSession, str, Path], None]] = {"batch": batch, "stream": stream}
+
+
 def main() -> None:
-    source, home = sys.argv[1], Path(sys.argv[2])
+    source, home, *names = sys.argv[1:]
     spark = session()
     spark.dataSource.register(TroubledSource)
-    for trouble in TROUBLES:
-        for way, write in zip(WAYS, (batch, stream), strict=True):
-            sink = home / f"{way}-{trouble}"
-            ended = ended_directory(sink)
-            ended.mkdir()
-            os.mkfifo(ended / "gate")
-            write(spark, source, sink)
+    for name in names:
+        sink = Path(home) / name
+        ended = ended_directory(sink)
+        ended.mkdir()
+        os.mkfifo(ended / "gate")
+        WAYS[name.partition("-")[0]](spark, source, sink)
     spark.stop()
 
 
