@@ -61,15 +61,33 @@ def without_cargo() -> dict[str, str]:
     return {**os.environ, "PATH": os.pathsep.join(path)}
 
 
+def pure_wheel_of_a_copy(copy: Path, folder: Path, *, time_s: int) -> Path:
+    """Build a wheel of a copy of the sources as `make wheel` does, and without cargo."""
+    left_out = shutil.ignore_patterns(".*", "target", "build", "tests", "*.so", "*.egg-info")
+    shutil.copytree(HOME, copy, ignore=left_out)
+    for path in copy.rglob("*"):
+        os.utime(path, (time_s, time_s))
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(copy)]
+    environment = without_cargo() | {"SOURCE_DATE_EPOCH": "1700000000"}
+    subprocess.run(pip, check=True, capture_output=True, env=environment)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def pure(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that is built without cargo."""
+    home = tmp_path_factory.mktemp("pure")
+    return pure_wheel_of_a_copy(home / "one", home / "wheel", time_s=1_600_000_000)
+
+
 @pytest.mark.slow
-def test_a_wheel_without_cargo_is_for_every_platform_and_runs_in_python(tmp_path: Path) -> None:
-    built, site = tmp_path / "wheel", tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(built), str(HOME)]
-    subprocess.run(pip, check=True, capture_output=True, env=without_cargo())
-    (pure,) = built.glob("*.whl")
+def test_a_wheel_without_cargo_is_for_every_platform_and_runs_in_python(
+    pure: Path, tmp_path: Path
+) -> None:
     assert pure.name.endswith("-py3-none-any.whl")
     assert not [name for name in zipfile.ZipFile(pure).namelist() if name.endswith(".so")]
-    assert version_of(pure, site) == "(pure Python)"
+    assert version_of(pure, tmp_path) == "(pure Python)"
 
 
 @pytest.mark.slow
@@ -103,22 +121,12 @@ def test_a_build_in_another_directory_has_the_same_compiled_core(
 
 
 @pytest.mark.slow
-def test_builds_of_two_copies_are_equal_to_the_byte(tmp_path: Path) -> None:
-    """As `make wheel` builds: in other directories, with other times of the files, and without
-    cargo. The compiled core is compared by the test above."""
-    left_out = shutil.ignore_patterns(".*", "target", "build", "tests", "*.so", "*.egg-info")
-    built = []
-    for at, name in enumerate(("one", "another-place")):
-        copy, folder = tmp_path / name, tmp_path / f"{name}-wheel"
-        shutil.copytree(HOME, copy, ignore=left_out)
-        for path in copy.rglob("*"):
-            os.utime(path, (1_600_000_000 + at * 86_400,) * 2)
-        pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder)]
-        environment = without_cargo() | {"SOURCE_DATE_EPOCH": "1700000000"}
-        subprocess.run([*pip, str(copy)], check=True, capture_output=True, env=environment)
-        (wheel,) = folder.glob("*.whl")
-        built.append((wheel.name, wheel.read_bytes()))
-    assert built[0] == built[1]
+def test_builds_of_two_copies_are_equal_to_the_byte(pure: Path, tmp_path: Path) -> None:
+    """In other directories, and with other times of the files. The compiled core is compared by the
+    test above."""
+    copy = tmp_path / "another-place"
+    again = pure_wheel_of_a_copy(copy, tmp_path / "wheel", time_s=1_600_086_400)
+    assert (again.name, again.read_bytes()) == (pure.name, pure.read_bytes())
 
 
 def version_of(wheel: Path, site: Path, **environment: str) -> str:
