@@ -25,8 +25,8 @@ from tests.model.small_model import (
 )
 from tests.model.state_key import KIND_OF, SPECIAL
 
-STATES = int(os.environ.get("RAFTLOG_MODEL_STATES", "2000"))
-STATES_NIGHTLY = 5 * STATES
+STATES = int(os.environ.get("RAFTLOG_MODEL_STATES", "1000"))
+STATES_NIGHTLY = 10 * STATES
 state_counts = pytest.mark.parametrize(
     "state_count", [STATES, pytest.param(STATES_NIGHTLY, marks=pytest.mark.nightly)]
 )

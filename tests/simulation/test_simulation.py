@@ -25,7 +25,7 @@ from tests.support.report_lines import REPORT_LINE
 
 HOME = Path(__file__).parents[2]
 FIRST = int(os.environ.get("RAFTLOG_SIM_FIRST", "1000"))
-SEEDS = int(os.environ.get("RAFTLOG_SIM_SEEDS", "48"))
+SEEDS = int(os.environ.get("RAFTLOG_SIM_SEEDS", "24"))
 PARTS = 12
 QUICK_SEEDS = (1, pytest.param(2, marks=pytest.mark.slow), 3)
 FAILED_ONCE: tuple[int, ...] = (19, 5_000_454, 9_000_288)

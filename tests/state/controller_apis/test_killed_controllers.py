@@ -165,7 +165,7 @@ async def kill_repeatedly(writer: QuotaWriter, quorum: QuorumProcesses, rng: Ran
     return durations
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_acknowledged_changes_survive_and_all_nodes_replay_the_same_state(
     tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
