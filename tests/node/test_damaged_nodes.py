@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import raftlog
+from tests.support.cli import run
 from tests.support.quorum_checks import leader_of
-from tests.support.quorum_processes import COMMAND, PATIENCE_S, QuorumProcesses, eventually
+from tests.support.quorum_processes import QuorumProcesses, eventually
 
 pytestmark = pytest.mark.slow
-
-
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
 
 
 def flip_a_bit(directory: Path) -> None:
@@ -43,9 +37,9 @@ def test_a_quorum_without_a_majority_logs_why_until_an_operator_repairs_it(tmp_p
 
         def problem() -> str | None:
             nodes = ("--bootstrap-server", quorum.bootstrap, "--timeout-ms", "5000")
-            done = command("quorum", *nodes)
-            assert done.returncode == 1, done.stdout
-            return done.stderr if "No leader can be elected" in done.stderr else None
+            status, out, err = run("quorum", *nodes)
+            assert status == 1, out
+            return err if "No leader can be elected" in err else None
 
         text = eventually(problem, "`raftlog quorum` shows why there is no leader")
         assert text is not None
@@ -53,13 +47,13 @@ def test_a_quorum_without_a_majority_logs_why_until_an_operator_repairs_it(tmp_p
         for node in damaged:
             (line,) = [one for one in node.lines() if one["event"] == "withdrawn"]
             assert "the log was damaged and truncated at offset" in line["reason"]
-            assert command("check", str(node.directory / "raftlog-0")).returncode == 1
+            assert run("check", str(node.directory / "raftlog-0"))[0] == 1
 
         node = damaged[0]
         node.stop()
         recover = ("node", "recover", "--config", str(node.config))
-        assert command(*recover).returncode == 1
-        assert command(*recover, "--allow-data-loss").returncode == 0
+        assert run(*recover)[0] == 1
+        assert run(*recover, "--allow-data-loss")[0] == 0
         node.start()
         eventually(lambda: leader_of(quorum), "a leader")
         with raftlog.connect(quorum.bootstrap) as log:

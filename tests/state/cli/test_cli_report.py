@@ -11,7 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -124,22 +125,39 @@ def test_the_log_and_its_end_are_described_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.fixture(scope="module")
+def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Return the tables of a log, written once."""
+
+    @cache
+    def tables(node: Path) -> Path:
+        place = tmp_path_factory.mktemp("delta") / "tables"
+        assert run("tables", "follow", node, place, "--once", "--tail-holdback-ms", "0")[0] == 0
+        return place
+
+    return tables
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("node", "span"),
+    ("node", "span", "replayed"),
     [
-        (NODE, ()),
-        (NODE, ("--from", "1200", "--to", "1300")),
-        (TRIMMED, ()),
+        (NODE, (), 700),
+        (NODE, ("--from", "1200", "--to", "1300"), 70),
+        (TRIMMED, (), 70),
     ],
 )
 def test_tables_give_the_report_of_their_log(
-    node: Path, span: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Path,
+    span: tuple[str, ...],
+    replayed: int,
+    tables_of: Callable[[Path], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader, "OFFSETS_REPLAYED", 70)
-    tables = tmp_path / "tables"
-    holdback = ("--tail-holdback-ms", "0")
-    assert run("tables", "follow", node, tables, "--once", *holdback)[0] == 0
+    """They are read in several parts."""
+    monkeypatch.setattr(reader, "OFFSETS_REPLAYED", replayed)
+    tables = tables_of(node)
     of_log = report(node, tmp_path / "log.html", *span)
     of_tables = report(tables, tmp_path / "tables.html", *span)
     assert of_tables.replace(str(tables), str(node)) == of_log
