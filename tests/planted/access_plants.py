@@ -62,8 +62,8 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="connections to nodes outlive the certificate of the node",
         path=f"{NODE}/network_channel.py",
-        old="is_same and not connection.has_expired(self.wall_s())",
-        new="is_same",
+        old="return connection.is_open and not connection.has_expired(self.wall_s())",
+        new="return connection.is_open",
         tests=("tests/node/test_network_channel.py",),
     ),
     Plant(

@@ -537,8 +537,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a request is written to a connection that was lost",
         path=f"{NODE}/network_channel.py",
-        old="return connection.is_open and is_same and",
-        new="return is_same and",
+        old="return connection.is_open and not connection",
+        new="return not connection",
         tests=("tests/node/test_network_channel.py",),
     ),
     Plant(

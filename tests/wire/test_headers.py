@@ -202,3 +202,23 @@ def test_a_receiver_keeps_no_large_header() -> None:
         assert receiver.receive(large + b"body", BOTH) == receive_request(large, BOTH)
     kept = sum(len(value) for value in vars(receiver).values() if isinstance(value, bytes))
     assert kept < MIB // 100, "the memory of a connection does not count it"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([(ApiKey.FETCH, 11), (ApiKey.FETCH, 18), (ApiKey.API_VERSIONS, 0)]),
+            st.binary(max_size=9),
+        )
+    ),
+    st.text(max_size=20),
+)
+def test_a_request_in_flight_has_the_header_of_its_version(
+    sent: list[tuple[tuple[ApiKey, int], bytes]], client_id: str
+) -> None:
+    in_flight = InFlightRequests[None](client_id)
+    for ordinal, ((key, version), body) in enumerate(sent):
+        header = RequestHeader(key, version, ordinal, client_id)
+        expected = encode_request_header(header) + body
+        found = in_flight.add(key, version, body, None)
+        assert found == len(expected).to_bytes(LENGTH_BYTES, "big") + expected

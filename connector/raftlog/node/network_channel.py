@@ -132,7 +132,7 @@ class NetworkChannel:
         """
         connection = await self._open(node_id, self._endpoint(endpoints))
         try:
-            version = common_version(key, connection.api_versions)
+            version = connection.version_of(key)
             data, start = await connection.exchange(key, version, encode(request, version))
             return decode(response_class, version, data, start=start)
         finally:
@@ -174,7 +174,7 @@ class NetworkChannel:
         """
         request, fetches = outgoing.request, self._fetches
         key = request_api_key(request)
-        version = common_version(key, connection.api_versions)
+        version = connection.version_of(key)
         if isinstance(request, FetchRequest):
             body = fetches.encode_request(request, version)
         else:
@@ -238,8 +238,11 @@ class NetworkChannel:
 
     def _is_usable(self, connection: _Connection, endpoints: tuple[Endpoint, ...]) -> bool:
         """Return whether a connection is open, to the endpoint that the node has now."""
-        is_same = bool(endpoints) and connection.endpoint == self._endpoint(endpoints)
-        return connection.is_open and is_same and not connection.has_expired(self.wall_s())
+        if endpoints is not connection.compared_endpoints:
+            if not endpoints or connection.endpoint != self._endpoint(endpoints):
+                return False
+            connection.compared_endpoints = endpoints
+        return connection.is_open and not connection.has_expired(self.wall_s())
 
     def _endpoint(self, endpoints: tuple[Endpoint, ...]) -> Endpoint:
         name = self._identity.listener_name
@@ -278,7 +281,10 @@ class _Connection(ReceivingProtocol):
 
     def __init__(self, endpoint: Endpoint, client_id: str, frame_bytes_max: int) -> None:
         self.endpoint: Final = endpoint
-        self.api_versions: Mapping[int, VersionRange] = {}
+        self.compared_endpoints: tuple[Endpoint, ...] | None = None
+        """Endpoints of the node that were last found to have this one."""
+        self._api_versions: Mapping[int, VersionRange] = {}
+        self._version_of: Final[dict[ApiKey, int]] = {}
         self.versions_response: Response | RequestError
         self._decoder = FrameDecoder(frame_bytes_max, f"{endpoint.host}:{endpoint.port}")
         self._transport: asyncio.Transport | None = None
@@ -323,8 +329,18 @@ class _Connection(ReceivingProtocol):
             version, software="raftlog", software_version=software_version
         )
         data, start = await self.exchange(key, version, body)
-        self.api_versions = decode_versions_response(version, data, start=start).versions
+        self._api_versions = decode_versions_response(version, data, start=start).versions
         self.versions_response = decode_response(key, version, data, identity, start=start)
+
+    def version_of(self, key: ApiKey) -> int:
+        """Return the newest version of an API that both nodes support.
+
+        Raises ``NoCommonVersionError``.
+        """
+        version = self._version_of.get(key)
+        if version is None:
+            version = self._version_of[key] = common_version(key, self._api_versions)
+        return version
 
     async def exchange(self, key: ApiKey, version: int, body: bytes) -> tuple[bytes, int]:
         """Send a request; return the frame of its response and the position of the body.

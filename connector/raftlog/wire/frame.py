@@ -270,6 +270,8 @@ def encode_request_header(header: RequestHeader, header_version: int | None = No
 def decode_response_header(data: bytes, api_key: int, version: int) -> tuple[int, int]:
     """Return the correlation id of a response of this API, and the position of its body."""
     header_version = response_header_version(api_key, version)
+    if header_version == 1 and len(data) > _CORRELATION.size and not data[_CORRELATION.size]:
+        return _CORRELATION.unpack_from(data)[0], _CORRELATION.size + 1  # no tagged fields
     cursor = Cursor(data, "ResponseHeader", header_version)
     (correlation_id,) = _CORRELATION.unpack(cursor.take(_CORRELATION.size, "the header"))
     if header_version > 0:
@@ -297,6 +299,8 @@ class InFlightRequests(Generic[T]):
         self._client_id: Final = client_id
         self._requests: Final[deque[tuple[RequestHeader, T]]] = deque()
         self._next_id = 0
+        self._header_ends: Final[dict[tuple[int, int], bytes]] = {}
+        """By API and version: the bytes of a request header after its numbers."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -304,9 +308,14 @@ class InFlightRequests(Generic[T]):
     def add(self, api_key: int, version: int, body: bytes, request: T) -> bytes:
         """Return the frame of a request. ``request`` is what its response is for."""
         header = RequestHeader(api_key, version, self._next_id, self._client_id)
+        end = self._header_ends.get((api_key, version))
+        if end is None:
+            end = encode_request_header(header)[_NUMBERS.size :]
+            self._header_ends[api_key, version] = end
+        numbers = _NUMBERS.pack(api_key, version, self._next_id)
         self._next_id = (self._next_id + 1) % _CORRELATION_MAX
         self._requests.append((header, request))
-        return frame(encode_request_header(header), body)
+        return frame(numbers, end, body)
 
     def match(self, data: bytes) -> tuple[T, int]:
         """Return the request of a response, and the position of the body of the response.
