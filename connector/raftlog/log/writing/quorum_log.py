@@ -216,10 +216,10 @@ class QuorumLog(ReplicatedLog):
             )
 
     def _batch_at(self, offset: int) -> RecordBatch | None:
-        if not self.log_start_offset <= offset < self._end_offset:
+        if not self.log_start_offset <= offset < self.end_offset:
             return None
         try:
-            return next(self._segments.batches(offset, self._end_offset), None)
+            return next(self._segments.batches(offset, self.end_offset), None)
         except CorruptBatchError:
             return None  # damage is not another process's, and is handled where it is read
 
@@ -238,7 +238,7 @@ class QuorumLog(ReplicatedLog):
             reason += f"; the bytes after that were removed and saved as {saved_as}"
         raise ForeignBatchError(
             path=self.path,
-            offset=self._end_offset,
+            offset=self.end_offset,
             reason=reason,
             remedy="find and stop the process that writes to this directory, then start the node",
         )
@@ -267,7 +267,7 @@ class QuorumLog(ReplicatedLog):
         ``append_as_leader`` raises.
         """
         found: list[tuple[bytes | memoryview, BatchMetadata]] = []
-        expected, epoch, position = self._end_offset, self.epoch, 0
+        expected, epoch, position = self.end_offset, self.epoch, 0
         while not isinstance(batch := read_batch(data, position), TornTail):
             if batch.base_offset != expected:
                 raise LogGapError(
@@ -301,7 +301,7 @@ class QuorumLog(ReplicatedLog):
 
     def advance_high_watermark(self, offset: int) -> None:
         """Set the high watermark. It must not decrease."""
-        assert self._high_watermark <= offset <= self._end_offset, (
+        assert self._high_watermark <= offset <= self.end_offset, (
             "the high watermark must not decrease or exceed the end"
         )
         self._high_watermark = offset
@@ -368,7 +368,7 @@ class QuorumLog(ReplicatedLog):
     def _epoch_validation(self) -> EpochValidation:
         return EpochValidation(
             log_start_offset=self.log_start_offset,
-            log_end_offset=self._end_offset,
+            log_end_offset=self.end_offset,
             epochs=self.epochs,
             snapshots=self.snapshots,
         )
@@ -376,14 +376,14 @@ class QuorumLog(ReplicatedLog):
     def validate_offset_and_epoch(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``."""
         is_latest = epoch == self.epochs.latest_epoch and not self.snapshots
-        if is_latest and self.log_start_offset < offset <= self._end_offset:
+        if is_latest and self.log_start_offset < offset <= self.end_offset:
             return _VALID  # what ``validate`` returns, too: nearly each fetch of a follower
         return self._epoch_validation.validate(offset=offset, epoch=epoch)
 
     def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch) -> int:
         """Truncate as a leader's ``Diverging`` response requires; return the new end offset."""
         self.truncate_to(self._epoch_validation.truncation_offset(diverging))
-        return self._end_offset
+        return self.end_offset
 
     def truncate_to(self, offset: int) -> None:
         """Truncate every batch that does not end below ``offset``. Durable on return.
@@ -399,7 +399,7 @@ class QuorumLog(ReplicatedLog):
             raise TruncationRefusedError(
                 path=self.path, offset=offset, high_watermark=self.high_watermark
             )
-        if offset >= self._end_offset:
+        if offset >= self.end_offset:
             return
         with self._changing(), self._failing(also_full=True):
             committed = min(self._high_watermark, self.synced_end_offset)
@@ -437,7 +437,7 @@ class QuorumLog(ReplicatedLog):
         At least one whole batch, otherwise at most ``byte_count_max`` bytes. b"" at the end of the
         log.
         """
-        if offset >= self._end_offset:
+        if offset >= self.end_offset:
             return b""
         return self._tail_cache.read(offset, byte_count_max) or self.read_stored_bytes(
             offset, byte_count_max
@@ -450,7 +450,7 @@ class QuorumLog(ReplicatedLog):
         self._segments.check_unchanged(
             unchanged,
             record_count,
-            end_offset=self._end_offset,
+            end_offset=self.end_offset,
             at_least=epochs[-1].start_offset if epochs else 0,
         )
 
@@ -514,8 +514,8 @@ class QuorumLog(ReplicatedLog):
 
     def _batches_after_snapshot(self) -> Iterator[RecordBatch]:
         start = self._offset_after_snapshot
-        if start < self._end_offset:
-            yield from self._segments.batches(start, self._end_offset)
+        if start < self.end_offset:
+            yield from self._segments.batches(start, self.end_offset)
 
     def drain_control_records(self) -> list[tuple[int, ControlRecord]]:
         """Return the control records appended since the last call, but committed offsets of
@@ -547,7 +547,7 @@ class QuorumLog(ReplicatedLog):
             before = self.epochs
             if epoch > self.epoch:
                 try:
-                    self._segments.begin_epoch(epoch, start_offset=self._end_offset)
+                    self._segments.begin_epoch(epoch, start_offset=self.end_offset)
                     self.append_control(head, now_ms=now_ms)
                 except DiskFullError:
                     self._segments.revert_epoch(before)
@@ -621,7 +621,7 @@ class QuorumLog(ReplicatedLog):
         if not self.snapshots:
             return
         newest = self.snapshots[-1]
-        own = SnapshotId(epoch=self.last_fetched_epoch, end_offset=self._end_offset)
+        own = SnapshotId(epoch=self.last_fetched_epoch, end_offset=self.end_offset)
         if newest <= own or self._has_lost_records_after(newest):
             return
         self._truncate_fully_and_start_at(newest)

@@ -138,7 +138,8 @@ class ReplicatedLog(ABC):
         self._segments = LogSegments(directory, config)
         self._producer_state = ProducerStateManager(directory.path)
         self._sync = SyncState(0, Position(0))
-        self._end_offset = 0
+        self.end_offset = 0
+        """The offset of the next record (Kafka: log end offset). Only the log changes it."""
         self._is_roll_due = False
         self._is_changed = False
         self._closed: str | None = None
@@ -153,7 +154,7 @@ class ReplicatedLog(ABC):
         self._segments.install(recovered)
         self.report = recovered.report
         self._producer_state = recovered.producer_state
-        self._end_offset = recovered.end_offset
+        self.end_offset = recovered.end_offset
         self._is_changed = not recovered.report.was_clean
         self._is_roll_due = False
         if not self.is_read_only:
@@ -179,14 +180,9 @@ class ReplicatedLog(ABC):
         return self._segments.log_start_offset
 
     @property
-    def end_offset(self) -> int:
-        """The offset of the next record (Kafka: log end offset)."""
-        return self._end_offset
-
-    @property
     def synced_end_offset(self) -> int:
         """The offset below which everything is durable."""
-        return self._sync.end_offset if self.report.read_only is None else self._end_offset
+        return self._sync.end_offset if self.report.read_only is None else self.end_offset
 
     @property
     @abstractmethod
@@ -226,7 +222,7 @@ class ReplicatedLog(ABC):
         Those of one segment and epoch are one write, up to ``WRITE_BYTES_MAX``.
         """
         if not batches:
-            return self._end_offset
+            return self.end_offset
         with self._changing():
             segments, start = self._segments, 0
             epochs = segments.epochs
@@ -247,7 +243,7 @@ class ReplicatedLog(ABC):
                         )
                 segments.active.stage(data, metadata)
             self._write(batches[start:], epochs)
-        return self._end_offset
+        return self.end_offset
 
     def _write(
         self, batches: Sequence[tuple[bytes | memoryview, BatchMetadata]], epochs: EpochCache
@@ -274,16 +270,16 @@ class ReplicatedLog(ABC):
     def _note_written(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
         """Account for a batch that was written."""
         self._segments.active.append_aborted(self._producer_state.apply(metadata))
-        self._end_offset = metadata.next_offset
+        self.end_offset = metadata.next_offset
 
     def _roll(self) -> None:
         """Seal the active segment, publish its end, and create the next one."""
         self._is_roll_due = True  # until done: after an error the next segment may exist in part
         active = self._segments.active
         active.seal()
-        self._sync.advance(self._end_offset, active.byte_count)
+        self._sync.advance(self.end_offset, active.byte_count)
         self._publish()
-        self._segments.roll(self._end_offset, self._producer_state)
+        self._segments.roll(self.end_offset, self._producer_state)
         self._sync.roll()
         self._is_roll_due = False
 
@@ -295,7 +291,7 @@ class ReplicatedLog(ABC):
         Call ``run`` of the result, then ``complete_sync`` or ``fail_sync``.
         """
         self._check_writable()
-        return self._sync.start(self._segments.active, self._end_offset)
+        return self._sync.start(self._segments.active, self.end_offset)
 
     def complete_sync(self, pending: PendingSync) -> None:
         """Complete a sync whose ``run`` returned: advance the synced end, and publish it.
@@ -372,14 +368,14 @@ class ReplicatedLog(ABC):
         active = self._segments.active
         self._directory.remove_clean_shutdown()
         active.seal()
-        self._sync.advance(self._end_offset, active.byte_count)
+        self._sync.advance(self.end_offset, active.byte_count)
         self._publish()
         self._directory.write_producer_snapshot(self._producer_state)
-        self._segments.write_recovery_point(self._end_offset)
-        self._segments.delete_stray_producer_snapshots(self._end_offset)
+        self._segments.write_recovery_point(self.end_offset)
+        self._segments.delete_stray_producer_snapshots(self.end_offset)
         self._directory.write_clean_shutdown(
             CleanShutdown(
-                end_offset=self._end_offset,
+                end_offset=self.end_offset,
                 segment_base_offset=active.base_offset,
                 byte_count=active.byte_count,
             )
@@ -451,7 +447,7 @@ class ReplicatedLog(ABC):
         """Assert what holds after every change of the log, or close it; not of a read-only log."""
         if self.is_read_only:
             return
-        start, end, synced = self.log_start_offset, self._end_offset, self.synced_end_offset
+        start, end, synced = self.log_start_offset, self.end_offset, self.synced_end_offset
         try:
             assert start <= self.high_watermark <= end, (start, self.high_watermark, end)
             assert synced <= end, (synced, end)
@@ -541,7 +537,7 @@ class ReplicatedLog(ABC):
         ``InvalidAppendError`` for other offsets, ``LogReadOnlyError``, ``LogClosedError``;
         ``DiskFullError``: then ``end_offset`` shows which batches were appended.
         """
-        expected = self._end_offset
+        expected = self.end_offset
         for _, metadata in batches:
             if metadata.leader_epoch < self.epoch:
                 raise NotLeaderError(epoch=metadata.leader_epoch, current_epoch=self.epoch)
@@ -562,15 +558,15 @@ class ReplicatedLog(ABC):
         ``published`` and recovers the log.
         """
         with self._changing(), self._failing(also_full=True):
-            if self._end_offset:
+            if self.end_offset:
                 self._publish(next_epoch=epoch)
-            self._segments.begin_epoch(epoch, start_offset=self._end_offset)
+            self._segments.begin_epoch(epoch, start_offset=self.end_offset)
             self.append_control(head, now_ms=now_ms)
             if self._producer_state.open_transaction is not None:
                 self._append_abort(now_ms)
 
     def _append_abort(self, now_ms: int) -> None:
-        marker = MetadataMarker(self._end_offset, Marker.ABORT)
+        marker = MetadataMarker(self.end_offset, Marker.ABORT)
         value = marker_value(Marker.ABORT, ABORT_REASON)
         self._append_batch([value], now_ms, markers=(marker,))
 
@@ -589,7 +585,7 @@ class ReplicatedLog(ABC):
     ) -> None:
         batch = build_batch(
             records,
-            base_offset=self._end_offset,
+            base_offset=self.end_offset,
             leader_epoch=self.epoch,
             base_timestamp_ms=now_ms,
             is_control=bool(control),
@@ -601,7 +597,7 @@ class ReplicatedLog(ABC):
 
     def check_unchanged(self, unchanged: UnchangedKeys, record_count: int) -> None:
         """Check the condition of an append at the end, as ``LogSegments.check_unchanged``."""
-        self._segments.check_unchanged(unchanged, record_count, end_offset=self._end_offset)
+        self._segments.check_unchanged(unchanged, record_count, end_offset=self.end_offset)
 
     def base_offset_at(self, offset: int) -> int:
         """Return the base offset of the batch that contains ``offset``."""
@@ -644,7 +640,7 @@ class ReplicatedLog(ABC):
         if not check_snapshot_id(
             self._segments,
             snapshot_id,
-            end_offset=self._end_offset,
+            end_offset=self.end_offset,
             high_watermark=self.high_watermark,
         ):
             return None
@@ -684,7 +680,7 @@ class ReplicatedLog(ABC):
         ``snapshots.clean``. Raises ``LogLockedError`` while a snapshot is being written.
         """
         with self._changing():
-            is_committed = self._end_offset == self.high_watermark
+            is_committed = self.end_offset == self.high_watermark
             if is_committed and is_active_segment_expired(self._segments, now_ms):
                 self._roll()
             return clean(
@@ -719,7 +715,7 @@ class ReplicatedLog(ABC):
             if offset <= self.log_start_offset:
                 return offset if self._delete_remote_before(offset) else self.log_start_offset
             start = offset
-            if offset < self._end_offset:
+            if offset < self.end_offset:
                 start = self._deletion_boundary(offset)
             if start > self.log_start_offset:
                 self._delete_remote_before(start)
@@ -738,7 +734,7 @@ class ReplicatedLog(ABC):
         """Return where a log starts without the records below ``offset``."""
         start = self._segments.boundary_at(offset)
         if start < offset:
-            batch = next(self._segments.batches(start, self._end_offset))
+            batch = next(self._segments.batches(start, self.end_offset))
             if not batch.record_count and batch.next_offset <= self.high_watermark:
                 return batch.next_offset
         return start
@@ -812,7 +808,7 @@ class ReplicatedLog(ABC):
                 open_store,
                 lock,
                 context,
-                log_end_offset=self._end_offset,
+                log_end_offset=self.end_offset,
                 last_stable_offset=self.last_stable_offset,
                 chain=chain,
                 cache=cache,
@@ -844,7 +840,7 @@ class ReplicatedLog(ABC):
     def _producer_state_at(self, end_offset: int) -> ProducerStateManager:
         """Return the producer state at a batch boundary. Below the log's end the batches after the
         producer snapshot before it are read."""
-        if end_offset == self._end_offset:
+        if end_offset == self.end_offset:
             return self._producer_state
         return self._segments.producer_state_at(end_offset)
 

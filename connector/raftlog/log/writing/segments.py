@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 from raftlog.errors import (
     CorruptFileError,
@@ -377,6 +377,10 @@ if TYPE_CHECKING:
     from raftlog.log.recovery.recover import RecoveredLog
 
 
+_NOT_OPEN: Final = cast("ActiveSegment", None)
+"""Active segment of a log that is not open for writing: any use of it is an error."""
+
+
 class LogSegments:
     """The files of one log that is open for writing. Not shared between threads.
 
@@ -394,13 +398,8 @@ class LogSegments:
         self._is_epoch_reverted = False
         self._key_offsets: KeyOffsets | None = None
         """None until a condition on keys is checked."""
-        self._active: ActiveSegment | None = None
-
-    @property
-    def active(self) -> ActiveSegment:
-        """The active segment. The log must be open for writing."""
-        assert self._active is not None, "the log must be open for writing"
-        return self._active
+        self.active = _NOT_OPEN
+        """The active segment, while the log is open for writing."""
 
     @property
     def first_base_offset(self) -> int:
@@ -421,7 +420,7 @@ class LogSegments:
 
     def create_first_segment(self, base_offset: int) -> None:
         """Create the first segment of an empty log. Its names are not durable yet."""
-        self._active = self._create_segment(base_offset)
+        self.active = self._create_segment(base_offset)
 
     def install(self, recovered: RecoveredLog) -> None:
         """Replace the state by that of a recovered log, and open its last segment."""
@@ -438,11 +437,11 @@ class LogSegments:
             return
         if not recovered.segments:
             self.directory.remove_clean_shutdown()
-            self._active = self._create_segment(recovered.end_offset)
+            self.active = self._create_segment(recovered.end_offset)
             self.directory.sync()
             return
         last = recovered.segments[-1]
-        self._active = ActiveSegment.open(
+        self.active = ActiveSegment.open(
             self.directory.storage,
             self.directory.path,
             last.base_offset,
@@ -452,9 +451,9 @@ class LogSegments:
 
     def close(self) -> None:
         """Close the active segment's files."""
-        if self._active is not None:
-            self._active.close()
-            self._active = None
+        if self.active is not _NOT_OPEN:
+            self.active.close()
+            self.active = _NOT_OPEN
 
     def list_snapshots(self) -> None:
         """List the snapshots in the directory again; the bootstrap checkpoint is not one."""
@@ -501,7 +500,7 @@ class LogSegments:
                 max_timestamp_ms=old.max_timestamp_ms,
             )
         )
-        self._active = new
+        self.active = new
         old.close()
 
     def write_recovery_point(self, offset: int) -> None:
@@ -763,8 +762,8 @@ class LogSegments:
 
     def _segment_of(self, offset: int) -> Segment | None:
         """Return the segment that contains ``offset``; None below the first one."""
-        active = self._active  # None in a read-only log
-        if active is not None and offset >= active.base_offset:
+        active = self.active
+        if active is not _NOT_OPEN and offset >= active.base_offset:
             return self._segment(active.base_offset, active.byte_count)
         for segment in reversed(self.sealed):
             if offset >= segment.base_offset:

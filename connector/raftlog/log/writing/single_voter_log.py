@@ -93,7 +93,7 @@ class SingleVoterLog(ReplicatedLog):
         if was_repaired or published is None or not self._is_in_active_segment(published):
             self._reload(now_ms)
             return True
-        has_advanced = published.end_offset != self._end_offset
+        has_advanced = published.end_offset != self.end_offset
         is_followed = not has_advanced or self._follow(self._segments.active, published)
         if not is_followed or published.epoch != self.epoch:  # a writer died in _begin_epoch
             self._reload(now_ms)
@@ -110,7 +110,7 @@ class SingleVoterLog(ReplicatedLog):
             active.file.is_in_place()
             and published.segment_base_offset == active.base_offset
             and published.file_position == active.file.byte_count()
-            and published.end_offset >= self._end_offset
+            and published.end_offset >= self.end_offset
             and published.log_start_offset <= self.log_start_offset
             and not self._has_next_segment(published)
         )
@@ -126,14 +126,14 @@ class SingleVoterLog(ReplicatedLog):
         """Read up to the published end; return whether the batches match it."""
         try:
             for batch in read_batches(active.file, active.byte_count, published.file_position):
-                if batch.base_offset != self._end_offset or batch.leader_epoch < self.epoch:
+                if batch.base_offset != self.end_offset or batch.leader_epoch < self.epoch:
                     return False
                 self._apply_batch(active, batch)
         except CorruptBatchError:
             return False
         self._is_changed = True
-        self._sync.advance(self._end_offset, active.byte_count)
-        return self._end_offset == published.end_offset
+        self._sync.advance(self.end_offset, active.byte_count)
+        return self.end_offset == published.end_offset
 
     def _apply_batch(self, active: ActiveSegment, batch: RecordBatch) -> None:
         metadata = batch_metadata(batch, self.config.values)
@@ -142,7 +142,7 @@ class SingleVoterLog(ReplicatedLog):
         self._segments.epochs = self._segments.epochs.assign(
             metadata.leader_epoch, metadata.base_offset
         )
-        self._end_offset = metadata.next_offset
+        self.end_offset = metadata.next_offset
 
     def _reload(self, now_ms: int) -> None:
         self._segments.close()
