@@ -107,4 +107,39 @@ class Values:
 
     def gather(self, codes: memoryview, /) -> Strings: ...
 
+Place = tuple[int, int, int | None, int | None, int, int]
+"""Position in the data, base offset of the batch there, the leader epoch and its end offset if they
+are known, limits of the headers of a record and of a batch."""
+
+Dropped = tuple[int, int, int, int]
+"""First and last offset, leader epoch and greatest timestamp of adjacent batches."""
+
+class Retention:
+    """What a compaction retains; ``given_back``: last offsets of batches that Python handles."""
+
+    def __new__(cls, now_ms: int, horizon_ms: int, given_back: list[int], /) -> Retention: ...
+
+class OffsetMap:
+    """Last offset of each key."""
+
+    end_offset: int
+
+    def __new__(cls, start_offset: int, entry_bytes: int, byte_count_max: int, /) -> OffsetMap: ...
+    def __len__(self) -> int: ...
+    def get(self, key: bytes, /) -> int | None: ...
+    def put(self, key: bytes, offset: int, /) -> bool | None: ...
+    def add(
+        self, data: bytes, place: Place, decompress: Callable[[int, int, int], bytes | None], /
+    ) -> tuple[int, int, bool] | None: ...
+    def filter(
+        self,
+        data: bytes,
+        place: Place,
+        retention: Retention,
+        dropped: Dropped | None,
+        decompress: Callable[[int, int, int], bytes | None],
+        compress: Callable[[bytes, int], bytes],
+        /,
+    ) -> tuple[Block, int, int, tuple[int, int, int, int], Dropped | None] | None: ...
+
 def panic() -> None: ...

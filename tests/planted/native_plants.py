@@ -147,8 +147,8 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="the core gives back an interrupt during decompression",
         path=f"{RUST}/python.rs",
-        old="crate::scan::scan(bytes, request, expand)?",
-        new="crate::scan::scan(bytes, request, expand).unwrap_or(None)",
+        old="crate::scan::scan(bytes, request, expander(decompress))?",
+        new="crate::scan::scan(bytes, request, expander(decompress)).unwrap_or(None)",
         tests=(f"{SCAN}::test_an_exception_during_decompression_is_raised_and_not_given_back",),
     ),
     Plant(

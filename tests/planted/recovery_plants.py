@@ -240,8 +240,8 @@ RECOVERY_PLANTS: Final = (
         bug="a replica ignores a damaged base offset at startup",
         path="connector/raftlog/log/segment.py",
         old="""check_base_offset(
-                batch.base_offset, next_offset, path=file.path, position=position + at
-            )
+            batch.base_offset, self.next_offset, path=self.path, position=batch.position
+        )
 """,
         new="pass\n",
         tests=(
@@ -268,8 +268,8 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a replica ignores a damaged leader epoch at startup",
         path="connector/raftlog/log/segment.py",
-        old="            if epochs is not None:\n",
-        new="            if False:\n",
+        old="        if self.epochs is not None:\n",
+        new="        if False:\n",
         tests=(
             "tests/log/writing/test_flipped_base_offsets.py"
             "::test_a_replica_finds_a_damaged_leader_epoch_at_startup",

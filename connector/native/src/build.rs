@@ -4,7 +4,7 @@
 use crate::batch::HEADER_BYTES;
 
 /// Number of bytes of an unsigned varint.
-const fn varint_bytes(value: u64) -> usize {
+pub const fn varint_bytes(value: u64) -> usize {
     (63 - (value | 1).leading_zeros() as usize) / 7 + 1
 }
 

@@ -14,6 +14,7 @@
 mod batch;
 mod block;
 mod build;
+mod clean;
 mod columns;
 mod gather;
 mod memory;
@@ -26,7 +27,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// Number of this interface; `raftlog/compiled.py` names the one it uses.
-const INTERFACE: u32 = 8;
+const INTERFACE: u32 = 9;
 
 /// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.
 #[pymodule]
@@ -39,6 +40,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<block::Block>()?;
     module.add_class::<python::Program>()?;
     module.add_class::<python::Values>()?;
+    module.add_class::<python::OffsetMap>()?;
+    module.add_class::<python::Retention>()?;
     module.add_function(wrap_pyfunction!(python::walk, module)?)?;
     module.add_function(wrap_pyfunction!(python::scan, module)?)?;
     module.add_function(wrap_pyfunction!(python::frames, module)?)?;

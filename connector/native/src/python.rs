@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::batch::{self, Checks, Header, Range, Walked};
 use crate::block::Block;
 use crate::build::{self, Fields, Writer};
+use crate::clean::{self, Dropped, Place, Put};
 use crate::columns::{self, Column};
 use crate::gather;
 use crate::memory::{Grow, Temporary, keep, reused, scratch};
@@ -142,12 +143,9 @@ pub fn scan(
         record_headers_max,
         headers_max,
     };
-    let expand = |start: usize, end: usize, codec: i16| -> PyResult<Option<PyBackedBytes>> {
-        Python::attach(|py| Ok(decompress.call1(py, (start, end, codec))?.extract(py)?))
-    };
     guarded(|| {
         py.detach(|| {
-            let scanned = crate::scan::scan(bytes, request, expand)?;
+            let scanned = crate::scan::scan(bytes, request, expander(decompress))?;
             Ok(scanned.and_then(|Scanned { walked, records }| {
                 let (numbers, strings, headers) = record_blocks(records);
                 let walked = walked_blocks(walked, file_position)?;
@@ -568,6 +566,179 @@ pub fn seal_batch<'py>(
         })?;
         Ok(is_whole.then_some(batch))
     })
+}
+
+/// Position, next offset, epoch and its end, headers of a record and of a batch: `clean::Place`.
+type PlaceFields = (usize, i64, Option<i32>, Option<i64>, usize, usize);
+/// Offsets, epoch and greatest timestamp of batches that are dropped.
+type DroppedFields = (i64, i64, i32, i64);
+/// Records read and retained, batches read and retained.
+type CountFields = (u64, u64, u64, u64);
+/// Bytes that replace batches, position, next offset, counts, what was dropped last.
+type FilteredFields = (Block, usize, i64, CountFields, Option<DroppedFields>);
+
+fn place_of(fields: PlaceFields) -> Place {
+    let (position, next_offset, leader_epoch, epoch_end_offset, record_headers_max, headers_max) =
+        fields;
+    Place {
+        position,
+        next_offset,
+        leader_epoch,
+        epoch_end_offset,
+        record_headers_max,
+        headers_max,
+    }
+}
+
+/// Return a call of `decompress(start, end, codec)` for the records of a batch.
+fn expander(
+    decompress: Py<PyAny>,
+) -> impl FnMut(usize, usize, i16) -> PyResult<Option<PyBackedBytes>> {
+    move |start, end, codec| {
+        Python::attach(|py| Ok(decompress.call1(py, (start, end, codec))?.extract(py)?))
+    }
+}
+
+/// What a compaction retains beside the last record of each key.
+#[pyclass(frozen, module = "raftlog._native")]
+pub struct Retention(clean::Retention);
+
+#[pymethods]
+impl Retention {
+    #[new]
+    #[pyo3(signature = (now_ms, horizon_ms, given_back, /))]
+    fn new(now_ms: i64, horizon_ms: i64, given_back: Vec<i64>) -> Self {
+        Self(clean::Retention::new(now_ms, horizon_ms, given_back))
+    }
+}
+
+/// Last offset of each key, for a compaction.
+#[pyclass(module = "raftlog._native")]
+pub struct OffsetMap(clean::OffsetMap);
+
+#[pymethods]
+impl OffsetMap {
+    #[new]
+    #[pyo3(signature = (start_offset, entry_bytes, byte_count_max, /))]
+    fn new(start_offset: i64, entry_bytes: usize, byte_count_max: i64) -> Self {
+        Self(clean::OffsetMap::new(
+            start_offset,
+            entry_bytes,
+            byte_count_max,
+        ))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    #[getter]
+    const fn end_offset(&self) -> i64 {
+        self.0.end_offset
+    }
+
+    #[setter]
+    const fn set_end_offset(&mut self, offset: i64) {
+        self.0.end_offset = offset;
+    }
+
+    /// Return the offset of a key's last record.
+    #[pyo3(signature = (key, /))]
+    fn get(&self, key: &[u8]) -> Option<i64> {
+        self.0.get(key)
+    }
+
+    /// Set it; false if the map is full, `None` without memory.
+    #[pyo3(signature = (key, offset, /))]
+    fn put(&mut self, key: &[u8], offset: i64) -> Option<bool> {
+        match self.0.put(key, offset) {
+            Put::Added => Some(true),
+            Put::Full => Some(false),
+            Put::NoMemory => None,
+        }
+    }
+
+    /// Map the keys of plain batches; return position, next offset, and whether the map is full.
+    #[pyo3(signature = (data, place, decompress, /))]
+    fn add(
+        &mut self,
+        py: Python<'_>,
+        data: &Bound<'_, PyBytes>,
+        place: PlaceFields,
+        decompress: Py<PyAny>,
+    ) -> PyResult<Option<(usize, i64, bool)>> {
+        let bytes = data.as_bytes();
+        guarded(|| {
+            py.detach(|| {
+                let found = clean::add(&mut self.0, bytes, place_of(place), expander(decompress))?;
+                Ok(found.map(|found| (found.position, found.next_offset, found.is_full)))
+            })
+        })
+    }
+
+    /// Return what replaces plain batches: their bytes, position, next offset, counts, and the
+    /// batches that are dropped last.
+    #[pyo3(signature = (data, place, retention, dropped, decompress, compress, /))]
+    #[allow(clippy::too_many_arguments)]
+    fn filter(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyBytes>,
+        place: PlaceFields,
+        retention: &Bound<'_, Retention>,
+        dropped: Option<DroppedFields>,
+        decompress: Py<PyAny>,
+        compress: Py<PyAny>,
+    ) -> PyResult<Option<FilteredFields>> {
+        let bytes = data.as_bytes();
+        let rules = &retention.get().0;
+        let dropped = dropped.map(
+            |(base_offset, last_offset, leader_epoch, max_timestamp_ms)| Dropped {
+                base_offset,
+                last_offset,
+                leader_epoch,
+                max_timestamp_ms,
+            },
+        );
+        let pack = |records: &[u8], codec: i16| -> PyResult<PyBackedBytes> {
+            Python::attach(|py| {
+                let records = PyBytes::new_with(py, records.len(), |out| {
+                    out.copy_from_slice(records);
+                    Ok(())
+                })?;
+                Ok(compress.call1(py, (records, codec))?.extract(py)?)
+            })
+        };
+        guarded(|| {
+            py.detach(|| {
+                let expand = expander(decompress);
+                let place = place_of(place);
+                let found = clean::filter(&self.0, bytes, place, rules, dropped, expand, pack)?;
+                Ok(found.map(|found| {
+                    let counts = found.counts;
+                    (
+                        found.out.into(),
+                        found.position,
+                        found.next_offset,
+                        (
+                            counts.records_read,
+                            counts.records_retained,
+                            counts.batches_read,
+                            counts.batches_retained,
+                        ),
+                        found.dropped.map(|one| {
+                            (
+                                one.base_offset,
+                                one.last_offset,
+                                one.leader_epoch,
+                                one.max_timestamp_ms,
+                            )
+                        }),
+                    )
+                }))
+            })
+        })
+    }
 }
 
 /// Panic inside the guard, for the test that a panic is caught.

@@ -9,7 +9,7 @@ use crate::memory::{Grow, reused};
 use crate::reader::Reader;
 
 /// Smallest record: seven fields of one byte each.
-const RECORD_BYTES_MIN: usize = 7;
+pub const RECORD_BYTES_MIN: usize = 7;
 /// Bytes of the log for which memory for one record is reserved: of a batch of one small record.
 const RECORD_BYTES_RESERVED: usize = 128;
 /// The same for the header of a batch.
@@ -200,22 +200,24 @@ enum Refused {
 }
 
 /// Fields of one record.
-struct Record<'a> {
-    timestamp_delta: i64,
-    offset_delta: i32,
-    key: Option<&'a [u8]>,
-    value: Option<&'a [u8]>,
-    header_count: usize,
-    headers: Reader<'a>,
+pub struct Record<'a> {
+    pub attributes: u8,
+    pub timestamp_delta: i64,
+    pub offset_delta: i32,
+    pub key: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
+    pub header_count: usize,
+    /// Headers that are not read yet.
+    pub headers: Reader<'a>,
 }
 
 impl<'a> Record<'a> {
     /// Read a record up to its headers. `None` if it does not have the form of one.
     #[inline]
-    fn read(records: &mut Reader<'a>, headers_max: usize) -> Option<Self> {
+    pub fn read(records: &mut Reader<'a>, headers_max: usize) -> Option<Self> {
         let length = usize::try_from(records.varint()?).ok()?;
         let mut fields = Reader::new(records.take(length)?);
-        fields.byte()?; // attributes
+        let attributes = fields.byte()?;
         let timestamp_delta = fields.varlong()?;
         let offset_delta = fields.varint()?;
         let key = fields.bytes()?;
@@ -229,6 +231,7 @@ impl<'a> Record<'a> {
             return None;
         }
         Some(Self {
+            attributes,
             timestamp_delta,
             offset_delta,
             key,

@@ -244,6 +244,82 @@ def contiguous_bytes(
     return data
 
 
+@dataclass(slots=True, kw_only=True)
+class BatchCursor:
+    """Bytes of consecutive batches, and the place in them up to which they were read.
+
+    The next batch begins at ``at`` of ``data``, which is at ``position`` of the file, and has the
+    base offset ``next_offset``; None if that is unknown. The last batch may be incomplete.
+    """
+
+    data: bytes
+    next_offset: int | None
+    epochs: EpochCache | None = None
+    path: str | None = None
+    position: int = 0
+    at: int = 0
+
+    def next_batch(self) -> RecordBatch | None:
+        """Return the next batch, with CRC, base offset and leader epoch checked; None at the end.
+
+        Raises ``CorruptBatchError``.
+        """
+        if self.at >= len(self.data):
+            return None
+        batch = read_batch(self.data, self.at, path=self.path, file_position=self.position)
+        if isinstance(batch, TornTail):
+            return None
+        check_base_offset(
+            batch.base_offset, self.next_offset, path=self.path, position=batch.position
+        )
+        if self.epochs is not None:
+            check_leader_epoch(
+                batch.leader_epoch,
+                self.epochs,
+                base_offset=batch.base_offset,
+                path=self.path,
+                position=batch.position,
+            )
+        self.next_offset = batch.next_offset
+        self.at += batch.byte_count
+        return batch
+
+
+def batch_cursors(
+    file: ReadableFile,
+    position: int,
+    end_position: int,
+    *,
+    next_offset: int | None = None,
+    epochs: EpochCache | None = None,
+) -> Iterator[BatchCursor]:
+    """Yield the batches in [position, end_position) as bytes: 1 MiB, or one larger batch.
+
+    Each cursor is read to its end before the next one. ``next_offset`` is that of the first batch;
+    None if unknown. ``epochs`` None: leader epochs are not checked. Raises ``CorruptBatchError``,
+    also if the bytes end inside a batch.
+    """
+    while position < end_position:
+        byte_count = min(_CHUNK_BYTES, end_position - position)
+        header = header_at(file, position, end_position)
+        cursor = BatchCursor(
+            data=file.read_at(position, max(byte_count, header.byte_count)),
+            next_offset=next_offset,
+            epochs=epochs,
+            path=file.path,
+            position=position,
+        )
+        yield cursor
+        if cursor.at == 0:
+            raise CorruptBatchError(
+                reason=f"incomplete batch: the file ends before byte {end_position}",
+                path=file.path,
+                position=position,
+            )
+        position += cursor.at
+        next_offset = cursor.next_offset
+
+
 def read_batches(
     file: ReadableFile,
     position: int,
@@ -254,39 +330,13 @@ def read_batches(
 ) -> Iterator[RecordBatch]:
     """Yield the batches in [position, end_position), with CRC and base offset checked.
 
-    ``next_offset`` is that of the first batch; None if unknown. ``epochs`` None: leader epochs are
-    not checked. Raises ``CorruptBatchError``, also if the bytes end inside a batch.
+    Arguments and errors as of ``batch_cursors``.
     """
-    while position < end_position:
-        byte_count = min(_CHUNK_BYTES, end_position - position)
-        header = header_at(file, position, end_position)
-        chunk = file.read_at(position, max(byte_count, header.byte_count))
-        at = 0
-        while at < len(chunk):
-            batch = read_batch(chunk, at, path=file.path, file_position=position)
-            if isinstance(batch, TornTail):
-                break
-            check_base_offset(
-                batch.base_offset, next_offset, path=file.path, position=position + at
-            )
-            if epochs is not None:
-                check_leader_epoch(
-                    batch.leader_epoch,
-                    epochs,
-                    base_offset=batch.base_offset,
-                    path=file.path,
-                    position=position + at,
-                )
-            next_offset = batch.next_offset
+    for cursor in batch_cursors(
+        file, position, end_position, next_offset=next_offset, epochs=epochs
+    ):
+        while (batch := cursor.next_batch()) is not None:
             yield batch
-            at += batch.byte_count
-        if at == 0:
-            raise CorruptBatchError(
-                reason=f"incomplete batch: the file ends before byte {end_position}",
-                path=file.path,
-                position=position,
-            )
-        position += at
 
 
 # --- Segment --------------------------------------------------------------------------------------
@@ -346,9 +396,15 @@ class Segment:
 
     def batches(self, offset: int, epochs: EpochCache | None = None) -> Iterator[RecordBatch]:
         """Yield the batches from that of ``offset`` on, checked as by ``read_batches``."""
+        for cursor in self.cursors(offset, epochs):
+            while (batch := cursor.next_batch()) is not None:
+                yield batch
+
+    def cursors(self, offset: int, epochs: EpochCache | None = None) -> Iterator[BatchCursor]:
+        """Yield the batches from that of ``offset`` on as bytes, as ``batch_cursors``."""
         with self.storage.open_file(self.path()) as log:
             start = self._floor(log, offset)
-            yield from read_batches(
+            yield from batch_cursors(
                 log, start.position, self.byte_count, next_offset=start.offset, epochs=epochs
             )
 

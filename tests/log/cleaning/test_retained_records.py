@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
@@ -11,17 +11,27 @@ from typing import Any
 
 import pytest
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
-from tests.support.both_implementations import in_each
+from tests.support.both_implementations import in_each, pure_python
 
+from raftlog.limits import READ_BATCH_BYTES_MAX
 from raftlog.log.cleaning.retained_records import (
     ENTRY_BYTES,
     BatchFilter,
+    CleanedCounts,
     OffsetMap,
     RetentionRules,
 )
 from raftlog.log.reading.transactions import CommitName, ValueKind, batch_metadata, commit_header
+from raftlog.log.segment import BatchCursor
 from raftlog.records.batch import RecordBatch, iter_batches, read_batch
+from raftlog.records.builder import finish_batch
 from raftlog.records.compression import Compression
+from raftlog.records.header import (
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
 from raftlog.records.record import NewRecord
 from raftlog.records.scan import scan
 
@@ -67,20 +77,72 @@ def decoded(data: bytes) -> RecordBatch:
     return batch
 
 
-def mapped(batches: Iterable[RecordBatch], start_offset: int = 0) -> OffsetMap:
+def mapped(batches: Sequence[RecordBatch], start_offset: int = 0) -> OffsetMap:
     offsets = OffsetMap(start_offset, MAP_BYTES)
-    assert all(offsets.add(batch) for batch in batches)
+    if batches:
+        for cursor in cursors(bytes_of(batches), batches[0].base_offset):
+            assert offsets.add_all(cursor)
     return offsets
+
+
+def bytes_of(batches: Iterable[RecordBatch]) -> bytes:
+    """Return the bytes of batches; bits of their attributes that have no meaning are 0."""
+    return b"".join(
+        finish_batch(
+            one.payload,
+            base_offset=one.base_offset,
+            leader_epoch=one.leader_epoch,
+            byte_count_max=READ_BATCH_BYTES_MAX,
+            compression=one.compression,
+            flags=TIMESTAMP_TYPE_BIT * bool(one.timestamp_type)
+            | TRANSACTIONAL_BIT * one.is_transactional
+            | CONTROL_BIT * one.is_control
+            | DELETE_HORIZON_BIT * (one.delete_horizon_ms is not None),
+            last_offset_delta=one.last_offset - one.base_offset,
+            base_timestamp_ms=one.base_timestamp_ms,
+            max_timestamp_ms=one.max_timestamp_ms,
+            producer=(one.producer_id, one.producer_epoch, one.base_sequence),
+            record_count=one.record_count,
+        )
+        for one in batches
+    )
+
+
+def cursors(data: bytes, base_offset: int, size: int = 1 << 20) -> Iterator[BatchCursor]:
+    """Yield the batches of ``data`` in pieces of at least ``size`` bytes."""
+    at, end = 0, 0
+    for one in iter_batches(data):
+        end += one.byte_count
+        if end - at >= size or end == len(data):
+            yield BatchCursor(data=data[at:end], next_offset=base_offset)
+            at, base_offset = end, one.next_offset
+
+
+def filtered(
+    batches: Iterable[BatchCursor], offsets: OffsetMap, rules: RetentionRules = RULES
+) -> tuple[bytes, CleanedCounts]:
+    """Return the bytes that replace these batches, and the counts."""
+    found = BatchFilter(offsets, rules)
+    parts = [bytes(part) for one in batches for part in found.clean(one)]
+    return b"".join((*parts, found.finish())), found.counts
 
 
 def cleaned(
     batches: Sequence[RecordBatch],
     rules: RetentionRules = RULES,
-    offsets: OffsetMap | None = None,
+    offsets: Callable[[], OffsetMap] | None = None,
 ) -> list[RecordBatch]:
-    found = mapped(batches) if offsets is None else offsets
-    data = b"".join(BatchFilter(found, rules).clean(batches))
+    """Return the batches that replace these, which are the same in both implementations."""
+    before, base_offset = bytes_of(batches), batches[0].base_offset
+
+    def found() -> tuple[bytes, CleanedCounts]:
+        using = mapped(batches) if offsets is None else offsets()
+        return filtered(cursors(before, base_offset), using, rules)
+
+    (data, counts), *others = in_each(found)
+    assert all(other == (data, counts) for other in others)
     after = list(iter_batches(data))
+    assert counts.records_retained == sum(one.record_count for one in after)
     assert sum(one.byte_count for one in after) == len(data)
     check_contiguous(batches, after)
     return after
@@ -166,11 +228,17 @@ def test_records_above_the_mapped_range_and_below_the_dirty_one_are_compared_rig
     """The map covers [start, end): older records are compared with it, later ones are retained."""
     rng, batches = Random(seed), RandomLog(seed + 1_000).batches()
     start = rng.randrange(batches[-1].next_offset)
-    offsets = OffsetMap(start, rng.choice((1, 500, 1_000, MAP_BYTES)))
-    for batch in batches:
-        if batch.last_offset >= start and not offsets.add(batch):
-            break
-    end = offsets.end_offset
+    bound = rng.choice((1, 500, 1_000, MAP_BYTES))
+
+    def offsets() -> OffsetMap:
+        found = OffsetMap(start, bound)
+        for batch in batches:
+            if batch.last_offset >= start and not found.add(batch):
+                break
+        return found
+
+    end, *others = [one.end_offset for one in in_each(offsets)]
+    assert others in ([], [end])
     assert end > start, "at least one record is mapped, whatever the bound"
     last = {key: offset for offset, _, key, _ in rows(batches) if start <= offset < end}
     expected = [
@@ -248,10 +316,12 @@ def test_a_superseded_record_that_names_the_last_commit_loses_its_value() -> Non
     ]
     assert batch_metadata(after[0], ValueKind.BYTES).commit == name
     later = replace(rules, now_ms=NOW_MS + 1_000)
-    after = cleaned(after, later, mapped([], start_offset=4))
+    after = cleaned(after, later, lambda: mapped([], start_offset=4))
     assert [one[2:] for one in rows(after)] == [(b"a", None), (b"b", b"1")]
     assert batch_metadata(after[0], ValueKind.BYTES).commit == name
-    after = cleaned(after, replace(later, last_commits=frozenset()), mapped([], start_offset=4))
+    after = cleaned(
+        after, replace(later, last_commits=frozenset()), lambda: mapped([], start_offset=4)
+    )
     assert [one[2:] for one in rows(after)] == [(b"b", b"1")]
 
 
@@ -268,7 +338,8 @@ def test_an_entry_of_the_map_takes_no_more_memory_than_is_counted() -> None:
     batch = new_batch(0, *((b"%09d" % at, None) for at in range(count)))
     tracemalloc.start()
     try:
-        offsets = OffsetMap(0, count * (ENTRY_BYTES + 9))
+        with pure_python():
+            offsets = OffsetMap(0, count * (ENTRY_BYTES + 9))
         assert offsets.add(batch)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
@@ -293,8 +364,8 @@ def test_an_expired_tombstone_after_the_mapped_range_is_retained() -> None:
     """The value before it is not yet known to be superseded."""
     value = new_batch(0, (b"a", b"1"))
     tombstone = cleaned([new_batch(1, (b"a", None))])
-    offsets = mapped([value])
-    after = cleaned([value, *tombstone], replace(RULES, now_ms=NOW_MS * 2), offsets)
+    later = replace(RULES, now_ms=NOW_MS * 2)
+    after = cleaned([value, *tombstone], later, lambda: mapped([value]))
     assert [one[0] for one in rows(after)] == [0, 1]
 
 
@@ -305,9 +376,13 @@ def test_a_tombstone_after_the_mapped_range_gets_no_delete_horizon(
     """Else the next compaction might drop it together with its older values: a reader that has read
     one of them, and reads on within ``delete.retention.ms``, would not read the tombstone."""
     batches = [new_batch(0, (b"a", b"1")), new_batch(1, (b"b", None), (b"c", None), (b"a", None))]
-    offsets = OffsetMap(0, key_count * (ENTRY_BYTES + 1))
-    assert [offsets.add(batch) for batch in batches] == [True, False]
-    assert offsets.end_offset == end_offset
+
+    def offsets() -> OffsetMap:
+        found = OffsetMap(0, key_count * (ENTRY_BYTES + 1))
+        assert [found.add(batch) for batch in batches] == [True, False]
+        assert found.end_offset == end_offset
+        return found
+
     before = cleaned(batches, offsets=offsets)
     assert [one.crc for one in before] == [one.crc for one in batches]
     later = replace(RULES, now_ms=NOW_MS + RULES.delete_retention_ms)
@@ -342,7 +417,7 @@ def test_records_without_a_key_and_control_batches() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_the_columnar_readers_read_compacted_batches(seed: int) -> None:
     after = cleaned(RandomLog(seed + 2_000).batches())
-    data = b"".join(BatchFilter(mapped(after), RULES).clean(after))
+    data, _ = filtered(cursors(bytes_of(after), after[0].base_offset), mapped(after))
     expected = [one[0] for one in rows(after)]
     for found in in_each(lambda: scan(data)):
         assert found.records.offset is not None

@@ -48,10 +48,10 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.reading.transactions import batch_metadata
 from raftlog.log.recovery.recover import newest_producer_state
-from raftlog.log.segment import Segment, SegmentMetadata
+from raftlog.log.segment import BatchCursor, Segment, SegmentMetadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import RecordBatch
-from raftlog.storage.protocol import Closeable, FileLock
+from raftlog.storage.protocol import Closeable, FileLock, WritableFile
 
 from .retained_records import BatchFilter, CleanedCounts, OffsetMap, RetentionRules
 
@@ -247,7 +247,7 @@ class Compaction(Closeable):
         """Write the compacted segments beside the segments, at the rate of ``throttle``.
 
         Memory is bounded by the map of keys and a batch. If a segment is deleted meanwhile, as by
-        retention, or ``is_aborted``, called before each batch, returns true, nothing is compacted.
+        retention, or ``is_aborted``, called after each MiB, returns true, nothing is compacted.
         Raises ``CorruptBatchError``, ``DiskFullError``, ``DiskFailedError`` and ``LogAccessError``:
         the log is unchanged.
         """
@@ -262,8 +262,10 @@ class Compaction(Closeable):
         self._has_files = True
         self._directory.unlink_suffix(CLEANED_SUFFIX)
         offsets = OffsetMap(self.plan.first_dirty_offset, self._offset_map_bytes_max)
-        for batch in self._dirty_batches():
-            if not offsets.add(batch):
+        for cursor in self._dirty_cursors():
+            is_added = offsets.add_all(cursor)
+            self._transferred(cursor.at)
+            if not is_added:
                 break
         self.end_offset = offsets.end_offset
         batches = BatchFilter(offsets, self._rules(), self.counts)
@@ -354,18 +356,22 @@ class Compaction(Closeable):
 
     # --- passes -----------------------------------------------------------------------------------
 
-    def _dirty_batches(self) -> Iterator[RecordBatch]:
+    def _dirty_cursors(self) -> Iterator[BatchCursor]:
         offset = self.plan.first_dirty_offset
         for segment in self.plan.segments:
             if segment.end_offset > offset:
-                yield from self._batches(segment, max(offset, segment.base_offset))
+                yield from self._cursors(segment, max(offset, segment.base_offset))
 
-    def _batches(self, segment: SegmentMetadata, offset: int) -> Iterator[RecordBatch]:
+    def _cursors(self, segment: SegmentMetadata, offset: int) -> Iterator[BatchCursor]:
         storage, path = self._directory.storage, self._directory.path
         source = Segment(storage, path, segment.base_offset, segment.byte_count)
-        for batch in source.batches(offset, self._epochs):
-            self._transferred(batch.byte_count)
-            yield batch
+        return source.cursors(offset, self._epochs)
+
+    def _batches(self, segment: SegmentMetadata, offset: int) -> Iterator[RecordBatch]:
+        for cursor in self._cursors(segment, offset):
+            while (batch := cursor.next_batch()) is not None:
+                self._transferred(batch.byte_count)
+                yield batch
 
     def _transferred(self, byte_count: int) -> None:
         """Account for bytes that were read or written. Raises ``_AbortedError``."""
@@ -376,24 +382,28 @@ class Compaction(Closeable):
     def _write(self, segment: SegmentMetadata, batches: BatchFilter) -> None:
         """Write and sync the compacted segment and its indexes, unless it has the same bytes."""
         path = self._directory.file(offset_name(segment.base_offset, LOG_SUFFIX))
-        byte_count, pending = 0, bytearray()
         with self._directory.storage.create_file(path + CLEANED_SUFFIX) as file:
-            for data in batches.clean(self._batches(segment, segment.base_offset)):
-                pending += data
+            pending, byte_count = bytearray(), 0
+            for cursor in self._cursors(segment, segment.base_offset):
+                for data in batches.clean(cursor):
+                    pending += data
+                self._transferred(cursor.at)
                 if len(pending) >= _WRITE_BYTES:
-                    file.write_at(byte_count, bytes(pending))
-                    self._transferred(len(pending))
-                    byte_count += len(pending)
-                    pending = bytearray()
-            file.write_at(byte_count, bytes(pending))
-            self._transferred(len(pending))
-            byte_count += len(pending)
+                    byte_count += self._append(file, byte_count, pending)
+                    pending.clear()
+            pending += batches.finish()
+            byte_count += self._append(file, byte_count, pending)
             if byte_count == segment.byte_count and self._is_same(path, byte_count):
                 self._directory.storage.unlink(path + CLEANED_SUFFIX)
                 return
             file.sync()
         self._write_indexes(segment, path + CLEANED_SUFFIX)
         self._compacted.append(CompactedSegment(segment, byte_count))
+
+    def _append(self, file: WritableFile, position: int, data: bytearray) -> int:
+        file.write_at(position, bytes(data))
+        self._transferred(len(data))
+        return len(data)
 
     def _is_same(self, path: str, byte_count: int) -> bool:
         storage = self._directory.storage

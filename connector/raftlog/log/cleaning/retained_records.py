@@ -28,15 +28,17 @@ Kafka: ``Cleaner.buildOffsetMap``, ``cleanInto``, ``shouldRetainRecord``, ``Memo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, field, replace
 from typing import Final
 
-from raftlog.limits import READ_BATCH_BYTES_MAX
-from raftlog.log.segment import control_records
+from raftlog import compiled
+from raftlog.errors import CorruptBatchError
+from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, READ_BATCH_BYTES_MAX
+from raftlog.log.segment import BatchCursor, control_records
 from raftlog.records.batch import RecordBatch
 from raftlog.records.builder import empty_batch, finish_batch
-from raftlog.records.compression import Compression, compress
+from raftlog.records.compression import Compression, compress, decompress
 from raftlog.records.control import OffsetCommit
 from raftlog.records.header import (
     CONTROL_BIT,
@@ -47,50 +49,102 @@ from raftlog.records.header import (
     TRANSACTIONAL_BIT,
 )
 from raftlog.records.record import StoredRecord, record_bytes
+from raftlog.records.varint import Buffer
 
 ENTRY_BYTES: Final = 200
 """Upper bound of the memory of an entry of the map, without its key: the dictionary's slot at its
 lowest fill, the object of the key and that of the offset."""
 
 
+class _KeyOffsets:
+    """Offsets of keys, as ``compiled.core.OffsetMap`` has them."""
+
+    def __init__(self, start_offset: int, entry_bytes: int, byte_count_max: int, /) -> None:
+        self.end_offset = start_offset
+        self._entry_bytes = entry_bytes
+        self._left = byte_count_max
+        self._offsets: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def get(self, key: bytes, /) -> int | None:
+        return self._offsets.get(key)
+
+    def put(self, key: bytes, offset: int, /) -> bool:
+        if key not in self._offsets:
+            byte_count = self._entry_bytes + len(key)
+            if self._offsets and byte_count > self._left:
+                return False
+            self._left -= byte_count
+        self._offsets[key] = offset
+        self.end_offset = offset + 1
+        return True
+
+
 class OffsetMap:
     """Last offset of each key in a range of the log, bounded in memory (Kafka: ``OffsetMap``).
 
-    Keys are compared as a whole; Kafka compares their hashes. ``end_offset`` is the exclusive end
-    of the range that was added.
+    Keys are compared as a whole; Kafka compares their hashes. ``native`` is the map of the compiled
+    core, None without it. Both are bounded by the memory of the one in Python, which needs more, so
+    that they end at the same record.
     """
 
     def __init__(self, start_offset: int, byte_count_max: int) -> None:
         self.start_offset: Final = start_offset
-        self.end_offset = start_offset
-        self._offsets: dict[bytes, int] = {}
-        self._left = byte_count_max
+        self.native: compiled.core.OffsetMap | None = None
+        if compiled.is_native:
+            self.native = compiled.core.OffsetMap(start_offset, ENTRY_BYTES, byte_count_max)
+        self._keys: compiled.core.OffsetMap | _KeyOffsets = (
+            _KeyOffsets(start_offset, ENTRY_BYTES, byte_count_max)
+            if self.native is None
+            else self.native
+        )
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._keys)
+
+    @property
+    def end_offset(self) -> int:
+        """The exclusive end of the range that was added."""
+        return self._keys.end_offset
+
+    def add_all(self, cursor: BatchCursor) -> bool:
+        """Add the batches of a cursor; return False if the map is full before its end.
+
+        Raises ``CorruptBatchError``.
+        """
+        while True:
+            if self.native is not None and not _add_plain(self.native, cursor):
+                return False
+            batch = cursor.next_batch()
+            if batch is None:
+                return True
+            if not self.add(batch):
+                return False
 
     def add(self, batch: RecordBatch) -> bool:
         """Add the records of a batch; return False if the map is full before its end.
 
         Records below the start are ignored. At least one record is added to an empty map.
         """
+        keys = self._keys
         if not batch.is_control:
             for offset, stored in stored_records(batch):
-                if offset < self.end_offset or stored.key is None:
+                if offset < keys.end_offset or stored.key is None:
                     continue
-                if stored.key not in self._offsets:
-                    byte_count = ENTRY_BYTES + len(stored.key)
-                    if self._offsets and byte_count > self._left:
-                        return False
-                    self._left -= byte_count
-                self._offsets[stored.key] = offset
-                self.end_offset = offset + 1
-        self.end_offset = max(self.end_offset, batch.next_offset)
+                is_added = keys.put(stored.key, offset)
+                if is_added is None:
+                    raise MemoryError("the keys of a compaction do not fit into memory")
+                if not is_added:
+                    return False
+        keys.end_offset = max(keys.end_offset, batch.next_offset)
         return True
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
         """Return whether the range has a later record of the key."""
-        return offset < self._offsets.get(key, -1)
+        last_offset = self._keys.get(key)
+        return last_offset is not None and offset < last_offset
 
 
 def stored_records(batch: RecordBatch) -> Iterator[tuple[int, StoredRecord]]:
@@ -113,6 +167,11 @@ class RetentionRules:
     last_producer_batches: frozenset[int] = frozenset()
     last_commits: frozenset[int] = frozenset()
     last_group_offsets: frozenset[int] = frozenset()
+
+    @property
+    def horizon_ms(self) -> int:
+        """The delete horizon of a tombstone that gets one now."""
+        return min(self.now_ms + self.delete_retention_ms, INT64_MAX)
 
 
 @dataclass(slots=True)
@@ -156,44 +215,93 @@ class BatchFilter:
     offsets: OffsetMap
     rules: RetentionRules
     counts: CleanedCounts = field(default_factory=CleanedCounts)
+    _dropped: _Dropped | None = field(default=None, init=False)
+    _retention: compiled.core.Retention | None = field(default=None, init=False)
 
-    def clean(self, batches: Iterable[RecordBatch]) -> Iterator[bytes]:
-        """Yield the bytes of the batches that replace these contiguous ones, contiguous too.
+    def __post_init__(self) -> None:
+        if self.offsets.native is not None:
+            rules = self.rules
+            given_back = sorted(rules.last_producer_batches | rules.last_commits)
+            retention = compiled.core.Retention(rules.now_ms, rules.horizon_ms, given_back)
+            self._retention = retention
 
-        Raises ``CorruptBatchError``.
+    def clean(self, cursor: BatchCursor) -> Iterator[Buffer]:
+        """Yield the bytes of the batches that replace those of a cursor; ``finish`` has the rest.
+
+        They are contiguous, as those of the cursors are. Raises ``CorruptBatchError``.
         """
-        dropped: _Dropped | None = None
-        for batch in batches:
-            self.counts.batches_read += 1
-            self.counts.records_read += batch.record_count
-            retained = self._retained(batch)
-            if retained is None and dropped is not None and dropped.takes(batch):
-                dropped.last_offset = batch.last_offset
-                dropped.max_timestamp_ms = max(dropped.max_timestamp_ms, batch.max_timestamp_ms)
-                continue
-            if dropped is not None:
-                yield dropped.encoded()
-                dropped = None
-            if retained is not None:
-                self.counts.batches_retained += 1
-                yield retained
-            else:
-                dropped = _Dropped(
-                    base_offset=batch.base_offset,
-                    last_offset=batch.last_offset,
-                    leader_epoch=batch.leader_epoch,
-                    max_timestamp_ms=batch.max_timestamp_ms,
-                )
-        if dropped is not None:
-            yield dropped.encoded()
+        while True:
+            if self.offsets.native is not None and self._retention is not None:
+                yield self._clean_plain(self.offsets.native, self._retention, cursor)
+            start = cursor.at
+            batch = cursor.next_batch()
+            if batch is None:
+                return
+            yield self._clean_batch(batch, cursor.data[start : cursor.at])
 
-    def _retained(self, batch: RecordBatch) -> bytes | None:
+    def finish(self) -> bytes:
+        """Return the bytes of what was dropped last, at the end of a segment."""
+        dropped, self._dropped = self._dropped, None
+        return b"" if dropped is None else dropped.encoded()
+
+    def _clean_plain(
+        self,
+        offsets: compiled.core.OffsetMap,
+        retention: compiled.core.Retention,
+        cursor: BatchCursor,
+    ) -> Buffer:
+        """Return what replaces the next batches, up to the first one that is not plain."""
+        place = _place_of(cursor)
+        if place is None:
+            return b""
+        dropped = None if self._dropped is None else astuple(self._dropped)
+        found = offsets.filter(cursor.data, place, retention, dropped, _expand(cursor), _pack)
+        if found is None:
+            return b""
+        data, cursor.at, cursor.next_offset, counts, last = found
+        self._dropped = None
+        if last is not None:
+            self._dropped = _Dropped(
+                base_offset=last[0],
+                last_offset=last[1],
+                leader_epoch=last[2],
+                max_timestamp_ms=last[3],
+            )
+        self.counts.records_read += counts[0]
+        self.counts.records_retained += counts[1]
+        self.counts.batches_read += counts[2]
+        self.counts.batches_retained += counts[3]
+        return memoryview(data)
+
+    def _clean_batch(self, batch: RecordBatch, data: bytes) -> bytes:
+        """Return what replaces a batch, whose bytes are ``data``."""
+        self.counts.batches_read += 1
+        self.counts.records_read += batch.record_count
+        retained = self._retained(batch, data)
+        dropped = self._dropped
+        if retained is not None:
+            self.counts.batches_retained += 1
+            return self.finish() + retained
+        if dropped is not None and dropped.takes(batch):
+            dropped.last_offset = batch.last_offset
+            dropped.max_timestamp_ms = max(dropped.max_timestamp_ms, batch.max_timestamp_ms)
+            return b""
+        before = self.finish()
+        self._dropped = _Dropped(
+            base_offset=batch.base_offset,
+            last_offset=batch.last_offset,
+            leader_epoch=batch.leader_epoch,
+            max_timestamp_ms=batch.max_timestamp_ms,
+        )
+        return before
+
+    def _retained(self, batch: RecordBatch, data: bytes) -> bytes | None:
         """Return the batch with its retained records; None if it is dropped."""
         if batch.is_control:
             if self._is_superseded_control(batch):
                 return None
             self.counts.records_retained += batch.record_count
-            return _encoded(batch, batch.payload, batch.compression, batch.record_count)
+            return data
         records, is_changed = [], False
         for ordinal, (offset, stored) in enumerate(stored_records(batch)):
             if self._is_retained(batch, offset, stored):
@@ -211,10 +319,9 @@ class BatchFilter:
         has_tombstone = any(stored.value is None for stored in records)
         is_mapped = batch.last_offset < self.offsets.end_offset
         if has_tombstone and is_mapped and batch.delete_horizon_ms is None:
-            horizon_ms = min(self.rules.now_ms + self.rules.delete_retention_ms, INT64_MAX)
-            return _with_horizon(batch, records, horizon_ms)
+            return _with_horizon(batch, records, self.rules.horizon_ms)
         if not is_changed:
-            return _encoded(batch, batch.payload, batch.compression, batch.record_count)
+            return data
         return _with_records(batch, records)
 
     def _is_superseded_control(self, batch: RecordBatch) -> bool:
@@ -284,3 +391,44 @@ def _encoded(
         producer=(batch.producer_id, batch.producer_epoch, batch.base_sequence),
         record_count=record_count,
     )
+
+
+# --- Plain batches, by the compiled core ----------------------------------------------------------
+# The core reads on from the place of a cursor and ends at the first batch that is not plain, which
+# Python handles, with its errors.
+
+
+def _place_of(cursor: BatchCursor) -> compiled.core.Place | None:
+    """Return the place of a cursor, None at its end or at an unknown offset."""
+    if cursor.next_offset is None or cursor.at >= len(cursor.data):
+        return None
+    span = (None, None) if cursor.epochs is None else cursor.epochs.span_at(cursor.next_offset)
+    return cursor.at, cursor.next_offset, *span, HEADERS_PER_RECORD_MAX, HEADERS_PER_BATCH_MAX
+
+
+def _expand(cursor: BatchCursor) -> Callable[[int, int, int], bytes | None]:
+    view = memoryview(cursor.data)
+
+    def expand(start: int, end: int, codec: int) -> bytes | None:
+        try:
+            return decompress(view[start:end], Compression(codec))
+        except CorruptBatchError:
+            return None
+
+    return expand
+
+
+def _pack(records: bytes, codec: int) -> bytes:
+    return compress(records, Compression(codec))
+
+
+def _add_plain(offsets: compiled.core.OffsetMap, cursor: BatchCursor) -> bool:
+    """Add the next batches, up to the first one that is not plain; return False if it is full."""
+    place = _place_of(cursor)
+    if place is None:
+        return True
+    found = offsets.add(cursor.data, place, _expand(cursor))
+    if found is None:
+        return True
+    cursor.at, cursor.next_offset, is_full = found
+    return not is_full

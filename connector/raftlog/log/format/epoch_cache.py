@@ -49,6 +49,16 @@ class EpochCache:
         ordinal = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[ordinal - 1].epoch if ordinal else None
 
+    def span_at(self, offset: int) -> tuple[int | None, int | None]:
+        """Return the epoch of the record at ``offset``, and the start offset of the next entry.
+
+        None before the first entry, and without a next one.
+        """
+        ordinal = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        epoch = self.entries[ordinal - 1].epoch if ordinal else None
+        is_last = ordinal == len(self.entries)
+        return epoch, None if is_last else self.entries[ordinal].start_offset
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch | None:
         """Return the end offset (exclusive) of ``epoch`` in a log that ends at ``log_end_offset``.
 
