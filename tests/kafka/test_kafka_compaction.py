@@ -8,21 +8,27 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.log.cleaning.test_retained_records import bytes_of, filtered
 from tests.support.kafka import HOME, KafkaNode, run_java, running_node
 from tests.support.quorum_processes import eventually
 
 import raftlog
 from raftlog.errors import DataLossError
-from raftlog.log.cleaning.retained_records import BatchFilter, OffsetMap, RetentionRules
+from raftlog.limits import MIB
+from raftlog.log.cleaning.compaction import SegmentSizes, group_segments
+from raftlog.log.cleaning.retained_records import OffsetMap, RetentionRules
 from raftlog.log.format.directory import parse_offset_checkpoint
 from raftlog.log.reading.chunks import HeaderDecoder
 from raftlog.log.reading.files import LogCursor, LogFiles
+from raftlog.log.segment import BatchCursor, SegmentMetadata
 from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.storage.local import LocalStorage
 from raftlog.types import TopicPartition
 
 pytestmark = pytest.mark.kafka
 
+SEGMENT_BYTES = 1 * MIB
+"""As in ``Compacted.java``."""
 PARTITION = TopicPartition("compacted", 0)
 Row = tuple[int, int, bytes | None, bytes | None]
 LONG_AFTER_MS = 2**45
@@ -54,6 +60,28 @@ def batches(paths: list[Path]) -> Iterator[RecordBatch]:
         yield from iter_batches(path.read_bytes(), path=str(path))
 
 
+def grouped(copy: Path, end_offset: int) -> list[int]:
+    """Return the base offsets of the segments that raftlog makes of those before a compaction."""
+    *sealed, active = segments(copy)
+    bases = [int(one.stem) for one in (*sealed, active)]
+    sizes = [
+        SegmentSizes(
+            SegmentMetadata(base_offset=base, end_offset=end, byte_count=path.stat().st_size),
+            path.with_suffix(".index").stat().st_size,
+            path.with_suffix(".timeindex").stat().st_size,
+        )
+        for path, base, end in zip(sealed, bases, bases[1:], strict=False)
+        if base < end_offset
+    ]
+    groups = group_segments(
+        sizes,
+        segment_bytes=SEGMENT_BYTES,
+        index_bytes=10 * MIB,
+        first_uncleanable_offset=end_offset,
+    )
+    return [group[0].base_offset for group in groups]
+
+
 def records_below(found: Iterator[RecordBatch], end_offset: int) -> list[Row]:
     return [
         (one.offset, one.timestamp_ms, one.key, one.value)
@@ -63,16 +91,21 @@ def records_below(found: Iterator[RecordBatch], end_offset: int) -> list[Row]:
     ]
 
 
+def cursor_of(batch: RecordBatch) -> BatchCursor:
+    """Return the bytes of a batch, between two of which Kafka's cleaner has left a gap."""
+    return BatchCursor(data=bytes_of([batch]), next_offset=batch.base_offset)
+
+
 def compacted(copy: Path, first_dirty_offset: int, end_offset: int) -> Iterator[RecordBatch]:
     """Return the batches that raftlog writes for the segments that Kafka has compacted."""
     offsets = OffsetMap(first_dirty_offset, 1 << 30)
     read = list(batches(segments(copy)))
     for batch in read:
         if first_dirty_offset <= batch.last_offset < end_offset:
-            assert offsets.add(batch)
+            assert offsets.add_all(cursor_of(batch))
     rules = RetentionRules(now_ms=LONG_AFTER_MS, delete_retention_ms=1)
     sealed = [batch for batch in read if batch.base_offset < end_offset]
-    data = b"".join(BatchFilter(offsets, rules).clean(sealed))
+    data, _ = filtered(map(cursor_of, sealed), offsets, rules)
     return iter_batches(data)
 
 
@@ -124,6 +157,9 @@ def test_the_same_records_are_retained_in_two_compactions(tmp_path: Path, codec:
             assert by_raftlog == by_kafka
             assert 200 < len(by_kafka) < len(records_below(batches(segments(copy)), end))
             check_table(table, copy, end)
+            bases = [int(one.stem) for one in segments(directory)]
+            assert [one for one in bases if one < end] == grouped(copy, end)
+            assert not ordinal or len(bases) < len(segments(copy)), "small ones became one"
             has_tombstone = any(one[3] is None for one in by_kafka)
             assert has_tombstone
             if ordinal:

@@ -11,6 +11,7 @@ RECORDS: Final = "tests/log/cleaning/test_retained_records.py"
 COMPACTION: Final = "tests/log/cleaning/test_compaction.py"
 
 REPLICAS: Final = "tests/log/cleaning/test_compacted_replicas.py"
+GROUPS: Final = "tests/log/cleaning/test_segment_groups.py"
 NODES: Final = "tests/node/test_compacting_nodes.py"
 
 CLEANING_PLANTS: Final = (
@@ -58,8 +59,8 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="compacted segments replace the old ones newest first",
         path=f"{CLEANING}/compaction.py",
-        old="        for one in compacted:\n            if self._is_closed",
-        new="        for one in reversed(compacted):\n            if self._is_closed",
+        old="        for group in compacted:\n            extents",
+        new="        for group in reversed(compacted):\n            extents",
         tests=(
             f"{COMPACTION}::test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key",
         ),
@@ -73,6 +74,60 @@ CLEANING_PLANTS: Final = (
         new="""            storage.rename(path + CLEANED_SUFFIX, path)
 """,
         tests=(f"{REPLICAS}::test_a_crash_at_any_step_between_appends_leaves_every_last_value",),
+    ),
+    Plant(
+        bug="segments are deleted before the one that replaces them is durable",
+        path=f"{CLEANING}/compaction.py",
+        old="""            try:
+                directory.sync()
+                complete_swap(""",
+        new="""            try:
+                complete_swap(""",
+        tests=(GROUPS,),
+    ),
+    Plant(
+        bug="a compacted segment gets its name before those that it replaces are deleted durably",
+        path="connector/raftlog/log/recovery/recover.py",
+        old="""    storage.sync_directory(directory)
+    path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
+""",
+        new="""    path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
+""",
+        tests=(GROUPS,),
+    ),
+    Plant(
+        bug="other writers keep their list of segments after some have become one",
+        path=f"{CLEANING}/compaction.py",
+        old="            directory.renew_published()\n",
+        new="",
+        tests=(
+            f"{GROUPS}::test_another_writer_lists_the_segments_again_after_some_have_become_one",
+        ),
+    ),
+    Plant(
+        bug="a reader takes a segment that replaces several ones for an overlap",
+        path="connector/raftlog/log/reading/files.py",
+        old="        return self.segment in listing.swapped or following not in listing.segments\n",
+        new="        return not listing.segments\n",
+        tests=(
+            f"{GROUPS}::test_readers_read_every_last_value_at_any_operation_while_segments_become_one",
+        ),
+    ),
+    Plant(
+        bug="a compaction checkpoints its end after a group that it has not replaced",
+        path=f"{CLEANING}/compaction.py",
+        old="                return  # changed by a call between two steps\n",
+        new="                continue\n",
+        tests=(
+            f"{GROUPS}::test_nothing_is_replaced_from_a_group_on_whose_first_segments_were_deleted",
+        ),
+    ),
+    Plant(
+        bug="a producer snapshot inside an empty batch is followed by the batch after that",
+        path="connector/raftlog/log/writing/producer_state.py",
+        old="is_joined = not metadata.record_count and",
+        new="is_joined = not self._end_offset and",
+        tests=(GROUPS,),
     ),
     Plant(
         bug="a voter starts its log at an empty batch, before the start of its leader",

@@ -4,11 +4,12 @@ The active segment is never compacted, nor anything above the last stable offset
 the first and the last step only:
 
     begin      under the log's lock: which segments, and what must be retained in any case
-    run        in any thread: map the keys of the dirty segments, write what each segment retains
+    run        in any thread: map the keys of the dirty segments, write what the segments retain
                to <base>.log.cleaned and its indexes, read them back, sync
     replace    under the log's lock: rename them over the segments
 
-The order of the durable steps of ``replace``:
+Adjacent small segments become one (``group_segments``). The order of the durable steps of
+``replace``:
 
     1. compacted-offset-checkpoint := end of what was compacted  a reader of an earlier state
                                                                  detects that it may lack keys
@@ -17,13 +18,24 @@ The order of the durable steps of ``replace``:
     3. rename <base>.log.cleaned to <base>.log, sync the         a tombstone is deleted after what
        directory                                                 it deletes; as for 2
     4. rename the indexes
-       2 to 4 for each segment, oldest first; other calls may be between those of two segments
+       2 to 4 for each group, oldest first; other calls may be between those of two groups
     5. sync the directory
     6. cleaner-offset-checkpoint := end of what was compacted
 
-A crash between two steps leaves whole segments, compacted or not: the next opening rebuilds missing
-indexes, and the next compaction deletes ``.cleaned`` files and starts again. Readers that have a
-replaced file open read it to its end.
+In place of 3, of a group of several segments, of which <base> is the first:
+
+    a. replace the file published                                other writers list the segments
+                                                                 again before their next change
+    b. rename <base>.log.cleaned to <base>.log.swap, sync the    from here on it is in place of the
+       directory                                                 group, for readers and recovery
+    c. delete the other segments of the group, sync the          offsets are in two segments only
+       directory                                                 while there is a .swap file
+    d. rename <base>.log.swap to <base>.log, sync the directory
+
+A crash between two steps leaves whole segments, compacted or not: the next opening completes c and
+d (``recovery.recover.complete_swaps``) and rebuilds missing indexes, and the next compaction
+deletes ``.cleaned`` files and starts again. Readers that have a replaced file open read it to its
+end.
 
 ``.cleaner.lock`` excludes a second compaction, in this process or another.
 
@@ -33,24 +45,26 @@ Kafka: ``LogCleanerManager.cleanableOffsets``, ``Cleaner.clean``, ``UnifiedLog.r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from raftlog.errors import CorruptFileError, LogNotFoundError
+from raftlog.errors import CorruptFileError, DiskFailedError, DiskFullError, LogNotFoundError
 from raftlog.limits import MIB, OFFSET_MAP_BYTES_MAX
 from raftlog.log.format.directory import (
     CLEANED_SUFFIX,
     CLEANER_LOCK_NAME,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     offset_name,
 )
 from raftlog.log.reading.transactions import batch_metadata
-from raftlog.log.recovery.recover import newest_producer_state
+from raftlog.log.recovery.recover import complete_swap, newest_producer_state
 from raftlog.log.segment import BatchCursor, Segment, SegmentMetadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import RecordBatch
+from raftlog.records.header import INT32_MAX
 from raftlog.storage.protocol import Closeable, FileLock, WritableFile
 
 from .retained_records import BatchFilter, CleanedCounts, OffsetMap, RetentionRules
@@ -110,6 +124,48 @@ def plan_compaction(
     if ratio <= config.min_cleanable_dirty_ratio and not is_overdue:
         return None
     return CompactionPlan(tuple(chosen), first_dirty_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSizes:
+    """A segment with the sizes of its log file and its indexes in bytes."""
+
+    segment: SegmentMetadata
+    offset_index_bytes: int
+    time_index_bytes: int
+
+
+def group_segments(
+    segments: Sequence[SegmentSizes],
+    *,
+    segment_bytes: int,
+    index_bytes: int,
+    first_uncleanable_offset: int,
+) -> list[tuple[SegmentMetadata, ...]]:
+    """Return the adjacent segments that one segment replaces, by their sizes before.
+
+    The files of a group together do not exceed ``segment.bytes`` and ``segment.index.bytes``, nor
+    its offsets the 32 bits that an index has for them (Kafka: ``Cleaner.groupSegmentsBySize``).
+    """
+    groups: list[list[SegmentSizes]] = []
+    for ordinal, one in enumerate(segments):
+        following = segments[ordinal + 1 : ordinal + 2]
+        end_offset = following[0].segment.base_offset if following else first_uncleanable_offset
+        group = [*groups[-1], one] if groups else []
+        if (
+            group
+            and sum(each.segment.byte_count for each in group) <= segment_bytes
+            and sum(each.offset_index_bytes for each in group) <= index_bytes
+            and sum(each.time_index_bytes for each in group) <= index_bytes
+            and (
+                not one.segment.byte_count
+                or end_offset - 1 - group[0].segment.base_offset <= INT32_MAX
+            )
+        ):
+            groups[-1] = group
+        else:
+            groups.append([one])
+    return [tuple(one.segment for one in group) for group in groups]
 
 
 def begin_compaction(
@@ -202,11 +258,24 @@ class _AbortedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CompactedSegment:
-    """A segment and its compacted file, which is synced and not yet renamed."""
+class CompactedGroup:
+    """Adjacent segments and their compacted file, which is synced and not yet renamed."""
 
-    before: SegmentMetadata
+    before: tuple[SegmentMetadata, ...]
     byte_count: int
+
+    @property
+    def after(self) -> SegmentMetadata:
+        """The segment that replaces them."""
+        return SegmentMetadata(
+            base_offset=self.before[0].base_offset,
+            end_offset=self.before[-1].end_offset,
+            byte_count=self.byte_count,
+            max_timestamp_ms=max(
+                (one.max_timestamp_ms for one in self.before if one.max_timestamp_ms is not None),
+                default=None,
+            ),
+        )
 
 
 class Compaction(Closeable):
@@ -226,16 +295,14 @@ class Compaction(Closeable):
         self.end_offset = plan.first_dirty_offset
         """Exclusive end of what is compacted, after ``run``."""
         self.replaced_byte_counts: list[tuple[int, int]] = []
-        """Bytes of each segment that was replaced, before and after."""
+        """Bytes of each group of segments that was replaced, before and after."""
         self._directory = segments.directory
         self._epochs = segments.epochs
-        self._interval_bytes = segments.config.index_interval_bytes
+        self._config = segments.config
         self._now_ms = now_ms
-        self._delete_retention_ms = segments.config.delete_retention_ms
-        self._values = segments.config.values
         self._lock = lock
         self._offset_map_bytes_max = offset_map_bytes_max
-        self._compacted: list[CompactedSegment] = []
+        self._compacted: list[CompactedGroup] = []
         self._has_files = False
         self._is_closed = False
         self._is_aborted: Callable[[], bool] = lambda: False
@@ -269,9 +336,35 @@ class Compaction(Closeable):
                 break
         self.end_offset = offsets.end_offset
         batches = BatchFilter(offsets, self._rules(), self.counts)
-        for segment in self.plan.segments:
-            if segment.base_offset < offsets.end_offset:
-                self._write(segment, batches)
+        for group in self._groups():
+            self._write(group, batches)
+
+    def _groups(self) -> list[tuple[SegmentMetadata, ...]]:
+        """Return the segments that the map of keys has reached, in groups."""
+        sizes = [
+            SegmentSizes(
+                one,
+                self._byte_count(one, INDEX_SUFFIX),
+                self._byte_count(one, TIME_INDEX_SUFFIX),
+            )
+            for one in self.plan.segments
+            if one.base_offset < self.end_offset
+        ]
+        return group_segments(
+            sizes,
+            segment_bytes=self._config.segment_bytes,
+            index_bytes=self._config.segment_index_bytes,
+            first_uncleanable_offset=self.plan.segments[-1].end_offset,
+        )
+
+    def _byte_count(self, segment: SegmentMetadata, suffix: str) -> int:
+        """Return the size of a file of a segment; 0 if it does not exist."""
+        path = self._directory.file(offset_name(segment.base_offset, suffix))
+        try:
+            with self._directory.storage.open_file(path) as file:
+                return file.byte_count()
+        except LogNotFoundError:
+            return 0
 
     def _rules(self) -> RetentionRules:
         """Return what is retained in any case, by the producer state at the end of the plan: what
@@ -279,7 +372,7 @@ class Compaction(Closeable):
         state = self._producer_state()
         return RetentionRules(
             now_ms=self._now_ms,
-            delete_retention_ms=self._delete_retention_ms,
+            delete_retention_ms=self._config.delete_retention_ms,
             last_producer_batches=frozenset(
                 one.batches[-1].last_offset for one in state.producers if one.batches
             ),
@@ -299,19 +392,21 @@ class Compaction(Closeable):
             if segment.end_offset > state.end_offset:
                 offset = max(state.end_offset, segment.base_offset)
                 for batch in self._batches(segment, offset):
-                    state.apply(batch_metadata(batch, self._values))
+                    state.apply(batch_metadata(batch, self._config.values))
         return state
 
     def replace_segments(self, segments: LogSegments) -> Iterator[None]:
-        """Replace the segments of the log by what ``run`` wrote: in each step one of them.
+        """Replace the segments of the log by what ``run`` wrote: in each step one group of them.
 
-        Durable at the end. A segment that was deleted since ``begin`` is left out. Nothing is
+        Durable at the end. A group that was deleted since ``begin`` is left out. Nothing is
         replaced
 
         - after ``close``: files of a later compaction may have the same names;
         - once ``cleanup.policy`` is ``delete``: other processes expect that segments keep their
           sizes;
         - after a repair has truncated these segments: what superseded a record may be removed.
+
+        Nothing is from a group on of which only the first segments were deleted.
         """
         if self._is_closed or not segments.config.cleanup_policy.compacts:
             return
@@ -319,30 +414,46 @@ class Compaction(Closeable):
         planned = [_extent(one) for one in self.plan.segments if one.base_offset >= first]
         if planned != [_extent(one) for one in segments.sealed[: len(planned)]]:
             return
-        compacted = [one for one in self._compacted if one.before.base_offset >= first]
-        storage, directory = self._directory.storage, self._directory
+        compacted = [one for one in self._compacted if one.before[-1].base_offset >= first]
         if compacted:
             sealed_end_offset = segments.active.base_offset
-            directory.raise_compacted_offset(self.end_offset, offset_max=sealed_end_offset)
-        for one in compacted:
-            if self._is_closed or _extent(one.before) not in map(_extent, segments.sealed):
+            self._directory.raise_compacted_offset(self.end_offset, offset_max=sealed_end_offset)
+        for group in compacted:
+            extents = {_extent(one) for one in segments.sealed}
+            if self._is_closed or not extents.issuperset(map(_extent, group.before)):
                 return  # changed by a call between two steps
-            base_offset = one.before.base_offset
-            names = [offset_name(base_offset, at) for at in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-            directory.unlink(names)
-            directory.sync()
-            path = directory.file(offset_name(base_offset, LOG_SUFFIX))
-            storage.rename(path + CLEANED_SUFFIX, path)
-            directory.sync()
-            segments.replace_sealed(replace(one.before, byte_count=one.byte_count))
-            for name in names:
-                storage.rename(directory.file(name + CLEANED_SUFFIX), directory.file(name))
-            self.replaced_byte_counts.append((one.before.byte_count, one.byte_count))
+            self._replace(segments, group)
             yield
         if compacted:
-            directory.sync()
-        directory.write_cleaner_offset(self.end_offset)
+            self._directory.sync()
+        self._directory.write_cleaner_offset(self.end_offset)
         self._compacted = []
+
+    def _replace(self, segments: LogSegments, group: CompactedGroup) -> None:
+        """Replace the segments of a group. Raises ``DiskFullError`` if they are as before."""
+        storage, directory = self._directory.storage, self._directory
+        base_offset, *others = (one.base_offset for one in group.before)
+        names = [offset_name(base_offset, at) for at in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+        path = directory.file(offset_name(base_offset, LOG_SUFFIX))
+        directory.unlink(names)
+        directory.sync()
+        if others:
+            directory.renew_published()
+            storage.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+            try:
+                directory.sync()
+                complete_swap(storage, directory.path, base_offset, others)
+            except DiskFullError as error:
+                reason = f"it was full before segments were replaced by {path}"
+                raise DiskFailedError(path=error.path, reason=reason) from None
+        else:
+            storage.rename(path + CLEANED_SUFFIX, path)
+            directory.sync()
+        segments.replace_sealed(group.before, group.after)
+        for name in names:
+            storage.rename(directory.file(name + CLEANED_SUFFIX), directory.file(name))
+        before = sum(one.byte_count for one in group.before)
+        self.replaced_byte_counts.append((before, group.byte_count))
 
     def close(self) -> None:
         """Delete what was not used, and release the lock. May be called twice."""
@@ -379,26 +490,30 @@ class Compaction(Closeable):
         if self._is_aborted():
             raise _AbortedError
 
-    def _write(self, segment: SegmentMetadata, batches: BatchFilter) -> None:
-        """Write and sync the compacted segment and its indexes, unless it has the same bytes."""
-        path = self._directory.file(offset_name(segment.base_offset, LOG_SUFFIX))
+    def _write(self, segments: tuple[SegmentMetadata, ...], batches: BatchFilter) -> None:
+        """Write and sync the compacted segment of a group and its indexes, unless a single segment
+        has the same bytes."""
+        path = self._directory.file(offset_name(segments[0].base_offset, LOG_SUFFIX))
         with self._directory.storage.create_file(path + CLEANED_SUFFIX) as file:
             pending, byte_count = bytearray(), 0
-            for cursor in self._cursors(segment, segment.base_offset):
-                for data in batches.clean(cursor):
-                    pending += data
-                self._transferred(cursor.at)
-                if len(pending) >= _WRITE_BYTES:
-                    byte_count += self._append(file, byte_count, pending)
-                    pending.clear()
+            for segment in segments:
+                for cursor in self._cursors(segment, segment.base_offset):
+                    for data in batches.clean(cursor):
+                        pending += data
+                    self._transferred(cursor.at)
+                    if len(pending) >= _WRITE_BYTES:
+                        byte_count += self._append(file, byte_count, pending)
+                        pending.clear()
             pending += batches.finish()
             byte_count += self._append(file, byte_count, pending)
-            if byte_count == segment.byte_count and self._is_same(path, byte_count):
+            is_same_size = len(segments) == 1 and byte_count == segments[0].byte_count
+            if is_same_size and self._is_same(path, byte_count):
                 self._directory.storage.unlink(path + CLEANED_SUFFIX)
                 return
             file.sync()
-        self._write_indexes(segment, path + CLEANED_SUFFIX)
-        self._compacted.append(CompactedSegment(segment, byte_count))
+        group = CompactedGroup(segments, byte_count)
+        self._write_indexes(group.after, path + CLEANED_SUFFIX)
+        self._compacted.append(group)
 
     def _append(self, file: WritableFile, position: int, data: bytearray) -> int:
         file.write_at(position, bytes(data))
@@ -423,7 +538,9 @@ class Compaction(Closeable):
         )
 
         storage = self._directory.storage
-        indexes = IndexRebuild(segment.base_offset, interval_bytes=self._interval_bytes)
+        indexes = IndexRebuild(
+            segment.base_offset, interval_bytes=self._config.index_interval_bytes
+        )
         with storage.open_file(path) as file:
             start = ScanPosition(
                 position=0,

@@ -110,9 +110,9 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 class Listing:
     """Files of a log by one directory listing, ascending, without those being deleted.
 
-    ``is_embedded``: an embedded log, whose writers publish its end. ``swapped``: segments that
-    exist only under their ``.swap`` name, which the cleaner of an ordinary partition gives to a
-    complete new segment while it deletes the old ones.
+    ``is_embedded``: an embedded log, whose writers publish its end. ``swapped``: segments with a
+    ``.swap`` file, which is complete and replaces them: a compaction deletes the old files, of
+    which there may be several, before it gives it its name.
     """
 
     segments: tuple[int, ...] = ()
@@ -144,11 +144,7 @@ def read_listing(names: list[str]) -> Listing:
             base_offset = parse_offset_name(name, suffix)
             if base_offset is not None:
                 found.append(base_offset)
-    swapped = frozenset(
-        base_offset
-        for base_offset in swapping
-        if base_offset is not None and base_offset not in offsets[LOG_SUFFIX]
-    )
+    swapped = frozenset(base_offset for base_offset in swapping if base_offset is not None)
     return Listing(
         segments=tuple(sorted({*offsets[LOG_SUFFIX], *swapped})),
         snapshots=tuple(sorted(snapshots)),

@@ -521,9 +521,8 @@ class LogCursor:
                 position=position,
                 offset=self.next_offset,
             )
-        if following < self.next_offset and self._files.is_remote(self.segment):
-            # Another node has copied it, whose segments begin at other offsets: read on inside.
-            self.segment = self._segment_at(self.next_offset)
+        if following < self.next_offset and self._may_overlap(following):
+            self.segment = self._segment_at(self.next_offset)  # read on inside
             self._position = None
             return
         is_wrong = (
@@ -539,6 +538,16 @@ class LogCursor:
         self.next_offset = following
         self.segment = following
         self._position = 0
+
+    def _may_overlap(self, following: int) -> bool:
+        """Return whether the segment may have offsets of the one that was listed after it: another
+        node has copied it, whose segments begin at other offsets, or a compaction has replaced
+        both by it since they were listed."""
+        if self._files.is_remote(self.segment):
+            return True
+        self._files.refresh()
+        listing = self._files.listing
+        return self.segment in listing.swapped or following not in listing.segments
 
     def _is_end_of_log(
         self, file: ReadableFile, error: CorruptBatchError | None, end_offset: int | None

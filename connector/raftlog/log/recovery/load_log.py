@@ -140,7 +140,7 @@ def replay(
     """
     aborted: list[AbortedTransaction] = []
     anomalies: list[ScanStop] = []
-    first = int(np.searchsorted(chunk.batches.base_offset, producer_state.end_offset))
+    first = int(np.searchsorted(chunk.batches.last_offset, producer_state.end_offset))
     is_needed = np.flatnonzero(_needs_decoding(chunk, values))
     for ordinal in is_needed[is_needed >= first].tolist():
         _skip_batches(producer_state, chunk, first, ordinal)
@@ -171,7 +171,10 @@ def _skip_batches(
     producer_state: ProducerStateManager, chunk: ValidChunk, start: int, end: int
 ) -> None:
     if start < end:
-        producer_state.apply(_run(chunk, start, end))
+        run = _run(chunk, start, end)
+        # A compaction may have joined the batches before and after a producer snapshot.
+        base_offset = max(run.base_offset, producer_state.end_offset)
+        producer_state.apply(replace(run, base_offset=base_offset))
 
 
 def _run(chunk: ValidChunk, start: int, end: int) -> BatchMetadata:

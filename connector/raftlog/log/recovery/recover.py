@@ -30,7 +30,7 @@ Kafka: ``LogLoader``, ``LogSegment.recover``; for what can go wrong there: KAFKA
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -47,12 +47,15 @@ from raftlog.log.format.directory import (
     CHECKSUMS_NAME,
     CLEAN_SHUTDOWN_NAME,
     EPOCH_CHECKPOINT_NAME,
+    INDEX_SUFFIXES,
     LOG_START_CHECKPOINT_NAME,
+    LOG_SUFFIX,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
     PUBLISHED_NAME,
     RAFTLOG_PROPERTIES_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
+    SWAP_SUFFIX,
     SYNCED_NAME,
     CleanShutdown,
     Listing,
@@ -69,8 +72,13 @@ from raftlog.log.format.directory import (
     read_small_file,
 )
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.segment import Segment, SegmentMetadata, read_snapshot_head
-from raftlog.log.writing.atomic_files import read_checked, read_checksums
+from raftlog.log.segment import Segment, SegmentMetadata, read_batches, read_snapshot_head
+from raftlog.log.writing.atomic_files import (
+    DAMAGED_SUFFIX,
+    next_backup_ordinal,
+    read_checked,
+    read_checksums,
+)
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig, parse_log_properties
 from raftlog.storage.protocol import Storage, WritableStorage
@@ -370,6 +378,7 @@ def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> R
     Raises ``LogNotFoundError`` and ``LogAccessError``; ``DiskFullError`` and ``DiskFailedError``
     during a recovery: nothing is lost then, and the next opening repeats it.
     """
+    complete_swaps(storage, directory)
     checkpoints = read_checkpoint_files(storage, directory)
     recovered = _open_clean(storage, directory, checkpoints) if checkpoints.is_raftlog else None
     if recovered is None:
@@ -379,6 +388,52 @@ def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> R
     if recovered.report.read_only is None:
         recovered = _with_valid_indexes(storage, directory, config, recovered)
     return recovered
+
+
+def complete_swap(
+    storage: WritableStorage, directory: str, base_offset: int, replaced: Iterable[int]
+) -> None:
+    """Delete the segments that a ``.swap`` file replaces, and rename it over the first one.
+
+    ``replaced``: the base offsets of the others. Durable on return. Raises as the storage.
+    """
+    for base in replaced:
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            with contextlib.suppress(LogNotFoundError):
+                storage.unlink(storage.join(directory, offset_name(base, suffix)))
+    storage.sync_directory(directory)
+    path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
+    storage.rename(path + SWAP_SUFFIX, path)
+    storage.sync_directory(directory)
+
+
+def complete_swaps(storage: WritableStorage, directory: str) -> None:
+    """Complete the replacement of segments by a compacted one, which a crash has interrupted.
+
+    A ``.swap`` file that is damaged replaces nothing, and is renamed. A Kafka log is unchanged.
+    """
+    names = storage.list_names(directory)
+    listing = read_listing(names)
+    if RAFTLOG_PROPERTIES_NAME not in names or not listing.swapped:
+        return
+    storage.sync_directory(directory)  # a killed writer may not have synced the name
+    for base_offset in sorted(listing.swapped):
+        path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX)) + SWAP_SUFFIX
+        end_offset = base_offset
+        try:
+            with storage.open_file(path) as file:
+                for batch in read_batches(file, 0, file.byte_count(), next_offset=base_offset):
+                    end_offset = batch.next_offset
+        except CorruptBatchError:
+            ordinal = next_backup_ordinal(names)
+            storage.rename(path, f"{path}{DAMAGED_SUFFIX}-{ordinal}")
+            storage.sync_directory(directory)
+            continue
+        for suffix in INDEX_SUFFIXES:
+            with contextlib.suppress(LogNotFoundError):
+                storage.unlink(storage.join(directory, offset_name(base_offset, suffix)))
+        replaced = [one for one in listing.segments if base_offset < one < end_offset]
+        complete_swap(storage, directory, base_offset, replaced)
 
 
 def _with_valid_indexes(
@@ -438,7 +493,7 @@ def _open_clean(
     for base, end in zip(bases, (*bases[1:], clean.end_offset), strict=True):
         try:
             byte_count = Segment.of_file(storage, directory, base).byte_count
-        except LogNotFoundError:  # listed as a .swap file, which raftlog does not write
+        except LogNotFoundError:  # listed as a .swap file of a Kafka log
             return None
         segments.append(SegmentMetadata(base_offset=base, end_offset=end, byte_count=byte_count))
     return RecoveredLog(

@@ -497,8 +497,13 @@ class ProducerStateManager:
     # --- batches of the log -----------------------------------------------------------------------
 
     def apply(self, metadata: BatchMetadata) -> tuple[AbortedTransaction, ...]:
-        """Apply the next batch. Returns the transactions that it aborted, for ``.txnindex``."""
-        assert metadata.base_offset >= self._end_offset, (
+        """Apply the next batch. Returns the transactions that it aborted, for ``.txnindex``.
+
+        An empty batch may begin before the end of the state: a compaction has joined the batches
+        before and after a snapshot.
+        """
+        is_joined = not metadata.record_count and metadata.last_offset >= self._end_offset
+        assert is_joined or metadata.base_offset >= self._end_offset, (
             "batches must be applied in the order of the log"
         )
         self._log_time_ms = max(self._log_time_ms, metadata.max_timestamp_ms)

@@ -362,9 +362,22 @@ class LogDirectory:
         return published
 
     def is_published_replaced(self) -> bool:
-        """Return whether ``published`` was deleted since this process opened it: by a repair, which
-        removes acknowledged records, or with the whole directory."""
+        """Return whether ``published`` was replaced or deleted since this process opened it: by a
+        compaction, which deletes segments, by a repair, which removes acknowledged records, or with
+        the whole directory."""
         return self._published_file is not None and not self._published_file.is_in_place()
+
+    def renew_published(self) -> None:
+        """Replace the file ``published`` by one with the same line.
+
+        Other writers list the segments again before their next change. A replica has none.
+        """
+        path = self.file(self.published_name)
+        data = read_small_file(self.storage, path)
+        if self.published_name == PUBLISHED_NAME and data is not None:
+            self.close()
+            self._published = None
+            replace_file(self.storage, path, data)
 
     def unpublish(self) -> None:
         """Delete ``published``, because the log is about to be truncated below it."""
@@ -743,10 +756,11 @@ class LogSegments:
             producer_state.apply(batch_metadata(batch, self.config.values))
         return producer_state
 
-    def replace_sealed(self, segment: SegmentMetadata) -> None:
-        """Replace the metadata of a sealed segment, whose file was compacted."""
+    def replace_sealed(self, before: Sequence[SegmentMetadata], after: SegmentMetadata) -> None:
+        """Replace the metadata of adjacent sealed segments by that of their compacted one."""
         bases = [one.base_offset for one in self.sealed]
-        self.sealed[bases.index(segment.base_offset)] = segment
+        at = bases.index(after.base_offset)
+        self.sealed[at : at + len(before)] = [after]
 
     def timed_segments(self) -> tuple[SegmentMetadata, ...]:
         """Return the sealed segments with their present sizes; unknown timestamps are read."""
