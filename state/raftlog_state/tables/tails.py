@@ -10,12 +10,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from functools import partial
 from itertools import chain
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,7 +29,16 @@ from .latest import last_changes, overlay, positions_of, state_rows, state_rows_
 from .progress import IS_PROGRESS, Progress, progress_of
 from .schema import CHANGES_TABLE, CLUSTER_ID, PROGRESS, STATE_TABLE
 from .stored_rows import StateParts, rows_by, split_state
-from .stores.protocol import AnyOf, Condition, Rows, RowSlices, TableStore, Where, rows_where
+from .stores.protocol import (
+    AnyOf,
+    Condition,
+    Rows,
+    RowSlices,
+    TableStore,
+    Where,
+    rows_where,
+    slices_of_file,
+)
 from .unmerged import StoredChanges, UnmergedPart
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -177,16 +185,21 @@ def state_of_tails(
             if rows.num_rows:
                 yield state_rows(rows)
         else:
-            # In a file, as a store cannot read a table while it writes one.
+            # In a file, as a store cannot read a table while it writes one. It has no name: a
+            # process that is killed leaves nothing.
             name = window[0][0].cluster_id
             with ExitStack() as kept:
                 with _errors_of_files(store):
-                    directory = kept.enter_context(TemporaryDirectory(prefix="raftlog-state-"))
-                    file = os.path.join(directory, "rows.parquet")
+                    file = kept.enter_context(TemporaryFile())
                     with pq.ParquetWriter(file, STATE_TABLE.schema) as writer:
                         for rows in _state_slices(store, window, version, ends[name]):
                             writer.write_table(rows)
-                yield replace(RowSlices.of_files(name, STATE_TABLE, [file]), files=())
+                    file.flush()
+                yield RowSlices(
+                    cluster_ids=(name,),
+                    schema=STATE_TABLE.schema,
+                    slices=partial(slices_of_file, file, STATE_TABLE.schema),
+                )
 
 
 @contextmanager

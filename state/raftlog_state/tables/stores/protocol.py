@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import IO, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute
@@ -175,9 +175,7 @@ class RowSlices:
 
         def slices() -> Iterator[pa.Table]:
             for file in files:
-                with pq.ParquetFile(file) as reader:
-                    for batch in reader.iter_batches(FILE_ROWS_READ):
-                        yield in_schema(pa.Table.from_batches([batch]), table.schema)
+                yield from slices_of_file(file, table.schema)
             if rest is not None:
                 yield rest
 
@@ -197,6 +195,13 @@ class RowSlices:
     def table(self) -> pa.Table:
         """Return all rows in memory."""
         return pa.concat_tables(self.slices())
+
+
+def slices_of_file(file: str | IO[bytes], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of a Parquet file, which may lack fields of structs of the schema."""
+    with pq.ParquetFile(file) as reader:
+        for batch in reader.iter_batches(FILE_ROWS_READ):
+            yield in_schema(pa.Table.from_batches([batch]), schema)
 
 
 Rows: TypeAlias = pa.Table | RowSlices
