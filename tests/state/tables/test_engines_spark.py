@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,10 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     ]
     assert len(roots) >= 4
     assert all("DescribeDeltaDetail" in plan for plan in roots)
+    threads = [one for one in threading.enumerate() if one.name.startswith("raftlog-snapshots")]
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads), "they end with their work"
 
 
 def test_delta_rs_writes_no_tables_of_a_catalog(feed: Feed) -> None:

@@ -171,7 +171,6 @@ class SparkStore:
             )
         self._place = _absolute(path_or_schema) if self._is_path else path_or_schema
         self._seen_versions: dict[str, int] = {}
-        self._thread = ThreadPoolExecutor(1, "raftlog-snapshots")
         self._appended: dict[str, StoredTable] = {}
         self._snapshots: dict[str, Future[TableSize]] = {}
 
@@ -314,10 +313,13 @@ class SparkStore:
         """Begin to compute the states of the tables with appends, which are published now.
 
         The size of a table is a part of its state, and to ask for that writes nothing. An error has
-        no effect: the next append computes the state, or has the same error.
+        no effect: the next append computes the state, or has the same error. The thread ends with
+        its work, so a store needs no end.
         """
+        thread = ThreadPoolExecutor(1, "raftlog-snapshots")
         for name, table in self._appended.items():
-            self._snapshots[name] = self._thread.submit(self.size, table)
+            self._snapshots[name] = thread.submit(self.size, table)
+        thread.shutdown(wait=False)
         self._appended.clear()
 
     def _wait_for_snapshot(self, table: StoredTable) -> None:
