@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -96,8 +98,8 @@ def test_delta_rs_keeps_the_times_of_files_that_spark_wrote(feed: Feed, tmp_path
     times = [datetime(year, 1, 2, 3, 4, 5, 6, tzinfo=UTC) for year in (1600, 2026, 2500)]
     session = session_for_tables(feed.spark.newSession())
     jvm, rust = SparkStore(session, str(tmp_path)), DeltaRsStore(str(tmp_path))
-    for offset, time in enumerate(times):
-        row = {"offset": offset, "leader_epoch": 0, "log_time": time}
+    for offset, log_time in enumerate(times):
+        row = {"offset": offset, "leader_epoch": 0, "log_time": log_time}
         rows = LOG_TABLE.schema.empty_table().from_pylist([row], schema=LOG_TABLE.schema)
         jvm.append(LOG_TABLE, rows, Transaction(app_id="a", version=offset))
     rust.compact(LOG_TABLE)
@@ -178,6 +180,24 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     for thread in threads:
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in threads), "they end with their work"
+
+
+@pytest.mark.nightly
+def test_a_vacuum_drops_tables_of_slices_of_a_day_ago(
+    feed: Feed, template: Path, tmp_path: Path
+) -> None:
+    """A process that is killed leaves one; a younger one may be that of another process."""
+    place = shutil.copytree(template, tmp_path / "tables")
+    store, now_s, day_s = SparkStore(feed.spark, str(place)), int(time.time()), 24 * 60 * 60
+    old, new = (f"raftlog_slices_{now_s - age_s}_0a" for age_s in (day_s + 60, day_s // 2))
+    try:
+        for name in (old, new):
+            feed.spark.sql(f"CREATE TABLE {name} USING parquet AS SELECT 1 AS one")
+        store.vacuum(CHANGES_TABLE)
+        assert not feed.spark.catalog.tableExists(old)
+        assert feed.spark.catalog.tableExists(new)
+    finally:
+        feed.spark.sql(f"DROP TABLE IF EXISTS {new}")
 
 
 def test_delta_rs_writes_no_tables_of_a_catalog(feed: Feed) -> None:

@@ -41,7 +41,7 @@ from raftlog_state.tables.progress import SOFTWARE
 from raftlog_state.tables.schema import CHECK_PREFIX, ROW, StoredTable, of_entities
 from raftlog_state.tables.staging import sync, sync_descriptor
 
-from .protocol import Rows, RowSlices, Transaction, in_schema
+from .protocol import STAGED_AGE_MAX_S, Rows, RowSlices, Transaction, in_schema
 
 Action: TypeAlias = dict[str, dict[str, Any]]
 """A line of an entry of Delta's log."""
@@ -51,8 +51,6 @@ _WRITER_VERSION: Final = 3
 _WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints"})
 _STAGED_PREFIX: Final = "_commit_"
 _STAGED_SUFFIX: Final = ".json.tmp"
-STAGED_AGE_MAX_S: Final = 24 * 60 * 60
-"""Age after which no process is committing what is staged."""
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 """Errors of a file system without hard links; EPERM also for files of another user."""
 

@@ -32,6 +32,8 @@ AnyOf: TypeAlias = tuple[Where, ...]
 """Alternatives, at least one of which holds; without any there is no restriction."""
 
 
+STAGED_AGE_MAX_S: Final = 24 * 60 * 60
+"""Age after which no process is committing what is staged."""
 FILE_ROWS_READ: Final = 20_000
 """Rows of a file in memory at a time."""
 

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -41,6 +42,7 @@ from raftlog_state.tables.schema import CHANGES_TABLE, CLUSTER_ID, STATE_TABLE, 
 
 from .compaction import COMPACT_BYTES, FULL_BYTES, rewritten_bytes
 from .protocol import (
+    STAGED_AGE_MAX_S,
     AnyOf,
     Condition,
     Rows,
@@ -93,7 +95,10 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*)\][^\n]*")
 
 _STAGED_PREFIX: Final = "raftlog_slices_"
-"""Tables of slices, which are there while a large batch is written. A crash leaves one."""
+"""Tables of slices, which are there while a large batch is written. A process that is killed leaves
+one, which a vacuum drops."""
+_STAGED: Final = re.compile(_STAGED_PREFIX + "([0-9]+)_[0-9a-f]+")
+"""Their names, with when they were created, in seconds since 1970."""
 
 _NO_TABLE: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
 _CONCURRENT: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
@@ -197,7 +202,12 @@ class SparkStore:
         """Return the name in SQL of a table, or of a view of the schema."""
         if self._is_path:
             return f"delta.{quoted(f'{self._place}/{name}')}"
-        return ".".join(quoted(part) for part in (*self._place.split("."), name))
+        return f"{self._schema}.{quoted(name)}"
+
+    @property
+    def _schema(self) -> str:
+        """The name in SQL of the schema."""
+        return ".".join(quoted(part) for part in self._place.split("."))
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -262,9 +272,8 @@ class SparkStore:
     def prepare(self) -> None:
         """Create the schema that the tables will be in; a path needs nothing."""
         if not self._is_path:
-            name = ".".join(quoted(part) for part in self._place.split("."))
             with self.errors(self._place):
-                self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {name}")
+                self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
 
     def create(self, table: StoredTable) -> None:
         """Create a table without rows unless it exists."""
@@ -425,6 +434,17 @@ class SparkStore:
         """Delete files that no version of an existing table within its retention has."""
         with self.errors(table.name):
             self._spark.sql(f"VACUUM {self.reference(table.name)}")
+        with suppress(PySparkException):  # a session may have a schema that cannot be listed
+            self._drop_old_slices()
+
+    def _drop_old_slices(self) -> None:
+        """Drop the tables of slices of processes that were killed a day ago or earlier."""
+        oldest_s = time.time() - STAGED_AGE_MAX_S
+        schema = "" if self._is_path else f" IN {self._schema}"
+        for row in self._spark.sql(f"SHOW TABLES{schema} LIKE '{_STAGED_PREFIX}*'").collect():
+            found = _STAGED.fullmatch(row["tableName"])
+            if found is not None and int(found[1]) < oldest_s:
+                self._spark.sql(f"DROP TABLE IF EXISTS {self._staged(found[0])}")
 
     @contextmanager
     def _frame_of(self, rows: Rows) -> Iterator[DataFrame]:
@@ -444,7 +464,7 @@ class SparkStore:
             if second is None:
                 yield self._in_memory(first)
                 return
-            name = self._staged_name(uuid.uuid4().hex)
+            name = self._staged(f"{_STAGED_PREFIX}{int(time.time())}_{uuid.uuid4().hex}")
             try:
                 for part in chain((first, second), slices):
                     write = self._in_memory(part).write.format("delta").mode("append")
@@ -453,9 +473,8 @@ class SparkStore:
             finally:
                 self._spark.sql(f"DROP TABLE IF EXISTS {name}")
 
-    def _staged_name(self, unique: str) -> str:
+    def _staged(self, name: str) -> str:
         """Return the name in SQL of a table for slices: in the schema, or in the current one."""
-        name = f"{_STAGED_PREFIX}{unique}"
         return quoted(name) if self._is_path else self.reference(name)
 
     def _in_memory(self, rows: pa.Table) -> DataFrame:

@@ -30,7 +30,6 @@ from urllib.parse import unquote
 from raftlog_state.tables.staging import sync
 
 from .delta_appends import (
-    STAGED_AGE_MAX_S,
     Action,
     added_files,
     commit,
@@ -40,7 +39,7 @@ from .delta_appends import (
     read_actions,
     sync_entries,
 )
-from .protocol import AnyOf, Condition, Where
+from .protocol import STAGED_AGE_MAX_S, AnyOf, Condition, Where
 
 Conflict: TypeAlias = Callable[[Sequence[Action], Sequence[Action]], bool]
 """Function that returns whether a commit, the first, conflicts with one since its copy."""
