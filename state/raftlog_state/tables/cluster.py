@@ -18,7 +18,6 @@ from datetime import datetime
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -49,7 +48,7 @@ from .materialize import (
     collected,
     materialize,
     read_source,
-    source_error,
+    source_errors,
 )
 from .progress import NOTHING, check_layout
 from .publication import Publication, newest_publication
@@ -589,10 +588,8 @@ def tasks_in(spark: SparkSession, place: str) -> RunTasks:
             lambda bucket: result_text(replay_bucket(routed, bucket)), "string", useArrow=False
         )
         rows = spark.range(0, len(buckets), 1, len(buckets)).select("id", replay("id"))
-        try:
+        with source_errors(place):
             found = sorted(rows.collect())
-        except PySparkException as error:
-            raise source_error(error, place) from error
         return [result_of_text(row[1]) for row in found]
 
     return run

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from raftlog.errors import LogNotFoundError, OptionError, RaftlogError
@@ -37,7 +36,8 @@ from .materialize import (
     FORMAT,
     Redaction,
     needed_options,
-    source_error,
+    source_errors,
+    started,
     starting_offset,
     trigger_options,
 )
@@ -141,17 +141,11 @@ class ClusterGroup:
             **needed_options(self._redaction),
             "sources": json.dumps([dict(log.options) for log in logs]),
         }
-
-        try:
+        location = f"{checkpoint.rstrip('/')}/{_checkpoint_name(logs)}"
+        with source_errors(self._store.place):
             rows = self._spark.readStream.format(FORMAT).options(**given).load()
             wanted = rows.select(SOURCE_CLUSTER_ID, *self._writer.source_columns)
-            stream = wanted.writeStream.foreachBatch(write)
-            location = f"{checkpoint.rstrip('/')}/{_checkpoint_name(logs)}"
-            return (
-                stream.option("checkpointLocation", location).trigger(**kind).start(queryName=name)
-            )
-        except PySparkException as error:
-            raise source_error(error, self._store.place) from error
+            return started(wanted, write, location, kind, name)
 
     def _logs(
         self, sources: Sequence[Mapping[str, str]], shared: Mapping[str, str]

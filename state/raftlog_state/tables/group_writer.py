@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from threading import RLock
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -46,7 +45,7 @@ from .progress import NOTHING, Progress
 from .schema import CHANGES_TABLE, LOG_TABLE
 from .stores.protocol import TableStore
 from .unmerged import GROUP_UNMERGED_ROWS_MAX, ClusterChanges, Tail, Unmerged, bound_memory
-from .writer import ATTEMPTS_MAX, source_columns
+from .writer import ATTEMPTS_MAX, TablesWriter
 
 CACHED_ROWS_MAX: Final = 2_000_000
 """Rows of the states that are kept, of all clusters together; one state may have more."""
@@ -64,7 +63,7 @@ class Applied:
     failures: Mapping[str, RaftlogError] = field(default_factory=dict)
 
 
-class GroupWriter:
+class GroupWriter(TablesWriter):
     """Writes the rows of the clusters of a group to the tables of one place. Threads take turns.
 
     ``group``: its name, the same in each run. Two processes with one name write nothing twice, and
@@ -91,15 +90,17 @@ class GroupWriter:
         a cluster are written in slices. Of more than ``unmerged_rows_max`` rows that ``state``
         lacks, some are read from ``changes`` by the next merge.
         """
+        super().__init__(
+            ClusterRows(
+                store,
+                after_step=after_step,
+                writes_log=writes_log,
+                clock_us=clock_us,
+                decode_value=decode_value,
+            )
+        )
         self._group = group
         self._take_over = take_over
-        self._rows = ClusterRows(
-            store,
-            after_step=after_step,
-            writes_log=writes_log,
-            clock_us=clock_us,
-            decode_value=decode_value,
-        )
         self._cached_rows_max = cached_rows_max
         self._slice_rows = slice_rows
         self._unmerged_rows_max = unmerged_rows_max
@@ -108,19 +109,8 @@ class GroupWriter:
         self._ends: dict[str, Progress] = {}
         self._caches: OrderedDict[str, ClusterCache] = OrderedDict()
         self._unmerged: dict[str, Unmerged] = {}
-        self._lock = RLock()
 
     # --- public -----------------------------------------------------------------------------------
-
-    @property
-    def place(self) -> str:
-        """Where the tables are."""
-        return self._rows.place
-
-    @property
-    def source_columns(self) -> tuple[str, ...]:
-        """The columns of the source that ``apply`` needs."""
-        return source_columns(writes_log=self._rows.writes_log)
 
     def progress(self, cluster_id: str) -> Progress:
         """Return the end of a cluster's tables."""
@@ -192,25 +182,6 @@ class GroupWriter:
                 kept = self._unmerged.get(name)
                 if kept is not None:
                     kept.end_merge(tail, is_merged=is_merged)
-
-    def rows_on(self, store: TableStore) -> ClusterRows:
-        """Return the rows of the tables in another store of the same place."""
-        return self._rows.on(store)
-
-    def compact(self) -> None:
-        """Rewrite the small files of all tables. Raises ``TablesError``."""
-        with self._lock:
-            self._rows.compact()
-
-    def small_file_count(self) -> int:
-        """Return by how many files ``changes`` could be smaller. Raises ``TablesError``."""
-        with self._lock:
-            return self._rows.small_file_count()
-
-    def vacuum(self) -> None:
-        """Delete files that no version within the retention has. Raises ``TablesError``."""
-        with self._lock:
-            self._rows.vacuum()
 
     # --- the cache --------------------------------------------------------------------------------
 

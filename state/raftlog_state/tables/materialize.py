@@ -12,7 +12,8 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +27,7 @@ from raftlog.errors import OptionError, RaftlogError
 from raftlog_state.errors import TablesError
 
 from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, check_same_log, next_offset
-from .micro_batches import batch_function
+from .micro_batches import WriteBatch, batch_function
 from .progress import Progress
 from .source_options import SourceOptions
 from .upkeep import Upkeep, UpkeepRunner
@@ -68,18 +69,14 @@ def read_source(
 ) -> DataFrame:
     """Return all rows of a log that the tables need. Raises ``TablesError``, ``OptionError``."""
     given = {**needed_options(redaction), **options}
-    try:
+    with source_errors(place):
         return spark.read.format(FORMAT).options(**given).load().select(*columns)
-    except PySparkException as error:
-        raise source_error(error, place) from error
 
 
 def collected(rows: DataFrame, place: str) -> pa.Table:
     """Return the rows of the source. Raises ``TablesError``."""
-    try:
+    with source_errors(place):
         return rows.toArrow()
-    except PySparkException as error:
-        raise source_error(error, place) from error
 
 
 def materialize(
@@ -110,13 +107,18 @@ def materialize(
     }
     sink_of = partial(_sink_of, log.cluster_id, target_offset)
     write = batch_function(spark, writer, sink_of, open_writer)
-    try:
+    location = f"{checkpoint.rstrip('/')}/incarnation-{progress.incarnation}"
+    with source_errors(place):
         rows = spark.readStream.format(FORMAT).options(**given).load()
-        stream = rows.select(*writer.source_columns).writeStream.foreachBatch(write)
-        location = f"{checkpoint.rstrip('/')}/incarnation-{progress.incarnation}"
-        return stream.option("checkpointLocation", location).trigger(**kind).start(queryName=name)
-    except PySparkException as error:
-        raise source_error(error, place) from error
+        return started(rows.select(*writer.source_columns), write, location, kind, name)
+
+
+def started(
+    rows: DataFrame, write: WriteBatch, location: str, kind: Mapping[str, Any], name: str | None
+) -> StreamingQuery:
+    """Start a query that writes micro-batches; ``location`` is its checkpoint."""
+    stream = rows.writeStream.foreachBatch(write).option("checkpointLocation", location)
+    return stream.trigger(**kind).start(queryName=name)
 
 
 def _sink_of(cluster_id: str | None, target_offset: int | None, writer: Writer) -> BatchSink:
@@ -161,8 +163,16 @@ def trigger_options(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:
     return dict(trigger)
 
 
-def source_error(error: PySparkException, place: str) -> RaftlogError:
-    """Return the error of the source in this session: its text is in one of Spark."""
+@contextmanager
+def source_errors(place: str) -> Iterator[None]:
+    """Convert errors of the source in the block, whose texts are in those of Spark."""
+    try:
+        yield
+    except PySparkException as error:
+        raise _source_error(error, place) from error
+
+
+def _source_error(error: PySparkException, place: str) -> RaftlogError:
     words = str(error)
     if "DATA_SOURCE_NOT_FOUND" in words:
         return TablesError(

@@ -48,12 +48,45 @@ ATTEMPTS_MAX: Final = 3
 T = TypeVar("T")
 
 
-def source_columns(*, writes_log: bool) -> tuple[str, ...]:
-    """Return the columns of the source that a writer needs, with or without table ``log``."""
-    return tuple(name for name in SOURCE_COLUMNS if writes_log or name != RECORD_JSON)
+class TablesWriter:
+    """What writers of one cluster and of a group have in common. Threads take turns."""
+
+    def __init__(self, rows: ClusterRows) -> None:
+        self._rows = rows
+        self._lock = RLock()
+
+    @property
+    def place(self) -> str:
+        """Where the tables are."""
+        return self._rows.place
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        """The columns of the source that ``apply`` needs; the JSON for table ``log`` only."""
+        has_json = self._rows.writes_log
+        return tuple(name for name in SOURCE_COLUMNS if has_json or name != RECORD_JSON)
+
+    def rows_on(self, store: TableStore) -> ClusterRows:
+        """Return the rows of the tables in another store of the same place."""
+        return self._rows.on(store)
+
+    def compact(self) -> None:
+        """Rewrite the small files of all tables. Raises ``TablesError``."""
+        with self._lock:
+            self._rows.compact()
+
+    def small_file_count(self) -> int:
+        """Return by how many files ``changes`` could be smaller. Raises ``TablesError``."""
+        with self._lock:
+            return self._rows.small_file_count()
+
+    def vacuum(self) -> None:
+        """Delete files that no version within the retention has. Raises ``TablesError``."""
+        with self._lock:
+            self._rows.vacuum()
 
 
-class Writer:
+class Writer(TablesWriter):
     """Writes the rows of one cluster to the tables of one place. Threads take turns.
 
     ``cluster_id``: needed if the tables contain other clusters.
@@ -78,32 +111,23 @@ class Writer:
         ``slice_rows`` changes is written in slices. More than ``unmerged_rows_max`` rows that
         ``state`` lacks are read from ``changes`` by the next merge.
         """
+        super().__init__(
+            ClusterRows(
+                store,
+                after_step=after_step,
+                writes_log=writes_log,
+                clock_us=clock_us,
+                decode_value=decode_value,
+            )
+        )
         self._store = store
         self._cluster_id = cluster_id
         self._take_over = take_over
-        self._rows = ClusterRows(
-            store,
-            after_step=after_step,
-            writes_log=writes_log,
-            clock_us=clock_us,
-            decode_value=decode_value,
-        )
         self._slice_rows = slice_rows
         self._unmerged_rows_max = unmerged_rows_max
         self._cache: ClusterCache | None = None
-        self._lock = RLock()
 
     # --- public -----------------------------------------------------------------------------------
-
-    @property
-    def place(self) -> str:
-        """Where the tables are."""
-        return self._store.place
-
-    @property
-    def source_columns(self) -> tuple[str, ...]:
-        """The columns of the source that ``apply`` needs."""
-        return source_columns(writes_log=self._rows.writes_log)
 
     def progress(self) -> Progress:
         """Return the end of the tables; an unfinished truncation is completed first."""
@@ -195,25 +219,6 @@ class Writer:
             for tail in tails.values():
                 if self._cache is not None:
                     self._cache.unmerged.end_merge(tail, is_merged=is_merged)
-
-    def rows_on(self, store: TableStore) -> ClusterRows:
-        """Return the rows of the tables in another store of the same place."""
-        return self._rows.on(store)
-
-    def compact(self) -> None:
-        """Rewrite the small files of all tables. Raises ``TablesError``."""
-        with self._lock:
-            self._rows.compact()
-
-    def small_file_count(self) -> int:
-        """Return by how many files ``changes`` could be smaller. Raises ``TablesError``."""
-        with self._lock:
-            return self._rows.small_file_count()
-
-    def vacuum(self) -> None:
-        """Delete files that no version within the retention has. Raises ``TablesError``."""
-        with self._lock:
-            self._rows.vacuum()
 
     def maintain(self) -> None:
         """Merge the later changes into ``state``, compact and vacuum. Raises ``TablesError``."""
