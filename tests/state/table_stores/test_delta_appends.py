@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -143,6 +145,17 @@ def test_batches_of_a_follower_leave_nothing_to_the_garbage_collection(tmp_path:
         gc.unfreeze()
     assert left == Counter()
     assert DeltaRsStore(str(tmp_path / "tables")).size(CHANGES_TABLE).file_count == 7
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="jemalloc has no such thread")
+def test_a_thread_returns_what_delta_rs_frees() -> None:
+    """What threads free that have ended stayed: 70 MiB grew to 140 in 2,500 batches."""
+    code = (
+        "from pathlib import Path; from raftlog_state.tables.stores import delta_rs; "
+        "print(*(one.read_text() for one in Path('/proc/self/task').glob('*/comm')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "jemalloc_bg_thd" in ran.stdout
 
 
 def test_an_append_after_commits_of_other_stores_reads_their_entries_alone(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -77,6 +78,11 @@ from .staged_rewrites import (
     publish,
     rewrite_conflicts,
 )
+
+if sys.platform == "linux":
+    # Its jemalloc returns what is freed when a thread next uses the same arena. Threads of merges
+    # and compactions end: without a thread for that, memory grows for thousands of batches.
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,dirty_decay_ms:1000")
 
 try:
     from arro3.core import Array, DataType
