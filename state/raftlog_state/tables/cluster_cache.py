@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -23,8 +23,9 @@ from raftlog.errors import DivergedLogError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import EpochRow, MetadataImage, TransactionRow
 from raftlog_state.image.delta import RecordChanges
-from raftlog_state.image.rows import Entity
+from raftlog_state.image.rows import Entity, Row
 from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.payload import Decode
 
 from .batch import CheckedBatch, check_batch, epoch_ranges
 from .change_slices import ChangeSlices
@@ -42,8 +43,15 @@ from .progress import (
     row_counts_of,
     wrong_cluster,
 )
-from .schema import CHANGES_TABLE
-from .stored_rows import StoredGroups, StoredRows, split_state, stored_rows
+from .schema import CHANGES_TABLE, STATE_TABLE
+from .stored_rows import (
+    StoredGroups,
+    StoredRows,
+    StoredState,
+    split_state,
+    stored_others,
+    stored_rows,
+)
 from .stores.protocol import Rows, RowSlices, rows_where
 from .unmerged import ClusterChanges, Tail, Unmerged
 
@@ -143,19 +151,29 @@ def _changes(news: Sequence[NewRows], committed_at: int) -> pa.Table:
 
 
 @dataclass(slots=True, kw_only=True)
+class _Replay:
+    """The state at the end of the tables, and the origins of its rows."""
+
+    loader: MetadataLoader
+    origins: RowOrigins
+
+
+@dataclass(slots=True, kw_only=True)
 class ClusterCache:
     """The cache: the end of the tables, the cluster's state there, and what ``state`` lacks.
 
+    ``stored`` are the rows that were read, until new ones are replayed; ``decode`` decodes records.
     ``log_ahead`` are the identities of the records that ``log`` has after ``progress``;
     ``versions`` are those of groups, read before all others.
     """
 
     progress: Progress
-    loader: MetadataLoader
-    origins: RowOrigins
+    stored: StoredState
+    decode: Decode
     unmerged: Unmerged
     log_ahead: pa.Table
     versions: Versions
+    _replay: _Replay | None = None
 
     def published(self, rows: ClusterChanges, after: Progress) -> None:
         """Record an append to ``changes``."""
@@ -177,10 +195,29 @@ class ClusterCache:
         if batch.is_empty:
             return None
         rows = log_rows(batch, cluster_id=progress.cluster_id, incarnation=progress.incarnation)
-        changes = replay_rows(self.loader, rows)
-        after = _progress_after(progress, self.loader.image, batch, rows)
-        origins = self.origins.apply(changes)
+        replay = self._begun()
+        changes = replay_rows(replay.loader, rows)
+        after = _progress_after(progress, replay.loader.image, batch, rows)
+        origins = replay.origins.apply(changes)
         return NewRows(log=rows, changes=changes, origins=origins, after=after)
+
+    def _begun(self) -> _Replay:
+        """Return the replay, which reads all rows when it begins."""
+        if self._replay is None:
+            rows = stored_rows(self.stored.parts())
+            self.stored = StoredState(STATE_TABLE.no_rows, STATE_TABLE.schema.empty_table)
+            is_empty = self.progress.offset == NOTHING
+            image = None if is_empty else image_of(rows, self.progress)
+            loader = MetadataLoader(image, decode=self.decode)
+            self._replay = _Replay(loader=loader, origins=RowOrigins(rows))
+        return self._replay
+
+    def _values(self, entity: Entity) -> Iterable[Row]:
+        """Return the rows of an entity, which is not that of partitions."""
+        if self._replay is not None:
+            return self._replay.loader.image.map(entity).values()
+        of_entity = rows_where(self.stored.others, ("entity", "=", str(entity)))
+        return stored_others(of_entity).get(entity, {}).values()
 
     def checked(self, table: pa.Table, columns: Sequence[str], place: str) -> CheckedBatch:
         """Return rows of the source that continue the tables; those that they have are checked.
@@ -214,7 +251,7 @@ class ClusterCache:
         In a gap, epochs have no start or no end.
         """
         progress, found = self.progress, []
-        for row in self.loader.image.map(Entity.EPOCH).values():
+        for row in self._values(Entity.EPOCH):
             assert isinstance(row, EpochRow)
             is_last = row.leader_epoch == progress.leader_epoch
             first = progress.offset if is_last and row.start_offset is None else row.start_offset
@@ -227,7 +264,7 @@ class ClusterCache:
         """Return the last offset up to ``offset`` outside of transactions and gaps."""
         self.progress.check_readable(place, offset)
         found = offset
-        for row in self.loader.image.map(Entity.TRANSACTION).values():
+        for row in self._values(Entity.TRANSACTION):
             assert isinstance(row, TransactionRow)
             if row.begin_offset <= found < row.end_offset - 1:
                 found = row.begin_offset - 1

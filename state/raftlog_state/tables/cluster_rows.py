@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -29,13 +30,11 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
-from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.payload import Decode
 
 from .change_slices import ChangeSlices
-from .cluster_cache import ClusterCache, Versions, image_of
+from .cluster_cache import ClusterCache, Versions
 from .latest import overlay, state_rows, without_reverted
-from .origins import RowOrigins
 from .progress import (
     IS_PROGRESS,
     NOTHING,
@@ -55,12 +54,7 @@ from .schema import (
     STORED_TABLES,
     StoredTable,
 )
-from .stored_rows import (
-    StateParts,
-    read_state,
-    read_states,
-    stored_rows,
-)
+from .stored_rows import StoredState, read_state, read_states
 from .stores.compaction import COMPACT_BYTES
 from .stores.protocol import (
     Condition,
@@ -165,7 +159,9 @@ class ClusterRows:
         found: dict[str, ClusterCache | TablesError] = {}
         for name, fold in zip(cluster_ids, folds, strict=True):
             try:
-                found[name] = self._cache(states[name], fold, versions)
+                others, partitions = states[name]
+                state = StoredState(others, partial(_same, partitions))
+                found[name] = self._cache(state, fold, versions)
             except ConcurrentWriterError:
                 raise
             except TablesError as error:
@@ -200,7 +196,7 @@ class ClusterRows:
                 versions[group] = max(version, versions.get(group, version))
         return Ends({name: end for name, end in newest.items() if name is not None}, versions)
 
-    def _cache(self, state: StateParts, tail: TailFold, versions: Versions | None) -> ClusterCache:
+    def _cache(self, state: StoredState, tail: TailFold, versions: Versions | None) -> ClusterCache:
         """Return the cache of a cluster's rows; None for ``versions``: they have not been read."""
         base, progress = tail.base, tail.progress
         self._complete_truncation(tail, versions)
@@ -210,25 +206,30 @@ class ClusterRows:
                 reason=f"table changes lacks the append from offset {tail.missing_offset} on",
                 remedy="create new tables at another location from the log",
             )
-        rows = stored_rows(
-            StateParts(
-                *(
-                    overlay(without_reverted(part, base), later)
-                    for part, later in zip(state, tail.later, strict=True)
-                )
-            )
-        )
+        others, partitions = (partial(overlay, later=later) for later in tail.later)
         return ClusterCache(
             progress=progress,
-            loader=MetadataLoader(
-                None if progress.offset == NOTHING else image_of(rows, progress),
-                decode=self._decode,
+            stored=StoredState(
+                others(without_reverted(state.others, base)),
+                lambda: partitions(without_reverted(self._read_later(state), base)),
             ),
-            origins=RowOrigins(rows),
+            decode=self._decode,
             unmerged=Unmerged(tail.unmerged, base_offset=base.offset, end_offset=progress.offset),
             log_ahead=LOG_TABLE.no_rows.select(RECORD_IDENTITY),
             versions={} if versions is None else versions,
         )
+
+    def _read_later(self, state: StoredState) -> pa.Table:
+        """Return the partitions of a version of ``state``, which may be deleted meanwhile.
+
+        Then the cluster is read again, as after the commit of another writer.
+        """
+        try:
+            return state.read_partitions()
+        except TablesError as error:
+            raise ConcurrentWriterError(
+                place=self.place, reason=error.reason, remedy=error.remedy
+            ) from error
 
     def read(
         self,
@@ -243,7 +244,7 @@ class ClusterRows:
         empty = table.no_rows
         return empty if columns is None else empty.select(list(columns))
 
-    def _rows_of(self, named: Progress) -> tuple[StateParts, TailFold]:
+    def _rows_of(self, named: Progress) -> tuple[StoredState, TailFold]:
         """Return the rows of a cluster in ``state``, and the changes after their progress."""
         state = read_state(self.store, named.cluster_id)
         [tail] = self._folds([progress_of(state.others) or named])
@@ -549,6 +550,10 @@ def group_transaction(table: StoredTable, group: str, versions: Versions) -> Tra
 def group_transaction_of(table: StoredTable, group: str, version: int) -> Transaction:
     """Return the transaction of a group's append of this version."""
     return Transaction(app_id=f"raftlog-group-{table.name}-{group}", version=version)
+
+
+def _same(rows: pa.Table) -> pa.Table:
+    return rows
 
 
 def _first(tail: Tail) -> UnmergedPart | None:

@@ -14,7 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -65,6 +65,20 @@ class StateParts(NamedTuple):
 
     others: pa.Table
     partitions: pa.Table
+
+
+class StoredState(NamedTuple):
+    """Rows of a cluster in a version of ``state``, of which partitions are read when needed.
+
+    There may be a million of them, and a restart without new records needs none.
+    """
+
+    others: pa.Table
+    read_partitions: Callable[[], pa.Table]
+
+    def parts(self) -> StateParts:
+        """Read all rows."""
+        return StateParts(self.others, self.read_partitions())
 
 
 class StoredRows(Mapping[Key, Row]):
@@ -164,15 +178,16 @@ class StoredGroups(Mapping[Group, tuple[Key, ...]]):
         return sum(1 for _ in self)
 
 
-def read_state(store: TableStore, cluster_id: str | None) -> StateParts:
+def read_state(store: TableStore, cluster_id: str | None) -> StoredState:
     """Return the rows of a cluster in the newest version of ``state``."""
     if cluster_id is None or not store.exists(STATE_TABLE):
-        return split_state(STATE_TABLE.no_rows)
+        others, partitions = split_state(STATE_TABLE.no_rows)
+        return StoredState(others, lambda: partitions)
     of_cluster: Condition = (CLUSTER_ID, "=", cluster_id)
     version = store.version(STATE_TABLE)
-    return StateParts(
+    return StoredState(
         others=store.read(STATE_TABLE, (of_cluster, _IS_OTHER), version=version),
-        partitions=store.read(
+        read_partitions=lambda: store.read(
             STATE_TABLE, (of_cluster, _IS_PARTITION), _PARTITION_COLUMNS, version=version
         ),
     )
@@ -228,13 +243,18 @@ def split_state(state: pa.Table) -> StateParts:
 
 def stored_rows(parts: StateParts) -> dict[Entity, StoredRows]:
     """Return the rows of ``state`` that are not deleted; no progress row."""
-    others, partitions = map(living, parts)
-    found = {Entity.PARTITION: StoredRows(Entity.PARTITION, partitions)}
-    of_entities = rows_by(others, "entity")
-    for entity in Entity:
-        if entity in of_entities:
-            found[entity] = StoredRows(entity, of_entities[entity])
-    return found
+    partitions = StoredRows(Entity.PARTITION, living(parts.partitions))
+    return {Entity.PARTITION: partitions, **stored_others(parts.others)}
+
+
+def stored_others(others: pa.Table) -> dict[Entity, StoredRows]:
+    """Return the rows of ``state`` that are not deleted, but for partitions; no progress row."""
+    of_entities = rows_by(living(others), "entity")
+    return {
+        entity: StoredRows(entity, of_entities[entity])
+        for entity in Entity
+        if entity in of_entities
+    }
 
 
 def _key(text: str) -> Key:

@@ -185,7 +185,7 @@ class Writer(TablesWriter):
 
         If the tables have another end meanwhile, ``append_loaded`` after this one fails.
         """
-        parts = read_state(self._store, end.cluster_id)
+        parts = read_state(self._store, end.cluster_id).parts()
         return StateParts(*(living(without_reverted(part, end)) for part in parts))
 
     def append_loaded(self, loaded: LoadedRange) -> None:

@@ -191,7 +191,7 @@ def test_later_rows_replace_stored_ones_and_a_deleted_topic_has_no_partition() -
     parts = [
         overlay(part, more)
         for part, more in zip(
-            read_state(MemoryStore(tables), CLUSTER), split_state(changed), strict=True
+            read_state(MemoryStore(tables), CLUSTER).parts(), split_state(changed), strict=True
         )
     ]
     whole = pa.concat_tables([*parts], promote_options="default")
@@ -200,7 +200,8 @@ def test_later_rows_replace_stored_ones_and_a_deleted_topic_has_no_partition() -
 
 def test_tables_without_state_have_no_rows() -> None:
     store = MemoryStore(MemoryTables())
-    for parts in (read_state(store, None), read_state(store, CLUSTER)):
+    for state in (read_state(store, None), read_state(store, CLUSTER)):
+        parts = state.parts()
         assert [part.num_rows for part in parts] == [0, 0]
         rows = stored_rows(parts)
         assert not any(rows.values())

@@ -175,6 +175,53 @@ class ReadsCounted(MemoryStore):
         return found
 
 
+class PartitionsCounted(MemoryStore):
+    """Store that counts reads of the partitions of ``state``; it can delete their version."""
+
+    def __init__(self, tables: MemoryTables) -> None:
+        super().__init__(tables)
+        self.read_count = 0
+        self.fails = False
+
+    def read(
+        self,
+        table: StoredTable,
+        where: Where = (),
+        columns: tuple[str, ...] | None = None,
+        *,
+        any_of: AnyOf = (),
+        version: int | None = None,
+    ) -> pa.Table:
+        if table == STATE_TABLE and ("entity", "=", "partition") in where:
+            self.read_count += 1
+            if self.fails:
+                self.fails = False
+                raise TablesError(place=self.place, reason="a version is deleted", remedy="none")
+        return super().read(table, where, columns, any_of=any_of, version=version)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_partitions_are_read_when_there_are_new_records(history: History, fails: bool) -> None:
+    """A version of ``state`` may be deleted until then: the tables are read again."""
+    tables = MemoryTables()
+    appended(tables, history, merged_to=40)
+    store = PartitionsCounted(tables)
+    second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
+    assert second.progress().offset == END - 1
+    assert second.epochs() == writer_of(tables).epochs()
+    assert not second.apply(history.range(END - 10, END), CLUSTER)
+    second.merge_state()
+    assert store.read_count == 0
+    store.fails = fails
+    assert second.apply(history.range(END - 10, END + 30), CLUSTER)
+    assert store.read_count == 1 + fails
+    second.merge_state()
+    assert second.apply(history.range(END + 30, END + 40), CLUSTER)
+    assert store.read_count == 1 + fails
+    second.merge_state()
+    assert contents(tables) == history.contents(END + 40)
+
+
 def appended(tables: MemoryTables, history: History, merged_to: int | None) -> Writer:
     """Write the history in appends of four offsets, and merge after one of them."""
     writer = writer_of(tables)
