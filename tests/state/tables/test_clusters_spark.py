@@ -68,6 +68,7 @@ def rows_as_text(frame: DataFrame) -> list[str]:
     return sorted(row[0] for row in frame.select(texts).collect())
 
 
+@pytest.mark.nightly
 def test_concurrent_streams_of_two_clusters_write_to_the_same_tables(
     feed: Feed, data: Path, tmp_path: Path
 ) -> None:
