@@ -148,6 +148,10 @@ GROUP_OFFSETS_BYTES_MAX: Final = 1 * MIB
 """Committed offsets of consumer groups in the producer state: of 15,000 groups with ids of 30 bytes
 and no metadata. The least recently written ones are evicted first."""
 
+GROUPS_PER_PRINCIPAL_MAX: Final = 1_000
+"""Consumer groups with offsets that one principal has created, so that it cannot evict those of the
+others."""
+
 GROUP_ID_BYTES_MAX: Final = 256
 """Longest id in UTF-8 of a consumer group that commits offsets."""
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from raftlog.limits import COMMITS_PER_PRINCIPAL_MAX
+from raftlog.limits import COMMITS_PER_PRINCIPAL_MAX, GROUPS_PER_PRINCIPAL_MAX
 from raftlog.types import CLUSTER, Operation, Resource, ResourceType
 from raftlog.wire import Listener
 
@@ -122,7 +122,8 @@ class Principal:
 
     ``name`` is the name in the certificate, or ``anonymous``; ``node_id`` the node that the
     certificate identifies, or None. ``commits``: application ids that it may commit under; None if
-    all. ``certificate_serial``: in hex, None without a certificate; ``not_after``: the end of its
+    all. ``groups_max``: number of consumer groups with offsets that it may create; None for any.
+    ``certificate_serial``: in hex, None without a certificate; ``not_after``: the end of its
     validity, as in ``PeerCertificate``. ``rights`` are those of the table. ``host``: address of the
     client as Kafka's ACLs have it; 0.0.0.0 if unknown. ``authorizer``: None if the table alone
     decides.
@@ -133,6 +134,7 @@ class Principal:
     listener: Listener
     rights: Rights
     commits: CommitAccess | None = None
+    groups_max: int | None = GROUPS_PER_PRINCIPAL_MAX
     certificate_serial: str | None = None
     not_after: str | None = None
     host: str = "0.0.0.0"
@@ -239,6 +241,7 @@ class AccessTable:
     ``commits``: patterns of application ids by patterns of names. None means any application id if
     ``append`` is a single name, otherwise ``OWN_COMMITS``, so that no principal takes another's id.
     ``commit_names_max``: see ``CommitAccess``. ADMIN may use any application id.
+    ``groups_max``: see ``Principal``. ADMIN may create any number of groups.
 
     ``principal_mapping_rules``: rules for the names of certificates (``principal_mapping``), other
     than those of nodes; None: the common name.
@@ -252,6 +255,7 @@ class AccessTable:
     node_names: str | None = None
     commits: Mapping[str, tuple[str, ...]] | None = None
     commit_names_max: int = COMMITS_PER_PRINCIPAL_MAX
+    groups_max: int = GROUPS_PER_PRINCIPAL_MAX
     principal_mapping_rules: str | None = None
 
     def rights_of(self, name: str) -> Rights:
@@ -280,6 +284,10 @@ class AccessTable:
             for one in patterns
         )
         return CommitAccess(name, found, self.commit_names_max)
+
+    def groups_of(self, name: str) -> int | None:
+        """Return how many consumer groups a name may create, None if any number."""
+        return None if Rights.ADMIN in self.rights_of(name) else self.groups_max
 
     def node_of(self, certificate: PeerCertificate) -> int | None:
         """Return the node that a certificate identifies; None if it names none, or several."""
@@ -332,6 +340,7 @@ def principal_of(
             node_id=None,
             listener=listener.listener,
             rights=allowed,
+            groups_max=access.groups_max,
             host=host,
         )
     name, node_id = ANONYMOUS, None
@@ -352,6 +361,7 @@ def principal_of(
         listener=listener.listener,
         rights=rights & allowed,
         commits=access.commits_of(name),
+        groups_max=access.groups_of(name),
         certificate_serial=(certificate or {}).get("serialNumber"),
         not_after=(certificate or {}).get("notAfter"),
         host=host,
@@ -386,6 +396,7 @@ def forwarded_principal(
         node_id=None,
         rights=rights,
         commits=access.commits_of(name) if is_known else sender.commits,
+        groups_max=access.groups_of(name) if is_known else sender.groups_max,
         host=host,
         authorizer=authorizer if is_known else None,
     )

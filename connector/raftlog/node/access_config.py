@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from raftlog.limits import COMMITS_MAX, COMMITS_PER_PRINCIPAL_MAX
+from raftlog.limits import COMMITS_MAX, COMMITS_PER_PRINCIPAL_MAX, GROUPS_PER_PRINCIPAL_MAX
 
 from .access import NODE_ID_PLACEHOLDER, AccessTable
 from .addresses import NODE_ID_MAX
 from .config_table import ConfigTable
 from .principal_mapping import RulesError, parse_rules
+
+_GROUPS_MAX: Final = 100_000
 
 
 def parse_access(root: ConfigTable) -> AccessTable:
@@ -34,6 +37,9 @@ def parse_access(root: ConfigTable) -> AccessTable:
         commits=_commits(table.table("commits")),
         commit_names_max=table.number(
             "commit_names_max", at_least=1, at_most=COMMITS_MAX, default=COMMITS_PER_PRINCIPAL_MAX
+        ),
+        groups_max=table.number(
+            "groups_max", at_least=1, at_most=_GROUPS_MAX, default=GROUPS_PER_PRINCIPAL_MAX
         ),
         principal_mapping_rules=_mapping_rules(table),
     )

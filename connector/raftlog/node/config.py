@@ -53,6 +53,9 @@ describe = ["monitoring"]
 read = ["reports-*"]
 append = ["jobs-*"]
 admin = ["operator"]
+# groups_max = 1000                     # consumer groups with offsets that a principal, other than
+                                        # `admin`, may create; without certificates or users all
+                                        # clients are one
 # principal_mapping_rules = 'RULE:^CN=(.*?),OU=jobs,.*$/jobs-$1/L'  # of distinguished names instead
                                         # of common names, as Kafka's ssl.principal.mapping.rules;
                                         # without a match there is no right. Not for nodes

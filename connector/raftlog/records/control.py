@@ -6,7 +6,7 @@ import base64
 import enum
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -253,12 +253,16 @@ class EndTransactionMarker:
     trailing: bytes = b""
 
 
+_OWNER_TAG: Final = 0
+"""Tag of the owner in an ``OffsetCommit``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit:
     """Offset that a consumer group has committed in this log; a negative one deletes the group.
 
     The fields are those of Kafka's ``OffsetCommitKey`` and ``OffsetCommitValue`` (KIP-211, KIP-320)
-    but topic and partition, which are those of the log.
+    but topic and partition, which are those of the log, and ``owner``, a tagged field.
     """
 
     group: str
@@ -274,6 +278,18 @@ class OffsetCommit:
     @property
     def is_deletion(self) -> bool:
         return self.offset < 0
+
+    @property
+    def owner(self) -> str:
+        """The principal that has created the group; "" if it is unknown."""
+        found = [one.data for one in self.tagged_fields if one.tag == _OWNER_TAG]
+        return found[0].decode("utf-8", errors="replace") if found else ""
+
+    def owned_by(self, owner: str) -> OffsetCommit:
+        """Return the commit with another owner; "" for none."""
+        others = tuple(one for one in self.tagged_fields if one.tag != _OWNER_TAG)
+        field = (TaggedField(_OWNER_TAG, owner.encode()),) if owner else ()
+        return replace(self, tagged_fields=(*field, *others))
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,3 +178,25 @@ def test_the_control_record_is_decoded_as_it_was_encoded_and_printed_without_met
         "leaderEpoch": 3,
         "commitTimestamp": 7,
     }
+
+
+@pytest.mark.parametrize("owners", [("x", "", "y", "x"), ("", "", "", "")])
+def test_owners_of_groups_survive_a_restart(owners: tuple[str, ...]) -> None:
+    log = Log()
+    for at, owner in enumerate(owners):
+        log.add(1, commit(at, f"group {at}").owned_by(owner))
+    log.add(1, commit(-1, "group 0"))
+    for state in (log.state, log.restarted()):
+        offsets = state.group_offsets
+        assert [one.commit.owner for one in offsets.values()] == list(owners[1:])
+        assert [offsets.group_count(one) for one in "xy"] == [
+            sum(owner == one for owner in owners[1:]) for one in "xy"
+        ]
+    assert log.restarted().encode_snapshot() == log.state.encode_snapshot()
+
+
+def test_an_owner_is_a_field_that_an_older_release_keeps() -> None:
+    found = decode_control(*encode_control(commit(3).owned_by("User:a")))
+    assert isinstance(found, OffsetCommit)
+    assert found.owner == "User:a"
+    assert found.owned_by("") == commit(3)

@@ -440,3 +440,26 @@ def test_a_deletion_requires_the_rights_of_an_administrator(rights: Rights) -> N
             assert await offsets_deleted(leader, "a", TOPIC, principal=principal) == [NONE, NONE]
 
     run(work())
+
+
+def test_a_principal_creates_a_limited_number_of_groups() -> None:
+    """Also after a failover, and after commits of another principal; deletions make room."""
+
+    async def work() -> None:
+        cluster = Cluster(3)
+        leader = cluster.elect()
+        await append(leader, 3)
+        one, other = (replace(caller(), name=name, groups_max=2) for name in ("one", "other"))
+        for group in ("a", "b"):
+            assert await commit(leader, 1, group=group, principal=one) is NONE
+        assert await commit(leader, 2, group="a", principal=other) is NONE
+        leader = cluster.change_leader()
+        refused = await commit(leader, 1, group="c", principal=one)
+        assert refused is ErrorCode.policy_violation
+        assert await commit(leader, 2, group="b", principal=one) is NONE, "it has this group"
+        assert await commit(leader, 1, group="c", principal=other) is NONE
+        assert await commit(leader, 1, group="d", principal=replace(one, groups_max=None)) is NONE
+        assert await deleted(leader, "a", "b", "d") == [NONE] * 3
+        assert await commit(leader, 1, group="e", principal=one) is NONE
+
+    run(work())

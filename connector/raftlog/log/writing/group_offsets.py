@@ -21,9 +21,11 @@ Kafka: ``OffsetMetadataManager``, whose commits are in a log of their own, ``__c
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from raftlog.limits import GROUP_OFFSETS_BYTES_MAX
@@ -38,6 +40,8 @@ from raftlog.records.control import (
 
 _TAG: Final = 0
 """Tag in the trailer of a producer snapshot, as of ``producer_state``; absent without a commit."""
+_OWNERS_TAG: Final = 1
+"""Tag of the owners of these groups, in their order; absent if none has one."""
 _COMMIT: Final = struct.Struct(
     ">"
     "q"  # offset
@@ -54,7 +58,13 @@ class GroupOffset:
     commit: OffsetCommit
     record_offset: int
 
+    @property
+    def byte_count(self) -> int:
+        """Size of the encoded commit and its owner."""
+        return len(self.encode()) + len(self.commit.owner.encode())
+
     def encode(self) -> bytes:
+        """Encode the commit, without its owner."""
         commit = self.commit
         return (
             string_bytes(commit.group)
@@ -75,6 +85,8 @@ class GroupOffsets:
         self.data_end_offset = data_end_offset
         self._groups: dict[str, GroupOffset] = {}
         self._byte_count = 0
+        self._group_counts: Counter[str] = Counter()
+        """Number of groups of each owner."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -84,6 +96,7 @@ class GroupOffsets:
         copied = GroupOffsets(self.data_end_offset)
         copied._groups = self._groups.copy()
         copied._byte_count = self._byte_count
+        copied._group_counts = self._group_counts.copy()
         return copied
 
     def values(self) -> tuple[GroupOffset, ...]:
@@ -94,6 +107,10 @@ class GroupOffsets:
         """Return the last commit of a group; None if it has none, or is evicted."""
         found = self._groups.get(group)
         return None if found is None else found.commit
+
+    def group_count(self, owner: str) -> int:
+        """Return the number of groups that a principal has created."""
+        return self._group_counts[owner]
 
     def position(self, offset: int, *, end_offset: int) -> int:
         """Return the last offset at which a reader is when it is at ``offset``: the end of the log,
@@ -124,16 +141,23 @@ class GroupOffsets:
 
     def _add(self, added: GroupOffset) -> None:
         """Make a commit the most recently written one; evict the oldest ones beyond the bound."""
-        before = self._groups.pop(added.commit.group, None)
-        if before is not None:
-            self._byte_count -= len(before.encode())
+        self._remove(added.commit.group)
         if added.commit.is_deletion:
             return
-        self._byte_count += len(added.encode())
+        self._byte_count += added.byte_count
+        self._group_counts[added.commit.owner] += 1
         self._groups[added.commit.group] = added
         while self._byte_count > GROUP_OFFSETS_BYTES_MAX:
-            evicted = self._groups.pop(next(iter(self._groups)))
-            self._byte_count -= len(evicted.encode())
+            self._remove(next(iter(self._groups)))
+
+    def _remove(self, group: str) -> None:
+        removed = self._groups.pop(group, None)
+        if removed is not None:
+            self._byte_count -= removed.byte_count
+            owner = removed.commit.owner
+            self._group_counts[owner] -= 1
+            if not self._group_counts[owner]:
+                del self._group_counts[owner]
 
     # --- snapshots --------------------------------------------------------------------------------
 
@@ -142,18 +166,28 @@ class GroupOffsets:
         if not self._groups:
             return ()
         commits = array_bytes(tuple(one.encode() for one in self._groups.values()))
-        return (TaggedField(_TAG, struct.pack(">q", self.data_end_offset) + commits),)
+        offsets = TaggedField(_TAG, struct.pack(">q", self.data_end_offset) + commits)
+        if not any(self._group_counts):
+            return (offsets,)
+        owners = array_bytes(tuple(string_bytes(one.commit.owner) for one in self.values()))
+        return offsets, TaggedField(_OWNERS_TAG, owners)
 
     @classmethod
     def from_tagged_fields(cls, fields: Iterable[TaggedField], end_offset: int) -> GroupOffsets:
         """Parse the fields of a trailer. Raises ``CorruptBatchError``."""
         found = cls(end_offset)
-        for field in fields:
-            if field.tag == _TAG:
-                reader = FieldReader(field.data)
-                found.data_end_offset = min(reader.int64(), end_offset)
-                for one in reader.array(_read):
-                    found._add(one)
+        data = {field.tag: field.data for field in fields}
+        if _TAG in data:
+            reader = FieldReader(data[_TAG])
+            found.data_end_offset = min(reader.int64(), end_offset)
+            commits = reader.array(_read)
+            owners: Iterator[str] = itertools.repeat("")
+            if _OWNERS_TAG in data:
+                owners = itertools.chain(
+                    FieldReader(data[_OWNERS_TAG]).array(FieldReader.string), owners
+                )
+            for one, owner in zip(commits, owners, strict=False):
+                found._add(replace(one, commit=one.commit.owned_by(owner)))
         return found
 
 

@@ -13,7 +13,9 @@ and named commits.
    majority has confirmed that it still leads. Clients decide by it what to write or read next.
 6. Only the owners of an application id, and principals with READ or ADMIN, may read its commits. A
    group requires READ to commit, and DESCRIBE to fetch, as the topic does.
-7. To delete a group is to delete its offset, by a control record too. That requires DELETE of the
+7. A principal may create ``[access] groups_max`` groups, else it could evict those of the others.
+   Above it a commit of a new group fails with POLICY_VIOLATION until groups are deleted.
+8. To delete a group is to delete its offset, by a control record too. That requires DELETE of the
    group; OffsetDelete also READ of the topic. Groups have no members that could prevent it.
 
 Kafka: ``OffsetMetadataManager``, ``KafkaApis.handleOffsetCommitRequest``.
@@ -99,7 +101,7 @@ async def handle_offset_commit(
                     commit_timestamp_ms=cache.raft_node.time_ms(),
                 )
     if commits:
-        outcome = await _commit(cache, list(commits.values())[-1])
+        outcome = await _commit(cache, list(commits.values())[-1], request.principal.name)
         errors = [outcome if at in commits else error for at, error in enumerate(errors)]
     found = iter(errors)
     return latest_schemas.OffsetCommitResponse(
@@ -130,9 +132,12 @@ def _commit_group_error(cache: MetadataCache, request: _CommitRequest) -> ErrorC
         return ErrorCode.invalid_group_id
     if not cache.is_leader:
         return ErrorCode.not_coordinator
-    if body.generation_id_or_member_epoch < 0:
-        return ErrorCode.none
     offsets = cache.raft_node.replica.log.producer_state.group_offsets
+    if body.generation_id_or_member_epoch < 0:
+        limit, owner = request.principal.groups_max, request.principal.name
+        is_new = offsets.commit_of(group) is None
+        is_over = is_new and limit is not None and offsets.group_count(owner) >= limit
+        return ErrorCode.policy_violation if is_over else ErrorCode.none
     if offsets.commit_of(group) is not None:
         return ErrorCode.unknown_member_id
     is_new = request.version >= _NOT_FOUND_FROM
@@ -160,10 +165,14 @@ def _commit_error(
     return ErrorCode.none if one.committed_offset >= 0 else ErrorCode.invalid_request
 
 
-async def _commit(cache: MetadataCache, commit: OffsetCommit) -> ErrorCode:
-    """Append a commit, unless it changes nothing; wait until it is committed."""
+async def _commit(cache: MetadataCache, commit: OffsetCommit, principal: str) -> ErrorCode:
+    """Append a commit, unless it changes nothing; wait until it is committed.
+
+    A group belongs to the ``principal`` that has created it.
+    """
     state = cache.raft_node.replica.log.producer_state
     last = state.group_offsets.commit_of(commit.group)
+    commit = commit.owned_by(principal if last is None else last.owner)
     is_recent = (
         last is not None
         and 0 <= commit.commit_timestamp_ms - last.commit_timestamp_ms < GROUP_OFFSET_REWRITE_MS
