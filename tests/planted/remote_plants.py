@@ -266,4 +266,14 @@ REMOTE_PLANTS: Final = (
         new="    named &= {one.segment_id for one in entries} -",
         tests=("tests/log/remote/test_pruning.py::test_a_store_may_be_pruned_while_a_backup_runs",),
     ),
+    Plant(
+        bug="a rescue keeps uncommitted records instead of committed ones in remote storage",
+        path="connector/raftlog/node/remote_tail.py",
+        old="    is_ahead = (epoch, end) > (last_epoch, end_offset)\n",
+        new="    is_ahead = end > max(end_offset, 10**9)\n",
+        tests=(
+            "tests/node/test_rescued_tiered_logs.py::"
+            "test_committed_records_that_only_the_store_has_follow_the_survivor",
+        ),
+    ),
 )

@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
+from raftlog.client.object_stores import open_object_store
 from raftlog.errors import (
     LogAccessError,
     LogNotFoundError,
@@ -49,6 +50,7 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.reading.opening import METADATA_PARTITION
 from raftlog.log.reading.reads import LogKind
+from raftlog.log.reading.remote_tier import OpenStore
 from raftlog.log.writing.atomic_files import replace_file
 from raftlog.log.writing.log_copy import copy_log
 from raftlog.log.writing.quorum_log import QuorumLog
@@ -65,7 +67,8 @@ from raftlog.types import CLUSTER_METADATA_TOPIC_ID, ZERO_UUID, ReplicaKey, Topi
 from .config import NodeConfig
 from .control_values import quorum_state
 from .formatting import encode_meta, format_directory, random_id
-from .survivor import Survivor, find_survivor
+from .remote_tail import find_remote_tail
+from .survivor import Survivor, find_survivor, with_remote_segments
 
 
 def controller_name(node_id: int) -> str:
@@ -248,12 +251,17 @@ def _voters_batch(survivor: Survivor, voters: VoterSet) -> bytes:
 
 @contextmanager
 def open_node_survivor(
-    config: NodeConfig, path: str, storage: WritableStorage | None = None
+    config: NodeConfig,
+    path: str,
+    storage: WritableStorage | None = None,
+    open_store: OpenStore = open_object_store,
 ) -> Iterator[Survivor]:
-    """Return the survivor in the directory of a stopped node, or in that of its log.
+    """Return the survivor in the directory of a stopped node, or in that of its log, with the
+    remote segments of its log.
 
-    Meanwhile its lock is held. Raises ``NodeRunningError``, ``OptionError`` if it is no log of a
-    raftlog quorum with the topic of ``config``, and as ``find_survivor``.
+    Meanwhile its lock is held. ``open_store`` opens the object store of a log with remote storage.
+    Raises ``NodeRunningError``, ``OptionError`` if it is no log of a
+    raftlog quorum with the topic of ``config``, and as ``find_survivor`` and ``find_remote_tail``.
     """
     files = PrivateLocalStorage() if storage is None else storage
     partition = str(TopicPartition(config.topic, 0))
@@ -272,7 +280,14 @@ def open_node_survivor(
                 reason = "its voters are in the log: remove static_voters from the configuration"
         if reason is not None:
             raise OptionError(option="--from", reason=reason)
-        yield survivor
+        tail = find_remote_tail(
+            LogDirectory(files, log.files.directory),
+            open_store,
+            epochs=log.epochs,
+            end_offset=survivor.end_offset,
+            last_epoch=survivor.last_epoch,
+        )
+        yield survivor if tail is None else with_remote_segments(survivor, tail)
 
 
 def format_from(
@@ -308,21 +323,31 @@ def _write_node_log(
 ) -> None:
     """Copy the log into an empty directory and begin the new epoch. Durable on return.
 
-    Its time is that of the last record. Raises ``LogReadOnlyError`` if recovery finds damage.
+    With the batches that only remote storage has; the others stay there. Its time is that of the
+    last record. Raises ``LogReadOnlyError`` if recovery finds damage.
     """
-    log, end_offset, now_ms = survivor.log, survivor.end_offset, survivor.last_time_ms
-    directory = LogDirectory(files, path)
-    properties = LogDirectory(files, log.files.directory).read_properties()
+    log, now_ms, tail = survivor.log, survivor.last_time_ms, survivor.tail
+    end_offset = survivor.end_offset if tail is None else tail.agreed_offset
+    directory, source = LogDirectory(files, path), LogDirectory(files, log.files.directory)
+    properties = source.read_properties()
     assert properties is not None, "checked by open_node_survivor"
     copy_log(log, survivor.bases, files, path, end_offset=end_offset)
-    directory.write_identity(properties, log.epochs.without_from(end_offset))
+    copied_end = log.log_end_offset if survivor.bases else end_offset
+    directory.write_identity(properties, log.epochs.without_from(copied_end))
     if log.log_start_offset:
         directory.write_log_start(log.log_start_offset)
+    chain = source.read_remote_chain() if tail is None else tail.chain
+    if chain is not None:
+        directory.write_remote_chain(chain)
     copy = QuorumLog.open(files, path, now_ms=now_ms)
     try:
         if copy.report.read_only is not None:
             raise copy.report.read_only
-        assert copy.end_offset == end_offset, "the copy has the records of the survivor"
+        copy.truncate_to(end_offset)
+        if tail is not None:
+            for data in tail.chunks():
+                copy.append_as_follower(data, leader_epoch=tail.last_epoch)
+        assert copy.end_offset == survivor.end_offset, "the copy has the records of the survivor"
         epoch = survivor.new_epoch(voters)
         copy.begin_epoch(epoch, survivor.epoch_head(voters), now_ms=now_ms)
         copy.flush()

@@ -19,9 +19,10 @@ Compare etcd's ``--force-new-cluster``.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, TypeAlias
 
 from crc32c import crc32c
@@ -37,6 +38,7 @@ from raftlog.log.segment import control_records
 from raftlog.log.writing.log_copy import check_log
 from raftlog.quorum.effects import AppendLeaderChange
 from raftlog.quorum.voters import VoterSet
+from raftlog.records.batch import RecordBatch
 from raftlog.records.control import (
     ControlRecord,
     KRaftVersion,
@@ -49,6 +51,7 @@ from raftlog.types import SnapshotId
 
 from .addresses import address_text
 from .control_values import epoch_head, voter_set, voters_record
+from .remote_tail import RemoteTail
 
 CONNECT_TIMEOUT_S: Final = 3.0
 """Time within which an address that can be reached accepts a connection."""
@@ -66,7 +69,8 @@ class Survivor:
     with static voters, which have no record. ``known_epoch``: the latest epoch in the files of all
     given copies. ``damage``: why a node of raftlog had lost acknowledged records before, None if it
     had not. ``directory_ids``: those of all given copies, by node id. ``others``: what is not
-    used of the copies that were not chosen.
+    used of the copies that were not chosen. ``tail``: the remote segments of a node of raftlog, and
+    what they add to the end of the copy.
     """
 
     log: DirectoryLog
@@ -84,6 +88,7 @@ class Survivor:
     directory_ids: Mapping[int, str]
     damage: str | None = None
     others: tuple[str, ...] = ()
+    tail: RemoteTail | None = None
 
     def addresses(self) -> Addresses:
         """Return the addresses of the old voters that the record of the voters has."""
@@ -149,6 +154,31 @@ def find_survivor(storage: Storage, paths: Sequence[str]) -> Survivor:
     return _survivor(best, known_epoch, directory_ids, copies=copies, others=others)
 
 
+def with_remote_segments(survivor: Survivor, tail: RemoteTail) -> Survivor:
+    """Return a survivor with what is only in its remote segments, which are committed."""
+    committed_offset, reason = survivor.committed_offset, survivor.committed_reason
+    if tail.chain.copied_end_offset > committed_offset:
+        committed_offset = tail.chain.copied_end_offset
+        reason = "the remote segments have them, and have committed records only"
+    known = replace(survivor, tail=tail, committed_offset=committed_offset, committed_reason=reason)
+    if tail.agreed_offset == tail.end_offset:
+        return known
+    log = survivor.log
+    own_end = tail.agreed_offset if survivor.bases else None
+    found = _Controls(log, log.newest_snapshot(), own_end, tail.batches())
+    return replace(
+        known,
+        end_offset=tail.end_offset,
+        last_epoch=tail.last_epoch,
+        last_crc=found.last_crc,
+        last_time_ms=found.last_time_ms,
+        known_epoch=max(survivor.known_epoch, tail.last_epoch),
+        voters=found.voters,
+        voter_set=found.voter_set,
+        kraft_version=found.kraft_version,
+    )
+
+
 def _open(storage: Storage, path: str) -> DirectoryLog:
     log = open_log(storage, path)
     if log.source not in (SourceKind.DIRECTORY, SourceKind.CHECKPOINT):
@@ -212,7 +242,11 @@ class _Controls:
     """Voters, kraft.version, and the last batch of a log, from its newest snapshot on."""
 
     def __init__(
-        self, log: DirectoryLog, newest: SnapshotId | None, end_offset: int | None
+        self,
+        log: DirectoryLog,
+        newest: SnapshotId | None,
+        end_offset: int | None,
+        tail: Iterable[RecordBatch] = (),
     ) -> None:
         self.voters: tuple[int, ...] = ()
         self.voter_set: VoterSet | None = None
@@ -226,14 +260,13 @@ class _Controls:
             self.kraft_version = snapshot.kraft_version
             self._add(snapshot.voters)
             start_offset = max(start_offset, newest.end_offset)
-        if end_offset is None:
-            return
-        for batch in log.batches(start_offset, end_offset):
+        own = () if end_offset is None else log.batches(start_offset, end_offset)
+        for batch in chain(own, tail):
             self.last_crc, self.last_time_ms = batch.crc, batch.max_timestamp_ms
             if batch.is_control:
                 for record in control_records(batch):
                     self._add(record)
-        if not self.voters:  # static voters are in leader changes only
+        if end_offset is not None and not self.voters:  # static voters are in leader changes only
             for entry in reversed(log.epochs.entries):
                 if log.files.listing.start_offset <= entry.start_offset < end_offset:
                     batch = next(log.batches(entry.start_offset, entry.start_offset + 1))

@@ -521,7 +521,7 @@ class RemoteLogRun(Closeable):
             directory=self._log.directory,
             log_start_offset=start_offset,
             copied_end_offset=self._copied_end(self._manifest, chain),
-            segments=tuple(map(_as_segment, chain)),
+            segments=tuple(map(as_remote_segment, chain)),
         )
         if not self._is_leader:
             return found.starting_at(0)
@@ -576,7 +576,8 @@ def _end_of(chain: Sequence[SegmentRange]) -> int:
     return chain[-1].metadata.last_offset + 1
 
 
-def _as_segment(one: SegmentRange) -> RemoteSegment:
+def as_remote_segment(one: SegmentRange) -> RemoteSegment:
+    """Return a range as one of the list of remote segments."""
     metadata = one.metadata
     return RemoteSegment(
         first_offset=metadata.first_offset,
