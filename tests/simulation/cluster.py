@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from raftlog import ValueKind
@@ -24,6 +25,7 @@ from .driven_node import LISTENER_NAME, Setting
 from .event_loop import Peers
 from .invariants import InvariantViolationError, Witness
 from .node import Node, describe_message
+from .remote_storage import CLEAN_INTERVAL_MS, URI, SimulatedTier
 from .world import Network, World
 
 REPLACE_EVERY_US: Final = 1_000_000
@@ -41,14 +43,22 @@ class Caller(Protocol):
 
 
 def small_log_config(
-    *, retention_bytes: int | None = None, values: ValueKind = ValueKind.BYTES
+    *,
+    retention_bytes: int | None = None,
+    values: ValueKind = ValueKind.BYTES,
+    has_remote_storage: bool = False,
 ) -> LogConfig:
     """Return segment and index sizes so small that runs have many of each."""
-    return LogConfig(
+    config = LogConfig(
         values=values,
         segment_bytes=4_000,
         index_interval_bytes=300,
         retention_bytes=retention_bytes,
+    )
+    if not has_remote_storage:
+        return config
+    return replace(
+        config, remote_storage_enable=True, remote_storage_uri=URI, local_retention_bytes=6_000
     )
 
 
@@ -80,6 +90,7 @@ class Cluster:
         has_old_versions: bool = False,
         has_clients: bool = False,
         client_byte_rate: float | None = None,
+        has_remote_storage: bool = False,
     ) -> None:
         self.world = world
         self.has_old_versions = has_old_versions
@@ -95,6 +106,7 @@ class Cluster:
         replicas = [
             _voter(node_id, is_dynamic) for node_id in range(1, node_count + observer_count + 1)
         ]
+        self.tier = SimulatedTier(self) if has_remote_storage else None
         self.setting = Setting(
             voters=VoterSet.of(replicas[:node_count]),
             kraft_version=int(is_dynamic),
@@ -102,6 +114,8 @@ class Cluster:
             log_config=log_config or small_log_config(),
             witness=self.witness,
             bootstrap=tuple(voter.endpoints for voter in replicas),
+            remote=None if self.tier is None else self.tier.access,
+            clean_interval_ms=None if self.tier is None else CLEAN_INTERVAL_MS,
         )
         self.counts: dict[str, int] = {}
         self.lost: set[ReplicaKey] = set()

@@ -21,7 +21,7 @@ from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.raft_client import CHUNK_BYTES_MAX
-from raftlog.node.raft_node import Notification, RaftNode
+from raftlog.node.raft_node import Notification, RaftNode, RemoteStorage
 from raftlog.node.replica import Replica
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, Send
@@ -62,6 +62,8 @@ class Setting:
     log_config: LogConfig
     witness: Witness
     bootstrap: tuple[tuple[Endpoint, ...], ...] = ()
+    remote: RemoteStorage | None = None
+    clean_interval_ms: int | None = None
 
 
 class DrivenNode(abc.ABC):
@@ -106,7 +108,7 @@ class DrivenNode(abc.ABC):
         raise AssertionError(f"no log of a simulated cluster is compacted: {compaction}")
 
     def run_remote(self, run: RemoteLogRun) -> None:
-        raise AssertionError(f"no log of a simulated cluster has remote storage: {run}")
+        raise AssertionError(f"this cluster has no remote storage: {run}")
 
     @abc.abstractmethod
     def submit_soon(self) -> None:
@@ -147,7 +149,15 @@ class DrivenNode(abc.ABC):
             time_ms=time_ms,
         )
         clock = Clock(wall_ms=lambda: self._times_ms()[1], now_ms=lambda: self._times_ms()[0])
-        node = RaftNode(replica, IDENTITY, self, clock, chunk_bytes_max=self.chunk_bytes_max)
+        node = RaftNode(
+            replica,
+            IDENTITY,
+            self,
+            clock,
+            chunk_bytes_max=self.chunk_bytes_max,
+            clean_interval_ms=setting.clean_interval_ms,
+            remote=setting.remote,
+        )
         self.raft_node = node
         return node
 

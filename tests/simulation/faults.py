@@ -132,6 +132,8 @@ class Plan:
     """Whether a consumer commits offsets; not drawn."""
     has_keys: bool = False
     """Whether appends without a required offset have conditions on keys; not drawn."""
+    has_remote_storage: bool = False
+    """Whether sealed segments are copied to an object store, and deleted locally; not drawn."""
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from raftlog.append import AppendRequest, failed
 from raftlog.client.remote.receiving import ReceivingProtocol
-from raftlog.errors import AppendUnknownError, LogError
+from raftlog.errors import AppendUnknownError, LogError, RaftlogError
+from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.node.raft_client import RaftClient
 from raftlog.node.raft_node import CleaningRefused, LogCleaned, Notification, RaftNode
@@ -312,6 +313,34 @@ class Node(DrivenNode):
                     cluster.count("resigned without space")
                 if text.startswith("stalled until the disk has space"):
                     cluster.count("stood still")
+
+    # --- remote storage ---------------------------------------------------------------------------
+
+    def run_remote(self, run: RemoteLogRun) -> None:
+        """Run in one moment, and complete the run in a later one; the node may die before both."""
+        tier = self._cluster.tier
+        assert tier is not None
+
+        def work() -> None:
+            error: RaftlogError | None = None
+            try:
+                run.run()
+            except RaftlogError as caught:
+                error = caught
+            self.later(tier.draw_us(), lambda: complete(error))
+
+        def complete(error: RaftlogError | None) -> None:
+            node = self.raft_node
+            assert node is not None, "the action is one of this incarnation"
+            self._cluster.count(f"remote run {'completed' if error is None else error.code}")
+            self._cluster.counts["segment copied"] = (
+                self._cluster.counts.get("segment copied", 0) + run.counts.copied_segments
+            )
+            node.complete_remote_run(run, error)
+            if self.raft_node is node:
+                tier.check(self)
+
+        self.later(tier.draw_us(), work)
 
     # --- the network ------------------------------------------------------------------------------
 

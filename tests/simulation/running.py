@@ -31,6 +31,7 @@ from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Hook, Plan, draw_pla
 from .group_offsets import Committing
 from .invariants import InvariantViolationError
 from .keyed_appends import KeyedAppends, check_keyed_appends
+from .remote_storage import SimulatedTier
 from .shrinking import describe_plan, shrunk
 from .users import Operation, User
 from .world import World
@@ -64,6 +65,8 @@ INVARIANT_CHARS: Final = 24
 TRACE_LINES: Final = 60
 HW_DELAYS_MS: Final = (0, 5)
 """By the seed: Kafka's behaviour, and the default of a node."""
+RUNS_US: Final = 5_000_000
+"""Within which each node has completed a run of remote storage."""
 HEAL_WITHIN_US: Final = 60_000_000
 """After healing: a leader, the last operation of every user completed, all logs equal."""
 
@@ -94,12 +97,14 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
         log_config=small_log_config(
             retention_bytes=plan.retention_bytes,
             values=ValueKind.KRAFT if plan.has_controllers else ValueKind.BYTES,
+            has_remote_storage=plan.has_remote_storage,
         ),
         has_counters=plan.has_counters,
         has_controllers=plan.has_controllers,
         has_old_versions=plan.has_old_versions,
         has_clients=bool(plan.client_user_counts),
         client_byte_rate=plan.client_byte_rate,
+        has_remote_storage=plan.has_remote_storage,
     )
     failure = None
     try:
@@ -181,6 +186,8 @@ def _run_users(cluster: Cluster, plan: Plan, users: list[User], book: list[Opera
         check_counters(cluster, cluster.witness.history)
     if plan.commits_offsets:
         committing.check(cluster.witness.history)
+    if cluster.tier is not None:
+        _check_remote_storage(cluster, cluster.tier, plan)
     _kill_the_leader(cluster)
     for node in cluster.nodes.values():
         if node.replica is None:
@@ -189,6 +196,14 @@ def _run_users(cluster: Cluster, plan: Plan, users: list[User], book: list[Opera
         cluster.witness.check_history(node.node_id, node.replica.log)
     check_book(book, cluster.witness.history)
     check_keyed_appends(book, cluster.witness.history)
+
+
+def _check_remote_storage(cluster: Cluster, tier: SimulatedTier, plan: Plan) -> None:
+    """Let every node complete a run without failures, and read the whole log of each."""
+    tier.failure_rate = 0.0
+    cluster.world.run(cluster.world.now_us + RUNS_US)
+    for node in cluster.nodes.values():
+        tier.check(node, start_offset=0 if plan.retention_bytes is None else None)
 
 
 def _kill_the_leader(cluster: Cluster) -> None:

@@ -76,6 +76,29 @@ def test_conditions_on_keys_hold_under_random_faults(seed: int) -> None:
     assert counts["keyed refused"] > 0
 
 
+def with_remote_storage(seed: int, retention_bytes: int | None) -> Plan:
+    """Return a plan without the faults after which a log starts at a snapshot."""
+    plan = draw_plan(seed, rounds=1)
+    return replace(
+        plan,
+        faults=tuple(one for one in plan.faults if one.fault is not Fault.SNAPSHOT),
+        user_count=4,
+        pause_us=50_000,
+        retention_bytes=retention_bytes,
+        has_remote_storage=True,
+    )
+
+
+@pytest.mark.parametrize("seed", [14, *(pytest.param(at, marks=pytest.mark.slow) for at in (4, 5))])
+@pytest.mark.parametrize("retention_bytes", [None, 20_000])
+def test_remote_segments_are_readable_under_random_faults(
+    seed: int, retention_bytes: int | None
+) -> None:
+    counts = check(seed, with_remote_storage(seed, retention_bytes))
+    assert min(counts["segment copied"], counts["remote segments read"]) > 5
+    assert counts["remote request failed"] > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*FAILED_ONCE, *PLANTED])
 def test_invariants_hold_for_the_seeds_of_the_first_round_that_once_failed(seed: int) -> None:
