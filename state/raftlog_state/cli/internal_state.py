@@ -132,7 +132,7 @@ def _partitions(path: str | None, topic: str) -> list[str]:
     """
     from raftlog.client.inspection import expand, list_names
     from raftlog.errors import OptionError
-    from raftlog_state.records.internal_logs import partitions_among
+    from raftlog_state.records.internal_logs import REMOTE_LOG_METADATA, partitions_among
 
     if path is None:
         raise OptionError(option="PATH", reason=f"is required: partitions of {topic}")
@@ -146,6 +146,8 @@ def _partitions(path: str | None, topic: str) -> list[str]:
     if not found:
         reason = f"{path} is or has no partition of {topic}, such as {topic}-0"
         raise OptionError(option="PATH", reason=reason)
+    if topic == REMOTE_LOG_METADATA:  # directories that a compaction of a manifest has emptied
+        found = [one for one in found if list_names(one)] or found
     return found
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.log.remote.stored_backups import STORE, FailingObjects, InterruptedObjects, surroundings
 from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
+from tests.support.cli import rows
 from tests.support.crash_injection import crashes_after
 
+from raftlog.client.object_stores import open_object_store
 from raftlog.log.format.epoch_cache import EpochEntry
 from raftlog.log.remote.compaction import (
     COMPACTIONS_DIRECTORY,
@@ -128,6 +131,20 @@ def test_a_manifest_of_many_objects_becomes_one_of_few_with_the_same_entries() -
     assert not compacted(store, TIME_MS + LISTING_MS_MAX)
     assert len(object_names(store)) == 2
     assert content(RemoteLogManifest(store)) == content(before)
+
+
+def test_the_command_prints_the_same_segments_of_a_compacted_manifest(tmp_path: Path) -> None:
+    _, simulated = filled()
+    store = open_object_store(tmp_path / "store")
+    for one in simulated.list_objects("manifest"):
+        with simulated.open_object(one.name) as file:
+            store.put(one.name, [file.read_at(0, file.byte_count())])
+    before = rows("state", tmp_path / "store/manifest", "remote_segments")
+    assert len(before) > COUNT // 2
+    for now_ms in (TIME_MS, TIME_MS + LISTING_MS_MAX):
+        compacted(store, now_ms)
+        assert rows("state", tmp_path / "store/manifest", "remote_segments") == before
+    assert len(store.list_objects("manifest")) == 1
 
 
 def test_events_of_deleted_segments_drop_out_but_for_the_end_of_what_was_copied() -> None:
