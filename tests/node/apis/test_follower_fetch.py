@@ -234,7 +234,9 @@ def test_a_redirected_fetch_does_not_read_remote_storage() -> None:
         cluster.deliver()
         assert local_start(follower) == 0 < local_start(leader)
         cluster.is_unreachable = True
+        before = cluster.opened_count
         answer = await get(leader, 0, rack=rack_of(follower))
+        assert cluster.opened_count == before
         assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
         assert answer.preferred_read_replica == follower.node_id
         assert answer.log_start_offset == 0

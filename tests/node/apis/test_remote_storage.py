@@ -368,8 +368,10 @@ class UnreachableCluster(Cluster):
     """Cluster with a store that cannot be opened, once ``is_unreachable``."""
 
     is_unreachable = False
+    opened_count = 0
 
     def open_store(self, uri: str) -> StorageObjects:
+        self.opened_count += 1
         if self.is_unreachable:
             raise OptionError(option="URI", reason="the file system cannot be reached")
         return super().open_store(uri)
