@@ -87,10 +87,15 @@ def test_a_replica_starts_at_the_offset_and_objects_below_it_are_deleted(offset:
     assert log.delete_records(3, now_ms=NOW_MS) == offset, "a log start never decreases"
 
 
-def crashes(offset: int) -> Iterator[tuple[SimulatedDisk, int, str]]:
-    """Yield the disk after a crash at each operation of a deletion and of the next two runs."""
+SURVIVALS = (None, Survival.NOTHING, Survival.MIXED)
+"""What survives a crash; None: all, because only the process ends."""
+
+
+def crashes(offset: int, *, is_complete: bool = False) -> Iterator[tuple[SimulatedDisk, int, str]]:
+    """Yield the disk after a crash at each operation of a deletion and of the next two runs; of
+    all kinds if ``is_complete``, otherwise of each kind in turn."""
     for operations in range(10_000):
-        for survival in (None, Survival.NOTHING, Survival.MIXED):
+        for survival in SURVIVALS if is_complete else (SURVIVALS[operations % 3],):
             disk, log = tiered_replica()
             if not crashes_after(disk, operations, delete_everywhere, log, disk, offset):
                 return
@@ -101,10 +106,15 @@ def crashes(offset: int) -> Iterator[tuple[SimulatedDisk, int, str]]:
             yield disk, operations, f"operation {operations}, {survival}"
 
 
-@pytest.mark.parametrize("offset", [14, pytest.param(38, marks=pytest.mark.nightly)])
-def test_a_crash_at_any_operation_of_a_deletion_leaves_the_log_whole(offset: int) -> None:
+@pytest.mark.parametrize(
+    ("offset", "is_complete"),
+    [(14, False), *(pytest.param(at, True, marks=pytest.mark.nightly) for at in (14, 38))],
+)
+def test_a_crash_at_any_operation_of_a_deletion_leaves_the_log_whole(
+    offset: int, is_complete: bool
+) -> None:
     starts = set()
-    for disk, operations, what in crashes(offset):
+    for disk, operations, what in crashes(offset, is_complete=is_complete):
         log = committed(reopened_replica(disk))
         assert log.report.read_only is None, what
         start = log.earliest_offset
@@ -121,6 +131,22 @@ def test_a_crash_at_any_operation_of_a_deletion_leaves_the_log_whole(offset: int
             cleaned(committed(log), store_on(disk), 20 + operations + at)
         check_deleted(disk, log, offset, what)
     assert starts == {0, offset}
+
+
+def test_local_segments_that_a_crash_has_left_below_the_start_are_deleted_by_the_next_check() -> (
+    None
+):
+    left = 0
+    for disk, _, what in crashes(38):
+        log = committed(reopened_replica(disk))
+        if log.earliest_offset == 38 > log.log_start_offset:
+            left += 1
+            assert log.clean(now_ms=NOW_MS), what
+            assert log.log_start_offset == 38, what
+            assert not log.clean(now_ms=NOW_MS), what
+        elif left:
+            break
+    assert left
 
 
 def test_a_log_without_a_list_of_remote_segments_keeps_the_start_until_there_is_one() -> None:

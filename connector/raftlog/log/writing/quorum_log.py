@@ -346,7 +346,7 @@ class QuorumLog(ReplicatedLog):
         as in Kafka: its batch may be local here and remote on another replica.
 
         The list of remote segments is replaced before anything is deleted. If a crash is between,
-        retention deletes the local segments. The leader deletes the objects in its next runs.
+        ``clean`` deletes the local segments. The leader deletes the objects in its next runs.
         """
         chain = self._directory.read_remote_chain()
         if chain is None and not self.config.remote_storage_enable:
@@ -361,6 +361,17 @@ class QuorumLog(ReplicatedLog):
         if offset > self.log_start_offset:
             super().delete_records(offset, now_ms=now_ms, voters_at=voters_at)
         return max(offset, chain.log_start_offset)
+
+    def clean(self, *, now_ms: int, voters_at: VotersAt | None = None) -> bool:
+        """As ``ReplicatedLog.clean``. Also delete local segments below the start of the log.
+
+        Kafka: ``UnifiedLog.deleteLogStartOffsetBreachedSegments``.
+        """
+        before, chain = self.log_start_offset, self.remote_chain()
+        if chain is not None and before < chain.log_start_offset <= self.high_watermark:
+            super().delete_records(chain.log_start_offset, now_ms=now_ms, voters_at=voters_at)
+        is_changed = super().clean(now_ms=now_ms, voters_at=voters_at)
+        return is_changed or self.log_start_offset > before
 
     # --- leader epochs and truncation -------------------------------------------------------------
 
