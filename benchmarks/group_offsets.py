@@ -1,0 +1,106 @@
+"""Offset commits of ``__consumer_offsets`` into the rows of the table of offsets.
+
+    python -m benchmarks.group_offsets [--records N] [--rounds N] [--jars DIR] [--json]
+
+The log has the commits of 10,000 partitions of groups, in batches of 50. Measured is the processor
+time from the opening of the directory to one row for each partition. kafka-dump-log, which decodes
+and prints each commit of the same segment, is measured as a whole process: of Kafka's classes, only
+a broker builds the offsets. Its jars are searched in --jars, $RAFTLOG_KAFKA_JARS and
+build/kafka/4.3.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.run import Row, print_row, row
+from benchmarks.typed_records import DUMP_LOG, jars, seconds_of
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
+
+from raftlog.client import Isolation, LatestByKey, LogKind, open_path
+from raftlog.records import NewRecord
+from raftlog_state.internal.rows import consumer_offsets
+from raftlog_state.records import Redactor
+from raftlog_state.records.internal_logs import GROUP_RECORDS
+from raftlog_state.records.keyed_serde import KeyedRecord
+from raftlog_state.records.schema_groups import OffsetCommitKey, OffsetCommitValue
+
+RECORDS = 1_000_000
+PARTITIONS = 10_000
+BATCH_RECORDS = 50
+TIME_MS = 1_700_000_000_000
+
+
+def commits(record_count: int) -> Iterator[NewRecord]:
+    for at in range(record_count):
+        number = at * 7_919 % PARTITIONS
+        key = OffsetCommitKey(
+            group=f"group-{number // 100:04d}", topic="orders", partition=number % 100
+        )
+        value = OffsetCommitValue(offset=at, leader_epoch=5, commit_timestamp=TIME_MS + at)
+        key_bytes, value_bytes = GROUP_RECORDS.encode(KeyedRecord(key, value, 4))
+        yield NewRecord(key_bytes, value_bytes, TIME_MS + at)
+
+
+def write_log(path: Path, record_count: int) -> Path:
+    """Write the segment of a partition; return its path."""
+    path.mkdir()
+    segment, offset = path / f"{0:020d}.log", 0
+    with segment.open("wb") as file:
+        left = commits(record_count)
+        while records := tuple(islice(left, BATCH_RECORDS)):
+            new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS)
+            file.write(encode_batch(new, base_offset=offset, leader_epoch=5))
+            offset += len(records)
+    return segment
+
+
+def replay(path: Path) -> tuple[float, int]:
+    """Return the processor time of a replay, and the number of rows."""
+    begun = time.process_time()
+    log = open_path(str(path), kind=LogKind.PARTITION)
+    latest = LatestByKey(str(path))
+    latest.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
+    rows = consumer_offsets([latest], Redactor())
+    return time.process_time() - begun, len(rows)
+
+
+def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "__consumer_offsets-0"
+        segment = write_log(path, record_count)
+        found = [replay(path) for _ in range(rounds)]
+        assert {count for _, count in found} == {min(PARTITIONS, record_count)}
+        rate = record_count / statistics.median(seconds for seconds, _ in found)
+        what = f"{record_count:,} offset commits into the offsets of groups, processor time"
+        against = None
+        if kafka is not None:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            command = ["java", "-cp", f"{kafka}/*", DUMP_LOG, "--offsets-decoder", "--files"]
+            seconds_of([*command, str(segment)])
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+            against = record_count / spent
+        yield row(what, rate, "records/s", against, "kafka-dump-log (JVM), whole process, prints")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--records", type=int, default=RECORDS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jars", help="the directory of Apache Kafka's jars")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
+    arguments = parser.parse_args()
+    for found in measure(arguments.records, arguments.rounds, jars(arguments.jars)):
+        print_row(found, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()
