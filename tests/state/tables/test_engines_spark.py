@@ -17,6 +17,7 @@ from tests.support.tables import Feed, contents, offsets_once
 from raftlog.errors import OptionError
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE
+from raftlog_state.tables.stores import spark as spark_store
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import TableStore, Transaction, Where
 from raftlog_state.tables.stores.spark import SparkStore, session_for_tables
@@ -180,6 +181,21 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     for thread in threads:
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in threads), "they end with their work"
+
+
+def test_a_large_table_is_read_in_parts(
+    feed: Feed, template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has a part in memory several times: of 1,000,000 partitions it has no room."""
+    store = SparkStore(feed.spark, str(template))
+    expected = rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE))
+    before = executions_of(feed)
+    monkeypatch.setattr(spark_store, "READ_BYTES", store.size(CHANGES_TABLE).byte_count // 3)
+    assert rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE)) == expected
+    plans = [
+        one.physicalPlanDescription() for at, one in executions_of(feed).items() if at not in before
+    ]
+    assert any("RoundRobinPartitioning(3)" in plan for plan in plans)
 
 
 @pytest.mark.nightly

@@ -68,6 +68,10 @@ TABLES_AT_ONCE: Final = 4
 ROWS_IN_ONE_FILE: Final = 200_000
 """Up to this many rows become one file: metadata is small, and small files add up."""
 
+READ_BYTES: Final = 2 << 20
+"""Bytes of a table's files whose rows are one part of a read: those of a partition take 25 times as
+much in memory."""
+
 SESSION_SETTINGS: Final = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
@@ -254,12 +258,20 @@ class SparkStore:
             pinned = "" if version is None else f" VERSION AS OF {version}"
             stored = f"{self.reference(table.name)}{pinned}"
             statement = f"SELECT {listed} FROM {stored}{_clause(table, where, any_of)}"
-            found = self._spark.sql(statement).toArrow()
+            found = self._in_small_parts(table, self._spark.sql(statement)).toArrow()
         columns_of = (
             one.wrap(values.cast(one.type_in(table)))
             for one, values in zip(selected, found.columns, strict=True)
         )
         return pa.table(dict(zip((one.name for one in selected), columns_of, strict=True)))
+
+    def _in_small_parts(self, table: StoredTable, rows: DataFrame) -> DataFrame:
+        """Return rows of a table in parts that the driver has room for.
+
+        A part is in its memory several times, and that of a file is as large as the file's rows.
+        """
+        count = self.size(table).byte_count // READ_BYTES
+        return rows.repartition(count) if count > 1 else rows
 
     def cluster_ids(self, table: StoredTable) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table, in any order."""
