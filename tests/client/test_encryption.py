@@ -7,6 +7,8 @@ import pickle
 import random
 import shutil
 import stat
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from raftlog.client.encryption import (
     DATA_KEY_VALUES_MAX,
     MAGIC,
     Encryption,
+    KeyService,
     ValueCipher,
     is_encrypted,
     new_aes_gcm,
@@ -161,7 +164,7 @@ class CountingService(FixedService):
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def wrap(self, key_id: str, data_key: bytes) -> bytes:
         self._called("wrap")
@@ -206,6 +209,79 @@ def test_a_service_that_cannot_be_reached_is_an_error_that_may_pass() -> None:
     assert "hunter2" not in str(caught.value)
     service.error = None
     assert opened(cipher, None, cipher.encrypt(None, SECRET)) == SECRET
+
+
+class BlockedService(CountingService):
+    """Key service that answers a call for a blocked key id only after ``release``."""
+
+    def __init__(self, *blocked: str) -> None:
+        super().__init__()
+        self._blocked = blocked
+        self.called = threading.Semaphore(0)
+        self.released = threading.Event()
+
+    def wrap(self, key_id: str, data_key: bytes) -> bytes:
+        self._wait(key_id)
+        return super().wrap(key_id, data_key)
+
+    def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
+        self._wait(key_id)
+        return super().unwrap(key_id, wrapped)
+
+    def _wait(self, key_id: str) -> None:
+        if key_id in self._blocked:
+            self.called.release()
+            assert self.released.wait(60)
+
+
+def by_key(service: KeyService) -> ValueCipher:
+    """Return a cipher whose key ids are the keys of records."""
+    encryption = Encryption(
+        keys=service, context="log", key_id=lambda key: (key or b"none").decode()
+    )
+    return ValueCipher(encryption, lambda: 0)
+
+
+def test_a_service_that_does_not_answer_blocks_no_value_of_another_key() -> None:
+    service = BlockedService("slow")
+    cipher, other = by_key(service), by_key(FixedService())
+    read = other.encrypt(b"slow", SECRET)
+    known = cipher.encrypt(b"known", SECRET)
+    with ThreadPoolExecutor() as threads:
+        waiting: list[Future[bytes | None]] = [
+            threads.submit(opened, cipher, b"slow", read),
+            threads.submit(lambda: cipher.encrypt(b"slow", SECRET)),
+        ]
+        service.called.acquire()
+        service.called.acquire()
+        try:
+            assert opened(cipher, b"known", known) == SECRET
+            assert opened(cipher, b"new", cipher.encrypt(b"new", SECRET)) == SECRET
+            assert not any(one.done() for one in waiting)
+        finally:
+            service.released.set()
+        opened_value, written = (one.result(60) for one in waiting)
+    assert written is not None
+    assert opened(other, b"slow", written) == opened_value == SECRET
+
+
+@pytest.mark.parametrize("error", [None, ConnectionRefusedError(), KeyboardInterrupt()])
+def test_threads_that_need_one_data_key_request_it_once(error: BaseException | None) -> None:
+    service = BlockedService("slow")
+    service.error = error
+    cipher = by_key(service)
+    with ThreadPoolExecutor() as threads:
+        waiting = [threads.submit(cipher.encrypt, b"slow", SECRET) for _ in range(4)]
+        service.called.acquire()
+        service.released.set()
+        raised = [one.exception(60) for one in waiting]
+    assert service.calls
+    if error is None:
+        assert service.calls == ["wrap"]
+        assert raised == [None] * 4
+    else:
+        expected = KeyServiceUnavailableError if isinstance(error, OSError) else type(error)
+        assert {type(one) for one in raised} == {expected}, "none waits forever"
 
 
 def test_names_that_are_not_utf8_are_a_typed_error(keys: KeyFile) -> None:

@@ -30,12 +30,14 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
 
 from raftlog.errors import OptionError
 from raftlog.log.reading.transactions import ValueKind
@@ -72,7 +74,8 @@ _EXTRA: Final = "it needs the package cryptography: pip install 'raftlog[encrypt
 class KeyService(Protocol):
     """Service that wraps data keys with keys that do not leave it, or a file (``KeyFile``).
 
-    Any thread calls it, once for each data key and not for each value. They raise
+    Any thread calls it, several at the same time, once for each data key and not for each value;
+    while it does not answer, only the values wait that need this data key. The methods raise
     ``EncryptionKeyError`` for an unknown key id, ``EncryptionKeyDeletedError`` if its key was
     deleted, and ``OSError`` if the service cannot be reached.
     """
@@ -141,16 +144,66 @@ def new_aes_gcm(key: bytes) -> AESGCM:
 
 
 @dataclass(slots=True)
-class _DataKey:
-    """Data key with its key id and wrapped form as values have them (``head``).
+class _Entry(Generic[T]):
+    """Value of a cache, until when it may be used, and how often."""
 
-    ``cipher``: None if the key that wraps it was deleted.
+    value: T
+    until_ms: float
+    uses_left: int
+
+
+class _KeyCache(Generic[K, T]):
+    """Answers of a key service by key, each for ``DATA_KEY_MS_MAX`` and ``uses_max`` uses.
+
+    One thread requests a missing answer, without the lock; the others that need it wait for it, and
+    get its error. So a service that does not answer delays no use of another key.
     """
 
-    head: bytes
-    cipher: AESGCM | None
-    until_ms: float
-    values_left: int
+    def __init__(self, now_ms: Callable[[], float]) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[K, _Entry[T]] = OrderedDict()
+        """The one that was used last at the end."""
+        self._requests: dict[K, Future[None]] = {}
+
+    def use(self, key: K, request: Callable[[], T], uses_max: int = sys.maxsize) -> T:
+        """Return the answer for a key, of ``request`` if no kept one may be used."""
+        while True:
+            with self._lock:
+                entry = self._entries.get(key)
+                if entry is not None and entry.uses_left and self._now_ms() < entry.until_ms:
+                    entry.uses_left -= 1
+                    self._entries.move_to_end(key)
+                    return entry.value
+                requested = self._requests.get(key)
+                if requested is None:
+                    own = self._requests[key] = Future()
+            if requested is None:
+                return self._answered(key, request, uses_max, own)
+            requested.result()
+
+    def _answered(self, key: K, request: Callable[[], T], uses_max: int, own: Future[None]) -> T:
+        """Return the answer of a request that this thread makes, after its first use."""
+        error: Exception | None = None
+        try:
+            value = request()
+            with self._lock:
+                until_ms = self._now_ms() + DATA_KEY_MS_MAX
+                self._entries[key] = _Entry(value, until_ms, uses_max - 1)
+                self._entries.move_to_end(key)
+                if len(self._entries) > DATA_KEYS_MAX:
+                    self._entries.popitem(last=False)
+            return value
+        except Exception as raised:
+            error = raised
+            raise
+        finally:  # after a KeyboardInterrupt, too: then another thread requests it
+            with self._lock:
+                del self._requests[key]
+            if error is None:
+                own.set_result(None)
+            else:
+                own.set_exception(error)
 
 
 class ValueCipher:
@@ -166,15 +219,15 @@ class ValueCipher:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._encryption = encryption
-        self._now_ms = now_ms
         self._random = random_bytes
         context = encryption.context.encode()
         self._context = struct.pack(">I", len(context)) + context
-        self._lock = threading.Lock()
-        self._current: tuple[str, float] | None = None
-        """The id of the key that wraps new data keys, and until when it is used."""
-        self._to_write: OrderedDict[str, _DataKey] = OrderedDict()
-        self._to_read: OrderedDict[bytes, _DataKey] = OrderedDict()
+        self._current: _KeyCache[None, str] = _KeyCache(now_ms)
+        """The id of the key that wraps new data keys."""
+        self._to_write: _KeyCache[str, tuple[bytes, AESGCM]] = _KeyCache(now_ms)
+        """What precedes the nonce of a value, and its data key, by key id."""
+        self._to_read: _KeyCache[bytes, AESGCM | None] = _KeyCache(now_ms)
+        """None if the key that wraps the data key was deleted."""
 
     def encrypt_records(self, records: Sequence[RecordToAppend]) -> tuple[RecordToAppend, ...]:
         """Return records with encrypted values.
@@ -193,11 +246,9 @@ class ValueCipher:
 
     def encrypt(self, key: bytes | None, value: bytes) -> bytes:
         """Return the encrypted value of a record with a key. Raises as ``encrypt_records``."""
-        data_key = self._data_key_for(key)
-        assert data_key.cipher is not None, "created by a wrap"
+        head, cipher = self._data_key_for(key)
         nonce = self._random(NONCE_BYTES)
-        data = self._authenticated(data_key.head, key)
-        return b"".join((data_key.head, nonce, data_key.cipher.encrypt(nonce, value, data)))
+        return b"".join((head, nonce, cipher.encrypt(nonce, value, self._authenticated(head, key))))
 
     def decrypt(
         self, key: bytes | None, value: bytes | None, *, path: str, offset: int | None = None
@@ -245,26 +296,16 @@ class ValueCipher:
     def _authenticated(self, head: bytes, key: bytes | None) -> bytes:
         return b"".join((head, self._context, b"\0" if key is None else b"\1" + key))
 
-    def _data_key_for(self, key: bytes | None) -> _DataKey:
-        """Return the data key for the next value of a record key, and count the value."""
-        choose = self._encryption.key_id
-        with self._lock:
-            key_id = self._current_key_id() if choose is None else choose(key)
-            found = self._to_write.get(key_id)
-            if found is None or found.values_left == 0 or found.until_ms <= self._now_ms():
-                found = self._to_write[key_id] = self._new_data_key(key_id)
-            found.values_left -= 1
-            _keep_recent(self._to_write, key_id)
-            return found
+    def _data_key_for(self, key: bytes | None) -> tuple[bytes, AESGCM]:
+        """Return what precedes the nonce of the next value of a record key, and its data key."""
+        choose, keys = self._encryption.key_id, self._encryption.keys
+        if choose is None:
+            key_id = self._current.use(None, lambda: _asked("the current one", keys.current_key_id))
+        else:
+            key_id = choose(key)
+        return self._to_write.use(key_id, lambda: self._new_data_key(key_id), DATA_KEY_VALUES_MAX)
 
-    def _current_key_id(self) -> str:
-        now_ms = self._now_ms()
-        if self._current is None or self._current[1] <= now_ms:
-            found = _asked("the current one", self._encryption.keys.current_key_id)
-            self._current = found, now_ms + DATA_KEY_MS_MAX
-        return self._current[0]
-
-    def _new_data_key(self, key_id: str) -> _DataKey:
+    def _new_data_key(self, key_id: str) -> tuple[bytes, AESGCM]:
         name = _utf8(key_id)
         if not 0 < len(name) <= KEY_ID_BYTES_MAX:
             reason = f"a key id must be text of 1 to {KEY_ID_BYTES_MAX} bytes"
@@ -276,22 +317,14 @@ class ValueCipher:
         head = b"".join(
             (MAGIC, bytes((len(name),)), name, struct.pack(">H", len(wrapped)), wrapped)
         )
-        return self._data_key(head, new_aes_gcm(data_key))
-
-    def _data_key(self, head: bytes, cipher: AESGCM | None) -> _DataKey:
-        return _DataKey(head, cipher, self._now_ms() + DATA_KEY_MS_MAX, DATA_KEY_VALUES_MAX)
+        return head, new_aes_gcm(data_key)
 
     def _cipher_of(self, head: bytes, key_id: str, wrapped: bytes) -> AESGCM:
         """Return AES-GCM with the data key of a value."""
-        with self._lock:
-            found = self._to_read.get(head)
-            if found is None or found.until_ms <= self._now_ms():
-                cipher = self._unwrapped(key_id, wrapped)
-                found = self._to_read[head] = self._data_key(head, cipher)
-            _keep_recent(self._to_read, head)
-        if found.cipher is None:
+        found = self._to_read.use(head, lambda: self._unwrapped(key_id, wrapped))
+        if found is None:
             raise EncryptionKeyDeletedError(key_id=key_id, reason="was deleted")
-        return found.cipher
+        return found
 
     def _unwrapped(self, key_id: str, wrapped: bytes) -> AESGCM | None:
         try:
@@ -305,12 +338,6 @@ class ValueCipher:
 
 
 _CHECK: Final = "check that context and keys are those of its writer"
-
-
-def _keep_recent(keys: OrderedDict[K, _DataKey], used: K) -> None:
-    keys.move_to_end(used)
-    if len(keys) > DATA_KEYS_MAX:
-        keys.popitem(last=False)
 
 
 def _asked(key_id: str, ask: Callable[[], T]) -> T:
