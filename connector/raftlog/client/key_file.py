@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import os
 import re
 import threading
@@ -115,11 +116,11 @@ class KeyFile:
         """Return the ids of all keys, and whether each one was deleted."""
         return {key_id: key is None for key_id, key in self._keys().keys.items()}
 
-    def create(self, key_id: str, *, is_current: bool = False) -> None:
+    def create(self, key_id: str, *, is_current: bool = False, exist_ok: bool = True) -> None:
         """Add a key, and create the file if it does not exist; a key that exists stays as it is.
 
-        ``is_current``: whether it wraps new data keys from now on. Raises
-        ``EncryptionKeyDeletedError`` if a key with this id was deleted.
+        ``is_current``: whether it wraps new data keys from now on. ``exist_ok``: whether the key
+        may exist. Raises ``EncryptionKeyDeletedError`` if a key with this id was deleted.
         """
         if not _KEY_ID.fullmatch(key_id):
             reason = "a key id has 1 to 200 letters, digits and characters of . _ / @ + -"
@@ -127,6 +128,9 @@ class KeyFile:
         with _Change(self.path) as change:
             found = self._keys() if os.path.exists(self.path) else _Keys(None, {})
             keys = dict(found.keys)
+            if not exist_ok and keys.get(key_id) is not None:
+                reason = f"key {key_id!r} exists in {self.path}: choose another id"
+                raise OptionError(option=OPTION, reason=reason)
             if keys.setdefault(key_id, os.urandom(KEY_BYTES)) is None:
                 raise EncryptionKeyDeletedError(key_id=key_id, reason=f"was deleted in {self.path}")
             current = key_id if is_current or found.current is None else found.current
@@ -140,13 +144,18 @@ class KeyFile:
         key.
         """
         with _Change(self.path) as change:
+            self.check_deletable(key_id)
             found = self._keys()
-            if key_id not in found.keys:
-                raise EncryptionKeyError(key_id=key_id, reason=f"is not in {self.path}")
-            if key_id == found.current:
-                reason = f"key {key_id!r} is the current one: create another current key first"
-                raise OptionError(option=OPTION, reason=reason)
             change.replace(_Keys(found.current, {**found.keys, key_id: None}))
+
+    def check_deletable(self, key_id: str) -> None:
+        """Raise the errors of ``delete``, without a change."""
+        found = self._keys()
+        if key_id not in found.keys:
+            raise EncryptionKeyError(key_id=key_id, reason=f"is not in {self.path}")
+        if key_id == found.current:
+            reason = f"key {key_id!r} is the current one: create another current key first"
+            raise OptionError(option=OPTION, reason=reason)
 
     # --- the file ---------------------------------------------------------------------------------
 
@@ -201,8 +210,8 @@ class _Change:
     """Change of a key file: a new file, created exclusively, that replaces it durably."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._new_path = path + _CHANGE_SUFFIX
+        self._path = os.path.realpath(path)  # a link to the file stays one
+        self._new_path = self._path + _CHANGE_SUFFIX
         self._is_replaced = False
 
     def __enter__(self) -> _Change:
@@ -231,6 +240,9 @@ class _Change:
             reason = f"{self._path} would exceed {CREDENTIALS_BYTES_MAX} bytes; use a key service"
             raise OptionError(option=OPTION, reason=reason)
         try:
+            with contextlib.suppress(FileNotFoundError):
+                before = os.stat(self._path)  # root changes the file that its user reads
+                os.fchown(self._file, before.st_uid, before.st_gid)
             with open(self._file, "wb", closefd=False) as file:
                 file.write(data)
             os.fsync(self._file)

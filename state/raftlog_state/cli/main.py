@@ -62,6 +62,7 @@ commands for logs created by raftlog (raftlog.open), not for Kafka's:
   apply      apply changes of the cluster metadata, or print the records that they would write
   configure  print or change the settings of a log
   repair     recover a log after a crash, or truncate it where it is damaged
+  keys       create, rotate and delete keys of encrypted values, see `raftlog keys --help`
 
 commands for a log replicated by a raftlog quorum:
   node       run a node of the quorum, see `raftlog node --help`
@@ -166,6 +167,7 @@ def parser() -> Parser:
         cat,
         dev,
         doctor,
+        keys,
         log,
         maintenance,
         manual,
@@ -199,6 +201,7 @@ def parser() -> Parser:
         apply.add_apply,
         maintenance.add_configure,
         maintenance.add_repair,
+        keys.add_keys,
         quorum.add_quorum,
         node.add_node,
         users.add_users,
