@@ -12,7 +12,16 @@ A change matches a request that is about its kind, names its resource (or the cl
 allowed from ``window_ms`` before to ``skew_ms`` after the change. Of several, those of the time
 nearest before the change are its requests; more than one principal among them is ambiguous.
 
-Source: Kafka ``StandardAuthorizerData.buildAuditMessage``; log4j's pattern ``[%d] %p %m (%c)%n``.
+Kafka's layout does not escape line ends, and a client chooses the names of the resources that it
+requests: a name of 32,767 characters has whole lines of other principals, from the first to the
+last character as Kafka writes them. No parser can distinguish them from real ones. But they follow
+the line of the request that has the name, whose principal and host are real. So a line is certain
+if within so many characters before it each line is of its own principal and host, or of a request
+about the cluster, whose name no client chooses; any other line ``may_be_forged``. As no client can
+remove a line, the requests of a change are all those that may be forged, back to a certain one.
+
+Source: Kafka ``StandardAuthorizerData.buildAuditMessage``; ``MessageGenerator``, which limits a
+string to ``Short.MAX_VALUE``; log4j's pattern ``[%d] %p %m (%c)%n``.
 """
 
 from __future__ import annotations
@@ -20,7 +29,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -48,6 +57,10 @@ _SEPARATORS: Final = (
 )
 """Each is in a line once, unless a name contains it: such a line can be read in several ways."""
 
+NAME_LENGTH_MAX: Final = 2**15 - 1
+"""Characters of a name, the maximum of a string in Kafka's protocol."""
+_CLUSTER: Final = ("Cluster", "kafka-cluster")
+
 _OF_TOPICS: Final = frozenset({Entity.TOPIC, Entity.PARTITION, Entity.CONFIG})
 _ENTITIES: Final = {
     **dict.fromkeys(
@@ -73,7 +86,11 @@ _ENTITIES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizedRequest:
-    """Line of the authorizer: an operation on a resource, and whether it was allowed."""
+    """Line of the authorizer: an operation on a resource, and whether it was allowed.
+
+    ``may_be_forged``: whether a request before it, of another principal or host, may have written
+    the line with the name of its resource.
+    """
 
     time_ms: int
     principal: str
@@ -83,6 +100,7 @@ class AuthorizedRequest:
     resource_type: str
     resource: str
     is_allowed: bool
+    may_be_forged: bool = False
 
     @property
     def may_change(self) -> bool:
@@ -132,9 +150,15 @@ class AuthorizerLog:
     """
 
     def __init__(
-        self, lines: Iterable[str], *, zone: str = "UTC", zone_option: str = "zone"
+        self,
+        lines: Iterable[str],
+        *,
+        zone: str = "UTC",
+        zone_option: str = "zone",
+        are_escaped: bool = False,
     ) -> None:
-        """``zone``: the name of the time zone of the lines.
+        """``zone``: the name of the time zone of the lines. ``are_escaped``: their layout escapes
+        line ends, as log4j's ``%enc{%m}{CRLF}`` does, so that no line can be forged.
 
         Raises ``OptionError`` of ``zone_option``, and the errors of ``lines``.
         """
@@ -145,17 +169,49 @@ class AuthorizerLog:
             raise OptionError(option=zone_option, reason=reason) from None
         self.unreadable_count = 0
         found = []
+        writers = _NameWriters()
         for line in lines:
-            if "Principal = " not in line:
-                continue
-            request = _parse(line, zone_info)
-            if request is None:
+            is_request = "Principal = " in line
+            request = _parse(line, zone_info) if is_request else None
+            may_be_forged = writers.read(line, request) and not are_escaped
+            if request is not None:
+                found.append(replace(request, may_be_forged=may_be_forged))
+            elif is_request:
                 self.unreadable_count += 1
-            else:
-                found.append(request)
         self.requests: Final[Sequence[AuthorizedRequest]] = sorted(
             found, key=lambda one: one.time_ms
         )
+
+
+class _NameWriters:
+    """Peers whose requests may have written the next line with the name of a resource.
+
+    The last line of such a request is kept for the last peer, and for the last one before it that
+    is another one: one of both is another peer than that of any line.
+    """
+
+    def __init__(self) -> None:
+        self._position = 0
+        self._last: tuple[object, int] = (_Unknown(), -NAME_LENGTH_MAX)
+        self._last_other: tuple[object, int] = self._last
+
+    def read(self, line: str, request: AuthorizedRequest | None) -> bool:
+        """Read the next line; return whether another peer may have written it."""
+        start = self._position
+        self._position += len(line)
+        peer: object = _Unknown()
+        if request is not None:
+            peer = request.principal, request.host
+        other = self._last_other if peer == self._last[0] else self._last
+        if request is None or (request.resource_type, request.resource) != _CLUSTER:
+            if peer != self._last[0]:
+                self._last_other = self._last
+            self._last = peer, self._position
+        return start - other[1] < NAME_LENGTH_MAX
+
+
+class _Unknown:
+    """Peer of a line that is no request: it is equal to no other."""
 
 
 def _parse(line: str, zone: ZoneInfo) -> AuthorizedRequest | None:
@@ -210,11 +266,19 @@ class RequestJoin:
         found = [
             at for at in range(first, end) if any(self._allowed[at].explains(row) for row in rows)
         ]
-        before = [at for at in found if self._times[at] <= at_ms]
-        nearest_ms = self._times[before[-1]] if before else None
-        chosen = [at for at in found if nearest_ms is None or self._times[at] == nearest_ms]
+        certain = [
+            at for at in found if self._times[at] <= at_ms and not self._allowed[at].may_be_forged
+        ]
+        since_ms = self._times[certain[-1]] if certain else None
+        chosen = [at for at in found if since_ms is None or self._is_cause(at, since_ms, at_ms)]
         self._used.update(found)
         return RequestedChange(change, tuple(self._allowed[at] for at in chosen))
+
+    def _is_cause(self, at: int, since_ms: int, change_ms: int) -> bool:
+        """Return whether a request is that of a change, whose last certain one is of ``since_ms``:
+        one of this time, or one that may be forged and hide it, or be hidden by it."""
+        is_near = since_ms <= self._times[at] <= change_ms
+        return self._times[at] == since_ms or (is_near and self._allowed[at].may_be_forged)
 
     def without_change(self) -> Iterator[AuthorizedRequest]:
         """Yield the denied requests, and those allowed ones that change metadata and match no

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import Final
 
 import pytest
 from tests.support.cli import run
@@ -15,8 +17,9 @@ from tests.support.random_acls import random_acl, random_question
 from tests.support.small_logs import TIME_MS, LogWriter
 
 from raftlog.errors import OptionError
+from raftlog.types import Operation, ResourceType
 from raftlog_state import read_changes
-from raftlog_state.authorizer_log import AuthorizerLog, RequestJoin
+from raftlog_state.authorizer_log import NAME_LENGTH_MAX, AuthorizerLog, RequestJoin
 from raftlog_state.records import (
     ConfigRecord,
     DelegationTokenRecord,
@@ -27,6 +30,7 @@ from raftlog_state.records import (
 
 AUTHORIZER = Path(__file__).parent / "controller" / "KafkaAuthorizer.java"
 TOPIC_ID = "A" * 21 + "Q"
+EVE: Final = {"principal": "User:eve", "result": "Denied", "operation": "READ"}
 
 
 def line(
@@ -153,6 +157,51 @@ def test_a_line_that_can_be_read_in_two_ways_is_not_used() -> None:
     assert log.unreadable_count == 3
 
 
+def forging(time_ms: int, *forged: str) -> list[str]:
+    """Return the lines of a denied request of eve, whose group is named so that all of them are
+    those that the authorizer writes for requests."""
+    end = " for request = OffsetCommit"
+    first, _, last = line(time_ms, "OffsetCommit", f"Group:LITERAL:x{end}", **EVE).partition(end)
+    rest = last.removeprefix(end)
+    name = "\n".join((f"x{end}{rest}", *forged, f"{first}"))
+    return line(time_ms, "OffsetCommit", f"Group:LITERAL:{name}", **EVE).split("\n")
+
+
+def test_a_line_in_the_name_of_a_resource_does_not_replace_a_principal(log: Path) -> None:
+    forged = line(TIME_MS - 1, "CreateTopics", "Topic:LITERAL:orders", principal="User:bob")
+    attack = forging(TIME_MS - 2, forged)
+    assert [one.principal for one in AuthorizerLog(attack).requests] == [
+        *("User:eve", "User:eve", "User:bob")
+    ], "each of the lines is that of a request"
+    real = line(TIME_MS - 9, "CreateTopics", "Topic:LITERAL:orders")
+    changes, _ = joined(log, [real, *attack])
+    assert changes[0] == ("User:alice", "User:bob"), "and not only bob"
+    found = {one.principal: one.may_be_forged for one in AuthorizerLog([real, *attack]).requests}
+    assert found == {"User:alice": False, "User:bob": True, "User:eve": True}
+    changes, _ = joined(log, attack)
+    assert changes[0] == ("User:bob",)
+
+
+def test_a_line_is_certain_if_no_other_peer_can_have_written_it() -> None:
+    cluster = line(TIME_MS, "CreateTopics", "Cluster:LITERAL:kafka-cluster", principal="User:b")
+    one, other = (
+        line(TIME_MS, "DeleteTopics", "Topic:LITERAL:a", principal=name) for name in ("a:a", "b:b")
+    )
+    far = line(TIME_MS, "DeleteTopics", "Topic:LITERAL:a", principal="a:a" * NAME_LENGTH_MAX)
+    expected = {
+        "the first line, and those of one peer": ([one, one, one], [False] * 3),
+        "a name of the cluster": ([cluster, one, cluster, one], [False, False, True, False]),
+        "another peer": ([one, other, one, one], [False, True, True, True]),
+        "too far before it": ([one, far, far, other], [False, True, False, True]),
+        "a line that is no request": ([one, "at org.apache.kafka", one, one], [False, True, True]),
+    }
+    for what, (lines, marked) in expected.items():
+        found = [one.may_be_forged for one in AuthorizerLog(lines).requests]
+        assert found == marked, what
+        found = [one.may_be_forged for one in AuthorizerLog(lines, are_escaped=True).requests]
+        assert not any(found), what
+
+
 def test_times_are_in_the_zone_of_the_process() -> None:
     lines = [line(TIME_MS, "DeleteTopics", "Topic:LITERAL:a")]
     (found,) = AuthorizerLog(lines).requests
@@ -198,6 +247,39 @@ def test_an_error_of_the_command_has_the_name_of_its_option(log: Path, tmp_path:
         assert f"option {name}: " in err
 
 
+def test_a_carriage_return_ends_no_line_and_a_forged_one_is_marked(
+    log: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "kafka-authorizer.log"
+    forged = line(TIME_MS - 40, "CreateTopics", "Topic:LITERAL:orders", principal="User:bob")
+    path.write_text("\r".join(forging(TIME_MS - 50, forged)) + "\n", newline="")
+    given = ("log", log, "topic/orders", "--authorizer-log", path)
+    status, out, err = run(*given)
+    assert status == 0
+    assert " by " not in out
+    assert "1 request cannot be read" in err
+    path.write_text("\n".join(forging(TIME_MS - 50, forged)) + "\n")
+    first, *_ = run(*given)[1].splitlines()
+    assert first.endswith("  by User:bob from 10.0.0.1 (CreateTopics, may be forged)")
+    first, *_ = run(*given, "--authorizer-log-escaped")[1].splitlines()
+    assert first.endswith("  by User:bob from 10.0.0.1 (CreateTopics)")
+
+
+def authorizer_lines(questions: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the lines of Kafka's own authorizer, and its decisions."""
+    logger = "-Dorg.slf4j.simpleLogger"
+    command = [
+        *("java", "-Xmx256m", f"{logger}.defaultLogLevel=off", f"{logger}.showDateTime=true"),
+        *(f"{logger}.log.kafka.authorizer.logger=trace", f"{logger}.showThreadName=false"),
+        f"{logger}.dateTimeFormat='['yyyy-MM-dd HH:mm:ss,SSS']'",
+        *("-cp", f"{kafka_jars()}/*", str(AUTHORIZER)),
+    ]
+    done = subprocess.run(
+        command, input="\n".join(questions), capture_output=True, text=True, check=True
+    )
+    return done.stderr.splitlines(), done.stdout.splitlines()
+
+
 @pytest.mark.kafka
 def test_lines_of_kafkas_own_authorizer_are_read() -> None:
     rng = Random(1)
@@ -211,22 +293,33 @@ def test_lines_of_kafkas_own_authorizer_are_read() -> None:
         principal, host, operation, (kind, name) = asked = random_question(rng)
         questions.append(asked)
         lines.append(f"ask\t{principal}\t{host}\t{int(operation)}\t{int(kind)}\t{name}")
-    logger = "-Dorg.slf4j.simpleLogger"
-    command = [
-        *("java", "-Xmx256m", f"{logger}.defaultLogLevel=off", f"{logger}.showDateTime=true"),
-        *(f"{logger}.log.kafka.authorizer.logger=trace", f"{logger}.showThreadName=false"),
-        f"{logger}.dateTimeFormat='['yyyy-MM-dd HH:mm:ss,SSS']'",
-        *("-cp", f"{kafka_jars()}/*", str(AUTHORIZER)),
-    ]
-    done = subprocess.run(
-        command, input="\n".join(lines), capture_output=True, text=True, check=True
-    )
-    found = AuthorizerLog(done.stderr.splitlines())
+    written, decisions = authorizer_lines(lines)
+    found = AuthorizerLog(written)
     assert found.unreadable_count == 0
-    for request, decision, asked in zip(
-        found.requests, done.stdout.splitlines(), questions, strict=True
-    ):
+    for request, decision, asked in zip(found.requests, decisions, questions, strict=True):
         assert request.is_allowed is (decision == "ALLOWED")
         assert (request.principal, request.host) == (asked.principal, asked.host)
         assert request.operation == asked.operation.name
         assert request.resource == asked.resource.name
+
+
+@pytest.mark.kafka
+def test_a_forged_line_that_kafkas_own_authorizer_writes_is_marked() -> None:
+    def asked(principal: str, name: str) -> str:
+        text = name.replace("\n", "\\n")
+        return (
+            f"ask\t{principal}\t10.0.0.1\t{int(Operation.READ)}\t{int(ResourceType.GROUP)}\t{text}"
+        )
+
+    (usual,), _ = authorizer_lines(["new", asked("User:eve", "x")])
+    before, _, end = usual.partition("Group:LITERAL:x")
+    forged = usual.replace("User:eve", "User:bob").replace("Denied", "Allowed")
+    lines, decisions = authorizer_lines(
+        ["new", asked("User:eve", f"x{end}\n{forged}\n{before}Group:LITERAL:y")]
+    )
+    assert decisions == ["DENIED"], "one request has written all lines"
+    found = AuthorizerLog(lines)
+    assert found.unreadable_count == 0
+    by_peer = {one.principal: one for one in found.requests}
+    assert by_peer["User:bob"].is_allowed
+    assert by_peer["User:bob"].may_be_forged

@@ -106,6 +106,13 @@ def add_log(commands: Commands) -> None:
         help="time zone of the nodes that wrote --authorizer-log, such as Europe/Paris; default: "
         "UTC",
     )
+    command.add_argument(
+        "--authorizer-log-escaped",
+        action="store_true",
+        help="the layout of --authorizer-log escapes line ends, with %%enc{%%m}{CRLF} in place of "
+        "%%m. Kafka's does not: then the name of a resource can contain a line, and requests are "
+        "marked that another client may have forged so",
+    )
     add_redaction(command)
     add_decompression_limit(command)
 
@@ -179,6 +186,7 @@ def _request_join(arguments: argparse.Namespace) -> RequestJoin | None:
             _authorizer_lines(arguments.authorizer_logs),
             zone=arguments.authorizer_log_zone,
             zone_option="--authorizer-log-zone",
+            are_escaped=arguments.authorizer_log_escaped,
         )
     )
 
@@ -189,7 +197,8 @@ def _authorizer_lines(paths: Sequence[str]) -> Iterator[str]:
 
     for path in paths:
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
+            # a carriage return in a name ends no line
+            with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
                 yield from file
         except OSError as error:
             reason = f"{path} cannot be read: {error.strerror or type(error).__name__}"
@@ -203,7 +212,11 @@ def _line_with_requests(join: RequestJoin, logged: LoggedChange, *, as_json: boo
     requests = join.requested(logged).requests
     if as_json:
         return json_line(logged, requests=[asdict(one) for one in requests])
-    causes = (f"{one.principal} from {one.host} ({one.request})" for one in requests)
+    causes = (
+        f"{one.principal} from {one.host} ({one.request}"
+        f"{', may be forged' if one.may_be_forged else ''})"
+        for one in requests
+    )
     by = " or ".join(dict.fromkeys(causes))
     return f"{text_line(logged)}  by {by}" if by else text_line(logged)
 

@@ -24,6 +24,7 @@ import org.apache.kafka.server.authorizer.AuthorizableRequestContext;
  *   new
  *   add TYPE PATTERN NAME PRINCIPAL HOST OPERATION PERMISSION    (numbers of Kafka's enums)
  *   ask PRINCIPAL HOST OPERATION TYPE NAME                       answered by ALLOWED or DENIED
+ *                                                                (NAME with \\n for a line end)
  */
 public class KafkaAuthorizer {
     record Context(KafkaPrincipal principal, InetAddress clientAddress)
@@ -56,7 +57,8 @@ public class KafkaAuthorizer {
             } else {
                 String[] principal = at[1].split(":", 2);
                 Action action = new Action(AclOperation.fromCode(Byte.parseByte(at[3])),
-                    new ResourcePattern(ResourceType.fromCode(Byte.parseByte(at[4])), at[5],
+                    new ResourcePattern(ResourceType.fromCode(Byte.parseByte(at[4])),
+                        at[5].replace("\\n", "\n"),
                         PatternType.LITERAL), 1, false, false);
                 Context context = new Context(
                     new KafkaPrincipal(principal[0], principal[1]), InetAddress.getByName(at[2]));
