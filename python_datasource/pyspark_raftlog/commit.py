@@ -24,6 +24,7 @@ from .sink_rows import (
     InputColumns,
     RecordForm,
     RowConverter,
+    has_null_headers,
     input_columns,
     message_schema,
     min_byte_count,
@@ -114,10 +115,13 @@ def unpack_rows(message: RowsMessage, schema: pa.Schema) -> pa.Table:
     try:
         with pa.ipc.open_stream(data) as stream:
             rows = stream.read_all()
-    except (pa.ArrowInvalid, OSError):
+        rows.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError):
         _refuse(f"{where} is not an Arrow stream")
     if not rows.schema.equals(schema) or rows.num_rows != message.row_count:
         _refuse(f"{where} has other columns, or another number of rows, than were sent")
+    if has_null_headers(rows):
+        _refuse(f"{where} has a header without a key")
     return rows
 
 

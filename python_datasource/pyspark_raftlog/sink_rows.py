@@ -599,6 +599,14 @@ def min_byte_count(rows: pa.RecordBatch) -> int:
     return byte_count
 
 
+def has_null_headers(rows: pa.Table) -> bool:
+    """Return whether rows of ``MESSAGE_COLUMNS`` have a header that is null, or has a null key."""
+    if "headers" not in rows.schema.names:
+        return False
+    headers = pc.call_function("list_flatten", [rows.column("headers")])
+    return any(one.null_count or one.field("key").null_count for one in headers.chunks)
+
+
 def records_of(rows: pa.Table) -> list[RecordToAppend]:
     """Convert columns of ``MESSAGE_COLUMNS`` to records, in order."""
     return [record for batch in rows.to_batches() for record in _records_of(batch)]
