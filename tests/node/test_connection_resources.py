@@ -11,7 +11,12 @@ from typing import Any, Final
 
 from raftlog.limits import MIB
 from raftlog.node.access import Principal, Rights
-from raftlog.node.connection import Connection, FlushQueue, TransferDeadline
+from raftlog.node.connection import (
+    Connection,
+    FlushQueue,
+    TransferDeadline,
+    UnprivilegedQueue,
+)
 from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.request import Request
 from raftlog.wire import APIS, ApiKey, Listener, RequestHeader, encode_request_header, frame
@@ -56,6 +61,7 @@ class Here:
             memory_share=lambda principal: self.pool.share_of(principal.name),
             deadline=TransferDeadline(STALLED_S, bytes_per_second_min=1_000),
             flush_queue=self.flush_queue,
+            unprivileged_queue=UnprivilegedQueue(asyncio.get_running_loop()),
         )
 
     def _close(self, _connection: Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,8 @@ from raftlog.wire import (
 )
 from raftlog.wire.errors import UnsupportedFieldError
 from tests.node.apis.batches import batch, produce
+from tests.support.hostile_traffic import ACCESS, listeners
+from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, ServedNode, appended, served_node
 
 
@@ -381,6 +384,72 @@ def test_memory_released_by_a_response_starts_no_request_in_the_same_step(
     with_node(tmp_path, check, "[limits]\nqueued_bytes_max = 1\n")
 
 
+def versions_requests(count: int) -> bytes:
+    """Return the frames of requests with the correlation ids from 0 on."""
+    body = encode_versions_request(3, software="test", software_version="1")
+    frames = b""
+    for number in range(count):
+        header = RequestHeader(
+            api_key=ApiKey.API_VERSIONS, api_version=3, correlation_id=number, client_id="test"
+        )
+        frames += frame(encode_request_header(header), body)
+    return frames
+
+
+def test_peers_without_rights_start_one_request_in_each_iteration(tmp_path: Path) -> None:
+    """They are three connections, before their authentication by SASL."""
+    count = 3 * REQUESTS_PER_TURN
+
+    async def check(node: ServedNode) -> None:
+        requests = node.node.server.metrics.requests
+        async with (
+            await node.connect() as first,
+            await node.connect() as second,
+            await node.connect() as third,
+        ):
+            strangers = (first, second, third)
+            for one in strangers:
+                one.ask_versions(0)
+                assert (await one.answer(ApiKey.API_VERSIONS, 3))[0] == 0
+            before = started = requests["API_VERSIONS"]
+            for at_node in node.node.server.connections:
+                at_node.data_received(versions_requests(count))
+            assert requests["API_VERSIONS"] == before
+            while started < before + 3 * count:
+                await asyncio.sleep(0)
+                turn, started = requests["API_VERSIONS"] - started, requests["API_VERSIONS"]
+                assert turn <= 1
+            for one in strangers:
+                for number in range(count):
+                    assert (await one.answer(ApiKey.API_VERSIONS, 3))[0] == number
+
+    async def run() -> None:
+        tables = listeners(tmp_path, *free_ports(2))
+        async with served_node(tmp_path, ACCESS, listeners=tables) as node:
+            await check(node)
+
+    asyncio.run(run())
+
+
+def test_one_connection_is_accepted_in_each_iteration(tmp_path: Path) -> None:
+    count = 20
+
+    async def check(node: ServedNode) -> None:
+        metrics = node.node.server.metrics
+        with contextlib.ExitStack() as opened:
+            for _ in range(count):
+                opened.enter_context(socket.create_connection(("127.0.0.1", node.port)))
+            accepted = metrics.connections
+            while accepted < count:
+                await asyncio.sleep(0)
+                turn, accepted = metrics.connections - accepted, metrics.connections
+                assert turn <= 1
+            while len(node.node.server.connections) < count:
+                await asyncio.sleep(0)
+
+    with_node(tmp_path, check)
+
+
 def test_many_small_requests_of_a_connection_are_handled_in_turns(tmp_path: Path) -> None:
     count = 20 * REQUESTS_PER_TURN
 
@@ -391,17 +460,7 @@ def test_many_small_requests_of_a_connection_are_handled_in_turns(tmp_path: Path
             assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 0
             (at_node,) = node.node.server.connections
             before = requests["API_VERSIONS"]
-            body = encode_versions_request(3, software="test", software_version="1")
-            frames = b""
-            for number in range(count):
-                header = RequestHeader(
-                    api_key=ApiKey.API_VERSIONS,
-                    api_version=3,
-                    correlation_id=number,
-                    client_id="test",
-                )
-                frames += frame(encode_request_header(header), body)
-            at_node.data_received(frames)
+            at_node.data_received(versions_requests(count))
             assert requests["API_VERSIONS"] == before + 2 * REQUESTS_PER_TURN, "before others"
             started = before + 2 * REQUESTS_PER_TURN
             while started < before + count:

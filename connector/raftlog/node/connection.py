@@ -14,7 +14,9 @@ Invariants:
    possibly large response is in flight (Kafka mutes the whole channel).
 5. The responses that a connection gets in one callback of the event loop are one write, at the end
    of the callback: the loop does not turn between a request and a response that is there already.
-6. While it is muted, because its client exceeds a quota, nothing is read and no request is started.
+6. Connections without any right start one request in each iteration of the event loop, all of them
+   together, so that their number delays no client.
+7. While it is muted, because its client exceeds a quota, nothing is read and no request is started.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from raftlog.wire import (
 )
 from raftlog.wire.errors import WireError
 
-from .access import Principal
+from .access import Principal, Rights
 from .memory_pool import ConnectionMemory, MemoryShare
 from .request import Request, Session
 from .sasl import SaslAuthenticator
@@ -94,6 +96,27 @@ class FlushQueue:
                 connection.abort()
 
 
+class UnprivilegedQueue:
+    """Connections without any right that have requests to start. In each iteration of the event
+    loop one of them starts one request, in the order of their arrival."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._connections: deque[Connection] = deque()
+
+    def add(self, connection: Connection) -> None:
+        """Let a connection start one request, which is not queued yet."""
+        if not self._connections:
+            self._loop.call_soon(self._run)
+        self._connections.append(connection)
+
+    def _run(self) -> None:
+        connection = self._connections.popleft()
+        if self._connections:
+            self._loop.call_soon(self._run)
+        connection.start_queued()
+
+
 class Connection(ReceivingProtocol):
     """Connection of one peer, from the end of its TLS handshake."""
 
@@ -111,6 +134,7 @@ class Connection(ReceivingProtocol):
         memory_share: Callable[[Principal], MemoryShare],
         deadline: TransferDeadline,
         flush_queue: FlushQueue,
+        unprivileged_queue: UnprivilegedQueue,
         sasl: SaslAuthenticator | None = None,
     ) -> None:
         """``authenticate`` returns the principal, None to close the connection. ``handle`` is
@@ -139,6 +163,8 @@ class Connection(ReceivingProtocol):
         self._frames: deque[bytes] = deque()
         self._deadline = deadline
         self._flush_queue = flush_queue
+        self._unprivileged_queue = unprivileged_queue
+        self._is_unprivileged = True
         self._is_flush_queued = False
         self._is_start_queued = False
         self._is_reading = True
@@ -155,7 +181,7 @@ class Connection(ReceivingProtocol):
         if principal is None:
             transport.abort()
             return
-        self._session = Session(principal, self._memory_share_of(principal))
+        self._begin_session(principal, self._memory_share_of(principal))
         self._decoder = FrameDecoder(self._frame_bytes_max(principal), self.where)
         transport.set_write_buffer_limits(high=1, low=0)  # with high=0 TLS would always pause
 
@@ -167,9 +193,13 @@ class Connection(ReceivingProtocol):
             return
         before.cancel_wait(self._start_requests_soon)
         self.memory.move(before, after)
-        self._session = Session(principal, after)
+        self._begin_session(principal, after)
         if self._decoder is not None:
             self._decoder.byte_count_max = self._frame_bytes_max(principal)
+
+    def _begin_session(self, principal: Principal, memory: MemoryShare) -> None:
+        self._session = Session(principal, memory)
+        self._is_unprivileged = principal.possible_rights is Rights.NONE
 
     def data_received(self, data: bytes) -> None:
         # TLS calls this from within ``close``, too, perhaps in a callback that flushes
@@ -284,8 +314,9 @@ class Connection(ReceivingProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _start_requests(self) -> None:
-        left = REQUESTS_PER_TURN
+    def _start_requests(self, unprivileged_count: int = 0) -> None:
+        """Start requests, of a connection without any right at most ``unprivileged_count``."""
+        left = unprivileged_count if self._is_unprivileged else REQUESTS_PER_TURN
         while self._frames and self._session and self._may_start(self._frames[0]):
             if not left:
                 self._start_requests_soon()
@@ -308,13 +339,18 @@ class Connection(ReceivingProtocol):
     def _start_requests_soon(self) -> None:
         """Start requests in the next iteration of the event loop: this may be called from a step
         of the replica, and starting a request may begin one. Several calls before it are one."""
-        if not self._is_start_queued:
-            self._is_start_queued = True
-            asyncio.get_running_loop().call_soon(self._start_queued)
+        if self._is_start_queued:
+            return
+        self._is_start_queued = True
+        if self._is_unprivileged:
+            self._unprivileged_queue.add(self)
+        else:
+            asyncio.get_running_loop().call_soon(self.start_queued)
 
-    def _start_queued(self) -> None:
+    def start_queued(self) -> None:
+        """Start requests, as the call that was queued."""
         self._is_start_queued = False
-        self._start_requests()
+        self._start_requests(1)
 
     def _may_start(self, data: bytes) -> bool:
         """Return whether the request in this frame may be started."""

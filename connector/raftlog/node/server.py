@@ -36,7 +36,7 @@ from .access import ANONYMOUS, Principal, Rights
 from .apis.client_apis import ClientApis
 from .audit import AuditLog
 from .config import LimitsConfig
-from .connection import Connection, FlushQueue, TransferDeadline
+from .connection import Connection, FlushQueue, TransferDeadline, UnprivilegedQueue
 from .connection_quotas import QUOTA, ConnectionQuotas, CountedConnection, LimitExceeded
 from .errors import NodeAddressError
 from .memory_pool import MemoryPool
@@ -121,6 +121,10 @@ class Server:
         self._entered: dict[Connection, CountedConnection] = {}
         """Connections of listeners with SASL, until they are closed."""
         self._flush_queue: Final = flush_queue
+        self._unprivileged_queue: Final = UnprivilegedQueue(self._loop)
+        self._versions_responses: dict[tuple[int, Listener, bool], bytes] = {}
+        self._versions_state: object = None
+        """Features of which the responses to ApiVersions are."""
         self.quotas: Final = ConnectionQuotas(limits)
         self.wall_s: Callable[[], float] = time.time
         """Clock of the validity of certificates, in seconds since 1970."""
@@ -185,6 +189,7 @@ class Server:
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
                 continue
             self._enter(listener_socket, peer, str(address[0]), f"{address[0]}:{address[1]}")
+            await asyncio.sleep(0)  # else the whole backlog is accepted before other requests
 
     def _note_no_descriptor(self) -> None:
         """Log that no connection is accepted: the remaining descriptors are for the log's files."""
@@ -263,6 +268,7 @@ class Server:
                 self._limits.stalled_ms / 1000, self._limits.bytes_per_second_min
             ),
             flush_queue=self._flush_queue,
+            unprivileged_queue=self._unprivileged_queue,
         )
         self._connections.add(connection)
         if sasl is not None:
@@ -458,17 +464,32 @@ class Server:
         self._log_refused(connection.where, f"SASL: {reason}")
 
     def _versions(self, connection: Connection, request: Request[Any]) -> bytes:
+        """Return the response to ApiVersions. One without a throttle time is kept until features
+        change, with the epoch at which they did not differ: peers without any right request it."""
         core = self._raft_node.replica.core
         known = core.voters_at(core.high_watermark or 0)
-        return encode_versions_response(
-            request.version,
-            request.principal.listener,
-            kraft_version=None if known is None else known[1],
-            features_epoch=core.high_watermark,
-            apis=self._served(has_sasl=connection.sasl is not None),
-            features=self._apis.features(),
-            throttle_time_ms=self._apis.quotas.throttle(request),
-        )
+        features, kraft_version = self._apis.features(), None if known is None else known[1]
+        state = features, kraft_version, core.high_watermark is None
+        if state != self._versions_state:
+            self._versions_state = state
+            self._versions_responses.clear()
+        has_sasl = connection.sasl is not None
+        key = request.version, request.principal.listener, has_sasl
+        throttle_time_ms = self._apis.quotas.throttle(request)
+        found = self._versions_responses.get(key)
+        if found is None or throttle_time_ms:
+            found = encode_versions_response(
+                request.version,
+                request.principal.listener,
+                kraft_version=kraft_version,
+                features_epoch=core.high_watermark,
+                apis=self._served(has_sasl=has_sasl),
+                features=features,
+                throttle_time_ms=throttle_time_ms,
+            )
+        if not throttle_time_ms:
+            self._versions_responses[key] = found
+        return found
 
 
 def _memory_key(principal: Principal, host: str) -> str:
