@@ -20,7 +20,7 @@ from benchmarks.run import Row, print_row, row
 from tests.support.small_logs import LogWriter
 
 from raftlog.client import open_path
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog_state.records import (
     PartitionChangeRecord,
     PartitionRecord,

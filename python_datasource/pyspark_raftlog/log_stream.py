@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from raftlog import limits as raftlog_limits
 from raftlog.client import EndBasis, LogReader, ReadEnd, SourceKind
-from raftlog.client.log_handle import Clock
 from raftlog.client.watching import DirectoryWatch, Stamp
+from raftlog.clock import Clock
 from raftlog.errors import DivergedLogError
 from raftlog_state.source_rows.data_loss import DataLoss
 

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from raftlog.client import LogKind, LogReader
 from raftlog.client.location import open_reader
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import LogNotFoundError, WrongClusterError
 from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import INTERNAL_LOGS

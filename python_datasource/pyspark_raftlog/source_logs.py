@@ -18,7 +18,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import (
     AccessDeniedError,
     DataLossError,

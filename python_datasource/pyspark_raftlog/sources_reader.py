@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from pyspark.sql.datasource import InputPartition
 
 from raftlog.client import LogReader
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import DataLossError, LogNotFoundError, OptionError
 from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.reading import retry

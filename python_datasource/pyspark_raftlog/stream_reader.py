@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self,
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog_state.source_rows.reading import retry
 
 from .admission import BatchLimits

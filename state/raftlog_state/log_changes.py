@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from raftlog.client import LogReader
-from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import (
     EARLIEST,
     OffsetSpec,
     OffsetSpecKind,
     parse_offset_spec,
 )
+from raftlog.clock import Clock
 from raftlog.errors import OptionError
 
 from .image.delta import RecordChanges, RowChange

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from raftlog.client import LogReader
-from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import EARLIEST, OffsetSpec, OffsetSpecKind
+from raftlog.clock import Clock
 
 from .log_changes import Offset, offset_spec
 from .records import Redactor

@@ -11,8 +11,8 @@ import os
 import pyarrow as pa
 
 from raftlog.client import LogReader, open_path
-from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import LATEST, Resolved, resolve
+from raftlog.clock import Clock
 
 from .image import MetadataImage
 from .image.column_types import STRING

@@ -20,12 +20,12 @@ from typing import Any, Final, TypeVar, cast
 
 from raftlog import ValueKind
 from raftlog.append import AppendRequest, AppendResult, Done, RequestResult, failed
-from raftlog.client.log_handle import Clock
 from raftlog.client.remote.connection import NetworkThread
 from raftlog.client.remote.metadata import Metadata
 from raftlog.client.remote.nodes import Address
 from raftlog.client.remote.producer_batches import LogSettings
 from raftlog.client.remote.sender import Sender
+from raftlog.clock import Clock
 from raftlog.errors import QuorumUnavailableError, RaftlogError
 from raftlog.limits import MIB
 from raftlog.records.compression import Compression

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import LogError
 from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.remote.tiering import RemoteLogRun

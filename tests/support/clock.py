@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from tests.support.small_logs import TIME_MS
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from raftlog.append import AppendRequest, RequestResult
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from raftlog import ConnectedLog, EmbeddedLog
 from raftlog.client import LogReader, open_path
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import InvalidAppendError, UnexpectedEndOffsetError
 from raftlog_state import apply_changes
 from raftlog_state.controller import ChangeRequest, CreateTopic, DeleteTopic, plan_changes

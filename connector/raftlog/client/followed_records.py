@@ -14,11 +14,10 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from raftlog.clock import Clock
 from raftlog.errors import LogClosedError, RaftlogError
 from raftlog.log.reading.reads import Isolation, ReadEnd
 from raftlog.records.record import Record
-
-from .log_handle import Clock
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from raftlog.clock import Clock
 from raftlog.errors import (
     FileExistsLogError,
     LogNotFoundError,
@@ -35,7 +36,6 @@ from raftlog.types import CLUSTER_METADATA_TOPIC
 from .key_file import OPTION as KEY_FILE
 from .key_file import KeyFile
 from .log_handle import (
-    Clock,
     decompression_limit,
     is_object_uri,
     refuse_addresses,

@@ -10,14 +10,13 @@ import abc
 import operator
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from raftlog.append import AppendRequest, AppendResult, UserRecord, new_records
+from raftlog.clock import Clock
 from raftlog.errors import InvalidAppendError, OptionError
 from raftlog.limits import DECOMPRESSED_BYTES_OPTION_MAX, UNCHANGED_KEYS_MAX
 from raftlog.log.reading.reads import READ_UNCOMMITTED_NAME, Isolation
@@ -39,27 +38,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS_DEFAULT: Final = 30_000
 """Default timeout of a call (Kafka: ``request.timeout.ms``)."""
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _monotonic_ms() -> float:
-    return time.monotonic_ns() / 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """Time source. ``wall_ms``: since 1970; ``now_ms``: monotonic; ``pause`` takes seconds.
-
-    Timestamps in the log are ``wall_ms``; timeouts and deadlines use ``now_ms``. It can be pickled,
-    as Spark requires of its readers.
-    """
-
-    wall_ms: Callable[[], int] = _wall_ms
-    now_ms: Callable[[], float] = _monotonic_ms
-    pause: Callable[[float], None] = time.sleep
 
 
 class LogHandle(Closeable):

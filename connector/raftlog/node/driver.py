@@ -28,7 +28,7 @@ from functools import partial
 from threading import Event as ThreadEvent
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import LogError, RaftlogError
 from raftlog.log.cleaning.compaction import Compaction, Throttle
 from raftlog.log.writing.active_segment import PendingSync

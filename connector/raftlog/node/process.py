@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any, Final
 
 from raftlog import __version__
-from raftlog.client.log_handle import Clock
 from raftlog.client.object_stores import open_object_store, surroundings
+from raftlog.clock import Clock
 from raftlog.errors import NodeRunningError
 from raftlog.log.format.directory import NODE_LOCK_NAME, MetaProperties
 from raftlog.log.reading.transactions import ValueKind

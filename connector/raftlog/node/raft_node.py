@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from raftlog.append import AppendRequest, Failed, RequestResult, failed
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import (
     AppendUnknownError,
     CorruptBatchError,

@@ -118,7 +118,7 @@ def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> 
     if None not in names:
         arguments.parser.error("--topic and --broker are mutually exclusive")
 
-    from raftlog.client.log_handle import Clock
+    from raftlog.clock import Clock
 
     from .cat_log import (
         follow_records,

@@ -31,8 +31,8 @@ import pyarrow as pa
 
 from raftlog import compiled
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
-from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, OffsetSpecKind
+from raftlog.clock import Clock
 from raftlog.errors import CorruptBatchError, OffsetOutOfRangeError, OptionError
 from raftlog.limits import KIB, MIB
 from raftlog.records import RecordBatch, TimestampType

@@ -162,7 +162,7 @@ def _examine_certificates(path: str) -> Iterator[Diagnosis]:
     if config_path is None:
         return
 
-    from raftlog.client.log_handle import Clock
+    from raftlog.clock import Clock
     from raftlog.node.certificates import read_expiries
     from raftlog.node.config import read_config
     from raftlog.node.errors import ConfigError
@@ -317,9 +317,9 @@ def _examine_nodes(
 ) -> Iterator[Diagnosis]:
     """Yield the diagnoses of a running quorum."""
     from raftlog.client import LogKind
-    from raftlog.client.log_handle import Clock
     from raftlog.client.remote.log import RemoteLog
     from raftlog.client.remote.voters import describe_quorum
+    from raftlog.clock import Clock
     from raftlog.errors import RaftlogError
     from raftlog_state.check import diagnosis
     from raftlog_state.loader.image_reader import ImageReader

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from raftlog.client import Isolation, LogReader, SourceKind
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import OptionError, RaftlogError
 from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
 

@@ -208,7 +208,7 @@ def _joined_rows(
     console: Console,
 ) -> list[Row]:
     """Return the rows of one of ``JOINED_KINDS`` of ``joined_rows``."""
-    from raftlog.client.log_handle import Clock
+    from raftlog.clock import Clock
     from raftlog_state.internal import joined_rows
 
     node = _NodeDirectory(paths[0], arguments.max_decompressed_bytes)

@@ -21,8 +21,8 @@ from .source import (
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
-    from raftlog.client.log_handle import Clock
     from raftlog.client.offset_spec import OffsetSpec
+    from raftlog.clock import Clock
     from raftlog_state.authorizer_log import RequestJoin
     from raftlog_state.image.entity_names import RowFilter
     from raftlog_state.loader.image_reader import ImageReader
@@ -123,8 +123,8 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
         arguments.what, arguments.path = arguments.path, None
     hide = redactor(arguments)
 
-    from raftlog.client.log_handle import Clock
     from raftlog.client.offset_spec import EARLIEST
+    from raftlog.clock import Clock
     from raftlog_state.image.entity_names import row_filters, split_name
     from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.log_changes import logged

@@ -280,7 +280,7 @@ def state_in(
 
     The offset is printed unless it was given as a number.
     """
-    from raftlog.client.log_handle import Clock
+    from raftlog.clock import Clock
 
     if spec is None:
         return states.image_at(states.end_offset())
@@ -296,7 +296,7 @@ def states_in_range(
     They are printed unless they were given as numbers. Raises ``OptionError`` if the first is after
     the second.
     """
-    from raftlog.client.log_handle import Clock
+    from raftlog.clock import Clock
 
     first, last = states.resolve_range(
         start, end, options=("--from", "--to"), now_ms=Clock().wall_ms()
@@ -353,8 +353,8 @@ def offset_in(
 
     Arguments and errors are those of ``raftlog.client.offset_spec.resolve``.
     """
-    from raftlog.client.log_handle import Clock
     from raftlog.client.offset_spec import resolve
+    from raftlog.clock import Clock
 
     now_ms = Clock().wall_ms()
     found = resolve(spec, log, now_ms=now_ms, read_end=read_end, is_state=is_state)
@@ -372,8 +372,8 @@ def range_in(
 
     Arguments and errors are those of ``raftlog.client.offset_spec.resolve_range``.
     """
-    from raftlog.client.log_handle import Clock
     from raftlog.client.offset_spec import resolve_range
+    from raftlog.clock import Clock
 
     first, last = resolve_range(
         *(start, end, log),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raftlog.client import LogReader, Split
-    from raftlog.client.log_handle import Clock
+    from raftlog.clock import Clock
     from raftlog.types import SnapshotId
     from raftlog_state.records import DecodedRecord, Redactor
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from raftlog.client import Isolation, LogReader
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import OptionError
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 

@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.client import open_path
-from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import OffsetSpecKind, parse_word
+from raftlog.clock import Clock
 from raftlog.errors import OptionError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.entity_names import row_filters

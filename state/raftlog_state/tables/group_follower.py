@@ -23,7 +23,7 @@ from typing import Final
 import pyarrow as pa
 
 from raftlog.client import LogReader
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import OptionError, RaftlogError
 from raftlog_state.daemon_threads import DaemonThreads
 from raftlog_state.errors import ClustersFailedError, TablesError

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog.client import Isolation, LogReader
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import DataLossError, RaftlogError
 from raftlog.limits import MIB, TAIL_HOLDBACK_MS_DEFAULT
 from raftlog_state.collection_pause import collection_paused

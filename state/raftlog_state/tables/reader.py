@@ -21,8 +21,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
-from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import OffsetSpecKind, iso_micros, parse_word
+from raftlog.clock import Clock
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.entity_names import RowFilter, matching, row_filters

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Final
 
 from raftlog.client import LogReader
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog_state.image import MetadataImage
 from raftlog_state.publishing import LoaderListener, Manifest, MetadataUpdate
 from raftlog_state.publishing.publisher import LeaderAndEpoch

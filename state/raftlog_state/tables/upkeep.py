@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 
 from .backoff import Backoff

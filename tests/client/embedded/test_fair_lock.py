@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from raftlog.client.embedded.writer import LOCK_NAME, TURNSTILE_NAME, FairLock
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 
 
 def fair_lock(disk: SimulatedDisk, pause: Callable[[float], None] = lambda _: None) -> FairLock:

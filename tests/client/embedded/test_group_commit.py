@@ -17,7 +17,7 @@ from raftlog.append import AppendRequest, AppendResult, Done, Failed, Request, R
 from raftlog.client.embedded.directory import configure
 from raftlog.client.embedded.handle import EmbeddedLog
 from raftlog.client.embedded.writer import GroupCommitter
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,

@@ -19,8 +19,8 @@ from tests.support.small_logs import LogWriter
 
 import raftlog
 from raftlog.client.embedded.handle import EmbeddedLog, open_embedded
-from raftlog.client.log_handle import Clock
 from raftlog.client.table import CHUNKS_PER_POLL, Table
+from raftlog.clock import Clock
 from raftlog.errors import (
     DataLossError,
     DivergedLogError,

@@ -12,7 +12,7 @@ import pytest
 
 from raftlog.append import AppendRequest, Done, Request, RequestResult, failed
 from raftlog.client.embedded.writer import GROUP_BYTES_MAX, WriterThread
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import (
     AppendUnknownError,
     BufferAllocationError,

@@ -25,9 +25,9 @@ import raftlog
 from raftlog.append import AppendRequest, Done
 from raftlog.client import Isolation, LogReader, open_path
 from raftlog.client.followed_records import FollowedRecords
-from raftlog.client.log_handle import Clock
 from raftlog.client.log_records import LogRecords
 from raftlog.client.remote import commit_waiter
+from raftlog.clock import Clock
 from raftlog.errors import (
     DataLossError,
     DivergedLogError,

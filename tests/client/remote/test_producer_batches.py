@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from raftlog.append import WAITING_BYTES_MAX, AppendRequest, AppendResult
-from raftlog.client.log_handle import Clock
 from raftlog.client.remote.producer import Producer, Retry, outcome_of_error
 from raftlog.client.remote.producer_batches import (
     IMPOSSIBLE_OFFSET,
@@ -27,6 +26,7 @@ from raftlog.client.remote.producer_batches import (
     split_batches,
 )
 from raftlog.client.remote.sender import AppendQueue
+from raftlog.clock import Clock
 from raftlog.errors import (
     AccessDeniedError,
     AppendUnknownError,

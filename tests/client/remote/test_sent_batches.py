@@ -21,10 +21,10 @@ from tests.support.scripted_node import ScriptedNode
 
 import raftlog
 from raftlog import ConnectedLog
-from raftlog.client.log_handle import Clock
 from raftlog.client.remote import metadata as client_metadata
 from raftlog.client.remote import sender
 from raftlog.client.remote.producer_batches import IMPOSSIBLE_OFFSET
+from raftlog.clock import Clock
 from raftlog.errors import (
     AppendUnknownError,
     InvalidAppendError,

@@ -25,7 +25,7 @@ from raftlog.append import AppendResult, Done, Failed, Operation, Request, Reque
 from raftlog.client.embedded.directory import find_or_create
 from raftlog.client.embedded.repair import repair_log
 from raftlog.client.embedded.writer import GroupCommitter
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import RaftlogError
 from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.remote.tiering import RemoteLogRun

@@ -17,7 +17,7 @@ from tests.support.rival_changes import (
 
 import raftlog
 from raftlog import ConnectedLog, EmbeddedLog, LogConfig
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import UnexpectedEndOffsetError
 from raftlog_state import apply_changes
 from raftlog_state.controller import CreateTopic

@@ -23,8 +23,8 @@ from tests.support.small_logs import TIME_MS, LogWriter
 from tests.support.source_rows import checkpoint_rows, source_rows, without_secrets
 
 from raftlog.client import open_path
-from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import OffsetSpec, OffsetSpecKind, resolve
+from raftlog.clock import Clock
 from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog.records.batch_columns import Scan
 from raftlog_state.errors import TablesError

@@ -15,7 +15,7 @@ from tests.support.metadata_logs import CHECKPOINT, Checkpoint, MetadataLog, mul
 from tests.support.small_logs import LogWriter, copy_log
 from tests.support.tables import Feed, contents, crash_after, image_of, offsets_once
 
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import (
     DivergedLogError,
     NotALogError,

@@ -14,7 +14,7 @@ from tests.support.source_rows import source_rows
 from tests.support.written_tables import contents, read_view
 
 from raftlog.client import open_path
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.following import BatchSink
 from raftlog_state.tables.progress import progress_rows_of

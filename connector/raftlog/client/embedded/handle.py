@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from raftlog.append import AppendRequest, AppendResult, Operation, UserRecord, new_records
 from raftlog.client.log_handle import (
     TIMEOUT_MS_DEFAULT,
-    Clock,
     LogHandle,
     milliseconds,
     whole_number,
     without_scheme,
 )
+from raftlog.clock import Clock
 from raftlog.errors import (
     AppendUnknownError,
     InvalidAppendError,

@@ -10,7 +10,11 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from raftlog.client.log_handle import Clock, whole_number, without_scheme
+from raftlog.client.log_handle import (
+    whole_number,
+    without_scheme,
+)
+from raftlog.clock import Clock
 from raftlog.errors import LogReadOnlyError, NotALogError
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
 from raftlog.log.recovery.recover import RecoveryReport, TruncatedTail

@@ -19,7 +19,7 @@ from raftlog.append import (
     fail_if_unwritten,
     failed,
 )
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,

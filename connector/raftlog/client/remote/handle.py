@@ -20,12 +20,12 @@ from raftlog.append import AppendRequest, AppendResult
 from raftlog.client.log_handle import (
     INT16_MAX,
     TIMEOUT_MS_DEFAULT,
-    Clock,
     LogHandle,
     decompression_limit,
     milliseconds,
     whole_number,
 )
+from raftlog.clock import Clock
 from raftlog.errors import (
     AppendUnknownError,
     ForeignCommitError,

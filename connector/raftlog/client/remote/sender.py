@@ -27,7 +27,7 @@ from typing import Any, Final
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
 from raftlog.append import WAITING_BYTES_MAX, AppendRequest, AppendResult, BufferPool
-from raftlog.client.log_handle import Clock
+from raftlog.clock import Clock
 from raftlog.errors import (
     AccessDeniedError,
     LogReadOnlyError,
