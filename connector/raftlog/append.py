@@ -109,6 +109,8 @@ class AppendRequest:
     take_over_from: str | None = None
     producer: ProducerStamp | None = None
     deadline_ms: float
+    received_ms: float = 0.0
+    """Time of the receipt, of nodes only."""
     gate: InOrderGate | None = None
     future: Future[AppendResult] = field(default_factory=Future)
 

@@ -127,7 +127,7 @@ def test_panels_of_the_dashboard_have_a_place_a_description_and_the_chosen_sourc
 MINUTES = 130
 """Longer than every `for`."""
 INSTANCES = ("a", "b", "c")
-BUCKETS = ("0.005", "0.5", "1.0", "+Inf")
+BUCKETS = ("0.005", "0.5", "1.0", "5.0", "+Inf")
 
 
 def healthy() -> dict[str, str]:
@@ -153,7 +153,8 @@ def healthy() -> dict[str, str]:
         series[f'raftlog_waiting_for_memory{{{labels}, budget="clients"}}'] = f"0x{MINUTES}"
         series[f'raftlog_connections_refused_total{{{labels}, limit="rate"}}'] = f"7x{MINUTES}"
         for bound in BUCKETS:
-            series[f'raftlog_sync_seconds_bucket{{{labels}, le="{bound}"}}'] = "0+30x130"
+            for name in ("sync_seconds", "append_seconds"):
+                series[f'raftlog_{name}_bucket{{{labels}, le="{bound}"}}'] = "0+30x130"
     labels = 'quorum="q", job="raftlog", instance="a", replica="2"'
     series[f"raftlog_replica_end_offset{{{labels}}}"] = f"0+1000x{MINUTES}"
     return series
@@ -188,6 +189,11 @@ FAILURES = {
     "RaftlogSyncsSlow": {
         **changed("raftlog_sync_seconds_bucket", "0+20x130", ON_A, 'le="0.5"'),
         **changed("raftlog_sync_seconds_bucket", "0+20x130", ON_A, 'le="0.005"'),
+    },
+    "RaftlogAppendsSlow": {
+        **changed("raftlog_append_seconds_bucket", "0+20x130", ON_A, 'le="0.005"'),
+        **changed("raftlog_append_seconds_bucket", "0+20x130", ON_A, 'le="0.5"'),
+        **changed("raftlog_append_seconds_bucket", "0+20x130", ON_A, 'le="1.0"'),
     },
     "RaftlogConnectionsRefused": changed("raftlog_connections_refused_total", "7+1x130", ON_A),
     "RaftlogMemoryExhausted": changed("raftlog_waiting_for_memory", "0x9 3x120", ON_A),

@@ -17,7 +17,8 @@ from raftlog.append import AppendRequest, AppendResult, Done, Failed, RequestRes
 from raftlog.errors import AppendUnknownError, DiskFailedError, UnexpectedEndOffsetError
 from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.remote.tiering import REMOTE_LOCK_NAME
-from raftlog.node.driver import SHORT_SYNC_S_MAX, Driver, SyncDurations
+from raftlog.node.driver import Driver
+from raftlog.node.durations import SHORT_SYNC_S_MAX, SyncDurations
 from raftlog.node.replica import Outgoing
 from raftlog.quorum.roles import Leader
 from raftlog.records.batch import RecordBatch, read_batch

@@ -54,6 +54,9 @@ def test_metrics_describe_the_log_and_the_quorum(tmp_path: Path) -> None:
         assert after["raftlog_sync_seconds_count",] >= after["raftlog_syncs_total",] - 1 > 0
         assert after["raftlog_sync_seconds_sum",] > before["raftlog_sync_seconds_sum",] > 0
         assert after["raftlog_sync_seconds_bucket", "+Inf"] == after["raftlog_sync_seconds_count",]
+        assert after["raftlog_append_seconds_count",] == 1
+        assert after["raftlog_append_seconds_bucket", "+Inf"] == 1
+        assert after["raftlog_append_seconds_sum",] > 0
         assert (after["raftlog_ready",], after["raftlog_stalled_on_disk_full",]) == (1, 0)
         assert after["raftlog_withdrawn",] == after["raftlog_appends_waiting",] == 0
         roles = {labels[1]: count for labels, count in after.items() if labels[0] == "raftlog_role"}

@@ -171,6 +171,27 @@ def test_all_that_waits_for_time_ends_at_the_one_deadline_of_the_node() -> None:
     asyncio.run(check())
 
 
+def test_the_duration_of_an_append_is_from_its_receipt_to_its_commit() -> None:
+    one = OneReplica()
+    one.elect()
+    node, durations, begin_ms = one.raft_node, one.raft_node.append_durations, one.now_ms
+    one.is_held = True
+    node.append(pending_append(), lambda _: None)
+    one.pass_time(begin_ms + 30)
+    node.append(pending_append(b"b"), lambda _: None, timeout_ms=10)
+    node.append(AppendRequest(records=(), deadline_ms=1e12), lambda _: None)
+    node.append(
+        AppendRequest(records=(b"c",), required_base_offset=0, deadline_ms=1e12), lambda _: None
+    )
+    node.submit()
+    one.pass_time(begin_ms + 150)
+    assert not any(durations.counts), "nothing is committed"
+    one.release()
+    assert durations.sum_s == pytest.approx(0.15 + 0.12), "the second one has timed out meanwhile"
+    found = dict(zip((*durations.bounds_s, None), durations.counts, strict=True))
+    assert {bound: count for bound, count in found.items() if count} == {0.2: 2}
+
+
 class Timed(OneReplica):
     """Node that counts its calls of ``set_timer``."""
 

@@ -116,6 +116,10 @@ class OneReplica:
         self.raft_node.pass_time()
 
     @property
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    @property
     def is_turn_due(self) -> bool:
         """Return whether a part of the work was left for a later turn, or a deadline has passed."""
         deadline_ms = self.raft_node.next_deadline_ms

@@ -144,6 +144,7 @@ files_max = 10                          # and the oldest of these is deleted
 address = "127.0.0.1:9194"
 allow_plaintext_beyond_loopback = false # true: also an address that other hosts can reach, for
                                         # probes and scrapes; without TLS and authentication
+# buckets_s = [0.001, 0.01, 0.1, 1]     # upper bounds of the buckets of durations, in seconds
 ```
 
 Every mistake raises ``ConfigError`` with the file, the key and the expected value. Unknown keys are
@@ -191,6 +192,7 @@ from .addresses import (
 )
 from .client_quotas import ClientQuota, parse_quotas
 from .config_table import ConfigTable
+from .durations import DURATION_BUCKETS_S
 from .errors import ConfigError
 from .oauth import OauthConfig, parse_oauth
 
@@ -317,11 +319,15 @@ class AuditConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """Address of the metrics endpoint, and whether it may be one that other hosts can reach."""
+    """Address of the metrics endpoint, and whether it may be one that other hosts can reach.
+
+    ``buckets_s``: upper bounds of the buckets of durations, ascending, in seconds.
+    """
 
     host: str
     port: int
     allow_plaintext_beyond_loopback: bool = False
+    buckets_s: tuple[float, ...] = DURATION_BUCKETS_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -685,8 +691,11 @@ def _metrics(table: ConfigTable | None) -> MetricsConfig | None:
         return None
     host, port = table.parsed("address", parse_address)
     is_allowed = table.flag("allow_plaintext_beyond_loopback")
+    buckets_s = table.ascending("buckets_s", default=DURATION_BUCKETS_S)
     table.finish()
-    return MetricsConfig(host=host, port=port, allow_plaintext_beyond_loopback=is_allowed)
+    return MetricsConfig(
+        host=host, port=port, allow_plaintext_beyond_loopback=is_allowed, buckets_s=buckets_s
+    )
 
 
 def _audit(table: ConfigTable | None) -> AuditConfig | None:

@@ -11,11 +11,18 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any, Final, TypeVar
 
 from .errors import ConfigError
 
 T = TypeVar("T")
+_ASCENDING_MAX: Final = 100
+
+
+def _is_above_0(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value < math.inf
 
 
 class ConfigTable:
@@ -119,10 +126,24 @@ class ConfigTable:
     def decimal(self, key: str) -> float:
         """Return a number above 0, with or without decimals."""
         value = self._value(key)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 < value < math.inf:
+        if not _is_above_0(value):
             raise self.wrong(key, "expected a number above 0")
         return float(value)
+
+    def ascending(self, key: str, *, default: tuple[float, ...]) -> tuple[float, ...]:
+        """Return an array of numbers above 0, each above the one before it, or ``default`` if the
+        key is missing."""
+        if not self.has(key):
+            return default
+        value = self._value(key)
+        is_valid = isinstance(value, list) and 0 < len(value) <= _ASCENDING_MAX
+        if not is_valid or not all(_is_above_0(one) for one in value):
+            raise self.wrong(key, f"expected an array of 1 to {_ASCENDING_MAX} numbers above 0")
+        found = tuple(map(float, value))
+        for lower, upper in pairwise(found):
+            if upper <= lower:
+                raise self.wrong(key, f"{upper:g} is not above {lower:g} before it")
+        return found
 
     def flag(self, key: str) -> bool:
         """Return a boolean, False if the key is missing."""

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event as ThreadEvent
@@ -38,6 +37,7 @@ from raftlog.wire import LogIdentity
 
 from .connection import FlushQueue
 from .daemon_threads import DaemonThreads
+from .durations import DURATION_BUCKETS_S, SyncDurations
 from .raft_node import Notification, RaftNode, RemoteStorage
 from .replica import Replica
 
@@ -45,36 +45,6 @@ if TYPE_CHECKING:
     from raftlog.log.remote.tiering import RemoteLogRun
 
 P = ParamSpec("P")
-SHORT_SYNC_S_MAX: Final = 0.002
-"""Maximum duration of a short sync, in seconds."""
-SYNC_BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-"""Upper bounds of the buckets in which durations of syncs are counted, in seconds."""
-_SHARE_WEIGHT: Final = 1 / 8
-
-
-class SyncDurations:
-    """Durations of syncs: the share of short ones, which determines where the next one runs, and
-    for metrics their sum and the count of each bucket.
-
-    A share and not a mean, which a few syncs of a process without a processor would raise.
-    """
-
-    def __init__(self) -> None:
-        self._share = 1.0
-        self.sum_s = 0.0
-        self.counts: Final = [0] * (len(SYNC_BOUNDS_S) + 1)
-        """One for each bound, and one for longer syncs."""
-
-    def add(self, elapsed_s: float) -> None:
-        """Add the duration of a sync."""
-        self._share += _SHARE_WEIGHT * ((elapsed_s <= SHORT_SYNC_S_MAX) - self._share)
-        self.sum_s += elapsed_s
-        self.counts[bisect_left(SYNC_BOUNDS_S, elapsed_s)] += 1
-
-    @property
-    def are_short(self) -> bool:
-        """Return whether to run the next sync on the event loop."""
-        return self._share >= 0.5
 
 
 class Driver:
@@ -92,10 +62,11 @@ class Driver:
         compaction_bytes_per_second: int = 0,
         clock: Clock | None = None,
         remote: RemoteStorage | None = None,
+        buckets_s: Sequence[float] = DURATION_BUCKETS_S,
     ) -> None:
         """``send`` sends a request to another node, ``notify`` logs and counts. ``flush_queue`` has
         the connections to the node. ``compaction_bytes_per_second``: bytes that a compaction reads
-        and writes; 0: without a limit."""
+        and writes; 0: without a limit. ``buckets_s``: of the durations of syncs and appends."""
         self._loop = asyncio.get_running_loop()
         self._flush_queue = flush_queue
         self.send: Final = send
@@ -107,13 +78,14 @@ class Driver:
             Clock() if clock is None else clock,
             clean_interval_ms=clean_interval_ms,
             remote=remote,
+            buckets_s=buckets_s,
         )
         self.ended: Final[asyncio.Future[RaftlogError]] = self._loop.create_future()
         """Done when the node has failed: its result is the error, its exception a bug."""
         self._timer: asyncio.Handle | None = None
         self._timer_ms = 0
         self._sync_threads = ThreadPoolExecutor(2, thread_name_prefix="raftlog-sync")
-        self.sync_durations: Final = SyncDurations()
+        self.sync_durations: Final = SyncDurations(buckets_s)
         self._syncing: asyncio.Future[float] | None = None
         self._loop_sync: PendingSync | None = None
         """Sync that runs on the event loop, at the end of ``_run`` or of its step."""

@@ -31,7 +31,7 @@ from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resig
 
 from .certificates import CertificateExpiry
 from .client_quotas import ClientQuotas
-from .driver import SYNC_BOUNDS_S, SyncDurations
+from .durations import DurationHistogram
 from .errors import NodeAddressError
 from .raft_node import RaftNode
 from .server import Server
@@ -51,7 +51,7 @@ class NodeCollector(Collector):
         services: Sequence[Service] = (),
         *,
         quotas: ClientQuotas,
-        sync_durations: SyncDurations,
+        sync_durations: DurationHistogram,
         lost_audit_lines: Callable[[], int],
         certificates: Callable[[], Sequence[CertificateExpiry]],
     ) -> None:
@@ -88,7 +88,7 @@ class NodeCollector(Collector):
             "synced_end_offset", "End of the records synced to disk.", log.synced_end_offset
         )
         yield _counter("syncs", "Syncs of the log started.", self._raft_node.sync_count)
-        yield _sync_seconds(self._sync_durations)
+        yield _histogram("sync_seconds", "Duration of a sync of the log.", self._sync_durations)
         yield from self._compactions()
         yield from self._remote_storage()
         yield from self._fetches()
@@ -194,6 +194,11 @@ class NodeCollector(Collector):
             "Appends waiting to be committed and answered.",
             self._raft_node.waiting_append_count,
         )
+        yield _histogram(
+            "append_seconds",
+            "Time from the receipt of a client's append until its records were committed.",
+            self._raft_node.append_durations,
+        )
         yield from _replicas(core.role)
 
     def _connections(self) -> Iterator[Metric]:
@@ -281,14 +286,6 @@ def _replicas(role: object) -> Iterator[Metric]:
     yield ends
 
 
-def _sync_seconds(durations: SyncDurations) -> Metric:
-    bounds = [*map(repr, SYNC_BOUNDS_S), "+Inf"]
-    found = HistogramMetricFamily("raftlog_sync_seconds", "Duration of a sync of the log.")
-    counts = list(zip(bounds, accumulate(durations.counts), strict=True))
-    found.add_metric([], counts, durations.sum_s)
-    return found
-
-
 def certificate_figures(
     certificates: Sequence[CertificateExpiry], now_s: float
 ) -> Iterator[Metric]:
@@ -310,6 +307,14 @@ def _gauge(name: str, help_text: str, value: float) -> Metric:
 
 def _counter(name: str, help_text: str, value: float) -> Metric:
     return CounterMetricFamily(f"raftlog_{name}", help_text, value=value)
+
+
+def _histogram(name: str, help_text: str, durations: DurationHistogram) -> Metric:
+    bounds = [*map(repr, durations.bounds_s), "+Inf"]
+    found = HistogramMetricFamily(f"raftlog_{name}", help_text)
+    counts = list(zip(bounds, accumulate(durations.counts), strict=True))
+    found.add_metric([], counts, durations.sum_s)
+    return found
 
 
 def _by_label(name: str, help_text: str, label: str, counts: Mapping[str, float]) -> Metric:

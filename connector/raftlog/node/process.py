@@ -49,6 +49,7 @@ from .client_quotas import ClientQuota, QuotaLimits
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .connection import FlushQueue
 from .driver import Driver
+from .durations import DURATION_BUCKETS_S
 from .errors import ConfigError
 from .formatting import read_identity, topic_id_of
 from .garbage_collection import survivors_frozen
@@ -252,6 +253,7 @@ class Node:
             compaction_bytes_per_second=config.limits.compaction_bytes_per_second,
             clock=clock,
             remote=_remote_storage(config),
+            buckets_s=DURATION_BUCKETS_S if config.metrics is None else config.metrics.buckets_s,
         )
         self.raft_node: Final = self.driver.raft_node
         self._channel = self._create_channel()

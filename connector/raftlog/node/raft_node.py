@@ -22,11 +22,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from raftlog.append import AppendRequest, Failed, RequestResult, failed
+from raftlog.append import AppendRequest, Done, RequestResult, failed
 from raftlog.clock import Clock
 from raftlog.errors import (
     AppendUnknownError,
@@ -62,6 +62,7 @@ from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
 
+from .durations import DURATION_BUCKETS_S, DurationHistogram
 from .pending_appends import PendingAppends
 from .purgatory import (
     AppendPurgatory,
@@ -217,10 +218,11 @@ class RaftNode:
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
         clean_interval_ms: int | None = None,
         remote: RemoteStorage | None = None,
+        buckets_s: Sequence[float] = DURATION_BUCKETS_S,
     ) -> None:
         """``chunk_bytes_max``: bytes of one delivery to a listener. ``clean_interval_ms``: time
         between two checks of the retention limits, None without any. ``remote``: None for a
-        node that does not use remote storage."""
+        node that does not use remote storage. ``buckets_s``: of ``append_durations``."""
         self.replica: Final = replica
         self.identity: Final = identity
         self.fetches: Final = FetchPurgatory(replica)
@@ -242,6 +244,8 @@ class RaftNode:
         """Access to the log for state machines on this node."""
         self.sync_count = 0
         """Number of syncs that were started."""
+        self.append_durations: Final = DurationHistogram(buckets_s)
+        """Times from the receipt of an append until its records were committed."""
         self.compaction_count = 0
         self.compacted_bytes_before = self.compacted_bytes_after = 0
         """Bytes of the segments that compactions have replaced, before and after."""
@@ -480,7 +484,8 @@ class RaftNode:
         if self._is_over:
             complete(self._unknown("the node is shutting down"))
             return
-        now_ms = self.now_ms()
+        request.received_ms = self._clock.now_ms()
+        now_ms = int(request.received_ms)
         self._purgatory.add(request, complete, now_ms=now_ms, timeout_ms=timeout_ms)
         self._unsubmitted.append(request)
         linger_ms = self._linger_ms(request)
@@ -509,7 +514,11 @@ class RaftNode:
         self.act(self._appends.submit, requests)
 
     def _complete_append(self, request: AppendRequest, result: RequestResult) -> None:
-        if isinstance(result, Failed) and isinstance(result.error, DiskFullError):
+        if isinstance(result, Done):
+            if result.value.last_offset >= result.value.base_offset:
+                elapsed_ms = self._clock.now_ms() - request.received_ms
+                self.append_durations.add(elapsed_ms / 1_000)
+        elif isinstance(result.error, DiskFullError):
             self._resign_soon_on_disk_full()
         self._purgatory.complete(request, result)
 

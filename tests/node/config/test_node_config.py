@@ -38,6 +38,7 @@ CLIENTS = '[listeners.clients]\naddress = "127.0.0.1:9192"\n'
 VOTERS = '[listeners.voters]\naddress = "127.0.0.1:9193"\n'
 TLS = 'tls = { certificate = "n.pem", key = "n.key", ca = "ca.pem" }\n'
 SMALLEST = NODE + BOTH
+METRICS = "[metrics]\naddress = '127.0.0.1:9194'\n"
 
 
 def documented() -> str:
@@ -180,6 +181,9 @@ def test_settings_have_the_names_of_their_fields() -> None:
         (NODE + CLIENTS + VOTERS.replace("9193", "9192"), "listeners", "is used twice"),
         (SMALLEST + "[metrics]\naddress = '127.0.0.1:9192'\n", "listeners", "is used twice"),
         (SMALLEST + "[metrics]\n", "metrics.address", "missing"),
+        (SMALLEST + METRICS + "buckets_s = []\n", "metrics.buckets_s", "1 to 100 numbers"),
+        (SMALLEST + METRICS + "buckets_s = [0.1, 0]\n", "metrics.buckets_s", "above 0"),
+        (SMALLEST + METRICS + "buckets_s = [0.5, 0.1]\n", "metrics.buckets_s", "0.1 is not above"),
         (SMALLEST + "[controller]\nenabled = true\n", "log.values", 'values = "kraft"'),
         (SMALLEST + "[controller]\nenabled = 1\n", "controller.enabled", "true or false"),
         (
@@ -304,6 +308,12 @@ def test_metrics_have_no_tls_and_are_on_loopback_unless_allowed() -> None:
     assert metrics.host == "0.0.0.0"
     with pytest.raises(ConfigError, match=r"metrics\.address: 0\.0\.0\.0 is not a loopback"):
         parse_config(text, PATH)
+
+
+def test_buckets_of_durations_are_configured() -> None:
+    metrics = parse_config(SMALLEST + METRICS + "buckets_s = [0.01, 1]\n", PATH).metrics
+    assert metrics is not None
+    assert metrics.buckets_s == (0.01, 1.0)
 
 
 def test_plaintext_for_clients_beside_tls_for_voters_is_refused_beyond_loopback() -> None:
