@@ -343,6 +343,17 @@ def test_a_write_above_the_limit_succeeds_after_the_limit_is_raised(
     assert len(values(path)) == 4
 
 
+def test_partitions_of_a_large_write_are_appended_once_as_the_page_of_spark_shows(
+    spark: SparkSession, path: Path
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    frame = numbers(spark, 40)
+    for _ in range(2):
+        exec(block, {"raftlog": raftlog, "decisions": str(path), "frame": frame})
+    assert sorted(map(int, values(path))) == list(range(40))
+
+
 def test_only_appends_to_raftlogs_own_logs_are_allowed(
     spark: SparkSession, path: Path, data: Path
 ) -> None:
