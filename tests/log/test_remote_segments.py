@@ -133,3 +133,9 @@ def test_other_directories_are_refused_as_before(tmp_path: Path) -> None:
         open_log(LocalStorage(), str(tmp_path / f"orders-0-{TOPIC_ID}"))
     with pytest.raises(LogNotFoundError):
         open_log(LocalStorage(), str(tmp_path / f"absent-0-{TOPIC_ID}"))
+
+
+def test_directories_whose_names_end_with_a_uuid_are_no_partitions(tmp_path: Path) -> None:
+    (tmp_path / "spark-f7942b2c-8272-4be3-b7d0-f055523f2589").mkdir()
+    with pytest.raises(NotALogError, match="it contains neither a segment nor a checkpoint"):
+        open_log(LocalStorage(), str(tmp_path))

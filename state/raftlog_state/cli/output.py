@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,17 +34,41 @@ def json_text(data: Mapping[str, object]) -> str:
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
 
 
-def table_lines(head: Sequence[str], rows: Callable[[], Iterable[Sequence[str]]]) -> Iterator[str]:
-    """Yield the lines of a table with aligned columns.
+Rows: TypeAlias = Callable[[], Iterable[Sequence[str]]]
+"""Cells of the rows of a table. Called twice, for widths and lines, so no row is kept in memory."""
+_GAP: Final = "  "
 
-    ``rows`` is called twice, for the widths and for the lines, so that the rows are not in memory.
-    """
+
+def table_lines(head: Sequence[str], rows: Rows) -> Iterator[str]:
+    """Yield the lines of a table with aligned columns."""
+    return lines_of_widths(head, rows, column_widths(head, rows))
+
+
+def column_widths(head: Sequence[str], rows: Rows) -> list[int]:
+    """Return the width of each column."""
     widths = [len(name) for name in head]
     for row in rows():
         widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
+    return widths
+
+
+def lines_of_widths(head: Sequence[str], rows: Rows, widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a table; a column of width 0 is left out."""
     for row in chain((head,), rows()):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width)
+        yield _GAP.join(cells).rstrip()
+
+
+def columns_that_fit(widths: Sequence[int], first_to_leave: Sequence[int], whole: int) -> list[int]:
+    """Return the widths of the columns of a table that is at most ``whole`` wide, 0 for those that
+    are left out: of ``first_to_leave`` as many as necessary, in this order."""
+    found = list(widths)
+    for at in first_to_leave:
+        shown = [width for width in found if width]
+        if sum(shown) + len(_GAP) * (len(shown) - 1) <= whole:
+            break
+        found[at] = 0
+    return found
 
 
 class OutputFailedError(Exception):
@@ -127,6 +152,21 @@ class Output:
     def is_terminal(self) -> bool:
         """Return whether stdout is a terminal."""
         return self._stream.isatty()
+
+    def width(self) -> int | None:
+        """Return the width of the terminal (``COLUMNS``, where it is set); None without one."""
+        number = self.fileno()
+        if not self.is_terminal():
+            return None
+        text = os.environ.get("COLUMNS", "")
+        if text.isascii() and text.isdigit() and int(text):
+            return int(text)
+        if number is None:
+            return None
+        try:
+            return os.get_terminal_size(number).columns or None
+        except OSError:
+            return None
 
     def _drain(self) -> None:
         if not self._lines:

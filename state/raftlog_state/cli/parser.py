@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from .output import Console, Output
@@ -22,8 +23,43 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 """Registry of the commands of one level; ``add_parser`` adds one and returns its parser."""
 
 REDACT_KEY_VARIABLE: Final = "RAFTLOG_REDACT_KEY"
-_SYNONYMS: Final = {"--since": "--from", "--until": "--to", "--tail": "--follow", "-f": "--follow"}
-"""Options of similar tools, which no spelling is near to."""
+_SYNONYMS: Final = {
+    "-f": ("--follow",),
+    "-o": ("--format", "--json"),
+    "--at": ("--to",),
+    "--bootstrap-controller": ("--bootstrap-server",),
+    "--broker-list": ("--bootstrap-server",),
+    "--command-config": ("--config",),
+    "--end": ("--to",),
+    "--end-offset": ("--to",),
+    "--json": ("--format",),
+    "--offset": ("--from", "--at"),
+    "--output": ("--format", "--json"),
+    "--since": ("--from",),
+    "--start": ("--from",),
+    "--start-offset": ("--from",),
+    "--tail": ("--follow",),
+    "--until": ("--to",),
+}
+"""Options of similar tools, which no spelling is near to; the first that a command has is meant."""
+_UNNECESSARY: Final = {
+    **dict.fromkeys(
+        ("-n", "--count", "--head", "--limit", "--max-messages"),
+        ("PATH", "pipe the output to head, as `| head -n 10`"),
+    ),
+    **dict.fromkeys(
+        ("--dir", "--directory", "--file", "--files", "--log-dir", "--path"),
+        ("PATH", "the path has no option before it"),
+    ),
+    **dict.fromkeys(
+        ("--cluster-metadata-decoder", "--offsets-decoder", "--print-data-log"),
+        ("PATH", "records are decoded and printed without an option"),
+    ),
+    **dict.fromkeys(
+        ("--entity", "--name", "--topic"), ("WHAT", "a name is an argument, such as topic/orders")
+    ),
+}
+"""Options of similar tools that a command with this operand does not need; what to do instead."""
 _SEVERAL_PATHS: Final = (
     "several paths are one argument: separate them by commas, or quote a pattern, as 'node-*', so "
     "that the shell does not expand it"
@@ -100,13 +136,30 @@ class Parser(argparse.ArgumentParser):
             name = unknown[0].partition("=")[0]
             if not name.startswith("-"):
                 several = f"; {_SEVERAL_PATHS}" if self._has_several_paths(argv) else ""
-                self.error(f"unexpected argument {name!r}{several}")
-            options = [text for action in self._actions for text in action.option_strings]
-            known = _SYNONYMS.get(name)
-            hint = f"did you mean {known}?" if known in options else nearest(name, options)
-            hint = hint or "`--help` lists the options"
-            self.error(f"unknown option {name!r}; {hint}")
+                hint = several or self._hint_of_name(name, argv)
+                self.error(f"unexpected argument {name!r}{hint}")
+            self.error(f"unknown option {name!r}; {self._hint_of_option(name)}")
         return found
+
+    def _hint_of_option(self, name: str) -> str:
+        """Return what to do instead of giving an option that the command does not have."""
+        options = [text for action in self._actions for text in action.option_strings]
+        for known in _SYNONYMS.get(name, ()):
+            if known in options:
+                return f"did you mean {known}?"
+        operand, instead = _UNNECESSARY.get(name, ("", ""))
+        if operand in {action.metavar for action in self._get_positional_actions()}:
+            return instead
+        return nearest(name, options, cutoff=0.6) or "`--help` lists the options"
+
+    def _hint_of_name(self, unexpected: str, argv: Sequence[str]) -> str:
+        """Return the form of a name that was given in two words, or without its option."""
+        known = self._option_string_actions
+        for entity, name in pairwise(argv):
+            if entity in ("topic", "broker"):
+                option = f"--{entity} {name}" if f"--{entity}" in known else f"{entity}/{name}"
+                return f"; did you mean {option}?"
+        return f"; did you mean --topic {unexpected}?" if "--topic" in known else ""
 
     def _has_several_paths(self, argv: Sequence[str]) -> bool:
         """Return whether several operands exist as files, as if a shell had expanded a pattern."""
@@ -126,6 +179,8 @@ class Parser(argparse.ArgumentParser):
         if not argv:
             self.error(f"a command is missing; `{self.prog} --help` lists the commands")
         name, *rest = argv
+        if name.startswith("-") and name not in ("-h", "--help"):
+            self.error(f"a command is missing before {name!r}; `{self.prog} --help` lists them")
         if name in ("-h", "--help") or (name == "help" and not rest):
             return self._help()
         if name == "help":  # `raftlog help cat`
@@ -218,11 +273,11 @@ def _print_help(arguments: argparse.Namespace, output: Output, console: Console)
     return 0
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.5) -> str | None:
     """Return ``did you mean ...?`` for the most similar name, None if none is similar."""
     import difflib
 
-    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=cutoff)
     return f"did you mean {near[0]}?" if near else None
 
 

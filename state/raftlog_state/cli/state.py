@@ -52,6 +52,11 @@ KINDS = (
     "tokens",
 )
 HISTORY_KINDS = ("epochs", "transactions")
+TOPIC_KINDS = (
+    *("topics", "partitions", "configs"),
+    *(kind for kind in INTERNAL_KINDS if kind != "groups"),
+)
+"""Kinds whose rows may be of one topic."""
 """Kinds that are not state, but history: from the log start offset on."""
 
 STATE_ABOUT = f"""
@@ -88,7 +93,7 @@ raftlog state __cluster_metadata-0 topics | jq -r .name
 raftlog state __cluster_metadata-0 --at 1022 partitions
 raftlog state __cluster_metadata-0 --at 2026-11-21T03:12:00Z partitions
 raftlog state node-1,node-2,node-3 brokers
-raftlog state __cluster_metadata-0 partitions --columns topic_name,partition_id,leader,isr
+raftlog state __cluster_metadata-0 partitions --topic orders --columns partition_id,leader,isr
 raftlog state --bootstrap-server controller-1:9093 partitions
 raftlog state __cluster_metadata-0 --at 1022 --format records
 raftlog state /var/lib/kafka consumer_offsets | jq -c 'select(.group == "orders")'
@@ -122,15 +127,20 @@ def add_state(commands: Commands) -> None:
     command.add_argument(
         "--format",
         choices=("table", "json", "records"),
-        help="table: aligned columns, long values cut, times in ISO 8601; default on a terminal. "
-        "json: default otherwise. records: the records of a snapshot of this state, as "
-        "`raftlog cat` prints them",
+        help="table: aligned columns, long values cut, times in ISO 8601; default on a terminal, "
+        "where columns that do not fit may be left out. json: default otherwise. records: the "
+        "records of a snapshot of this state, as `raftlog cat` prints them",
     )
     command.add_argument(
         "--columns",
         metavar="NAME,...",
         type=_columns,
         help="with KIND: print these columns, in this order; a table has their whole values",
+    )
+    command.add_argument(
+        "--topic",
+        metavar="NAME",
+        help="print only rows of this topic; KIND is one of " + ", ".join(TOPIC_KINDS),
     )
     command.add_argument(
         "--max-transaction-timeout",
@@ -150,6 +160,8 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     check_export(arguments)
     if arguments.max_transaction_timeout is not None and arguments.kind != HANGING_TRANSACTIONS:
         arguments.parser.error(f"--max-transaction-timeout requires KIND {HANGING_TRANSACTIONS}")
+    if arguments.topic is not None and arguments.kind not in TOPIC_KINDS:
+        arguments.parser.error(f"--topic requires KIND {', '.join(TOPIC_KINDS)}")
     if is_internal(arguments):
         if arguments.form is not None:
             arguments.parser.error("--as is for the metadata of a cluster")
@@ -166,20 +178,27 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
             "--format records prints the whole state: it cannot be used with KIND"
         )
 
-    from .state_text import print_image, print_records, print_rows, print_table
+    from raftlog_state.image.rows import TopicRow
 
+    from .state_text import check_kind_columns, print_image, print_records, print_rows, print_table
+
+    if columns is not None:
+        check_kind_columns(arguments.kind, columns)
     from_oldest = arguments.kind in HISTORY_KINDS
     if output.is_terminal():
         console.disable_progress_bar()
     image = _image_at(arguments, "--at", arguments.at, hide, console, from_oldest=from_oldest)
+    if arguments.topic is not None and image.topic(arguments.topic) is None:
+        hint = nearest(arguments.topic, [row.name for row in image.rows_of(TopicRow)])
+        console.log(f"there is no topic {arguments.topic!r}" + (f"; {hint}" if hint else ""))
     if arguments.form is not None:
         print_export(None, image, arguments, output, console)
     elif layout == "table":
-        print_table(image, arguments.kind, columns, output)
+        print_table(image, arguments.kind, columns, output, console, topic=arguments.topic)
     elif layout == "records":
         print_records(image, output)
     elif arguments.kind:
-        print_rows(image, arguments.kind, columns, output)
+        print_rows(image, arguments.kind, columns, output, topic=arguments.topic)
     else:
         print_image(image, output)
     return 0

@@ -24,11 +24,20 @@ from raftlog_state.image import (
 from raftlog_state.image.change_text import change_json, compared_json, what_changed
 from raftlog_state.image.delta import Op, RowChange
 from raftlog_state.image.differences import IGNORABLE
-from raftlog_state.image.entity_names import name_of
+from raftlog_state.image.entity_names import name_of, row_filters
 from raftlog_state.image.image_writer import image_records
+from raftlog_state.image.rows import AclRow, PartitionRow, Row, TopicRow
 from raftlog_state.records import to_json_text
 
-from .output import Output, json_text, table_lines
+from .output import (
+    Console,
+    Output,
+    column_widths,
+    columns_that_fit,
+    json_text,
+    lines_of_widths,
+    table_lines,
+)
 from .parser import nearest
 
 CELL_CHARACTERS_MAX: Final = 40
@@ -44,6 +53,15 @@ _OPS: Final = {
 }
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 _NAMES: Final = frozenset({"name", "topic_name", "resource_name", "principal", "user"})
+_ALWAYS: Final = frozenset({"isr"})
+"""Columns of tables also if all their values are empty: all partitions are offline."""
+_DETAILS: Final = frozenset(
+    {
+        *("adding_replicas", "removing_replicas", "elr", "last_known_elr", "features"),
+        *("leader_recovery_state", "is_migrating_zk_broker", "zk_migration_ready"),
+    }
+)
+"""Columns that a narrow terminal lacks first, after ids and epochs."""
 
 
 def print_image(image: MetadataImage, output: Output) -> None:
@@ -68,18 +86,25 @@ def print_image(image: MetadataImage, output: Output) -> None:
 
 
 def print_table(
-    image: MetadataImage, kind: str | None, columns: Sequence[str] | None, output: Output
+    image: MetadataImage,
+    kind: str | None,
+    columns: Sequence[str] | None,
+    output: Output,
+    console: Console,
+    *,
+    topic: str | None = None,
 ) -> None:
-    """Print the rows of one kind as a table, or a table of each kind that has rows.
+    """Print the rows of one kind as a table, or a table of each kind that has rows, by name.
 
-    ``columns``: the columns of a kind, in order, with whole values; None: those that have values.
-    Raises ``OptionError`` if the kind lacks one.
+    ``columns``: the columns of a kind, in order, with whole values; None: those that have values,
+    and for which a terminal has space. ``topic``: prints rows of this one only.
     """
     if kind is not None:
-        entity = _entity_of(kind)
-        check_columns(kind, _columns_of(entity), columns)
-        print_row_table(partial(_rows, image, entity), output, columns)
+        found = partial(_rows_by_name, image, _entity_of(kind), topic)
+        left_out = print_row_table(found, output, columns)
+        log_left_out(left_out, console)
         return
+    is_narrow = False
     at = f"end offset {image.offset + 1}, leader epoch {image.leader_epoch}"
     output.line(f"{at}, {time_text(image.timestamp_ms)}" if image.timestamp_ms >= 0 else at)
     for entity in STATE_ENTITIES:
@@ -87,16 +112,49 @@ def print_table(
         if count:
             output.line("")
             output.line(f"{table_of(entity)}: {count}")
-            print_row_table(partial(_rows, image, entity), output)
+            is_narrow |= bool(print_row_table(partial(_rows_by_name, image, entity), output))
+    if is_narrow:
+        console.log(
+            "some columns are left out on this terminal: a table of one KIND names them, and "
+            "--format table in a pipe has all"
+        )
 
 
-def _rows(image: MetadataImage, entity: Entity) -> Iterable[dict[str, object]]:
-    return map(compared_json, image.rows(entity))
+def _rows_by_name(
+    image: MetadataImage, entity: Entity, topic: str | None = None
+) -> Iterable[dict[str, object]]:
+    return map(compared_json, sorted(_selected(image, entity, topic), key=_place))
+
+
+def _selected(image: MetadataImage, entity: Entity, topic: str | None) -> list[Row]:
+    """Return the rows of an entity, those of one topic if ``topic`` is its name."""
+    rows = image.rows(entity)
+    if topic is None:
+        return rows
+    filters = row_filters(str(Entity.TOPIC), topic, partitions=True)
+    return [row for row in rows if any(one.matches(row) for one in filters)]
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """Return the place of a row in a table: the key of some rows begins with a random id."""
+    match row:
+        case TopicRow(name=name):
+            return (name,)
+        case PartitionRow(topic_name=name, partition_id=partition_id):
+            return name, partition_id
+        case AclRow():
+            return row.principal, row.resource_type, row.resource_name, row.operation, row.acl_id
+    return row.key
 
 
 def _columns_of(entity: Entity) -> list[str]:
     columns = [entry.name for entry in fields(ROW_TYPES[entity]) if entry.compare]
     return columns + [name for name in dir(ROW_TYPES[entity]) if name.endswith("_name")]
+
+
+def check_kind_columns(kind: str, columns: Sequence[str]) -> None:
+    """Raise ``OptionError`` if rows of a kind of the metadata have no such column."""
+    check_columns(kind, _columns_of(_entity_of(kind)), columns)
 
 
 def check_columns(kind: str, known: Sequence[str], columns: Sequence[str] | None) -> None:
@@ -111,21 +169,25 @@ def print_row_table(
     rows: Callable[[], Iterable[dict[str, object]]],
     output: Output,
     columns: Sequence[str] | None = None,
-) -> None:
+) -> list[str]:
     """Print rows as a table of the columns that have values, or of the chosen ones, uncut.
 
-    ``rows`` is called several times.
+    ``rows`` is called several times. Returns the columns for which the terminal has no space.
     """
     cell = _cell if columns is None else _whole_cell
+    is_chosen = columns is not None
     if columns is None:
         found = dict.fromkeys(
-            name for row in rows() for name, value in row.items() if value not in _EMPTY
+            name
+            for row in rows()
+            for name, value in row.items()
+            if value not in _EMPTY or name in _ALWAYS
         )
         columns = sorted((name for name in found if f"{name}_name" not in found), key=_rank)
     else:
         found = dict.fromkeys(columns)
     if not columns:
-        return
+        return []
     head = [
         (name.removesuffix("_name") if name.removesuffix("_name") in found else name)
         .removesuffix("_ms")
@@ -133,12 +195,35 @@ def print_row_table(
         .upper()
         for name in columns
     ]
-    output.lines(
-        table_lines(
-            head,
-            lambda: ([cell(name, values.get(name)) for name in columns] for values in rows()),
-        )
-    )
+
+    def cells() -> Iterable[list[str]]:
+        return ([cell(name, values.get(name)) for name in columns] for values in rows())
+
+    widths = column_widths(head, cells)
+    whole = output.width()
+    if whole is not None and not is_chosen:
+        may_lack = [at for at in range(len(columns)) if _lack_order(columns[at])]
+        may_lack.sort(key=lambda at: (_lack_order(columns[at]), at), reverse=True)
+        widths = columns_that_fit(widths, may_lack, whole)
+    output.lines(lines_of_widths(head, cells, widths))
+    return [name for name, width in zip(columns, widths, strict=True) if not width]
+
+
+def log_left_out(columns: Sequence[str], console: Console) -> None:
+    """Print the columns that a table lacks, if there are any."""
+    if columns:
+        names = ", ".join(columns)
+        console.log(f"columns left out on this terminal: {names}; --columns chooses some")
+
+
+def _lack_order(column: str) -> int:
+    """Return how soon a narrow terminal lacks a column: one with a higher number first, 0 never."""
+    column = column.removesuffix("_name")
+    if column in IGNORABLE["ids"]:
+        return 3
+    if column in IGNORABLE["epochs"]:
+        return 2
+    return 1 if column in _DETAILS else 0
 
 
 def _rank(column: str) -> int:
@@ -177,12 +262,16 @@ def _plain(value: object) -> str:
 
 
 def print_rows(
-    image: MetadataImage, kind: str, columns: Sequence[str] | None, output: Output
+    image: MetadataImage,
+    kind: str,
+    columns: Sequence[str] | None,
+    output: Output,
+    *,
+    topic: str | None = None,
 ) -> None:
-    """Print the rows of one kind, one line each; ``columns`` as for ``print_table``."""
-    entity = _entity_of(kind)
-    check_columns(kind, _columns_of(entity), columns)
-    print_row_lines(_rows(image, entity), output, columns)
+    """Print the rows of one kind, one line each; arguments are those of ``print_table``."""
+    rows = _selected(image, _entity_of(kind), topic)
+    print_row_lines(map(compared_json, rows), output, columns)
 
 
 def print_row_lines(

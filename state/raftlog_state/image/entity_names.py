@@ -128,7 +128,7 @@ def row_filters(
             raise OptionError(option=option, reason="a name requires an entity, as topic/orders")
         chosen = (one for one in Entity if partitions or one is not Entity.PARTITION)
         return tuple(RowFilter(one) for one in chosen)
-    kind = _entity(entity, option)
+    kind = _entity(entity, option, is_whole_name=name is None)
     if kind is Entity.QUOTA and name:
         # Pairs of a JSON object: quotes in a value are escaped, so no value contains them.
         pairs = map(_quota_pair, _NEXT_QUOTA_PAIR.split(name))
@@ -191,7 +191,8 @@ def _configs(resource_type: int, resource_name: str | int | None) -> Values:
     return found if resource_name is None else (*found, ("resource_name", str(resource_name)))
 
 
-def _entity(text: str, option: str) -> Entity:
+def _entity(text: str, option: str, *, is_whole_name: bool) -> Entity:
+    """Parse an entity; ``is_whole_name``: no name follows it, so it may be one."""
     wanted = text.lower().replace("-", "_")
     names = [str(entity) for entity in Entity]
     for plain in (wanted, wanted.removesuffix("s")):
@@ -199,6 +200,8 @@ def _entity(text: str, option: str) -> Entity:
             return Entity(plain)
     near = difflib.get_close_matches(wanted, names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"entities are {', '.join(names)}"
+    if not near and is_whole_name:
+        hint = f"a name follows its entity, such as topic/{text}; {hint}"
     raise OptionError(option=option, reason=f"unknown entity {text!r}; {hint}")
 
 

@@ -61,6 +61,16 @@ def test_open_transactions_are_reported_and_their_offsets_are_not_state() -> Non
     assert row["offset"] == 3
 
 
+def test_offsets_of_one_topic_are_selected_by_its_name() -> None:
+    found = rows("state", GROUPS_NODE, "consumer_offsets", "--topic", "orders")
+    assert found == [
+        row for row in rows("state", GROUPS_NODE, "consumer_offsets") if row["topic"] == "orders"
+    ]
+    assert found
+    assert rows("state", GROUPS_NODE, "lag", "--topic", "nosuch") == []
+    assert "--topic requires KIND" in run("state", GROUPS_NODE, "groups", "--topic", "orders")[2]
+
+
 def test_transactions_of_producers_are_those_of_their_own_log() -> None:
     for path in (GROUPS_NODE / "__transaction_state-1", f"{GROUPS_NODE}/__transaction_state-*"):
         found = rows("state", path, "transactions")

@@ -249,6 +249,7 @@ def test_names_select_rows(name: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("what", "hint"),
     [
+        ("orders", "a name follows its entity, such as topic/orders; entities are feature, "),
         ("topik/orders", "unknown entity 'topik'; did you mean topic?"),
         ("broker/three", "'three' is not a number"),
         ("config/topics/orders", "unknown resource type 'topics' of configs"),

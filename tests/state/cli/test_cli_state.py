@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cli import on_terminal, rows, run
+from tests.support.cli import Terminal, on_terminal, rows, run
 from tests.support.dumps import read_dump
 from tests.support.small_logs import LogWriter
 
+from raftlog_state.cli.main import main
 from raftlog_state.cli.state import HISTORY_KINDS, KINDS
 from raftlog_state.cli.state_text import _cell
 from raftlog_state.image import Entity, table_of
@@ -342,7 +345,9 @@ def test_a_terminal_gets_a_table_with_a_line_for_each_row(kind: str) -> None:
 def test_columns_of_a_table_are_aligned_and_long_values_are_cut() -> None:
     head, *table = on_terminal("state", NODE, "partitions")
     starts = [head.index(name) for name in ("PARTITION ID", "LEADER", "TOPIC ID")]
-    for line, row in zip(table, rows("state", NODE, "partitions"), strict=True):
+    partitions = rows("state", NODE, "partitions")
+    by_name = sorted(partitions, key=lambda row: (row["topic_name"], row["partition_id"]))
+    for line, row in zip(table, by_name, strict=True):
         cells = [line[start:].split("  ")[0] for start in starts]
         assert cells == [str(row["partition_id"]), str(row["leader"]), row["topic_id"]]
         assert line.startswith(row["topic_name"][:37])
@@ -352,6 +357,60 @@ def test_columns_of_a_table_are_aligned_and_long_values_are_cut() -> None:
     wide = {"name": "n" * 39, "value": "v" * 41}
     assert [_cell(*pair) for pair in wide.items()] == ["n" * 39, "v" * 37 + "..."]
     assert _cell("issue_timestamp_ms", 1795248258007) == "2026-11-21T08:04:18.007Z"
+
+
+def test_a_table_has_the_in_sync_replicas_also_if_all_partitions_are_offline() -> None:
+    head, first, *_ = on_terminal("state", NODE, "partitions")
+    assert first[head.index("ISR") :].split()[0] == "-"
+
+
+@pytest.mark.parametrize("kind", ["brokers", "partitions", "controllers", "topics"])
+def test_a_table_is_not_wider_than_its_terminal(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = on_terminal("state", NODE, kind)
+    columns = 60 if kind == "topics" else 80
+    monkeypatch.setenv("COLUMNS", str(columns))
+    terminal, stderr = Terminal(), io.StringIO()
+    assert main(["state", str(NODE), kind], terminal, stderr) == 0
+    narrow = terminal.getvalue().decode().splitlines()
+    assert max(map(len, narrow)) <= columns < max(map(len, wide))
+    assert len(narrow) == len(wide)
+    (names,) = re.findall(r"columns left out on this terminal: (.*);", stderr.getvalue())
+    for name in names.split(", "):
+        assert name.removesuffix("_name").removesuffix("_ms").replace("_", " ").upper() in wide[0]
+    if kind == "partitions":
+        assert narrow[0].split()[-2:] == ["ISR", "LEADER"]
+        chosen = ("--columns", "topic_name,directories,leader")
+        assert max(map(len, on_terminal("state", NODE, kind, *chosen))) > 80
+    assert run("state", NODE, kind, "--format", "table")[1].splitlines() == wide, "a pipe has all"
+
+
+def test_rows_of_one_topic_are_selected_by_its_name() -> None:
+    for kind, column in (("topics", "name"), ("partitions", "topic_name")):
+        all_rows = rows("state", NODE, kind)
+        found = [row for row in all_rows if row[column] == "orders-0"]
+        assert rows("state", NODE, kind, "--topic", "orders-0") == found != []
+    configs = rows("state", NODE, "configs", "--topic", "orders-0")
+    assert {(row["resource_type_name"], row["resource_name"]) for row in configs} == {
+        ("TOPIC", "orders-0")
+    }
+    table = on_terminal("state", NODE, "partitions", "--topic", "orders-0")
+    assert len(table) == 1 + len(rows("state", NODE, "partitions", "--topic", "orders-0"))
+    status, out, err = run("state", NODE, "partitions", "--topic", "order-0")
+    assert (status, out) == (0, "")
+    assert "there is no topic 'order-0'; did you mean orders-0?" in err
+    status, out, err = run("state", NODE, "brokers", "--topic", "orders-0")
+    assert (status, out) == (2, "")
+    assert "--topic requires KIND topics, partitions, configs" in err
+
+
+def test_a_narrow_terminal_lacks_no_column_that_changes_the_meaning_of_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    (head, *_) = on_terminal("state", NODE, "acls")
+    for name in ("PRINCIPAL", "PATTERN TYPE", "HOST", "OPERATION", "PERMISSION"):
+        assert name in head
+    assert "VALUE" in on_terminal("state", NODE, "configs")[0]
 
 
 def test_a_terminal_gets_a_table_of_each_kind_that_has_rows(newest: dict[str, Any]) -> None:
@@ -378,7 +437,7 @@ def test_columns_of_a_kind_are_chosen_and_not_cut(layout: str) -> None:
         ]
     else:
         assert lines[0].split() == ["NAME", "TOPIC", "ID"]
-        assert [tuple(line.split()) for line in lines[1:]] == expected
+        assert [tuple(line.split()) for line in lines[1:]] == sorted(expected)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ from raftlog.log.format.directory import parse_partition_name
 from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import TopicPartition
 
-_DIRECTORY: Final = re.compile(r"(.+-[0-9]+)-[A-Za-z0-9_-]{22}")
+_DIRECTORY: Final = re.compile(r"(.+-[0-9]+)-[A-Za-z0-9_-]{21}[AQgw]")
+"""A topic id of 16 bytes: the last character has two bits. No name that ends with a UUID in
+hexadecimal digits, such as a directory of Spark, is one."""
 _FILE: Final = re.compile(r"([0-9]{20})-[A-Za-z0-9_-]{22}(\.log|\.index|\.timeindex|\.txnindex)")
 
 
