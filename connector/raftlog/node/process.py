@@ -243,18 +243,7 @@ class Node:
             time_ms=clock.wall_ms(),
         )
         flush_queue = FlushQueue(asyncio.get_running_loop())
-        self.driver: Final = Driver(
-            replica,
-            self.log_identity,
-            send=lambda outgoing: self._channel.send(outgoing),
-            notify=self._log_notification,
-            flush_queue=flush_queue,
-            clean_interval_ms=config.retention_check_interval_ms,
-            compaction_bytes_per_second=config.limits.compaction_bytes_per_second,
-            clock=clock,
-            remote=_remote_storage(config),
-            buckets_s=DURATION_BUCKETS_S if config.metrics is None else config.metrics.buckets_s,
-        )
+        self.driver: Final = self._create_driver(replica, flush_queue, clock)
         self.raft_node: Final = self.driver.raft_node
         self._channel = self._create_channel()
         context = self._context(self.log_identity.cluster_id)
@@ -289,6 +278,21 @@ class Node:
             lambda: self.server.reauthenticate(),
             lambda level, text: self._lines.log("sasl", level=level, reason=text),
             wall_s=lambda: self.server.wall_s(),
+        )
+
+    def _create_driver(self, replica: Replica, flush_queue: FlushQueue, clock: Clock) -> Driver:
+        config = self._config
+        return Driver(
+            replica,
+            self.log_identity,
+            send=lambda outgoing: self._channel.send(outgoing),
+            notify=self._log_notification,
+            flush_queue=flush_queue,
+            clean_interval_ms=config.retention_check_interval_ms,
+            compaction_bytes_per_second=config.limits.compaction_bytes_per_second,
+            clock=clock,
+            remote=_remote_storage(config),
+            buckets_s=DURATION_BUCKETS_S if config.metrics is None else config.metrics.buckets_s,
         )
 
     def _create_channel(self) -> NetworkChannel:
