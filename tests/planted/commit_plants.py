@@ -166,7 +166,7 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="long syncs run on the event loop",
-        path=f"{NODE}/driver.py",
+        path=f"{NODE}/durations.py",
         old="        return self._share >= 0.5\n",
         new="        return True\n",
         tests=(DRIVER,),
