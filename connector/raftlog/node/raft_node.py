@@ -222,7 +222,8 @@ class RaftNode:
     ) -> None:
         """``chunk_bytes_max``: bytes of one delivery to a listener. ``clean_interval_ms``: time
         between two checks of the retention limits, None without any. ``remote``: None for a
-        node that does not use remote storage. ``buckets_s``: of ``append_durations``."""
+        node that does not use remote storage. ``buckets_s``: of ``append_durations``, from the
+        receipt of an append to its commit."""
         self.replica: Final = replica
         self.identity: Final = identity
         self.fetches: Final = FetchPurgatory(replica)
@@ -245,10 +246,8 @@ class RaftNode:
         self.sync_count = 0
         """Number of syncs that were started."""
         self.append_durations: Final = DurationHistogram(buckets_s)
-        """Times from the receipt of an append until its records were committed."""
-        self.compaction_count = 0
-        self.compacted_bytes_before = self.compacted_bytes_after = 0
-        """Bytes of the segments that compactions have replaced, before and after."""
+        self.compaction_count = self.compacted_bytes_before = self.compacted_bytes_after = 0
+        """Compactions, and bytes of the segments that they have replaced, before and after."""
         self.remote: Final = remote
         self.remote_counts: Final = RemoteTotals()
         self._remote_run: RemoteLogRun | None = None
@@ -271,9 +270,7 @@ class RaftNode:
         self._unsubmitted_bytes = 0
         self._submit_at_ms: int | None = None
         """End of the linger time of the appends received since the last ``submit``."""
-        self._is_submitting_soon = False
-        self._is_delivery_left = False
-        self._is_resigning_soon = False
+        self._is_submitting_soon = self._is_delivery_left = self._is_resigning_soon = False
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: dict[asyncio.Future[None], int] = {}
