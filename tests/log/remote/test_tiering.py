@@ -221,6 +221,21 @@ def test_a_reader_sees_each_record_once_while_segments_are_copied_and_deleted() 
     assert seen == list(range(log.end_offset))
 
 
+def test_a_reader_of_a_log_that_starts_with_a_snapshot_finds_remote_segments_later() -> None:
+    disk, log = tiered_log()
+    cleaned(log, store_on(disk), 1)
+    path = f"{DIRECTORY}/{REMOTE_SEGMENTS_NAME}"
+    listed = disk.files()[path]
+    disk.unlink(path)
+    log_reader = reader(disk, store_on(disk))
+    local_start = log_reader.log_start_offset
+    log_reader.refresh()
+    assert log_reader.log_start_offset == local_start > 0
+    disk.put(path, listed)
+    log_reader.refresh()
+    assert offsets(log_reader) == list(range(61))
+
+
 def test_a_read_that_began_before_a_deletion_continues_in_the_store() -> None:
     disk, log = tiered_log()
     log_reader = reader(disk, store_on(disk))

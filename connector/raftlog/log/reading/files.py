@@ -84,7 +84,6 @@ class LogFiles:
         self.directory = directory
         self._open_store = open_store
         self._tier: RemoteTier | None = None
-        self._start_without_tier = -1
         self.listing = self._with_remote_segments(listing)
         self._single_path: str | None = None
         self._indexes: OrderedDict[int, OffsetIndex] = OrderedDict()
@@ -132,17 +131,13 @@ class LogFiles:
     def _with_remote_segments(self, local: Listing) -> Listing:
         """Return a listing with the segments that only the object store has.
 
-        Until a local segment was deleted there are none: while the local start of a log without
-        remote segments is that of the last listing, no file is opened for them.
+        No segment is below a local start of 0: no file is opened for a list of them then.
         """
         if self._tier is None:
-            if self._open_store is None or local.start_offset == self._start_without_tier:
+            if self._open_store is None or local.start_offset == 0:
                 return local
             self._tier = RemoteTier(self.storage, self.directory, self._open_store)
-        merged = self._tier.merge(local)
-        if not self._tier.has_segments:
-            self._tier, self._start_without_tier = None, local.start_offset
-        return merged
+        return self._tier.merge(local)
 
     def log_start_offset(self, checkpointed: int) -> int:
         """Return the start of a log whose local start was checkpointed at an offset."""

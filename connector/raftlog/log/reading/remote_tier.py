@@ -70,11 +70,6 @@ class RemoteTier:
         self._remote = {one.first_offset: one for one in chain.segments if one.first_offset < first}
         return replace(local, segments=(*self._remote, *local.segments))
 
-    @property
-    def has_segments(self) -> bool:
-        """Whether the log had a list of remote segments, as of the last listing."""
-        return self._chain is not None
-
     def start_at(self, local_start_offset: int) -> int | None:
         """Return the start of the log if it is below that of its local files."""
         return None if self._chain is None else self._chain.start_at(local_start_offset)
