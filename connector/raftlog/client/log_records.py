@@ -66,7 +66,7 @@ class LogRecords:
         for scan in log.scan(self.start_offset, self.end_offset, columns=Column.ALL):
             batch = _arrow_batch(scan, self._shown(scan, hidden, log.kind))
             if _has_replaced_header_key(batch):
-                yield from self._with_raw_header_keys(batch)
+                yield from self._with_raw_header_keys(batch, hidden)
             else:
                 yield from _records(batch)
 
@@ -77,14 +77,18 @@ class LogRecords:
         of many records, and more for single ones.
         """
         log = self._open_log()
-        hidden = self._hidden_spans(log)
-        for batch in log.batches(self.start_offset, self.end_offset):
+        return self._decoded(log, self._hidden_spans(log), self.start_offset, self.end_offset)
+
+    def _decoded(
+        self, log: LogReader, hidden: list[TransactionSpan], start_offset: int, end_offset: int
+    ) -> Iterator[list[Record]]:
+        for batch in log.batches(start_offset, end_offset):
             if batch.is_control or _hides_batch(hidden, batch, log.kind):
                 continue
             chunk = [
                 _without_internal_headers(record)
                 for record in batch.records()
-                if self.start_offset <= record.offset < self.end_offset
+                if start_offset <= record.offset < end_offset
                 and not _hides_record(hidden, record.offset, log.kind)
             ]
             if chunk:
@@ -103,11 +107,13 @@ class LogRecords:
             if batch.num_rows:
                 yield batch
 
-    def _with_raw_header_keys(self, batch: pa.RecordBatch) -> Iterator[Record]:
+    def _with_raw_header_keys(
+        self, batch: pa.RecordBatch, hidden: list[TransactionSpan]
+    ) -> Iterator[Record]:
         """Decode the records of an Arrow batch again, whose header keys are not all UTF-8."""
         offset = batch.column("offset")
         first, last = offset[0].as_py(), offset[-1].as_py()
-        for chunk in LogRecords(self._open_log, first, last + 1, self._isolation).chunks():
+        for chunk in self._decoded(self._open_log(), hidden, first, last + 1):
             yield from chunk
 
     def _hidden_spans(self, log: LogReader) -> list[TransactionSpan]:

@@ -57,7 +57,7 @@ _ALWAYS: Final = frozenset({"isr"})
 """Columns of tables also if all their values are empty: all partitions are offline."""
 _DETAILS: Final = frozenset(
     {
-        *("adding_replicas", "removing_replicas", "elr", "last_known_elr", "features"),
+        *("adding_replicas", "removing_replicas", "features"),
         *("leader_recovery_state", "is_migrating_zk_broker", "zk_migration_ready"),
     }
 )
@@ -223,7 +223,7 @@ def _lack_order(column: str) -> int:
         return 3
     if column in IGNORABLE["epochs"]:
         return 2
-    return 1 if column in _DETAILS else 0
+    return 1 if column in _DETAILS or column.endswith("elr") else 0
 
 
 def _rank(column: str) -> int:

@@ -331,6 +331,12 @@ def test_a_snapshot_file_has_no_offsets_by_time() -> None:
     assert "option --from: a snapshot has offsets of its own" in err
 
 
+@pytest.fixture(autouse=True)
+def terminal_without_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of pytest-xdist have a width of their own."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.mark.parametrize("kind", [*KINDS, *HISTORY_KINDS])
 def test_a_terminal_gets_a_table_with_a_line_for_each_row(kind: str) -> None:
     table = on_terminal("state", NODE, kind)
