@@ -11,7 +11,6 @@ build/kafka/4.3.1.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import statistics
 import tempfile
@@ -20,8 +19,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.run import Row, print_row, row
-from benchmarks.typed_records import DUMP_LOG, jars, seconds_of
+from benchmarks.run import Row, main_beside_kafka, row
+from benchmarks.typed_records import DUMP_LOG, seconds_of
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 from raftlog.client import Isolation, LatestByKey, LogKind, open_path
@@ -91,16 +90,5 @@ def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[Row]
         yield row(what, rate, "records/s", against, "kafka-dump-log (JVM), whole process, prints")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--records", type=int, default=RECORDS)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--jars", help="the directory of Apache Kafka's jars")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
-    arguments = parser.parse_args()
-    for found in measure(arguments.records, arguments.rounds, jars(arguments.jars)):
-        print_row(found, as_json=arguments.json)
-
-
 if __name__ == "__main__":
-    main()
+    main_beside_kafka(__doc__ or "", measure, records=RECORDS)

@@ -14,7 +14,6 @@ without Java, only raftlog is measured.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -22,8 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.bulk_load import write_log
-from benchmarks.run import Row, print_row, row
-from benchmarks.typed_records import jars
+from benchmarks.run import Row, main_beside_kafka, row
 from tests.support.kafka import run_java
 
 from raftlog_state.image import Entity
@@ -73,16 +71,5 @@ def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[Row]
             yield row(what, rate, "records/s", against, f"Kafka's loader (JVM), {name} round")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--records", type=int, default=RECORDS)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--jars", help="the directory of Apache Kafka's jars")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
-    arguments = parser.parse_args()
-    for found in measure(arguments.records, arguments.rounds, jars(arguments.jars)):
-        print_row(found, as_json=arguments.json)
-
-
 if __name__ == "__main__":
-    main()
+    main_beside_kafka(__doc__ or "", measure, records=RECORDS)

@@ -6,12 +6,14 @@ compare the ratios, not the absolute numbers.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,6 +70,35 @@ def print_row(found: Row, *, as_json: bool, decimals: int = 0) -> None:
         ratio = found["measured"] / found["against"]
         line += f"; {found['other']} {found['against']:,.{decimals}f}: {ratio:.2f} times"
     print(line, flush=True)
+
+
+def jars(argument: str | None) -> Path | None:
+    """Return the directory of Kafka's jars; None without them or without Java."""
+    place = argument or os.environ.get("RAFTLOG_KAFKA_JARS") or HOME / "build" / "kafka" / "4.3.1"
+    found = Path(place)
+    usable = shutil.which("java") and any(found.glob("kafka-tools-*.jar"))
+    return found if usable else None
+
+
+def main_beside_kafka(
+    summary: str,
+    measure: Callable[[int, int, Path | None], Iterable[Row]],
+    *,
+    records: int,
+    decimals: int = 0,
+) -> None:
+    """Run a benchmark that a class of Kafka runs, too: of a number of records, in rounds.
+
+    ``measure`` gets both numbers, and the directory of Kafka's jars.
+    """
+    parser = argparse.ArgumentParser(description=summary.partition("\n")[0])
+    parser.add_argument("--records", type=int, default=records)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jars", help="the directory of Apache Kafka's jars")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
+    arguments = parser.parse_args()
+    for found in measure(arguments.records, arguments.rounds, jars(arguments.jars)):
+        print_row(found, as_json=arguments.json, decimals=decimals)
 
 
 def measure(script: str, options: list[str]) -> list[Row]:

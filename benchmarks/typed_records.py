@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
 import struct
 import subprocess
@@ -35,7 +34,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from benchmarks.bulk_load import write_log
-from benchmarks.run import Row, print_row, row
+from benchmarks.run import Row, jars, print_row, row
 from tests.support.peak_memory import peak_memory
 
 from raftlog import compiled
@@ -101,14 +100,6 @@ def seconds_of(command: list[str]) -> float:
 def _children_seconds() -> float:
     times = os.times()
     return times.children_user + times.children_system
-
-
-def jars(argument: str | None) -> Path | None:
-    """Return the directory of Kafka's jars; None without them or without Java."""
-    place = argument or os.environ.get("RAFTLOG_KAFKA_JARS") or HOME / "build" / "kafka" / "4.3.1"
-    found = Path(place)
-    usable = shutil.which("java") and any(found.glob("kafka-tools-*.jar"))
-    return found if usable else None
 
 
 def cat_commands(segment: Path) -> dict[str, list[str]]:
