@@ -63,8 +63,7 @@ class LogRecords:
     def __iter__(self) -> Iterator[Record]:
         log = self._open_log()
         hidden = self._hidden_spans(log)
-        for scan in log.scan(self.start_offset, self.end_offset, columns=Column.ALL):
-            batch = _arrow_batch(scan, self._shown(scan, hidden, log.kind))
+        for batch in self._columns(log, hidden):
             if _has_replaced_header_key(batch):
                 yield from self._with_raw_header_keys(batch, hidden)
             else:
@@ -77,7 +76,8 @@ class LogRecords:
         of many records, and more for single ones.
         """
         log = self._open_log()
-        return self._decoded(log, self._hidden_spans(log), self.start_offset, self.end_offset)
+        hidden = self._hidden_spans(log)
+        yield from self._decoded(log, hidden, self.start_offset, self.end_offset)
 
     def _decoded(
         self, log: LogReader, hidden: list[TransactionSpan], start_offset: int, end_offset: int
@@ -101,7 +101,9 @@ class LogRecords:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches of bounded size, in offset order."""
         log = self._open_log()
-        hidden = self._hidden_spans(log)
+        yield from self._columns(log, self._hidden_spans(log))
+
+    def _columns(self, log: LogReader, hidden: list[TransactionSpan]) -> Iterator[pa.RecordBatch]:
         for scan in log.scan(self.start_offset, self.end_offset, columns=Column.ALL):
             batch = _arrow_batch(scan, self._shown(scan, hidden, log.kind))
             if batch.num_rows:
