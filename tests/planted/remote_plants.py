@@ -182,12 +182,21 @@ REMOTE_PLANTS: Final = (
     Plant(
         bug="a replica reads its list of remote segments for each response of the leader",
         path="connector/raftlog/log/writing/segments.py",
-        old="            self._remote_chain, self._is_chain_known = chain, self.is_exclusive\n"
-        "        return",
-        new="            self._remote_chain, self._is_chain_known = chain, False\n        return",
+        old="            self._is_chain_known = self.is_exclusive\n",
+        new="            self._is_chain_known = False\n",
         tests=(
             "tests/node/apis/test_remote_storage.py::"
             "test_a_follower_does_not_read_its_list_of_remote_segments_for_each_response",
+        ),
+    ),
+    Plant(
+        bug="a replica reads a damaged list of remote segments for each response of the leader",
+        path="connector/raftlog/log/writing/segments.py",
+        old="                self._remote_chain = error\n",
+        new="                raise error\n",
+        tests=(
+            "tests/node/apis/test_tiered_deletion.py::test_a_follower_with_a_damaged_list_of_"
+            "remote_segments_deletes_once_it_is_written_again",
         ),
     ),
     Plant(

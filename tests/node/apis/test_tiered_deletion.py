@@ -18,6 +18,8 @@ from .test_remote_storage import (
     COUNT,
     REMOTE,
     TIERED_LOG,
+    ObservedCluster,
+    ObservedDisk,
     consumed,
     copy_all,
     filled,
@@ -206,6 +208,39 @@ def test_a_damaged_list_of_remote_segments_refuses_a_deletion_until_it_is_writte
         copy_all(cluster)
         cluster.pass_time(1_000)
         assert await delete(leader, 12) == [(ErrorCode.none, 12)]
+        await check_starts_at(cluster, leader, 12)
+
+    run(work())
+
+
+def test_a_follower_with_a_damaged_list_of_remote_segments_deletes_once_it_is_written_again() -> (
+    None
+):
+    """Until then it reads the damaged list once, and not for each response of the leader."""
+
+    async def work() -> None:
+        cluster = ObservedCluster(3, config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        cluster.pass_time(1_000)
+        follower = cluster.follower
+        follower.disk.put(f"/data/{TOPIC}-0/{REMOTE_SEGMENTS_NAME}", b"damaged")
+        follower.restart()
+        cluster.pass_time(1_000)
+        task = start(leader, 12)
+        await settle()
+        assert isinstance(follower.disk, ObservedDisk)
+        before = follower.disk.opened_counts.copy()
+        cluster.pass_time(2_000)
+        await settle()
+        assert not task.done()
+        assert REMOTE_SEGMENTS_NAME not in str(follower.disk.opened_counts - before)
+        assert earliest(cluster).count(12) == 2
+        assert follower.replica.log.earliest_offset is None
+        copy_all(cluster)
+        cluster.pass_time(1_000)
+        await settle()
+        assert results(task) == [(ErrorCode.none, 12)]
         await check_starts_at(cluster, leader, 12)
 
     run(work())

@@ -111,7 +111,7 @@ class LogDirectory:
         self.published_name = PUBLISHED_NAME
         self.is_exclusive = False
         """Whether no other process writes files here: the list of remote segments is read once."""
-        self._remote_chain: RemoteChain | None = None
+        self._remote_chain: RemoteChain | CorruptFileError | None = None
         self._is_chain_known = False
         self._published_file: WritableFile | None = None
         self._published: bytes | None = None
@@ -228,14 +228,19 @@ class LogDirectory:
             )
 
     def read_remote_chain(self) -> RemoteChain | None:
-        """Read the list of remote segments; None if the log has never had any. Once, if no other
-        process writes it.
+        """Read the list of remote segments; None if the log has never had any. Once, also if it is
+        damaged, unless another process may write it.
 
         Raises ``CorruptFileError``: the next run of remote storage writes it again.
         """
         if not self._is_chain_known:
-            chain = read_remote_chain(self.storage, self.path)
-            self._remote_chain, self._is_chain_known = chain, self.is_exclusive
+            try:
+                self._remote_chain = read_remote_chain(self.storage, self.path)
+            except CorruptFileError as error:
+                self._remote_chain = error
+            self._is_chain_known = self.is_exclusive
+        if isinstance(self._remote_chain, CorruptFileError):
+            raise self._remote_chain.with_traceback(None)
         return self._remote_chain
 
     def write_remote_chain(self, chain: RemoteChain) -> None:
