@@ -209,6 +209,7 @@ def test_the_leader_decides_about_what_a_follower_does_not_have() -> None:
             answer = await fetched(leader, offset, rack_of(follower), **more)
             assert answer.error_code is ErrorCode.offset_out_of_range
             assert answer.preferred_read_replica == -1
+        assert leader.raft_node.redirected_fetch_count == 0
 
     run(work())
 

@@ -205,7 +205,7 @@ class ConsumerFetch:
 
     def _preferred_replica(self, part: _Part) -> int:
         rack = self._request.body.rack
-        if not rack or part.diverging is not None:
+        if not rack or part.is_final:
             return -1
         return or_minus_one(self._cache.preferred_replica(rack, part.partition.fetch_offset))
 
