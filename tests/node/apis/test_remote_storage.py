@@ -102,14 +102,24 @@ def local_start(node: Node) -> int:
     return node.replica.log.log_start_offset
 
 
-@pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
-def test_a_consumer_reads_remote_and_local_segments_as_one_log(max_bytes: int) -> None:
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"max_bytes": 1},
+        {"max_bytes": 700},
+        {"max_bytes": 1 << 20},
+        {"partition_max_bytes": 0},
+        {"partition_max_bytes": -1},
+    ],
+    ids=str,
+)
+def test_a_consumer_reads_remote_and_local_segments_as_one_log(limit: dict[str, int]) -> None:
     async def work() -> None:
         cluster = Cluster(config=TIERED_LOG)
         leader = await filled(cluster)
         copy_all(cluster)
         assert local_start(leader) > 20
-        assert await consumed(leader, max_bytes=max_bytes) == [value(at) for at in range(COUNT)]
+        assert await consumed(leader, **limit) == [value(at) for at in range(COUNT)]
         assert await consumed(leader, last_fetched_epoch=1) == [value(at) for at in range(COUNT)]
 
     run(work())
