@@ -13,6 +13,7 @@ MEMORY: Final = "tests/node/test_response_memory.py"
 QUOTAS: Final = "tests/node/test_connection_quotas.py"
 TLS_PORT: Final = "tests/node/test_tls_port.py"
 DESCRIPTORS: Final = "tests/node/test_descriptors.py"
+CONNECTIONS: Final = "tests/node/test_connections.py"
 METRICS: Final = "tests/node/test_metrics_server.py"
 
 NODE_LIMIT_PLANTS: Final = (
@@ -43,6 +44,33 @@ NODE_LIMIT_PLANTS: Final = (
         old="share.has_room or share.may_overdraw(self._start_requests_soon)",
         new="share.has_room",
         tests=(MEMORY,),
+    ),
+    Plant(
+        bug="each connection without rights starts requests in the same iteration",
+        path=f"{NODE}/connection.py",
+        old="""        if self._connections:
+            self._loop.call_soon(self._run)
+        connection.start_queued()
+""",
+        new="""        if self._connections:
+            self._run()
+        connection.start_queued()
+""",
+        tests=(f"{CONNECTIONS}::test_peers_without_rights_start_one_request_in_each_iteration",),
+    ),
+    Plant(
+        bug="a connection without rights starts as many requests in an iteration as any other",
+        path=f"{NODE}/connection.py",
+        old="unprivileged_count if self._is_unprivileged else REQUESTS_PER_TURN",
+        new="REQUESTS_PER_TURN",
+        tests=(f"{CONNECTIONS}::test_peers_without_rights_start_one_request_in_each_iteration",),
+    ),
+    Plant(
+        bug="a listener accepts all connections of its backlog in one iteration",
+        path=f"{NODE}/server.py",
+        old="            await asyncio.sleep(0)  # else the whole backlog",
+        new="            # else the whole backlog",
+        tests=(f"{CONNECTIONS}::test_one_connection_is_accepted_in_each_iteration",),
     ),
     Plant(
         bug="one principal uses all memory for requests",
