@@ -12,9 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from raftlog.client.log_handle import (
-    without_scheme,
-)
+from raftlog.client.log_handle import without_scheme
 from raftlog.clock import Clock
 from raftlog.errors import (
     CorruptFileError,

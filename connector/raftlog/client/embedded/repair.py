@@ -10,10 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from raftlog.client.log_handle import (
-    whole_number,
-    without_scheme,
-)
+from raftlog.client.log_handle import whole_number, without_scheme
 from raftlog.clock import Clock
 from raftlog.errors import LogReadOnlyError, NotALogError
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
