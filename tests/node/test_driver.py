@@ -366,34 +366,73 @@ def test_a_node_that_stops_completes_its_sync(tmp_path: Path) -> None:
     with_driver(tmp_path, check)
 
 
+class SilentStore:
+    """Object store below a directory whose opening does not return until ``answers`` is set."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "remote"
+        self.extra = f'[log]\nremote_storage_enable = true\nremote_storage_uri = "{self.path}"\n'
+        self.has_begun, self.answers = threading.Event(), threading.Event()
+        self._threads = set(threading.enumerate())  # those of earlier tests do not end
+
+    def open(self, _: str) -> ObjectStore:
+        self.has_begun.set()
+        assert self.answers.wait(60)
+        return StorageObjects(WritableLocalStorage(), str(self.path))
+
+    def answer(self) -> None:
+        """Answer, and wait for the threads that were started since."""
+        self.answers.set()
+        for thread in threading.enumerate():
+            if thread not in self._threads and thread.name.startswith("raftlog-remote"):
+                thread.join(PATIENCE_S)
+
+
+def is_locked(path: str) -> bool:
+    lock = WritableLocalStorage().try_lock(path)
+    if lock is not None:
+        lock.release()
+    return lock is None
+
+
+def remote_run(driver: Driver, store: SilentStore) -> str:
+    """Begin a run of remote storage; return the path of its lock."""
+    log = driver.raft_node.replica.log
+    run = log.begin_remote_run(store.open, surroundings(1), cache={})
+    assert run is not None
+    driver.run_remote(run)
+    return f"{log.path}/{REMOTE_LOCK_NAME}"
+
+
 def test_a_node_ends_while_its_object_store_does_not_answer(tmp_path: Path) -> None:
-    has_begun, answers = threading.Event(), threading.Event()
-    others = set(threading.enumerate())  # threads of earlier tests do not end
-
-    def open_store(_: str) -> ObjectStore:
-        has_begun.set()
-        assert answers.wait(60)
-        return StorageObjects(WritableLocalStorage(), str(tmp_path / "remote"))
-
+    store = SilentStore(tmp_path)
     locks: list[str] = []
 
     async def check(driver: Driver) -> None:
-        log = driver.raft_node.replica.log
-        run = log.begin_remote_run(open_store, surroundings(1), cache={})
-        assert run is not None
-        locks.append(f"{log.path}/{REMOTE_LOCK_NAME}")
-        driver.run_remote(run)
-        assert has_begun.wait(PATIENCE_S)
+        locks.append(remote_run(driver, store))
+        assert store.has_begun.wait(PATIENCE_S)
 
-    extra = f'[log]\nremote_storage_enable = true\nremote_storage_uri = "{tmp_path}/remote"\n'
-    with_driver(tmp_path, check, extra=extra)
-    storage = WritableLocalStorage()
-    assert storage.try_lock(locks[0]) is None, "the run has not ended"
-    answers.set()
-    for thread in threading.enumerate():
-        if thread not in others and thread.name.startswith("raftlog-remote"):
-            thread.join(PATIENCE_S)
-    lock = storage.try_lock(locks[0])
-    assert lock is not None
-    lock.release()
-    assert not (tmp_path / "remote").exists(), "nothing is written after the end"
+    with_driver(tmp_path, check, extra=store.extra)
+    assert is_locked(locks[0]), "the run has not ended"
+    store.answer()
+    assert not is_locked(locks[0])
+    assert not store.path.exists(), "nothing is written after the end"
+
+
+def test_a_run_of_remote_storage_that_has_not_begun_at_the_end_of_a_node_releases_its_lock(
+    tmp_path: Path,
+) -> None:
+    """It waits for the thread, which an earlier run has."""
+    store = SilentStore(tmp_path)
+    locks: list[str] = []
+
+    async def check(driver: Driver) -> None:
+        locks.append(remote_run(driver, store))
+        assert store.has_begun.wait(PATIENCE_S)
+        os.unlink(locks[0])  # so the next run has a lock of its own
+        assert remote_run(driver, store) == locks[0]
+        assert is_locked(locks[0])
+
+    with_driver(tmp_path, check, extra=store.extra)
+    assert not is_locked(locks[0])
+    store.answer()

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Event as ThreadEvent
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from raftlog.clock import Clock
@@ -226,20 +226,24 @@ class Driver:
         self._compacting.add_done_callback(ran)
 
     def run_remote(self, run: RemoteLogRun) -> None:
-        has_run = ThreadEvent()
+        is_running, closing = False, Lock()
 
         def work() -> None:
+            nonlocal is_running
+            is_running = True
             try:
                 run.run(self._is_over)
             finally:
-                has_run.set()
-                if self._is_over():  # ``ran`` may not be called, or before
-                    run.close()
+                with closing:
+                    is_running = False
+                    if self._is_over():  # ``ran`` may not be called, or before
+                        run.close()
 
         def ran(done: asyncio.Future[None]) -> None:
             if done.cancelled():
-                if has_run.is_set():
-                    run.close()
+                with closing:
+                    if not is_running:
+                        run.close()
                 return
             error = done.exception()
             if error is None or isinstance(error, RaftlogError):
