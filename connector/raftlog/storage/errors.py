@@ -77,3 +77,23 @@ class WrongBackupError(LogError, code="RAFTLOG_WRONG_BACKUP"):
             f"{self.location} has the backups of another log than {self.path}: {self.reason}; "
             "give each log a location of its own"
         )
+
+
+class LogEndsBeforeRemoteError(LogError, code="RAFTLOG_LOG_ENDS_BEFORE_REMOTE"):
+    """A log that ends before its remote segments, which another leader or writer has copied.
+
+    Nothing was written.
+    """
+
+    location: str
+    path: str
+    log_end_offset: int
+    remote_end_offset: int
+
+    def message(self) -> str:
+        return (
+            f"{self.path} ends at offset {self.log_end_offset}, and its remote segments in "
+            f"{self.location} at {self.remote_end_offset}: another leader or writer has copied "
+            "more; a node that is not the leader any more fetches these records from the leader, "
+            "any other copy of the log must not use this location"
+        )

@@ -63,6 +63,7 @@ from raftlog.log.writing.properties import (
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.errors import (
     CorruptRemoteObjectError,
+    LogEndsBeforeRemoteError,
     RemoteObjectNotFoundError,
     RemoteStorageError,
     WrongBackupError,
@@ -155,7 +156,7 @@ def test_a_store_with_another_log_is_not_written() -> None:
     remote_run(log, store_on(disk), 1)
     other_disk, other = tiered_log(10)
     before = dict(disk.files())
-    with pytest.raises(WrongBackupError, match="ends at offset"):
+    with pytest.raises(LogEndsBeforeRemoteError, match="another leader"):
         remote_run(other, store_on(disk), 2)
     for at in range(60):
         fill(other, 1, value_bytes=99 + at % 3)

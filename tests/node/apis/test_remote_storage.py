@@ -18,7 +18,7 @@ from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import NewRecord, iter_batches
-from raftlog.storage.errors import WrongBackupError
+from raftlog.storage.errors import LogEndsBeforeRemoteError
 from raftlog.storage.objects import StorageObjects, StoredObject
 from raftlog.storage.protocol import ReadableFile
 from raftlog.wire import ApiKey, latest_schemas
@@ -258,7 +258,7 @@ def test_a_leader_whose_log_is_replaced_during_its_run_copies_nothing_wrong() ->
         old.is_cut_off = old.is_remote_held = False
         cluster.pass_time(10_000)
         assert local_start(old) > COUNT, "its log was replaced"
-        with pytest.raises(WrongBackupError) as caught:  # it ended before what the store has
+        with pytest.raises(LogEndsBeforeRemoteError) as caught:
             outdated.run()
         old.raft_node.complete_remote_run(outdated, caught.value)
         cluster.deliver()

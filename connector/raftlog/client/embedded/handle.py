@@ -377,6 +377,7 @@ class EmbeddedLog(LogHandle):
             CorruptBatchError, CorruptFileError: a sealed segment is damaged; it is unchanged.
             RemoteStorageError: the store did not answer; what was copied before stays.
             WrongBackupError, CorruptRemoteObjectError: the store is of another log, or damaged.
+            LogEndsBeforeRemoteError: another copy of this log has copied more to the store.
             LogLockedError, LogReadOnlyError, LogClosedError, DiskFullError: as in ``append``.
         """
         is_changed = self._copy_to_remote(timeout_ms)

@@ -52,7 +52,11 @@ from raftlog.log.format.directory import (
 from raftlog.log.format.remote_chain import RemoteChain, RemoteSegment
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.printable import without_user_info
-from raftlog.storage.errors import RemoteStorageError, WrongBackupError
+from raftlog.storage.errors import (
+    LogEndsBeforeRemoteError,
+    RemoteStorageError,
+    WrongBackupError,
+)
 from raftlog.storage.objects import ObjectStore, StoredObject
 from raftlog.storage.protocol import Closeable, FileLock, ReadableFile
 from raftlog.types import TopicPartition
@@ -258,8 +262,9 @@ class RemoteLogRun(Closeable):
         true, the rest is left to the next run.
 
         Raises the errors of the store, ``CorruptRemoteObjectError`` for a damaged manifest,
-        ``WrongBackupError`` if the store has another log, and the first damage of what would be
-        copied. What was finished before an error stays.
+        ``WrongBackupError`` if the store has another log, ``LogEndsBeforeRemoteError`` if another
+        leader has copied more than this log has, and the first damage of what would be copied. What
+        was finished before an error stays.
         """
         with contextlib.suppress(_AbortedError):
             self._run(is_aborted)
@@ -320,11 +325,16 @@ class RemoteLogRun(Closeable):
         return max((one.last_offset + 1 for one in deleted), default=0)
 
     def _check_history(self, chain: Sequence[SegmentRange], copied_end_offset: int) -> None:
-        """Raise ``WrongBackupError`` unless this log has the last batch of the last range: then it
-        has all of its batches (the log matching property of Raft)."""
+        """Raise ``LogEndsBeforeRemoteError`` or ``WrongBackupError`` unless this log has the last
+        batch of the last range: then it has all of its batches (the log matching property of
+        Raft)."""
         if copied_end_offset > self._log_end_offset:
-            reason = f"it ends at offset {copied_end_offset}, and the log at {self._log_end_offset}"
-            raise self._wrong_store(reason)
+            raise LogEndsBeforeRemoteError(
+                location=self._store.location,
+                path=self._directory.path,
+                log_end_offset=self._log_end_offset,
+                remote_end_offset=copied_end_offset,
+            )
         if not chain or copied_end_offset <= self._local_start_offset:
             return
         last = chain[-1]
