@@ -195,9 +195,9 @@ class _KeyCache(Generic[K, T]):
                     self._entries.popitem(last=False)
             return value
         except Exception as raised:
-            error = raised
+            error = raised  # the waiting threads raise it, too
             raise
-        finally:  # after a KeyboardInterrupt, too: then another thread requests it
+        finally:  # after a KeyboardInterrupt, too: then one of them requests it again
             with self._lock:
                 del self._requests[key]
             if error is None:
