@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 import raftlog
 from tests.support.cli import run
+from tests.support.kafka import kafka_jars, run_java
 from tests.support.quorum_processes import QuorumProcesses, eventually
 
 VALUES = [b"%0100d" % at for at in range(60)]
@@ -15,12 +20,33 @@ DELETED = 20
 """Offset below which an administrator deletes records."""
 
 
-def test_processes_copy_and_delete_and_every_record_is_read_also_from_the_next_leader(
-    tmp_path: Path,
-) -> None:
+def delete_by_librdkafka(bootstrap: str, _: Path) -> int:
+    """Delete the records below ``DELETED``; return the low watermark in the response."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (future,) = admin.delete_records([TopicPartition("raftlog", 0, DELETED)]).values()
+    return int(future.result(30).low_watermark)
+
+
+def delete_by_kafka(bootstrap: str, home: Path) -> int:
+    """As ``delete_by_librdkafka``, with kafka-delete-records."""
+    partitions = [{"topic": "raftlog", "partition": 0, "offset": DELETED}]
+    offsets = home / "offsets.json"
+    offsets.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    tool = "org.apache.kafka.tools.DeleteRecordsCommand"
+    at = ("--bootstrap-server", bootstrap, "--offset-json-file", str(offsets))
+    printed = run_java(kafka_jars(), tool, *at)
+    return int(printed.partition("partition: raftlog-0\tlow_watermark: ")[2])
+
+
+@pytest.mark.parametrize(
+    "delete", [delete_by_librdkafka, pytest.param(delete_by_kafka, marks=pytest.mark.kafka)]
+)
+def test_processes_copy_and_delete_and_every_record_is_read_also_from_the_next_leader(
+    tmp_path: Path, delete: Callable[[str, Path], int]
+) -> None:
     remote = tmp_path / "remote"
     log = (
         "[log]\nsegment_bytes = 2000\nlocal_retention_bytes = 2500\n"
@@ -44,9 +70,7 @@ def test_processes_copy_and_delete_and_every_record_is_read_also_from_the_next_l
             assert [one.value for one in log_of_nodes.read() if one.value] == VALUES
             leader = quorum.node(log_of_nodes.leader_id)
             left = [one.value for one in log_of_nodes.read(DELETED) if one.value]
-        admin = AdminClient({"bootstrap.servers": quorum.bootstrap})
-        (future,) = admin.delete_records([TopicPartition("raftlog", 0, DELETED)]).values()
-        assert future.result(30).low_watermark == DELETED
+        assert delete(quorum.bootstrap, tmp_path) == DELETED
 
         def first_objects() -> list[int]:
             return sorted(int(path.name[:20]) for path in remote.glob("raftlog-0-*/*.log"))[:2]
