@@ -69,9 +69,9 @@ def test_a_node_compacts_at_intervals_one_segment_in_each_turn() -> None:
     assert isinstance(compacted, LogCompacted)
     assert compacted.segment_count == turn_count > 3
     assert compacted.byte_count_after < compacted.byte_count_before
-    assert node.compaction_count == 1
-    assert node.compacted_bytes_before == compacted.byte_count_before
-    assert node.compacted_bytes_after == compacted.byte_count_after
+    assert node.counts.compactions == 1
+    assert node.counts.compacted_bytes_before == compacted.byte_count_before
+    assert node.counts.compacted_bytes_after == compacted.byte_count_after
     assert node.next_deadline_ms is not None
     assert node.next_deadline_ms > node.now_ms()
 
@@ -147,13 +147,13 @@ async def put(node: Node, key: bytes, value: bytes | None) -> None:
 
 def compact(node: Node) -> int:
     """Compact the log of a node to the end; return how often it was."""
-    before = node.raft_node.compaction_count
+    before = node.raft_node.counts.compactions
     for _ in range(5):
         node.raft_node.compact()
         node.raft_node.pass_time()
         for _ in range(100):
             node.raft_node.pass_time()
-    return node.raft_node.compaction_count - before
+    return node.raft_node.counts.compactions - before
 
 
 def table(node: Node) -> dict[bytes, bytes]:

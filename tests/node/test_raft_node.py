@@ -39,7 +39,7 @@ def test_a_node_that_ends_within_a_step_has_no_further_outputs() -> None:
     last = one.notifications[-1]
     assert isinstance(last, RoleChanged)
     assert last.new is Leader
-    assert one.raft_node.sync_count == 0
+    assert one.raft_node.counts.syncs == 0
 
 
 def test_appends_that_are_not_submitted_have_an_unknown_outcome_when_the_node_ends() -> None:
@@ -174,7 +174,7 @@ def test_all_that_waits_for_time_ends_at_the_one_deadline_of_the_node() -> None:
 def test_the_duration_of_an_append_is_from_its_receipt_to_its_commit() -> None:
     one = OneReplica()
     one.elect()
-    node, durations, begin_ms = one.raft_node, one.raft_node.append_durations, one.now_ms
+    node, durations, begin_ms = one.raft_node, one.raft_node.counts.append_durations, one.now_ms
     one.is_held = True
     node.append(pending_append(), lambda _: None)
     one.pass_time(begin_ms + 30)

@@ -172,8 +172,8 @@ REMOTE_PLANTS: Final = (
         bug="damaged properties end a node at its next run of remote storage",
         path="connector/raftlog/node/raft_node.py",
         old="        except (CorruptFileError, DiskFullError) as error:\n"
-        "            self.remote_counts",
-        new="        except DiskFullError as error:\n            self.remote_counts",
+        "            self.counts.remote",
+        new="        except DiskFullError as error:\n            self.counts.remote",
         tests=(
             "tests/node/apis/test_remote_storage.py::"
             "test_damaged_properties_refuse_a_run_of_remote_storage_only",

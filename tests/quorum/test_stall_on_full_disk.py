@@ -48,9 +48,9 @@ def test_a_leader_without_disk_space_for_its_epoch_appends_nothing_until_there_i
     one.disk.full_at(None)
     one.pass_time(DISK_FULL_RETRY_MS - 1)
     assert replica.is_stalled_on_disk_full, "not before its deadline"
-    assert one.raft_node.sync_count == 0
+    assert one.raft_node.counts.syncs == 0
     one.pass_time(DISK_FULL_RETRY_MS)
-    assert one.raft_node.sync_count == 1
+    assert one.raft_node.counts.syncs == 1
     assert not replica.is_stalled_on_disk_full
     assert log.append(replica.core.epoch, [b"a"]) == replica.log.end_offset - 1 == 3
 

@@ -87,7 +87,7 @@ class NodeCollector(Collector):
         yield _gauge(
             "synced_end_offset", "End of the records synced to disk.", log.synced_end_offset
         )
-        yield _counter("syncs", "Syncs of the log started.", self._raft_node.sync_count)
+        yield _counter("syncs", "Syncs of the log started.", self._raft_node.counts.syncs)
         yield _histogram("sync_seconds", "Duration of a sync of the log.", self._sync_durations)
         yield from self._compactions()
         yield from self._remote_storage()
@@ -104,23 +104,21 @@ class NodeCollector(Collector):
         )
 
     def _compactions(self) -> Iterator[Metric]:
-        node = self._raft_node
-        yield _counter(
-            "compactions", "Compactions that have changed the log.", node.compaction_count
-        )
+        counts = self._raft_node.counts
+        yield _counter("compactions", "Compactions that have changed the log.", counts.compactions)
         yield _counter(
             "compacted_bytes_before",
             "Bytes of the segments that were compacted, before.",
-            node.compacted_bytes_before,
+            counts.compacted_bytes_before,
         )
         yield _counter(
             "compacted_bytes_after",
             "Bytes of the segments that were compacted, after.",
-            node.compacted_bytes_after,
+            counts.compacted_bytes_after,
         )
 
     def _remote_storage(self) -> Iterator[Metric]:
-        totals = self._raft_node.remote_counts
+        totals = self._raft_node.counts.remote
         yield _counter(
             "remote_copied_segments",
             "Segments that this node has copied to the remote storage.",
@@ -148,16 +146,17 @@ class NodeCollector(Collector):
         yield _gauge("remote_copy_lag_bytes", "Bytes of these segments.", totals.lag_bytes)
 
     def _fetches(self) -> Iterator[Metric]:
+        counts = self._raft_node.counts
         yield _counter(
             "follower_fetches",
             "Fetches of consumers that this node has answered as a follower.",
-            self._raft_node.follower_fetch_count,
+            counts.follower_fetches,
         )
         yield _counter(
             "redirected_fetches",
             "Fetches of consumers that this node, as the leader, has sent to a follower in their "
             "rack.",
-            self._raft_node.redirected_fetch_count,
+            counts.redirected_fetches,
         )
 
     def _quorum(self) -> Iterator[Metric]:
@@ -197,7 +196,7 @@ class NodeCollector(Collector):
         yield _histogram(
             "append_seconds",
             "Time from the receipt of a client's append until its records were committed.",
-            self._raft_node.append_durations,
+            self._raft_node.counts.append_durations,
         )
         yield from _replicas(core.role)
 

@@ -132,6 +132,22 @@ class RemoteTotals:
         self.lag_segments, self.lag_bytes = counts.lag_segments, counts.lag_bytes
 
 
+class NodeCounts:
+    """What a node has done since its start, for its metrics."""
+
+    def __init__(self, buckets_s: Sequence[float]) -> None:
+        self.syncs = 0
+        """Syncs of the log that were started."""
+        self.append_durations: Final = DurationHistogram(buckets_s)
+        """From the receipt of an append to its commit."""
+        self.compactions = self.compacted_bytes_before = self.compacted_bytes_after = 0
+        """Compactions, and bytes of the segments that they have replaced, before and after."""
+        self.follower_fetches = self.redirected_fetches = 0
+        """Fetches of consumers that this node has answered as a follower, and those in which it has
+        named a follower as the leader."""
+        self.remote: Final = RemoteTotals()
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteStorage:
     """Access to object stores: what opens one, and the time and randomness of its writes.
@@ -222,8 +238,7 @@ class RaftNode:
     ) -> None:
         """``chunk_bytes_max``: bytes of one delivery to a listener. ``clean_interval_ms``: time
         between two checks of the retention limits, None without any. ``remote``: None for a
-        node that does not use remote storage. ``buckets_s``: of ``append_durations``, from the
-        receipt of an append to its commit."""
+        node that does not use remote storage. ``buckets_s``: of the durations of appends."""
         self.replica: Final = replica
         self.identity: Final = identity
         self.fetches: Final = FetchPurgatory(replica)
@@ -231,9 +246,6 @@ class RaftNode:
         self.racks: Final[dict[int, str]] = {}
         """Racks of other nodes by their ids, as they named them in their last fetch from this one;
         without those that have none."""
-        self.follower_fetch_count = self.redirected_fetch_count = 0
-        """Fetches of consumers that this node has answered as a follower, and those in which it has
-        named a follower as the leader."""
         self.throttled: Final = ThrottledChannels()
         """Connections that are muted, because their clients exceed a quota."""
         self.expiries: Final = Deadlines[Callable[[], None]]()
@@ -243,13 +255,8 @@ class RaftNode:
             replica, self.act, self.time_ms, self._resign_soon_on_disk_full
         )
         """Access to the log for state machines on this node."""
-        self.sync_count = 0
-        """Number of syncs that were started."""
-        self.append_durations: Final = DurationHistogram(buckets_s)
-        self.compaction_count = self.compacted_bytes_before = self.compacted_bytes_after = 0
-        """Compactions, and bytes of the segments that they have replaced, before and after."""
         self.remote: Final = remote
-        self.remote_counts: Final = RemoteTotals()
+        self.counts: Final = NodeCounts(buckets_s)
         self._remote_run: RemoteLogRun | None = None
         self._remote_steps_before = 0
         """Steps of the run at the last look."""
@@ -413,7 +420,7 @@ class RaftNode:
                 if reply is not None:
                     reply(response)
             case RunSync(ticket):
-                self.sync_count += 1
+                self.counts.syncs += 1
                 self._runner.run_sync(ticket)
             case ReadIndexConfirmed(ticket):
                 self._appends.confirmed(ticket)
@@ -514,7 +521,7 @@ class RaftNode:
         if isinstance(result, Done):
             if result.value.last_offset >= result.value.base_offset:
                 elapsed_ms = self._clock.now_ms() - request.received_ms
-                self.append_durations.add(elapsed_ms / 1_000)
+                self.counts.append_durations.add(elapsed_ms / 1_000)
         elif isinstance(result.error, DiskFullError):
             self._resign_soon_on_disk_full()
         self._purgatory.complete(request, result)
@@ -626,9 +633,9 @@ class RaftNode:
         if compaction.replaced_byte_counts:
             before, after = map(sum, zip(*compaction.replaced_byte_counts, strict=True))
             count = len(compaction.replaced_byte_counts)
-            self.compaction_count += 1
-            self.compacted_bytes_before += before
-            self.compacted_bytes_after += after
+            self.counts.compactions += 1
+            self.counts.compacted_bytes_before += before
+            self.counts.compacted_bytes_after += after
             self._runner.notify(LogCompacted(count, before, after))
 
     def _close_compaction(self, compaction: Compaction) -> None:
@@ -647,7 +654,7 @@ class RaftNode:
                 self.remote.open_store, self.remote.surroundings, cache=self._manifest_cache
             )
         except (CorruptFileError, DiskFullError) as error:
-            self.remote_counts.errors += 1
+            self.counts.remote.errors += 1
             self._runner.notify(CleaningRefused(error))
         except LogError as error:
             self.fail(error)
@@ -661,8 +668,8 @@ class RaftNode:
         if run is None:
             return
         if run.step_count == self._remote_steps_before:
-            self.remote_counts.errors += 1
-            self.remote_counts.set_lag(run.counts)
+            self.counts.remote.errors += 1
+            self.counts.remote.set_lag(run.counts)
             self._runner.notify(CleaningRefused(run.no_response()))
         self._remote_steps_before = run.step_count
 
@@ -672,7 +679,7 @@ class RaftNode:
         installed meanwhile: the run may have read the manifest before."""
         self._remote_run = None
         with run:
-            self.remote_counts.add(run.counts, has_failed=error is not None)
+            self.counts.remote.add(run.counts, has_failed=error is not None)
             if self._is_over:
                 return
             if isinstance(error, DiskFailedError):

@@ -78,7 +78,7 @@ def test_a_leader_names_the_follower_in_the_rack_of_a_consumer(version: int) -> 
         assert (answer.error_code, answer.preferred_read_replica) == (ErrorCode.none, -1)
         assert values_of(answer) == [b"one", b"two"]
         counts = [
-            (one.raft_node.redirected_fetch_count, one.raft_node.follower_fetch_count)
+            (one.raft_node.counts.redirected_fetches, one.raft_node.counts.follower_fetches)
             for one in (leader, follower)
         ]
         assert counts == [(1, 0), (0, 1)]
@@ -209,7 +209,7 @@ def test_the_leader_decides_about_what_a_follower_does_not_have() -> None:
             answer = await fetched(leader, offset, rack_of(follower), **more)
             assert answer.error_code is ErrorCode.offset_out_of_range
             assert answer.preferred_read_replica == -1
-        assert leader.raft_node.redirected_fetch_count == 0
+        assert leader.raft_node.counts.redirected_fetches == 0
 
     run(work())
 

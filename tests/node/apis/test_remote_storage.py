@@ -166,7 +166,7 @@ def test_a_new_leader_continues_where_the_last_one_ended() -> None:
         leader = await filled(cluster)
         copy_all(cluster)
         assert all(local_start(node) > 0 for node in cluster.nodes)
-        counts = [node.raft_node.remote_counts.copied_segments for node in cluster.nodes]
+        counts = [node.raft_node.counts.remote.copied_segments for node in cluster.nodes]
         assert sorted(counts)[:2] == [0, 0] < sorted(counts)[2:]
         before = segment_names(cluster.remote_disk, REMOTE)
         second = cluster.change_leader()
@@ -178,7 +178,7 @@ def test_a_new_leader_continues_where_the_last_one_ended() -> None:
         assert before < after
         starts = [int(name[:20]) for name in after]
         assert len(starts) == len(set(starts))
-        assert second.raft_node.remote_counts.copied_segments > 0
+        assert second.raft_node.counts.remote.copied_segments > 0
         assert await consumed(second) == [value(at) for at in range(2 * COUNT)]
         end = await ask(
             second, ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, epoch_end(1), OffsetForLeaderEpochResponse
@@ -314,7 +314,7 @@ def test_a_full_disk_refuses_a_run_of_remote_storage_only() -> None:
         leader.disk.full_at(0)
         leader.raft_node.copy_to_remote()
         assert not leader.raft_node.is_over
-        assert leader.raft_node.remote_counts.errors == 1
+        assert leader.raft_node.counts.remote.errors == 1
         leader.disk.full_at(None)
         copy_all(cluster)
         assert local_start(leader) > 20
@@ -337,7 +337,7 @@ def test_damaged_properties_refuse_a_run_of_remote_storage_only() -> None:
                 leader.disk.unlink(path)
             leader.raft_node.copy_to_remote()
             assert not leader.raft_node.is_over
-            assert leader.raft_node.remote_counts.errors == count
+            assert leader.raft_node.counts.remote.errors == count
             assert str(leader.refusals[-1]).startswith(f"[RAFTLOG_CORRUPT_FILE] {path} is corrupt")
             assert (await get(leader, local_start(leader))).records
         assert (await get(leader, 0)).error_code is ErrorCode.kafka_storage_error
@@ -345,9 +345,9 @@ def test_damaged_properties_refuse_a_run_of_remote_storage_only() -> None:
         assert await consumed(leader) == [value(at) for at in range(COUNT + 1)]
         for at in range(COUNT):
             await put(leader, NewRecord(None, value(at), time_of(at)))
-        before = leader.raft_node.remote_counts.copied_segments
+        before = leader.raft_node.counts.remote.copied_segments
         copy_all(cluster)
-        assert leader.raft_node.remote_counts.copied_segments > before
+        assert leader.raft_node.counts.remote.copied_segments > before
 
     run(work())
 
@@ -478,7 +478,7 @@ def test_a_read_that_a_store_does_not_answer_is_an_error_after_the_time_limit() 
         response = answer_of(reading, latest_schemas.FetchResponse, 18)
         assert response.responses[0].partitions[0].error_code is ErrorCode.kafka_storage_error
         assert (await finding).error_code is ErrorCode.kafka_storage_error
-        assert leader.raft_node.remote_counts.read_errors == 2
+        assert leader.raft_node.counts.remote.read_errors == 2
         store.answers.set()
         assert (await get(leader, 0)).error_code is ErrorCode.none
 
@@ -517,7 +517,7 @@ def test_a_run_without_progress_is_reported_at_each_retention_check() -> None:
         store = cluster.store = SlowStore(cluster.remote_disk)
         leader.is_remote_held = True
         cluster.pass_time(60_000)
-        (remote_run,), counts = leader.held_runs, leader.raft_node.remote_counts
+        (remote_run,), counts = leader.held_runs, leader.raft_node.counts.remote
         thread = threading.Thread(target=remote_run.run)
         thread.start()
         assert store.requests.acquire(timeout=60)

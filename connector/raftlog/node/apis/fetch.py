@@ -361,9 +361,9 @@ class ConsumerFetch:
         """Count the fetch if another node than the leader answers it, or should."""
         node = self._cache.raft_node
         if any(part.preferred_replica >= 0 for part in self._parts):
-            node.redirected_fetch_count += 1
+            node.counts.redirected_fetches += 1
         elif self._is_from_follower and not any(part.error for part in self._parts):
-            node.follower_fetch_count += 1
+            node.counts.follower_fetches += 1
 
     def _read(self) -> None:
         """Read as many bytes as fit; at least one batch of the first partition that has records."""

@@ -89,7 +89,7 @@ class RemoteReads:
                 if error is None:
                     result.set_result(done.result())
                 else:
-                    self._raft_node.remote_counts.read_errors += 1
+                    self._raft_node.counts.remote.read_errors += 1
                     result.set_exception(error)
 
         def ended(_: asyncio.Future[T]) -> None:
@@ -116,7 +116,7 @@ class RemoteReads:
         chain = self._raft_node.remote_chain
         uri, directory = ("", "") if chain is None else (chain.uri, chain.directory)
         location = without_user_info(uri.partition("?")[0])
-        self._raft_node.remote_counts.read_errors += 1
+        self._raft_node.counts.remote.read_errors += 1
         result.set_exception(RemoteStorageError(location=location, name=directory, reason=reason))
 
     def close(self) -> None:
