@@ -30,6 +30,11 @@ def without_user_info(text: str) -> str:
     return _USER_INFO.sub("://***@", text)
 
 
+def store_location(uri: str) -> str:
+    """Return the URI of an object store as messages have it: without user info and query."""
+    return without_user_info(uri.partition("?")[0])
+
+
 def has_keys(text: str) -> bool:
     """Return whether URLs in ``text`` have a password in the user info, or a key in the query."""
     return _KEYS.search(text) is not None

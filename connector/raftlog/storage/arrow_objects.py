@@ -19,7 +19,7 @@ from pyarrow import ArrowException, fs
 
 from raftlog.errors import LogAccessError, LogNotFoundError, NotALogError, OptionError
 from raftlog.limits import MIB
-from raftlog.printable import without_user_info
+from raftlog.printable import store_location
 
 from .errors import RemoteObjectNotFoundError, RemoteStorageError
 from .objects import ReadAheadFile, StoredObject
@@ -68,7 +68,7 @@ class ArrowObjects:
         Raises ``OptionError``, which never contains the URI's user info or query.
         """
         files, root = _file_system(uri, "URI")
-        return cls(files, root, without_user_info(uri.partition("?")[0]).rstrip("/"))
+        return cls(files, root, store_location(uri).rstrip("/"))
 
     def put(self, name: str, chunks: Iterable[bytes]) -> None:
         path = self._path(name)

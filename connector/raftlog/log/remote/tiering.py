@@ -51,7 +51,7 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.format.remote_chain import RemoteChain, RemoteSegment
 from raftlog.log.segment import Segment, SegmentMetadata
-from raftlog.printable import without_user_info
+from raftlog.printable import store_location
 from raftlog.storage.errors import (
     LogEndsBeforeRemoteError,
     RemoteStorageError,
@@ -247,7 +247,7 @@ class RemoteLogRun(Closeable):
     def no_response(self) -> RemoteStorageError:
         """Return the error of a store that does not answer the request in progress."""
         opened = self._opened
-        location = without_user_info(self._log.uri.partition("?")[0])
+        location = store_location(self._log.uri)
         name = self._log.directory if opened is None else opened.name
         reason = "no response since the last retention check; copies and deletions wait for it"
         return RemoteStorageError(location=location, name=name, reason=reason)
@@ -356,7 +356,7 @@ class RemoteLogRun(Closeable):
             return
         if copied_end_offset < local_start:
             reason = f"it ends at offset {copied_end_offset}, and the local segments begin at"
-            location = without_user_info(before.uri.partition("?")[0])
+            location = store_location(before.uri)
             raise self._wrong_store(f"{reason} {local_start}: those before are at {location}")
 
     def _wrong_store(self, reason: str) -> WrongBackupError:

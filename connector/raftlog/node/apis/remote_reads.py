@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from raftlog.node.daemon_threads import DaemonThreads
 from raftlog.node.raft_node import RaftNode, RemoteStorage
-from raftlog.printable import without_user_info
+from raftlog.printable import store_location
 from raftlog.storage.errors import RemoteStorageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class RemoteReads:
             return
         chain = self._raft_node.remote_chain
         uri, directory = ("", "") if chain is None else (chain.uri, chain.directory)
-        location = without_user_info(uri.partition("?")[0])
+        location = store_location(uri)
         self._raft_node.counts.remote.read_errors += 1
         result.set_exception(RemoteStorageError(location=location, name=directory, reason=reason))
 
