@@ -285,8 +285,8 @@ class Cluster:
         self.count("node ended itself")
         self.on_failure(node)
 
-    def count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
+    def count(self, what: str, number: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + number
 
     def saw_high_watermark(self, node: Node, offset: int) -> None:
         """Check the increased high watermark of a node: a leader's by what a majority has."""

@@ -333,9 +333,7 @@ class Node(DrivenNode):
             node = self.raft_node
             assert node is not None, "the action is one of this incarnation"
             self._cluster.count(f"remote run {'completed' if error is None else error.code}")
-            self._cluster.counts["segment copied"] = (
-                self._cluster.counts.get("segment copied", 0) + run.counts.copied_segments
-            )
+            self._cluster.count("segment copied", run.counts.copied_segments)
             node.complete_remote_run(run, error)
             if self.raft_node is node:
                 tier.check(self)
