@@ -206,3 +206,18 @@ def test_a_survivor_whose_remote_storage_is_disabled_needs_no_store() -> None:
         assert values_in(cluster, disk) == [value(at) for at in range(COUNT)]
 
     run(work())
+
+
+def test_a_damaged_list_of_remote_segments_is_written_again_from_the_manifest() -> None:
+    async def work() -> None:
+        cluster = Cluster(3, config=TIERED_LOG)
+        leader = cluster.elect()
+        await put_all(leader, 0, COUNT)
+        copy_all(cluster)
+        disk = stopped(leader)
+        disk.put(f"/data/orders-0/{REMOTE_SEGMENTS_NAME}", b"damaged")
+        rescued(cluster, disk)
+        assert values_in(cluster, disk) == [value(at) for at in range(COUNT)]
+        copies_on(cluster, disk)
+
+    run(work())

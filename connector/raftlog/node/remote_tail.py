@@ -15,9 +15,11 @@ that of another log.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from raftlog.errors import CorruptFileError
 from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
 from raftlog.log.format.remote_chain import RemoteChain
 from raftlog.log.reading.remote_tier import OpenStore
@@ -114,7 +116,9 @@ def find_remote_tail(
     )
     if not ranges:
         return None
-    known = directory.read_remote_chain()
+    known = None
+    with contextlib.suppress(CorruptFileError):  # written again, as by a run of remote storage
+        known = directory.read_remote_chain()
     end, epoch = ranges[-1].metadata.last_offset + 1, _epochs_of(ranges).latest_epoch or 0
     chain = RemoteChain(
         uri=uri,
