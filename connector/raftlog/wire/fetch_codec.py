@@ -126,7 +126,7 @@ class FetchedTopic(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """Kafka's Fetch response, without racks."""
+    """Kafka's Fetch response. Its ``endpoints`` have no racks."""
 
     topics: Sequence[FetchedTopic]
     error: int = 0
