@@ -107,8 +107,8 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a reader takes a segment that replaces several ones for an overlap",
         path="connector/raftlog/log/reading/files.py",
-        old="        return self.segment in listing.swapped or following not in listing.segments\n",
-        new="        return not listing.segments\n",
+        old="following != self.next_offset and self._unmatched != (self.next_offset, following):\n",
+        new="following != self.next_offset and self._files.is_remote(self.segment):\n",
         tests=(
             f"{GROUPS}::test_readers_read_every_last_value_at_any_operation_while_segments_become_one",
         ),

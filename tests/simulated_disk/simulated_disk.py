@@ -15,6 +15,7 @@ import fnmatch
 import posixpath
 from collections.abc import Iterator
 from random import Random
+from typing import Self
 
 from raftlog.errors import FileExistsLogError, LogAccessError, LogNotFoundError, NotALogError
 
@@ -43,7 +44,7 @@ class SimulatedDisk:
         self.open_files_max: int | None = None
 
     @classmethod
-    def after(cls, state: CrashState, seed: int = 0) -> SimulatedDisk:
+    def after(cls, state: CrashState, seed: int = 0) -> Self:
         """Return the disk of one recorded crash, for a new process. Use a state once."""
         disk = cls(seed, tree=state.tree)
         disk._machine.boot_number = disk._process.boot_number = state.boot_number

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from tests.log.cleaning.test_compaction import (
     COMPACTED,
@@ -30,6 +32,7 @@ from raftlog.log.format.directory import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     offset_name,
+    read_listing,
 )
 from raftlog.log.reading.chunks import ColumnDecoder
 from raftlog.log.reading.files import LogCursor, LogFiles
@@ -118,6 +121,15 @@ def test_small_segments_become_one_segment(seed: int) -> None:
         assert found.base_offset <= offset <= found.last_offset
 
 
+def offsets_read(cursor: LogCursor, end_offset: int) -> set[int | None]:
+    """Return the offsets of the records that a cursor reads."""
+    offsets: set[int | None] = set()
+    for chunk in cursor.read(ColumnDecoder(Column.ALL_BUT_HEADERS, 200, 1 << 20), end_offset):
+        assert chunk.records.offset is not None
+        offsets |= set(chunk.records.offset.to_pylist())
+    return offsets
+
+
 def test_a_crash_at_any_operation_while_segments_become_one_leaves_every_last_value() -> None:
     disk, log = small_segments(3)
     wanted, end = table(disk), log.end_offset
@@ -155,13 +167,51 @@ def test_readers_read_every_last_value_at_any_operation_while_segments_become_on
                 LogCursor(files, start, contiguous=True),
                 LogCursor(LogFiles.of_directory(after, DIRECTORY), start, contiguous=True),
             ):
-                decoder = ColumnDecoder(Column.ALL_BUT_HEADERS, 200, 1 << 20)
-                offsets: set[int | None] = set()
-                for chunk in cursor.read(decoder, end):
-                    assert chunk.records.offset is not None
-                    offsets |= set(chunk.records.offset.to_pylist())
                 wanted = {one.offset for one in last.values() if one.offset >= start}
-                assert wanted <= offsets, f"{state}, from {start}"
+                assert wanted <= offsets_read(cursor, end), f"{state}, from {start}"
+
+
+class TornListings(SimulatedDisk):
+    """Disk whose next listing is given: a directory may change while its names are read."""
+
+    next_listing: list[str] | None = None
+
+    def list_names(self, directory: str) -> list[str]:
+        names, self.next_listing = self.next_listing, None
+        return super().list_names(directory) if names is None else names
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_readers_read_every_last_value_by_names_of_two_moments_of_a_compaction(
+    contiguous: bool,
+) -> None:
+    """Listed at the start, or at the first listing after it."""
+    disk, log = small_segments(5)
+    end, last = log.end_offset, {one.key: one for one in records_of(disk)}
+    recording = disk.record()
+    assert compact(log)
+    states = list(recording.states((None,), seeds=range(1)))
+    names = [SimulatedDisk.after(one).list_names(DIRECTORY) for one in states]
+    rng, wanted = Random(5), {one.offset for one in last.values()}
+    for _ in range(600):
+        first, second, third = sorted(rng.randrange(len(states)) for _ in range(3))
+        order = sorted({*names[first], *names[second]})
+        rng.shuffle(order)
+        split = rng.randrange(len(order) + 1)
+        torn = [one for one in order[:split] if one in names[first]]
+        torn += [one for one in order[split:] if one in names[second]]
+        after = TornListings.after(states[third])
+        after.next_listing = torn
+        if rng.random() < 0.5:
+            listed = LogFiles.of_directory(after, DIRECTORY)
+        else:
+            listed = LogFiles(after, DIRECTORY, read_listing(names[first]))
+        cursor = LogCursor(listed, 0, contiguous=contiguous)
+        read_end = rng.choice((end, rng.randrange(end)))
+        found = offsets_read(cursor, read_end)
+        assert {one for one in wanted if one < read_end} <= found, (
+            f"{first} {second} {third} {torn}"
+        )
 
 
 def test_another_writer_lists_the_segments_again_after_some_have_become_one() -> None:

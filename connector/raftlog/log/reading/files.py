@@ -341,6 +341,8 @@ class LogCursor:
         self._last_position: int | None = None
         """Position of the batch that ends at ``_position``; None if it was not read."""
         self._failed_position: int | None = None
+        self._unmatched: tuple[int, int] | None = None
+        """Offset that was looked up again, and the base offset that was listed after it."""
         self.next_offset = offset
         self.tail: LogTail | None = None
         self.segment = self._segment_at(offset)
@@ -506,7 +508,13 @@ class LogCursor:
             )
 
     def _leave(self, file: ReadableFile, following: int) -> None:
-        """Move from a sealed segment to the next one."""
+        """Move from a sealed segment to the next one.
+
+        If that begins at another offset than this one ends, the offset is looked up again, once: a
+        compaction may have replaced segments while they were listed or since, and the names that
+        are listed meanwhile may be of no state of the directory. A remote segment may have offsets
+        of the next one, as another node has copied it, whose segments begin at other offsets.
+        """
         position = self._position or 0
         head = file.read_at(position, BATCH_HEADER_BYTES)
         if any(head):
@@ -516,8 +524,11 @@ class LogCursor:
                 position=position,
                 offset=self.next_offset,
             )
-        if following < self.next_offset and self._may_overlap(following):
-            self.segment = self._segment_at(self.next_offset)  # read on inside
+        if following != self.next_offset and self._unmatched != (self.next_offset, following):
+            self._unmatched = (self.next_offset, following)
+            if not self._files.is_remote(self.segment):
+                self._files.refresh()
+            self.segment = self._segment_at(self.next_offset)
             self._position = None
             return
         is_wrong = (
@@ -533,16 +544,6 @@ class LogCursor:
         self.next_offset = following
         self.segment = following
         self._position = 0
-
-    def _may_overlap(self, following: int) -> bool:
-        """Return whether the segment may have offsets of the one that was listed after it: another
-        node has copied it, whose segments begin at other offsets, or a compaction has replaced
-        both by it since they were listed."""
-        if self._files.is_remote(self.segment):
-            return True
-        self._files.refresh()
-        listing = self._files.listing
-        return self.segment in listing.swapped or following not in listing.segments
 
     def _is_end_of_log(
         self, file: ReadableFile, error: CorruptBatchError | None, end_offset: int | None
