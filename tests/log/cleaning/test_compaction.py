@@ -785,10 +785,8 @@ def test_after_a_crash_at_any_operation_states_from_the_compacted_offset_on_are_
     assert 0 < first < offset <= log._segments.active.base_offset
 
 
-def test_a_failed_directory_sync_fails_the_log() -> None:
-    disk, log = log_of()
-    fill(log, 14)
-    wanted = table(disk)
+def fail_replacing(disk: SimulatedDisk, log: SingleVoterLog) -> None:
+    """Run the compaction that is due, and fail the first sync of its replacement of segments."""
     begun = log.begin_compaction(now_ms=NOW_MS)
     assert begun is not None
     with begun:
@@ -796,6 +794,13 @@ def test_a_failed_directory_sync_fails_the_log() -> None:
         disk.fail_sync_once("*")
         with pytest.raises(LogError):
             log.complete_compaction(begun)
+
+
+def test_a_failed_directory_sync_fails_the_log() -> None:
+    disk, log = log_of()
+    fill(log, 14)
+    wanted = table(disk)
+    fail_replacing(disk, log)
     assert log.is_closed
     disk.kill()
     assert table(disk) == wanted

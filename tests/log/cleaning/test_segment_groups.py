@@ -9,6 +9,7 @@ from tests.log.cleaning.test_compaction import (
     COMPACTED,
     append,
     compact,
+    fail_replacing,
     fill,
     log_of,
     records_of,
@@ -21,7 +22,6 @@ from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
 from tests.support.appending import DIRECTORY, NOW_MS, batches_of, reopened
 
-from raftlog.errors import LogError
 from raftlog.log.cleaning.compaction import SegmentSizes, group_segments
 from raftlog.log.format.directory import (
     CLEANED_SUFFIX,
@@ -270,13 +270,7 @@ def test_a_writer_completes_what_another_one_has_died_at() -> None:
     other = SingleVoterLog.open(disk, DIRECTORY, now_ms=NOW_MS)
     log.refresh(now_ms=NOW_MS)
     wanted = table(disk)
-    begun = log.begin_compaction(now_ms=NOW_MS)
-    assert begun is not None
-    with begun:
-        begun.run()
-        disk.fail_sync_once("*")
-        with pytest.raises(LogError):
-            log.complete_compaction(begun)
+    fail_replacing(disk, log)
     other.refresh(now_ms=NOW_MS)
     append(other, (b"other", b"1"))
     assert table(disk) == {**wanted, b"other": b"1"}
