@@ -20,7 +20,9 @@ from tests.log.cleaning.test_retained_records import check_contiguous
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
-from tests.support.appending import DIRECTORY, NOW_MS, batches_of, reopened
+from tests.support.appending import DIRECTORY, NOW_MS, append_batches, batches_of, reopened
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
+from tests.support.log_builder import control_batch
 
 from raftlog.log.cleaning.compaction import SegmentSizes, group_segments
 from raftlog.log.format.directory import (
@@ -31,15 +33,19 @@ from raftlog.log.format.directory import (
     PUBLISHED_NAME,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     offset_name,
     read_listing,
 )
+from raftlog.log.format.segment_files import AbortedTransaction, parse_txn_index
 from raftlog.log.reading.chunks import ColumnDecoder
 from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.log.reading.opening import open_log
 from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.batch_columns import Column
+from raftlog.records.control import ControlType, EndTransactionMarker
+from raftlog.records.record import NewRecord
 
 
 def sized(*sizes: tuple[int, int, int, int]) -> list[SegmentSizes]:
@@ -169,6 +175,58 @@ def test_readers_read_every_last_value_at_any_operation_while_segments_become_on
             ):
                 wanted = {one.offset for one in last.values() if one.offset >= start}
                 assert wanted <= offsets_read(cursor, end), f"{state}, from {start}"
+
+
+def end_transaction(log: SingleVoterLog, producer_id: int, outcome: ControlType) -> None:
+    """Append a transaction of one record, and its marker."""
+    at = log.end_offset
+    data = NewRecordBatch(
+        records=(NewRecord(b"key 0", b"v"),),
+        base_timestamp_ms=NOW_MS,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    end = EndTransactionMarker(control_type=outcome, coordinator_epoch=0)
+    append_batches(
+        log,
+        encode_batch(data, base_offset=at, leader_epoch=log.epoch),
+        control_batch([end], base_offset=at + 1, epoch=log.epoch, producer_id=producer_id),
+    )
+    log.flush()
+
+
+def aborted_of(disk: SimulatedDisk) -> list[AbortedTransaction]:
+    """Return the aborted transactions by the ``.txnindex`` of each segment."""
+    found: list[AbortedTransaction] = []
+    for base in read_listing(disk.list_names(DIRECTORY)).segments:
+        path = f"{DIRECTORY}/{offset_name(base, TXN_INDEX_SUFFIX)}"
+        if path in disk.files():
+            found += parse_txn_index(disk.files()[path], path)
+    return found
+
+
+def test_the_transaction_index_of_one_segment_has_the_entries_of_all_that_it_replaces() -> None:
+    """After a crash at any operation, too; Kafka's consumers read aborted records without it."""
+    disk, log = log_of()
+    for producer_id in range(12):
+        outcome = ControlType.COMMIT if producer_id % 4 == 0 else ControlType.ABORT
+        end_transaction(log, producer_id, outcome)
+        fill(log, producer_id, 3)
+    assert compact(log)
+    fill(log, 100, 20)
+    wanted = aborted_of(disk)
+    assert len(wanted) == 9
+    count = sum(name.endswith(TXN_INDEX_SUFFIX) for name in disk.list_names(DIRECTORY))
+    recording = disk.record()
+    assert compact(log)
+    assert aborted_of(disk) == wanted
+    assert sum(name.endswith(TXN_INDEX_SUFFIX) for name in disk.list_names(DIRECTORY)) < count
+    for state in recording.states((None, *Survival), seeds=range(2)):
+        after = SimulatedDisk.after(state)
+        reopened(after).close()
+        assert aborted_of(after) == wanted, f"{state}"
 
 
 class TornListings(SimulatedDisk):

@@ -30,7 +30,7 @@ Kafka: ``LogLoader``, ``LogSegment.recover``; for what can go wrong there: KAFKA
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -47,6 +47,7 @@ from raftlog.log.format.directory import (
     CHECKSUMS_NAME,
     CLEAN_SHUTDOWN_NAME,
     EPOCH_CHECKPOINT_NAME,
+    INDEX_SUFFIX,
     INDEX_SUFFIXES,
     LOG_START_CHECKPOINT_NAME,
     LOG_SUFFIX,
@@ -57,6 +58,8 @@ from raftlog.log.format.directory import (
     RECOVERY_POINT_CHECKPOINT_NAME,
     SWAP_SUFFIX,
     SYNCED_NAME,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     CleanShutdown,
     Listing,
     Published,
@@ -72,12 +75,18 @@ from raftlog.log.format.directory import (
     read_small_file,
 )
 from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.segment_files import (
+    AbortedTransaction,
+    encode_aborted,
+    parse_txn_index,
+)
 from raftlog.log.segment import Segment, SegmentMetadata, read_batches, read_snapshot_head
 from raftlog.log.writing.atomic_files import (
     DAMAGED_SUFFIX,
     next_backup_ordinal,
     read_checked,
     read_checksums,
+    replace_file,
 )
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig, parse_log_properties
@@ -391,12 +400,15 @@ def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> R
 
 
 def complete_swap(
-    storage: WritableStorage, directory: str, base_offset: int, replaced: Iterable[int]
+    storage: WritableStorage, directory: str, base_offset: int, replaced: Sequence[int]
 ) -> None:
     """Delete the segments that a ``.swap`` file replaces, and rename it over the first one.
 
-    ``replaced``: the base offsets of the others. Durable on return. Raises as the storage.
+    ``replaced``: the base offsets of the others, ascending. Their aborted transactions, whose
+    markers the compaction has retained, are added to the ``.txnindex`` of the first one (Kafka:
+    ``CleanedTransactionMetadata``). Durable on return. Raises as the storage.
     """
+    _join_txn_indexes(storage, directory, base_offset, replaced)
     for base in replaced:
         for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             with contextlib.suppress(LogNotFoundError):
@@ -405,6 +417,24 @@ def complete_swap(
     path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
     storage.rename(path + SWAP_SUFFIX, path)
     storage.sync_directory(directory)
+
+
+def _join_txn_indexes(
+    storage: WritableStorage, directory: str, base_offset: int, others: Sequence[int]
+) -> None:
+    """Add the entries of other segments to a segment's ``.txnindex``; a damaged one has none."""
+    aborted: dict[int, AbortedTransaction] = {}
+    counts = []
+    for base in (base_offset, *others):
+        path = storage.join(directory, offset_name(base, TXN_INDEX_SUFFIX))
+        with contextlib.suppress(LogNotFoundError, CorruptFileError):
+            with storage.open_file(path) as file:
+                found = parse_txn_index(file.read_at(0, file.byte_count()), path)
+            aborted |= {one.last_offset: one for one in found}
+        counts.append(len(aborted))
+    if counts[-1] > counts[0]:
+        path = storage.join(directory, offset_name(base_offset, TXN_INDEX_SUFFIX))
+        replace_file(storage, path, b"".join(map(encode_aborted, aborted.values())))
 
 
 def complete_swaps(storage: WritableStorage, directory: str) -> None:
@@ -429,7 +459,7 @@ def complete_swaps(storage: WritableStorage, directory: str) -> None:
             storage.rename(path, f"{path}{DAMAGED_SUFFIX}-{ordinal}")
             storage.sync_directory(directory)
             continue
-        for suffix in INDEX_SUFFIXES:
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             with contextlib.suppress(LogNotFoundError):
                 storage.unlink(storage.join(directory, offset_name(base_offset, suffix)))
         replaced = [one for one in listing.segments if base_offset < one < end_offset]
