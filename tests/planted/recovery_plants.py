@@ -368,8 +368,8 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="the cleaner's segments are read under a name that they do not have",
         path="connector/raftlog/log/recovery/load_log.py",
-        old=" if base not in listing.swapped]\n",
-        new="]\n",
+        old="            if base not in listing.swapped or self._files.has(",
+        new="            if True or self._files.has(",
         tests=("tests/log/recovery/test_recovery.py",),
     ),
 )

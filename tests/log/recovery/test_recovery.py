@@ -11,6 +11,7 @@ from tests.support.log_builder import LogBuilder
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import DiskFailedError, DiskFullError, LogReadOnlyError
+from raftlog.log.format.directory import read_listing
 from raftlog.log.reading.transactions import CommitName
 from raftlog.log.recovery.recover import (
     RecoveredLog,
@@ -545,6 +546,25 @@ def test_a_stray_segment_of_the_cleaner_does_not_stop_a_recovery() -> None:
     log.disk.crash(Survival.EVERYTHING)
     assert log.recover().end_offset == end_offset
     assert log.segment(3, ".log.swap") not in log.disk.files()
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_kafka_log_whose_cleaner_replaces_a_segment_has_what_still_has_its_name(
+    is_kept: bool,
+) -> None:
+    log = WrittenLog()
+    log.fill(40)
+    log.disk.kill()
+    first, second = read_listing(log.names()).segments[:2]
+    log.disk.put(log.segment(first, ".log.swap"), log.disk.files()[log.segment(first)])
+    if not is_kept:
+        log.disk.unlink(log.segment(first))
+    log.disk.unlink(log.path("raftlog.properties"))
+    before = log.disk.files()
+    recovered = log.recover()
+    assert recovered.report.read_only is not None
+    assert recovered.log_start_offset == (first if is_kept else second)
+    assert log.disk.files() == before
 
 
 def test_an_outdated_epoch_checkpoint_is_completed_from_the_batches() -> None:

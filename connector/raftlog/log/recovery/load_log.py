@@ -258,7 +258,11 @@ class LogLoader:
         published = checkpoints.published
         last = INT64_MAX if published is None else published.segment_base_offset
         listing = checkpoints.listing
-        segments = [base for base in listing.segments if base not in listing.swapped]
+        segments = [
+            base
+            for base in listing.segments
+            if base not in listing.swapped or self._files.has(offset_name(base, LOG_SUFFIX))
+        ]
         self._bases = tuple(base for base in segments if base <= last)
         self._unpublished = tuple(base for base in segments if base > last)
         self._log_start = max(checkpoints.log_start_offset, min(self._bases, default=0))
