@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -35,7 +36,7 @@ from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.group_writer import GroupWriter
 from raftlog_state.tables.progress import Progress
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
-from raftlog_state.tables.stores.protocol import AnyOf, Where
+from raftlog_state.tables.stores.protocol import Where
 from raftlog_state.tables.unmerged import GROUP_UNMERGED_ROWS_MAX
 from raftlog_state.tables.writer import Writer
 
@@ -536,12 +537,10 @@ class CountingStore(MemoryStore):
         table: StoredTable,
         where: Where = (),
         columns: tuple[str, ...] | None = None,
-        *,
-        any_of: AnyOf = (),
-        version: int | None = None,
+        **options: Any,
     ) -> pa.Table:
         self.read_count += table is STATE_TABLE and columns is not None
-        return super().read(table, where, columns, any_of=any_of, version=version)
+        return super().read(table, where, columns, **options)
 
 
 def test_a_merge_is_of_the_clusters_that_have_changes(history: History) -> None:

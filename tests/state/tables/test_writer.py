@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,7 +42,7 @@ from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.cluster_rows import ClusterRows
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
-from raftlog_state.tables.stores.protocol import AnyOf, TableStore, Where
+from raftlog_state.tables.stores.protocol import TableStore, Where
 from raftlog_state.tables.unmerged import SMALL_PARTS_MAX, UNMERGED_ROWS_MAX, Tail
 from raftlog_state.tables.writer import Writer
 
@@ -165,11 +166,9 @@ class ReadsCounted(MemoryStore):
         table: StoredTable,
         where: Where = (),
         columns: tuple[str, ...] | None = None,
-        *,
-        any_of: AnyOf = (),
-        version: int | None = None,
+        **options: Any,
     ) -> pa.Table:
-        found = super().read(table, where, columns, any_of=any_of, version=version)
+        found = super().read(table, where, columns, **options)
         if table == CHANGES_TABLE and columns is None:
             self.row_counts.append(found.num_rows)
         return found
@@ -188,16 +187,14 @@ class PartitionsCounted(MemoryStore):
         table: StoredTable,
         where: Where = (),
         columns: tuple[str, ...] | None = None,
-        *,
-        any_of: AnyOf = (),
-        version: int | None = None,
+        **options: Any,
     ) -> pa.Table:
         if table == STATE_TABLE and ("entity", "=", "partition") in where:
             self.read_count += 1
             if self.fails:
                 self.fails = False
                 raise TablesError(place=self.place, reason="a version is deleted", remedy="none")
-        return super().read(table, where, columns, any_of=any_of, version=version)
+        return super().read(table, where, columns, **options)
 
 
 @pytest.mark.parametrize("fails", [False, True])
