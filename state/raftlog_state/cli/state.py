@@ -52,12 +52,12 @@ KINDS = (
     "tokens",
 )
 HISTORY_KINDS = ("epochs", "transactions")
+"""Kinds that are not state, but history: from the log start offset on."""
 TOPIC_KINDS = (
     *("topics", "partitions", "configs"),
     *(kind for kind in INTERNAL_KINDS if kind != "groups"),
 )
 """Kinds whose rows may be of one topic."""
-"""Kinds that are not state, but history: from the log start offset on."""
 
 STATE_ABOUT = f"""
 Print the cluster state that results from the records of a metadata log: on a terminal as tables,
