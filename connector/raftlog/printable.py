@@ -1,5 +1,5 @@
-"""Escaping of untrusted text, such as paths and host names, for terminals, logs and JSON; and the
-credentials in URLs, which are not shown.
+"""Text of messages: escaping of untrusted text, such as paths and host names, for terminals, logs
+and JSON; the credentials in URLs, which are not shown; and the hint for a name that is unknown.
 
 Printable characters of every script stay. Others (C0 and C1 controls, bidirectional controls, line
 separators, lone surrogates) become ``\\uXXXX``, as in JSON.
@@ -8,6 +8,7 @@ separators, lone surrogates) become ``\\uXXXX``, as in JSON.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 _USER_INFO: Final = re.compile(r"://.*@", re.DOTALL)
@@ -38,6 +39,18 @@ def store_location(uri: str) -> str:
 def has_keys(text: str) -> bool:
     """Return whether URLs in ``text`` have a password in the user info, or a key in the query."""
     return _KEYS.search(text) is not None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+    """Return ``did you mean ...?`` with the most similar name, None if none is similar.
+
+    Case is ignored.
+    """
+    import difflib
+
+    by_key = {one.lower(): one for one in names}
+    near = difflib.get_close_matches(name.lower(), by_key, n=1)
+    return f"did you mean {by_key[near[0]]}?" if near else None
 
 
 def _escaped(letter: str) -> str:

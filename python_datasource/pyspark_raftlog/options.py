@@ -9,7 +9,6 @@ suggests the most similar one; options that Spark itself adds are ignored. Neith
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import json
 import os
@@ -44,6 +43,7 @@ from raftlog.client.option_values import (
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.client.remote.security import ClientSecurity, resolve_references
 from raftlog.errors import LogNotFoundError, OptionError
+from raftlog.printable import did_you_mean
 from raftlog_state.records.internal_logs import INTERNAL_LOGS, partitions_among
 
 if TYPE_CHECKING:
@@ -608,10 +608,9 @@ _SYNONYMS: Final = {"startingversion": "startingoffset", "endingversion": "endin
 
 def unknown_option(raw_name: str, known: Iterable[str]) -> OptionError:
     """Return the error for an unknown name, with the most similar option."""
-    every = _BY_KEY | _WRITE_ONLY_KEYS | _SOURCE_BY_KEY
+    every = (*OPTIONS, *WRITE_ONLY_OPTIONS, *SOURCE_OPTIONS)
     name = _SYNONYMS.get(raw_name.lower(), raw_name.lower())
-    near = difflib.get_close_matches(name, every, n=1, cutoff=0.6)
-    hint = f"did you mean {every[near[0]]}?" if near else "options are " + ", ".join(known)
+    hint = did_you_mean(name, every) or "options are " + ", ".join(known)
     return OptionError(option=raw_name, reason=f"is unknown; {hint}")
 
 

@@ -6,7 +6,6 @@ order, is a projection: other columns are not decoded.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -17,6 +16,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from raftlog.client.location import PATH, PREFIX
 from raftlog.client.remote.security import SECRET_OPTIONS, is_reference
 from raftlog.errors import OptionError
+from raftlog.printable import did_you_mean
 from raftlog_state.records.typed_columns import TYPED_COLUMNS
 from raftlog_state.source_rows.columns import COLUMNS as ARROW_COLUMNS
 
@@ -140,9 +140,8 @@ def _why_not_offered(name: str) -> str:
         case "controlType":
             return "column controlType requires option includeControlRecords=true"
         case _:
-            near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.5)
             shown = [column for column in COLUMNS if column not in TYPED_COLUMNS]
-            hint = f"did you mean {near[0]}?" if near else "columns are " + ", ".join(shown)
+            hint = did_you_mean(name, COLUMNS) or "columns are " + ", ".join(shown)
             return f"column {name} is unknown; {hint}"
 
 

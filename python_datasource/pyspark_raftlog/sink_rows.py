@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import enum
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from pyspark_raftlog.schema import COLUMNS
 from raftlog import ValueKind
 from raftlog.append import HEADER_PREFIX, new_records
 from raftlog.errors import InvalidAppendError
+from raftlog.printable import did_you_mean
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.header import RECORD_BYTES_MIN
 from raftlog.records.record import Header, NewRecord
@@ -161,11 +161,9 @@ def _why_not(name: str, values: ValueKind) -> str:
                 "timestamp; drop the column"
             )
         return "is not supported by bytes logs: encode the record into the column value"
-    near = difflib.get_close_matches(name, _OFFERED[values], n=1, cutoff=0.6)
-    hint = (
-        f"did you mean {near[0]}?"
-        if near
-        else f"columns of a {values.value} log are " + ", ".join(_OFFERED[values])
+    offered = _OFFERED[values]
+    hint = did_you_mean(name, offered) or (
+        f"columns of a {values.value} log are " + ", ".join(offered)
     )
     if name in COLUMNS:
         hint += "; declare those of a view for INSERT INTO, as v (value BINARY) USING raftlog"

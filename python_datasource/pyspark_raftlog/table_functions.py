@@ -16,7 +16,6 @@ at most ``TABLE_FUNCTION_ROWS_MAX`` rows. Its Arrow table functions have no such
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from raftlog.client.offset_spec import OffsetSpec
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.errors import OptionError
 from raftlog.limits import TABLE_FUNCTION_ROWS_MAX
+from raftlog.printable import did_you_mean
 from raftlog_state.image import row_json
 from raftlog_state.image.column_types import BIGINT, INT, STRING, TIMESTAMP
 from raftlog_state.image.delta import Op
@@ -247,8 +247,7 @@ def _typed_table(name: str) -> TypedTable:
     """Return a table by its name. Raises ``OptionError``."""
     found = BY_NAME.get(name)
     if found is None:
-        near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"tables are {', '.join(BY_NAME)}"
+        hint = did_you_mean(name, BY_NAME) or f"tables are {', '.join(BY_NAME)}"
         raise OptionError(option="table", reason=f"unknown table {name!r}; {hint}")
     return found
 

@@ -6,13 +6,14 @@ that no method has read.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final, TypeVar
+
+from raftlog.printable import did_you_mean
 
 from .errors import ConfigError
 
@@ -56,8 +57,7 @@ class ConfigTable:
         known = sorted(self._read_keys.union(also_known))
         for key in self._values:
             if key not in self._read_keys:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else "known keys: " + ", ".join(known)
+                hint = did_you_mean(key, known) or "known keys: " + ", ".join(known)
                 raise self.wrong(key, f"unknown key; {hint}")
 
     # --- values -----------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, OffsetSpecK
 from raftlog.clock import Clock
 from raftlog.errors import CorruptBatchError, OffsetOutOfRangeError, OptionError
 from raftlog.limits import KIB, MIB
+from raftlog.printable import did_you_mean
 from raftlog.records import RecordBatch, TimestampType
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog.records.control import (
@@ -50,7 +51,6 @@ from raftlog_state.records.native_json import TYPES_MAX, LineStart, NativeJson, 
 
 from .follow import check_can_grow, follow, followed_end
 from .output import Console, Line, Output, json_text
-from .parser import nearest
 from .source import offset_in, range_in
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def select(
         elif plain.isascii() and plain.isdigit() and len(plain) <= 5 and int(plain) <= _API_KEY_MAX:
             api_keys.add(int(plain))
         else:
-            hint = nearest(plain, [*known, *controls])
+            hint = did_you_mean(plain, [*known, *controls])
             hint = hint or "types are " + ", ".join(list(known)[:3]) + ", ..."
             raise OptionError(option="--type", reason=f"unknown record type {name!r}; {hint}")
     if not names:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+
+from raftlog.printable import did_you_mean
 
 from .output import Console, Output
 
@@ -150,7 +152,7 @@ class Parser(argparse.ArgumentParser):
         operand, instead = _UNNECESSARY.get(name, ("", ""))
         if operand in {action.metavar for action in self._get_positional_actions()}:
             return instead
-        return nearest(name, options, cutoff=0.6) or "`--help` lists the options"
+        return did_you_mean(name, options) or "`--help` lists the options"
 
     def _hint_of_name(self, unexpected: str, argv: Sequence[str]) -> str:
         """Return the form of a name that was given in two words, or without its option."""
@@ -187,7 +189,7 @@ class Parser(argparse.ArgumentParser):
             return self._parse_command(commands, [*rest, "--help"])
         command = commands.choices.get(name)
         if command is None:
-            hint = nearest(name, commands.choices)
+            hint = did_you_mean(name, commands.choices)
             hint = hint or "the commands are " + ", ".join(commands.choices)
             self.error(f"unknown command {name!r}; {hint}")
         return command.parse(rest)
@@ -231,7 +233,7 @@ class Parser(argparse.ArgumentParser):
         choices = {} if self._commands is None else self._commands.choices
         found = choices.get(name)
         if found is None:
-            hint = nearest(name, choices)
+            hint = did_you_mean(name, choices)
             self.error(f"unknown command {name!r}" + (f"; {hint}" if hint else ""))
         return found
 
@@ -271,14 +273,6 @@ def _operand(action: argparse.Action) -> str:
 def _print_help(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     output.text(arguments.parser.format_help())
     return 0
-
-
-def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.5) -> str | None:
-    """Return ``did you mean ...?`` for the most similar name, None if none is similar."""
-    import difflib
-
-    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=cutoff)
-    return f"did you mean {near[0]}?" if near else None
 
 
 def _join_ages(argv: Sequence[str]) -> list[str]:

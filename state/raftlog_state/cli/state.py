@@ -7,6 +7,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from raftlog.printable import did_you_mean
+
 from .apply import EXPORT_ABOUT, add_export, check_export, print_changes, print_export
 from .internal_state import (
     HANGING_TRANSACTIONS,
@@ -16,7 +18,7 @@ from .internal_state import (
     run_internal_state,
 )
 from .output import Console, Output, json_text
-from .parser import OFFSET_FORMS, Commands, add_redaction, nearest, offset_spec, redactor
+from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
 from .source import (
     NODE_OPTIONS,
     add_decompression_limit,
@@ -189,7 +191,7 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
         console.disable_progress_bar()
     image = _image_at(arguments, "--at", arguments.at, hide, console, from_oldest=from_oldest)
     if arguments.topic is not None and image.topic(arguments.topic) is None:
-        hint = nearest(arguments.topic, [row.name for row in image.rows_of(TopicRow)])
+        hint = did_you_mean(arguments.topic, [row.name for row in image.rows_of(TopicRow)])
         console.log(f"there is no topic {arguments.topic!r}" + (f"; {hint}" if hint else ""))
     if arguments.form is not None:
         print_export(None, image, arguments, output, console)
@@ -252,7 +254,7 @@ def _kind(name: str) -> str:
     kinds = (*KINDS, *HISTORY_KINDS, *INTERNAL_KINDS)
     if plain in kinds:
         return plain
-    hint = nearest(plain, kinds) or "the kinds are " + ", ".join(kinds)
+    hint = did_you_mean(plain, kinds) or "the kinds are " + ", ".join(kinds)
     if os.sep in name:  # the first of two operands is PATH
         hint = "PATH and --bootstrap-server are mutually exclusive"
     raise argparse.ArgumentTypeError(f"unknown kind {name!r}; {hint}")
@@ -399,7 +401,7 @@ def _ignore(text: str) -> tuple[str, ...]:
     groups = tuple(part.strip() for part in text.split(","))
     for group in groups:
         if group not in IGNORABLE:
-            hint = nearest(group, IGNORABLE) or f"allowed are {', '.join(IGNORABLE)}"
+            hint = did_you_mean(group, IGNORABLE) or f"allowed are {', '.join(IGNORABLE)}"
             raise argparse.ArgumentTypeError(f"unknown group {group!r}; {hint}")
     return groups
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from raftlog.client.offset_spec import time_text
 from raftlog.errors import OptionError
+from raftlog.printable import did_you_mean
 from raftlog_state.image import (
     ROW_TYPES,
     STATE_ENTITIES,
@@ -38,7 +39,6 @@ from .output import (
     lines_of_widths,
     table_lines,
 )
-from .parser import nearest
 
 CELL_CHARACTERS_MAX: Final = 40
 """Characters of a cell of a table; longer values are cut."""
@@ -161,7 +161,7 @@ def check_columns(kind: str, known: Sequence[str], columns: Sequence[str] | None
     """Raise ``OptionError`` if rows of a kind, whose columns are ``known``, have no such column."""
     for name in columns or ():
         if name not in known:
-            hint = nearest(name, known) or f"{kind} have {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"{kind} have {', '.join(known)}"
             raise OptionError(option="--columns", reason=f"unknown column {name!r}; {hint}")
 
 

@@ -19,7 +19,6 @@ Fewer parts name more: ``config/topic/orders`` all configs of a topic, ``acl`` a
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from raftlog.errors import OptionError
+from raftlog.printable import did_you_mean
 from raftlog_state.enums import CONFIG_RESOURCE_TYPES
 
 from .delta import RecordChanges, RowChange
@@ -198,9 +198,9 @@ def _entity(text: str, option: str, *, is_whole_name: bool) -> Entity:
     for plain in (wanted, wanted.removesuffix("s")):
         if plain in names:
             return Entity(plain)
-    near = difflib.get_close_matches(wanted, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"entities are {', '.join(names)}"
-    if not near and is_whole_name:
+    near = did_you_mean(wanted, names)
+    hint = near or f"entities are {', '.join(names)}"
+    if near is None and is_whole_name:
         hint = f"a name follows its entity, such as topic/{text}; {hint}"
     raise OptionError(option=option, reason=f"unknown entity {text!r}; {hint}")
 

@@ -15,7 +15,7 @@ from pyspark_raftlog.options import RaftlogOptions
 from raftlog.client.location import parse_location
 from raftlog.errors import OptionError, RaftlogError
 from raftlog.node.log_lines import LogLines
-from raftlog.printable import printable, without_user_info
+from raftlog.printable import did_you_mean, printable, without_user_info
 from raftlog_state.cli.output import Console, Output
 from raftlog_state.errors import TablesError
 
@@ -141,3 +141,9 @@ def test_tables_do_not_show_the_key_of_their_location() -> None:
     assert "hunter2" not in repr(error) + str(error)
     assert "s3a://***@bucket/t" in str(error)
     assert without_user_info("/data/me@home") == "/data/me@home"
+
+
+def test_a_hint_has_the_spelling_of_a_name_that_differs_in_case() -> None:
+    names = ("offset", "controlType")
+    assert did_you_mean("CONTROLTYPES", names) == "did you mean controlType?"
+    assert did_you_mean("x", names) is None
