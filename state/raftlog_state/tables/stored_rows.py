@@ -110,11 +110,6 @@ class StoredRows(Mapping[Key, Row]):
         position = self._positions[key_json(key)]
         return tuple(plain_values(column.slice(position, 1))[0] for column in self._origins)
 
-    @property
-    def converted_count(self) -> int:
-        """Number of rows that were converted."""
-        return sum(map(len, self._blocks.values()))
-
     def group_names(self) -> Iterator[Group]:
         """Yield the groups of the rows, each once."""
         for name in self._groups[1]:

@@ -12,7 +12,7 @@ from tests.support.random_metadata import RandomLog
 
 from raftlog_state.image import MetadataImage, PartitionRow, Quorum
 from raftlog_state.image.delta import RecordChanges
-from raftlog_state.image.rows import Entity
+from raftlog_state.image.rows import Entity, Row
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import (
     DecodedRecord,
@@ -22,7 +22,8 @@ from raftlog_state.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from raftlog_state.tables.convert import changes_table
+from raftlog_state.tables import stored_rows as tables_stored_rows
+from raftlog_state.tables.convert import changes_table, rows_of
 from raftlog_state.tables.latest import overlay, state_rows
 from raftlog_state.tables.origins import RowOrigins
 from raftlog_state.tables.schema import STATE_TABLE
@@ -166,16 +167,23 @@ def test_rows_are_found_in_any_order_of_the_columns(seed: int) -> None:
         rows[TOPICS[0], PARTITIONS]
 
 
-def test_only_rows_next_to_a_touched_one_are_converted() -> None:
+def test_only_rows_next_to_a_touched_one_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    converted: list[int] = []
+
+    def counted(entity: Entity, columns: pa.Table) -> list[Row]:
+        converted.append(columns.num_rows)
+        return rows_of(entity, columns)
+
+    monkeypatch.setattr(tables_stored_rows, "rows_of", counted)
     state, replay = wide_state(0)
     found = stored_rows(split_state(state))
-    rows, image = found[Entity.PARTITION], image_over(found, replay.loader.image)
+    image = image_over(found, replay.loader.image)
     assert len(image.map(Entity.PARTITION)) == 5 * PARTITIONS + 10
     assert len(image.group((Entity.PARTITION, TOPICS[1], ""))) == PARTITIONS + 1
     assert (TOPICS[1], 7) in image.map(Entity.PARTITION)
-    assert rows.converted_count == 0
+    assert converted == []
     assert image.find(PartitionRow, TOPICS[1], 7) is not None
-    assert rows.converted_count == BLOCK_ROWS
+    assert converted == [BLOCK_ROWS]
 
 
 def test_later_rows_replace_stored_ones_and_a_deleted_topic_has_no_partition() -> None:
