@@ -74,7 +74,7 @@ from .selection import (
     status_of,
     typed_table,
 )
-from .stores.protocol import Condition, TableStore, Where, columns_of, rows_where
+from .stores.protocol import Condition, TableStore, Where, columns_of_entity, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -96,7 +96,9 @@ class _Publication(Published):
     def changes_of(self, table: TypedTable, after: int, to: int) -> pa.Table:
         """Return the changes of a table's rows, of whose structs only its own field is read."""
         of_entity: Condition = ("entity", "=", str(table.entity))
-        return self._changes(after, to, (of_entity,), columns_of(CHANGES_TABLE, table.entity))
+        return self._changes(
+            after, to, (of_entity,), columns_of_entity(CHANGES_TABLE, table.entity)
+        )
 
     def _changes(
         self, after: int, to: int, where: Where, columns: tuple[str, ...] | None
@@ -116,7 +118,7 @@ class _Publication(Published):
         if version is None:
             state = state_rows(self.changes_of(table, NOTHING, offset))
             return with_cluster(table_rows(table, state), self.cluster_id)
-        columns = columns_of(STATE_TABLE, table.entity)
+        columns = columns_of_entity(STATE_TABLE, table.entity)
         state = self._read(STATE_TABLE, (of_entity,), columns, version=version)
         state = without_reverted(state, self.progress)
         if offset > base_offset:

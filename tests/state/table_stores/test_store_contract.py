@@ -56,7 +56,7 @@ from raftlog_state.tables.stores.protocol import (
     TableStore,
     Transaction,
     Where,
-    columns_of,
+    columns_of_entity,
     in_schema,
 )
 
@@ -793,7 +793,7 @@ def test_fields_that_a_file_lacks_are_read_as_null(store_at: StoreAt, tmp_path: 
     expected = rows_of(CHANGES_TABLE, pa.concat_tables([rows, rest]))
     assert contents(store) == expected
     for entity in ("topic", "broker", "progress"):
-        columns = columns_of(CHANGES_TABLE, entity)
+        columns = columns_of_entity(CHANGES_TABLE, entity)
         found = store.read(CHANGES_TABLE, (("entity", "=", entity),), columns)
         assert found["after"].null_count == 0
         assert found.num_rows == sum(row["entity"] == entity for row in expected)

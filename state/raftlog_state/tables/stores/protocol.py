@@ -217,7 +217,7 @@ def clusters_of(rows: Rows) -> list[str]:
     return list(pc.unique(rows[CLUSTER_ID]).to_pylist())
 
 
-def columns_of(table: StoredTable, entity: str) -> tuple[str, ...]:
+def columns_of_entity(table: StoredTable, entity: str) -> tuple[str, ...]:
     """Return the columns of a read of an entity's rows: of structs of rows, its field only."""
     return tuple(
         f"{name}.{entity}" if kind == ROW else name for name, kind in table.columns.items()
