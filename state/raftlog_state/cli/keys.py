@@ -46,7 +46,8 @@ DELETE_ABOUT: Final = """
 Delete a key for good. Values that it has encrypted can never be read again, in the log and in all
 of its copies; records, offsets and the id of the key stay. Copies of the file still have the key:
 delete it there, too. Running clients use the keys that they have in memory for five minutes at
-most. Type the id again as a confirmation, or give it with --confirm.
+most. Type the id again as a confirmation, or give it with --confirm. A key that was deleted before
+stays deleted.
 """
 
 
@@ -102,6 +103,9 @@ def run_delete(arguments: argparse.Namespace, output: Output, console: Console) 
     """Delete a key that the user has confirmed; return the exit code."""
     keys, key_id = _keys(arguments), arguments.key_id
     keys.check_deletable(key_id)  # an error precedes the question
+    if keys.key_ids()[key_id]:
+        output.line(f"key {key_id} was deleted before; nothing was changed")
+        return 0
     confirmed = arguments.confirm
     if confirmed is None:
         if not stdin().isatty():

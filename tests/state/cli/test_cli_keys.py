@@ -37,6 +37,10 @@ def test_keys_are_created_rotated_listed_and_deleted(keys: Path) -> None:
     assert run("keys", "create", keys, "subject/alice") == (0, "", "")
     assert run("keys", "delete", keys, "subject/alice", "--confirm", "subject/alice")[0] == 0
     assert listed(keys) == {"2026-11": "usable", "2026-12": "current", "subject/alice": "deleted"}
+    before = keys.read_bytes()
+    again = run("keys", "delete", keys, "subject/alice")
+    assert again == (0, "key subject/alice was deleted before; nothing was changed\n", "")
+    assert keys.read_bytes() == before
     assert KeyFile(keys).unwrap("2026-11", wrapped) == data_key
     assert stat.S_IMODE(keys.stat().st_mode) == 0o600
     assert os.listdir(keys.parent) == [keys.name]
