@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import metadata_log, restored
 from tests.support.source_rows import SCHEMA, checkpoint_rows
@@ -217,6 +218,34 @@ def test_partitions_are_read_when_there_are_new_records(history: History, fails:
     assert store.read_count == 1 + fails
     second.merge_state()
     assert contents(tables) == history.contents(END + 40)
+
+
+@pytest.mark.slow
+def test_partitions_are_read_after_a_vacuum_has_deleted_their_version(
+    history: History, tmp_path: Path
+) -> None:
+    """As a vacuum of another process without retention does, between a restart and a record."""
+    first = Writer(DeltaRsStore(str(tmp_path)), cluster_id=CLUSTER, clock_us=lambda: 1)
+    first.apply(history.range(0, 60), CLUSTER)
+    first.merge_state()
+    second = Writer(DeltaRsStore(str(tmp_path)), cluster_id=CLUSTER, clock_us=lambda: 1)
+    assert second.progress().offset == 59
+    first.apply(history.range(60, END), CLUSTER)
+    first.merge_state()
+    state = DeltaTable(str(tmp_path / STATE_TABLE.name))
+    deleted = state.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert any("parquet" in name for name in deleted)
+    assert second.apply(history.range(60, END + 40), CLUSTER)
+    second.merge_state()
+    expected = MemoryStore(MemoryTables())
+    for start, end in ((0, 60), (60, END), (END, END + 40)):
+        writer = Writer(expected, cluster_id=CLUSTER, clock_us=lambda: 1)
+        writer.apply(history.range(start, end), CLUSTER)
+        writer.merge_state()
+    order = [("entity", "ascending"), ("key", "ascending")]
+    stores: tuple[TableStore, ...] = (DeltaRsStore(str(tmp_path)), expected)
+    found, wanted = (one.read(STATE_TABLE).sort_by(order).to_pylist() for one in stores)
+    assert found == wanted
 
 
 def appended(tables: MemoryTables, history: History, merged_to: int | None) -> Writer:
