@@ -145,6 +145,8 @@ class RequestedChange:
 class AuthorizerLog:
     """Requests in the lines of the authorizer's logs, in the order of their times.
 
+    The logs are whole files, which begin with a line of Kafka. An excerpt may begin inside a name.
+
     ``unreadable_count``: lines of the authorizer that are cut off, or that names of a principal or
     a resource allow to be read in several ways; they are left out.
     """

@@ -97,7 +97,8 @@ def add_log(commands: Commands) -> None:
         action="append",
         default=[],
         help="log of Kafka's authorizer (kafka.authorizer.logger at level DEBUG): also print the "
-        "principal whose request may have caused a change; repeat it for several nodes",
+        "principal whose request may have caused a change; repeat it for several nodes. Give "
+        "whole files: in an excerpt, such as that of grep or tail, forged lines may not be marked",
     )
     command.add_argument(
         "--authorizer-log-zone",
