@@ -12,6 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -141,6 +142,17 @@ def _errors(tasks: Sequence[_Task]) -> list[TablesError | None]:
     return [task.error() for task in tasks]
 
 
+def _return_freed_memory() -> None:
+    """Return the freed memory of glibc's malloc to the system.
+
+    It keeps what merges and compactions have freed between blocks that are in use: after 14,000
+    batches 230 MiB, beside 40 that were used.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc only
+    if trim is not None:
+        trim(0)
+
+
 class UpkeepRunner:
     """Does the upkeep that is due after appends of a writer. Used by the thread that appends."""
 
@@ -212,6 +224,8 @@ class UpkeepRunner:
                 continue
             task.failed(error)
             self._failed(error)
+        if tasks:
+            _return_freed_memory()
 
     def _failed(self, error: TablesError) -> None:
         self._upkeep.backoff.failed(error, self._now_s())

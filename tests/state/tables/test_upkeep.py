@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
 from threading import Event
 
@@ -115,6 +117,32 @@ def test_runs_of_one_append_compact_all_tables_together(three_nodes: MetadataLog
     assert tables.commits[5:] == merges + [
         Commit("compact", table.name) for table in (LOG_TABLE, CHANGES_TABLE, STATE_TABLE)
     ]
+
+
+def fragmented_mebibytes(libc: ctypes.CDLL, count: int) -> None:
+    """Free blocks of malloc below one that is in use, so that the process keeps their memory."""
+    blocks = [libc.malloc(1024) for _ in range(1024 * count)]
+    for block in blocks:
+        ctypes.memset(block, 1, 1024)
+    for block in blocks[:-1]:
+        libc.free(ctypes.c_void_p(block))
+
+
+def resident_mebibytes() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def test_memory_that_upkeep_has_freed_is_returned_to_the_system(three_nodes: MetadataLog) -> None:
+    libc, rows, tables = ctypes.CDLL(None), source_rows(three_nodes.records[:20]), MemoryTables()
+    libc.malloc.restype = ctypes.c_void_p
+    if not hasattr(libc, "malloc_trim"):  # not glibc's: the same run, and nothing to return
+        run_of(tables, rows, 20)
+        return
+    fragmented_mebibytes(libc, 64)
+    before = resident_mebibytes()
+    run_of(tables, rows, 20)
+    assert resident_mebibytes() < before - 32
 
 
 class Upkept:
