@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from raftlog.client.remote.receiving import ReceivingProtocol
 from raftlog.limits import MIB, WIRE_FRAME_BYTES_MAX
 from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.apis.client_apis import ClientApis
@@ -16,6 +15,7 @@ from raftlog.node.connection import Connection, FlushQueue, TransferDeadline, Un
 from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.raft_node import RaftNode
 from raftlog.node.request import Request
+from raftlog.receiving import ReceivingProtocol
 from raftlog.wire import ApiKey, Listener, encode_versions_response
 
 from .event_loop import SimulatedLoop, SimulatedTransport

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
-from raftlog.client.remote.receiving import ReceivingProtocol
+from raftlog.receiving import ReceivingProtocol
 
 from .world import Network, World
 

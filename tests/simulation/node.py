@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from raftlog.append import AppendRequest, failed
-from raftlog.client.remote.receiving import ReceivingProtocol
 from raftlog.errors import AppendUnknownError, LogError, RaftlogError
 from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
@@ -31,6 +30,7 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.messages import Request, Response, VoterChangeResponse
 from raftlog.quorum.voters import Voter, VoterSet
+from raftlog.receiving import ReceivingProtocol
 from raftlog.types import ReplicaKey, SnapshotId
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import encode

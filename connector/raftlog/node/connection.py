@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, ParamSpec
 
-from raftlog.client.remote.receiving import ReceivingProtocol
+from raftlog.receiving import ReceivingProtocol
 from raftlog.wire import (
     Api,
     ApiKey,

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
-from raftlog.client.remote.receiving import ReceivingProtocol
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, ResponseReceived, SendFailed
 from raftlog.quorum.messages import FetchRequest, Response, VersionsRequest
 from raftlog.quorum.voters import Endpoint
+from raftlog.receiving import ReceivingProtocol
 from raftlog.wire import (
     ApiKey,
     FrameDecoder,

@@ -277,7 +277,9 @@ class RaftNode:
         self._unsubmitted_bytes = 0
         self._submit_at_ms: int | None = None
         """End of the linger time of the appends received since the last ``submit``."""
-        self._is_submitting_soon = self._is_delivery_left = self._is_resigning_soon = False
+        self._is_submitting_soon = False
+        self._is_delivery_left = False
+        self._is_resigning_soon = False
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: dict[asyncio.Future[None], int] = {}

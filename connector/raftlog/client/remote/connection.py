@@ -29,6 +29,7 @@ from raftlog.errors import (
     UnsupportedSaslMechanismError,
 )
 from raftlog.limits import WIRE_FRAME_BYTES_MAX
+from raftlog.receiving import ReceivingProtocol
 from raftlog.storage.file_rights import change_by_others, read_by_others
 from raftlog.wire import (
     SASL_APIS,
@@ -48,7 +49,6 @@ from raftlog.wire.errors import NoCommonVersionError, WireError
 
 from .login import SaslLogin, TokenEndpointError
 from .nodes import Address
-from .receiving import ReceivingProtocol
 from .security import KEY_PASSWORD, MECHANISM, PROTOCOL, TlsOptions, resolve_references
 
 _LOGGER: Final = logging.getLogger("raftlog")

@@ -7,8 +7,8 @@ import socket
 import threading
 import tracemalloc
 
-from raftlog.client.remote.receiving import RECEIVE_BYTES_MAX, ReceivingProtocol
 from raftlog.limits import KIB
+from raftlog.receiving import RECEIVE_BYTES_MAX, ReceivingProtocol
 
 
 class Received(ReceivingProtocol):
