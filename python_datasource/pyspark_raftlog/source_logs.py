@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from raftlog.clock import Clock
+from raftlog.daemon_threads import DaemonThreads
 from raftlog.errors import (
     AccessDeniedError,
     DataLossError,
@@ -29,7 +30,6 @@ from raftlog.errors import (
     TooFewVotersError,
     WrongClusterError,
 )
-from raftlog_state.daemon_threads import DaemonThreads
 
 from .log_stream import LogStream
 from .options import duplicate_cluster

@@ -36,10 +36,10 @@ from raftlog.quorum.events import Event, TimePassed
 from raftlog.wire import LogIdentity
 
 from .connection import FlushQueue
-from .daemon_threads import DaemonThreads
 from .durations import DURATION_BUCKETS_S, SyncDurations
 from .raft_node import Notification, RaftNode, RemoteStorage
 from .replica import Replica
+from .store_threads import StoreThreads
 
 if TYPE_CHECKING:
     from raftlog.log.remote.tiering import RemoteLogRun
@@ -97,7 +97,7 @@ class Driver:
             compaction_bytes_per_second, now_s=time.monotonic, pause=time.sleep
         )
         self._compacting: asyncio.Future[None] | None = None
-        self._remote_thread = DaemonThreads(1, name="raftlog-remote")
+        self._remote_thread = StoreThreads(1, name="raftlog-remote")
         self._is_closing = False
 
     def start(self) -> None:

@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from raftlog.client import LogReader
 from raftlog.clock import Clock
+from raftlog.daemon_threads import DaemonThreads
 from raftlog.errors import OptionError, RaftlogError
-from raftlog_state.daemon_threads import DaemonThreads
 from raftlog_state.errors import ClustersFailedError, TablesError
 from raftlog_state.source_rows.reading import retry
 

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from raftlog.node.daemon_threads import DaemonThreads
 from raftlog.node.raft_node import RaftNode, RemoteStorage
+from raftlog.node.store_threads import StoreThreads
 from raftlog.printable import store_location
 from raftlog.storage.errors import RemoteStorageError
 
@@ -36,7 +36,7 @@ class RemoteReads:
     def __init__(self, raft_node: RaftNode) -> None:
         self._raft_node = raft_node
         remote = raft_node.remote
-        self._threads = DaemonThreads(
+        self._threads = StoreThreads(
             0 if remote is None else remote.reader_threads, name="raftlog-remote-read"
         )
         self._readers: list[RemoteReader] = []

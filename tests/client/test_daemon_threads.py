@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from threading import Event
 
-from raftlog_state.daemon_threads import DaemonThreads
+from raftlog.daemon_threads import DaemonThreads
 
 
 def test_threads_end_after_their_calls_when_they_are_closed() -> None:
@@ -13,7 +13,7 @@ def test_threads_end_after_their_calls_when_they_are_closed() -> None:
     threads = DaemonThreads(2, name)
     released = Event()
     calls = [threads.submit(released.wait) for _ in range(4)]
-    started = [thread for thread in threading.enumerate() if thread.name == name]
+    started = [thread for thread in threading.enumerate() if thread.name.startswith(name)]
     assert len(started) == 2
     threads.close()
     later = threads.submit(lambda: 7)

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import threading
 
-from raftlog.node.daemon_threads import DaemonThreads
+from raftlog.node.store_threads import StoreThreads
 
 PROCESS = """
 import asyncio, threading
-from raftlog.node.daemon_threads import DaemonThreads
+from raftlog.node.store_threads import StoreThreads
 
 async def work():
-    threads = DaemonThreads(1, name="test")
+    threads = StoreThreads(1, name="test")
     has_begun = threading.Event()
     threads.run(lambda: (has_begun.set(), threading.Event().wait()))
     assert has_begun.wait(60)
@@ -38,7 +38,7 @@ def test_calls_beyond_the_threads_wait_and_do_not_begin_once_they_are_cancelled(
         assert answers.wait(60)
 
     async def work() -> None:
-        threads = DaemonThreads(2, name="test")
+        threads = StoreThreads(2, name="test")
         calls = [threads.run(call) for _ in range(5)]
         assert threads.waiting_count == 3
         for _ in range(2):

@@ -1,4 +1,9 @@
-"""Threads that do not keep the process alive, unlike those of ``concurrent.futures``."""
+"""Threads for calls that may not return, which do not keep the process alive.
+
+The threads of ``concurrent.futures`` are joined at the end of the interpreter: a process could not
+end while a node or an object store does not answer. These are daemons, so that only what waits for
+their results waits.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +31,14 @@ class DaemonThreads:
         self._begin()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Run ``call`` in a thread, and return its future."""
+        """Run ``call`` in a thread, and return its future. Cancelled before, it is not run."""
         future: Future[T] = Future()
         self._calls.put(partial(_run, future, call))
         if not self._idle.acquire(blocking=False) and self._count < self._count_max:
             self._count += 1
             work = partial(_serve, self._calls, self._idle)
-            threading.Thread(target=work, name=self._name, daemon=True).start()
+            name = f"{self._name}-{self._count}"
+            threading.Thread(target=work, name=name, daemon=True).start()
         return future
 
     def close(self) -> None:
@@ -48,15 +54,15 @@ class DaemonThreads:
 
 
 def _serve(calls: _Calls, idle: threading.Semaphore) -> None:
-    while True:
-        call = calls.get()
-        if call is None:
-            return
+    while (call := calls.get()) is not None:
         call()
+        del call  # not kept while the thread waits
         idle.release()
 
 
 def _run(future: Future[T], call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
