@@ -69,6 +69,13 @@ class SimulatedDisk:
             self._process = Process(machine.boot_number)
             machine.stop_at = None
 
+    def end(self, survival: Survival | None) -> None:
+        """Kill this process if ``survival`` is None; otherwise cut the power, as ``crash``."""
+        if survival is None:
+            self.kill()
+        else:
+            self.crash(survival)
+
     def crash(self, survival: Survival = Survival.MIXED, seed: int | None = None) -> None:
         """Cut the power: every process dies, and unsynced data survives according to ``survival``.
 

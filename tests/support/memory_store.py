@@ -54,6 +54,15 @@ class Commit(NamedTuple):
     table: str
 
 
+class Read(NamedTuple):
+    """Read of a table, and the rows that it returns."""
+
+    table: StoredTable
+    where: Where
+    columns: tuple[str, ...] | None
+    found: pa.Table
+
+
 @dataclass(slots=True)
 class MemoryTables:
     """Content of the tables of one place, shared by all stores that are opened on it.
@@ -173,8 +182,13 @@ class MemoryStore:
             content = self._tables.versions[table.name][version]
         content = self._tables.in_one_chunk(table.name, content)
         found = pa.table({one.name: one.column_of(content) for one in Selected.of(table, columns)})
-        is_all = not where and not any_of
-        return found if is_all else filtered(found, mask_of(content, *where, any_of=any_of))
+        if where or any_of:
+            found = filtered(found, mask_of(content, *where, any_of=any_of))
+        self.has_read(Read(table, where, columns, found))
+        return found
+
+    def has_read(self, read: Read) -> None:
+        """Do nothing; a store that counts reads, or fails one, overrides it."""
 
     def cluster_ids(self, table: StoredTable) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table."""

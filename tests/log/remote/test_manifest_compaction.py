@@ -244,10 +244,7 @@ def test_a_crash_at_any_step_of_a_compaction_leaves_every_entry(survival: Surviv
             compacted(store, TIME_MS + LISTING_MS_MAX)
 
         has_crashed = crashes_after(disk, operations * 3, work)
-        if survival is None:
-            disk.kill()
-        else:
-            disk.crash(survival)
+        disk.end(survival)
         return has_crashed
 
     assert each_step(check) > 30

@@ -99,10 +99,7 @@ def crashes(offset: int, *, is_complete: bool = False) -> Iterator[tuple[Simulat
             disk, log = tiered_replica()
             if not crashes_after(disk, operations, delete_everywhere, log, disk, offset):
                 return
-            if survival is None:
-                disk.kill()
-            else:
-                disk.crash(survival)
+            disk.end(survival)
             yield disk, operations, f"operation {operations}, {survival}"
 
 

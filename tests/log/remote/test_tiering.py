@@ -430,10 +430,7 @@ def crashes(batches: int) -> Iterator[tuple[SimulatedDisk, int, str]]:
             is_crash = crashes_after(disk, operations, cleaned, log, store_on(disk), 2)
             if not is_crash:
                 return
-            if survival is None:
-                disk.kill()
-            else:
-                disk.crash(survival)
+            disk.end(survival)
             yield disk, operations, f"operation {operations}, {survival}"
 
 

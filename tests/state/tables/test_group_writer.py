@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import os
 import random
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.memory_store import Commit, Hook, MemoryStore, MemoryTables, no_hook
+from tests.support.memory_store import Commit, Hook, MemoryStore, MemoryTables, Read, no_hook
 from tests.support.metadata_logs import metadata_log, restored
 from tests.support.source_rows import SCHEMA
 from tests.support.written_tables import (
@@ -35,8 +34,7 @@ from raftlog_state.tables import tails as tails_module
 from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.group_writer import GroupWriter
 from raftlog_state.tables.progress import Progress
-from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
-from raftlog_state.tables.stores.protocol import Where
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.unmerged import GROUP_UNMERGED_ROWS_MAX
 from raftlog_state.tables.writer import Writer
 
@@ -532,15 +530,8 @@ class CountingStore(MemoryStore):
 
     read_count = 0
 
-    def read(
-        self,
-        table: StoredTable,
-        where: Where = (),
-        columns: tuple[str, ...] | None = None,
-        **options: Any,
-    ) -> pa.Table:
-        self.read_count += table is STATE_TABLE and columns is not None
-        return super().read(table, where, columns, **options)
+    def has_read(self, read: Read) -> None:
+        self.read_count += read.table is STATE_TABLE and read.columns is not None
 
 
 def test_a_merge_is_of_the_clusters_that_have_changes(history: History) -> None:

@@ -12,13 +12,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
-from tests.support.memory_store import MemoryStore, MemoryTables
+from tests.support.memory_store import MemoryStore, MemoryTables, Read
 from tests.support.metadata_logs import metadata_log, restored
 from tests.support.source_rows import SCHEMA, checkpoint_rows
 from tests.support.written_tables import (
@@ -41,9 +40,9 @@ from raftlog_state.loader.payload import Payload
 from raftlog_state.tables import tails as cluster_tails
 from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.cluster_rows import ClusterRows
-from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
-from raftlog_state.tables.stores.protocol import TableStore, Where
+from raftlog_state.tables.stores.protocol import TableStore
 from raftlog_state.tables.unmerged import SMALL_PARTS_MAX, UNMERGED_ROWS_MAX, Tail
 from raftlog_state.tables.writer import Writer
 
@@ -162,17 +161,9 @@ class ReadsCounted(MemoryStore):
         super().__init__(tables)
         self.row_counts: list[int] = []
 
-    def read(
-        self,
-        table: StoredTable,
-        where: Where = (),
-        columns: tuple[str, ...] | None = None,
-        **options: Any,
-    ) -> pa.Table:
-        found = super().read(table, where, columns, **options)
-        if table == CHANGES_TABLE and columns is None:
-            self.row_counts.append(found.num_rows)
-        return found
+    def has_read(self, read: Read) -> None:
+        if read.table == CHANGES_TABLE and read.columns is None:
+            self.row_counts.append(read.found.num_rows)
 
 
 class PartitionsCounted(MemoryStore):
@@ -183,19 +174,12 @@ class PartitionsCounted(MemoryStore):
         self.read_count = 0
         self.fails = False
 
-    def read(
-        self,
-        table: StoredTable,
-        where: Where = (),
-        columns: tuple[str, ...] | None = None,
-        **options: Any,
-    ) -> pa.Table:
-        if table == STATE_TABLE and ("entity", "=", "partition") in where:
+    def has_read(self, read: Read) -> None:
+        if read.table == STATE_TABLE and ("entity", "=", "partition") in read.where:
             self.read_count += 1
             if self.fails:
                 self.fails = False
                 raise TablesError(place=self.place, reason="a version is deleted", remedy="none")
-        return super().read(table, where, columns, **options)
 
 
 @pytest.mark.parametrize("fails", [False, True])
