@@ -44,7 +44,7 @@ format-check: $(VENV)/.dev-ready
 	@$(BIN)/ruff check .
 
 imports: $(VENV)/.dev-ready
-	@$(BIN)/lint-imports --config setup.cfg --no-logo
+	@$(BIN)/lint-imports --no-logo
 
 native-check: $(VENV)/.native-ready
 	@sh .ci/native check
