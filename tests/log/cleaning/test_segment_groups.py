@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -39,8 +40,10 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.format.segment_files import AbortedTransaction, parse_txn_index
 from raftlog.log.reading.chunks import ColumnDecoder
+from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.reads import Isolation
 from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.batch_columns import Column
@@ -175,6 +178,32 @@ def test_readers_read_every_last_value_at_any_operation_while_segments_become_on
             ):
                 wanted = {one.offset for one in last.values() if one.offset >= start}
                 assert wanted <= offsets_read(cursor, end), f"{state}, from {start}"
+
+
+LOOK_UPS: dict[str, Callable[[DirectoryLog], object]] = {
+    "epochs": lambda log: log.epochs,
+    "epoch": lambda log: log.epoch_before(log.log_end_offset),
+    "last stable offset": lambda log: log.cached.last_stable_offset(9),
+    "end": lambda log: log.read_end(isolation=Isolation.READ_COMMITTED).offset,
+    "timestamp": lambda log: log.offset_for_timestamp(NOW_MS),
+    "transactions": lambda log: log.cached.spans(0, log.log_end_offset, Isolation.READ_COMMITTED),
+    "plan": lambda log: [
+        (one.start_offset, one.end_offset)
+        for one in log.plan(0, log.log_end_offset, isolation=Isolation.READ_COMMITTED).splits
+    ],
+    "voters": lambda log: log.voters(),
+}
+
+
+@pytest.mark.parametrize("name", LOOK_UPS)
+def test_a_reader_whose_segments_have_become_one_since_its_listing_finds_the_same(
+    name: str,
+) -> None:
+    disk, log = small_segments(1)
+    log_reader = open_log(disk, DIRECTORY)
+    assert log_reader.log_end_offset == log.end_offset
+    assert compact(log)
+    assert LOOK_UPS[name](log_reader) == LOOK_UPS[name](open_log(disk, DIRECTORY))
 
 
 def end_transaction(log: SingleVoterLog, producer_id: int, outcome: ControlType) -> None:

@@ -141,10 +141,18 @@ class LogStateCache:
             or self._leader_epochs[0] is not known
             or self._leader_epochs[1] != below
         ):
-            cache = self._with_checkpointed_epochs(epochs_below(self.files, below, end_epoch=first))
+            cache = self._with_checkpointed_epochs(self._epochs_below(below, end_epoch=first))
             cache = cache.assign_all((one.epoch, one.start_offset) for one in known.entries)
             self._leader_epochs = known, below, cache
         return self._leader_epochs[2]
+
+    def _epochs_below(self, end_offset: int, *, end_epoch: int | None) -> EpochCache:
+        for _ in range(_RESTARTS_MAX):
+            try:
+                return epochs_below(self.files, end_offset, end_epoch=end_epoch)
+            except SegmentDeletedError:
+                self.files.refresh()
+        raise SegmentDeletedError(path=self.files.path)
 
     def log_end(self) -> LogEnd:
         """Return the end of the log.
