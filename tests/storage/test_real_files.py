@@ -10,10 +10,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError, LogError
+from raftlog.errors import (
+    DiskFailedError,
+    DiskFullError,
+    LogAccessError,
+    LogError,
+    LogNotFoundError,
+)
 from raftlog.storage.local import WritableLocalFile, WritableLocalStorage
 
 STORAGE = WritableLocalStorage()
@@ -132,6 +139,25 @@ def test_a_file_system_without_locks_is_distinguished_from_a_held_lock(
         STORAGE.try_lock(str(tmp_path / "lock"))
     if sys.platform == "linux":
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    "look", [STORAGE.open_file, STORAGE.open_for_writing, STORAGE.is_directory]
+)
+def test_a_file_that_appears_while_it_is_looked_up_is_missing(
+    look: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, stat = tmp_path / "0.index", os.stat
+
+    def stat_before_it_appears(*args: Any, **options: Any) -> os.stat_result:
+        try:
+            return stat(*args, **options)
+        finally:
+            path.touch()
+
+    monkeypatch.setattr(os, "stat", stat_before_it_appears)
+    with pytest.raises(LogNotFoundError):
+        look(str(path))
 
 
 def test_opening_a_pipe_does_not_block(tmp_path: Path) -> None:

@@ -96,8 +96,7 @@ class LocalStorage:
     def open_file(self, path: str) -> LocalFile:
         """Open a regular file for reading; ``NotALogError`` for anything else."""
         try:
-            if not os.path.isfile(path):
-                os.stat(path)  # raises if nothing exists there
+            if not stat.S_ISREG(os.stat(path).st_mode):
                 raise NotALogError(path=path, reason="a file was expected there")
             return LocalFile(path, self._with_descriptor(lambda: os.open(path, _READ_FLAGS)))
         except OSError as error:
@@ -108,8 +107,7 @@ class LocalStorage:
     def is_directory(self, path: str) -> bool:
         """Return whether ``path`` is a directory. Raises ``LogNotFoundError`` if it is absent."""
         try:
-            os.stat(path)
-            return os.path.isdir(path)
+            return stat.S_ISDIR(os.stat(path).st_mode)
         except OSError as error:
             raise _read_error(path, error) from None
         except ValueError:  # a null byte in the path
@@ -253,7 +251,9 @@ class WritableLocalStorage(LocalStorage):
 
     def open_for_writing(self, path: str) -> WritableLocalFile:
         """Open an existing regular file; ``NotALogError`` for anything else."""
-        if self.is_directory(path) or not os.path.isfile(path):
+        with _errors_of(path, _read_error):
+            is_file = stat.S_ISREG(os.stat(path).st_mode)
+        if not is_file:
             raise NotALogError(path=path, reason="a file was expected there")
         return WritableLocalFile(path, self._open(path))
 
