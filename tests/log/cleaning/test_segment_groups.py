@@ -21,7 +21,14 @@ from tests.log.cleaning.test_retained_records import check_contiguous
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
-from tests.support.appending import DIRECTORY, NOW_MS, append_batches, batches_of, reopened
+from tests.support.appending import (
+    DIRECTORY,
+    NOW_MS,
+    TOPIC_ID,
+    append_batches,
+    batches_of,
+    reopened,
+)
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.log_builder import control_batch
 
@@ -30,6 +37,7 @@ from raftlog.log.format.directory import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
     PUBLISHED_NAME,
     SWAP_SUFFIX,
@@ -43,12 +51,14 @@ from raftlog.log.reading.chunks import ColumnDecoder
 from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.log.reading.opening import open_log
-from raftlog.log.reading.reads import Isolation
+from raftlog.log.reading.reads import Isolation, LogKind
 from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.batch_columns import Column
 from raftlog.records.control import ControlType, EndTransactionMarker
 from raftlog.records.record import NewRecord
+
+OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAw"
 
 
 def sized(*sizes: tuple[int, int, int, int]) -> list[SegmentSizes]:
@@ -299,6 +309,24 @@ def test_readers_read_every_last_value_by_names_of_two_moments_of_a_compaction(
         assert {one for one in wanted if one < read_end} <= found, (
             f"{first} {second} {third} {torn}"
         )
+
+
+def test_a_log_is_opened_by_names_of_any_moment_of_a_compaction() -> None:
+    disk, log = small_segments(3)
+    end, recording = log.end_offset, disk.record()
+    assert compact(log)
+    states = list(recording.states((None,), seeds=range(1)))
+    identity = f"{DIRECTORY}/{PARTITION_METADATA_NAME}"
+    for state in states:
+        disk = TornListings.after(states[-1])
+        # Not the id of a cluster's metadata: the kind of the records is that of the first ones.
+        content = disk.files()[identity].replace(TOPIC_ID.encode(), OTHER_ID.encode())
+        disk.put(identity, content)
+        disk.next_listing = SimulatedDisk.after(state).list_names(DIRECTORY)
+        log_reader = open_log(disk, DIRECTORY)
+        assert log_reader.kind is LogKind.PARTITION
+        assert log_reader.log_end_offset == end
+        assert next(log_reader.batches(0, end)).base_offset == 0
 
 
 def test_another_writer_lists_the_segments_again_after_some_have_become_one() -> None:

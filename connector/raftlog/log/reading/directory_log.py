@@ -141,18 +141,13 @@ class LogStateCache:
             or self._leader_epochs[0] is not known
             or self._leader_epochs[1] != below
         ):
-            cache = self._with_checkpointed_epochs(self._epochs_below(below, end_epoch=first))
+            on_disk = self.files.retry_on_deletion(
+                lambda: epochs_below(self.files, below, end_epoch=first)
+            )
+            cache = self._with_checkpointed_epochs(on_disk)
             cache = cache.assign_all((one.epoch, one.start_offset) for one in known.entries)
             self._leader_epochs = known, below, cache
         return self._leader_epochs[2]
-
-    def _epochs_below(self, end_offset: int, *, end_epoch: int | None) -> EpochCache:
-        for _ in range(_RESTARTS_MAX):
-            try:
-                return epochs_below(self.files, end_offset, end_epoch=end_epoch)
-            except SegmentDeletedError:
-                self.files.refresh()
-        raise SegmentDeletedError(path=self.files.path)
 
     def log_end(self) -> LogEnd:
         """Return the end of the log.
@@ -270,7 +265,7 @@ class LogStateCache:
     def _find_log_end(self) -> LogEnd:
         published = self._published()
         if published is None:
-            found = self._find_end_in_segments()
+            found = self.files.retry_on_deletion(self._find_end_in_segments)
             # A writer publishes before its first append: an end published meanwhile is the bound.
             published = self._published()
             if published is None:
@@ -290,23 +285,16 @@ class LogStateCache:
         return LogEnd(end_offset=published.end_offset, epoch=published.epoch, tail=tail)
 
     def _find_end_in_segments(self) -> LogEnd:
-        for _ in range(_RESTARTS_MAX):
-            if not self.files.listing.segments:
-                start_offset = self.files.listing.start_offset
-                tail = LogTail(self.files.path, 0, 0)
-                return LogEnd(end_offset=start_offset, epoch=None, tail=tail)
-            try:
-                log_end = self._durable_log_end() or find_log_end(
-                    self.files, contiguous=self._kind is LogKind.METADATA
-                )
-            except SegmentDeletedError:
-                self.files.refresh()
-                continue
-            is_alone = len(self.files.listing.segments) == 1 and not self.files.listing.snapshots
-            if log_end.tail.error is not None and log_end.epoch is None and is_alone:
-                raise log_end.tail.error
-            return log_end
-        raise SegmentDeletedError(path=self.files.path)
+        if not self.files.listing.segments:
+            start_offset = self.files.listing.start_offset
+            return LogEnd(end_offset=start_offset, epoch=None, tail=LogTail(self.files.path, 0, 0))
+        log_end = self._durable_log_end() or find_log_end(
+            self.files, contiguous=self._kind is LogKind.METADATA
+        )
+        is_alone = len(self.files.listing.segments) == 1 and not self.files.listing.snapshots
+        if log_end.tail.error is not None and log_end.epoch is None and is_alone:
+            raise log_end.tail.error
+        return log_end
 
     def _durable_log_end(self) -> LogEnd | None:
         """Return the end of an embedded log that no writer has opened since the last boot."""

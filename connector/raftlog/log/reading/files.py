@@ -64,6 +64,8 @@ V = TypeVar("V")
 
 _INDEXES_KEPT: Final = 256
 _HINTS_KEPT: Final = 256
+_ATTEMPTS_MAX: Final = 5
+"""Attempts to find a deleted segment again before ``SegmentDeletedError`` is raised."""
 _LISTINGS_MAX: Final = 10
 """Listings while the cleaner swaps segments, which takes microseconds."""
 
@@ -127,6 +129,18 @@ class LogFiles:
             if not self.listing.swapped:
                 break
         self.listing = self._with_remote_segments(self.listing)
+
+    def retry_on_deletion(self, read: Callable[[], V]) -> V:
+        """Call ``read``, and again with a new listing while segments that it needs are deleted.
+
+        Raises ``SegmentDeletedError`` after ``_ATTEMPTS_MAX`` attempts.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return read()
+            except SegmentDeletedError:
+                self.refresh()
+        raise SegmentDeletedError(path=self.path)
 
     def _with_remote_segments(self, local: Listing) -> Listing:
         """Return a listing with the segments that only the object store has.
@@ -306,10 +320,6 @@ def _keep(kept: OrderedDict[int, V], key: int, value: V, count_max: int) -> None
 
 _ZEROS_BYTES: Final = 4096
 """That many zeros after a batch are preallocated space: no search for a valid batch follows."""
-
-
-_ATTEMPTS_MAX: Final = 5
-"""Attempts to find a deleted segment again before ``SegmentDeletedError`` is raised."""
 
 
 @dataclass(frozen=True, slots=True)

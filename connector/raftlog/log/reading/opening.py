@@ -408,12 +408,12 @@ def _open_directory(
     names = storage.list_names(path)
     listing = read_listing(names)
     if listing.segments or listing.snapshots:
-        return _directory_log(storage, path, path, kind, open_store)
+        return _directory_log(path, LogFiles(storage, path, listing, open_store), kind)
     if str(METADATA_PARTITION) in names:
         directory = storage.join(path, str(METADATA_PARTITION))
-        listing = read_listing(storage.list_names(directory))
-        if listing.segments or listing.snapshots:
-            return _directory_log(storage, path, directory, kind, open_store)
+        files = LogFiles.of_directory(storage, directory, open_store)
+        if files.listing.segments or files.listing.snapshots:
+            return _directory_log(path, files, kind)
         raise NotALogError(path=directory, reason="it contains neither a segment nor a checkpoint")
     if has_remote_segments(names):
         return _remote_log(storage, path, kind)
@@ -429,7 +429,7 @@ def _open_directory(
     partitions = [name for name in names if parse_partition_name(name) is not None]
     if len(partitions) == 1 and _is_raftlog(storage, path, partitions[0]):  # of a node of raftlog
         directory = storage.join(path, partitions[0])
-        return _directory_log(storage, path, directory, kind, open_store)
+        return _directory_log(path, LogFiles.of_directory(storage, directory, open_store), kind)
     if partitions:
         shown = ", ".join(partitions[:_NAMES_SHOWN])
         raise NotALogError(
@@ -465,15 +465,9 @@ def _is_raftlog(storage: Storage, path: str, name: str) -> bool:
         return False
 
 
-def _directory_log(
-    storage: Storage,
-    path: str,
-    directory: str,
-    kind: LogKind | None,
-    open_store: OpenStore | None,
-) -> DirectoryLog:
-    files = LogFiles.of_directory(storage, directory, open_store)
-    identified = identify(files, storage.split(directory)[1], kind)
+def _directory_log(path: str, files: LogFiles, kind: LogKind | None) -> DirectoryLog:
+    name = files.storage.split(files.directory)[1]
+    identified = files.retry_on_deletion(lambda: identify(files, name, kind))
     return DirectoryLog(files, path, *identified, source=SourceKind.DIRECTORY)
 
 
