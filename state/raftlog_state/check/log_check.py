@@ -244,6 +244,7 @@ class _CopyCheck:
         files, log = self._files, self._log
         try:
             epochs = log.epochs
+            start_offset = log.log_start_offset  # of the listing with which epochs were read
             state = log.quorum_state  # after the batches, since the node may be running
         except (CorruptBatchError, CorruptFileError):
             return  # reported by the check of segments and files
@@ -252,7 +253,7 @@ class _CopyCheck:
         if state is None:
             return
         names = files.storage.list_names(files.directory)
-        found = find_foreign_batches(names, state, epochs, self.start_offset, self._batch_at)
+        found = find_foreign_batches(names, state, epochs, start_offset, self._batch_at)
         if found is not None:
             reason = f"another process changed the log of this node: {found.reason}"
             yield damage(Kind.FOREIGN, files.path, reason, offset=found.offset)
