@@ -28,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -41,7 +41,7 @@ from raftlog.limits import MIB
 from raftlog.log.reading.transactions import encoded_metadata
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.single_voter_log import SingleVoterLog
-from raftlog.records import BatchAccumulator, build_batch
+from raftlog.records import BatchAccumulator, NewRecord, RecordToAppend, build_batch
 from raftlog.storage.local import WritableLocalStorage
 
 HOME = Path(__file__).parents[1]
@@ -60,9 +60,9 @@ def values_of(count: int) -> list[bytes]:
 # --- building batches -----------------------------------------------------------------------------
 
 
-def build_raftlog(values: list[bytes]) -> bytes:
+def build_raftlog(records: Sequence[RecordToAppend]) -> bytes:
     return build_batch(
-        values,
+        records,
         base_offset=0,
         leader_epoch=1,
         base_timestamp_ms=TIME_MS,
@@ -70,36 +70,43 @@ def build_raftlog(values: list[bytes]) -> bytes:
     ).data
 
 
-def build_aiokafka(values: list[bytes]) -> bytes:
+def build_aiokafka(records: Sequence[RecordToAppend]) -> bytes:
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 64 * MIB)
-    for offset, value in enumerate(values):
-        builder.append(offset, TIME_MS, None, value, [])
+    for offset, record in enumerate(records):
+        if isinstance(record, bytes):
+            builder.append(offset, TIME_MS, None, record, [])
+        else:
+            builder.append(offset, TIME_MS, record.key, record.value, [])
     return bytes(builder.build())
 
 
 def measure_building(rounds: int) -> Iterator[Row]:
     """Return records per second of processor time, CRC included, after comparing the bytes."""
-    for count in (1, 100, 10_000):
+    for count, has_keys in ((1, False), (100, False), (10_000, False), (10_000, True)):
         values = values_of(count)
+        records: list[RecordToAppend] = list(values)
+        if has_keys:
+            records = [NewRecord(b"key %06d" % at, value) for at, value in enumerate(values)]
         # Equal except for the leader epoch, which aiokafka does not set.
-        if build_raftlog(values)[16:] != build_aiokafka(values)[16:]:
+        if build_raftlog(records)[16:] != build_aiokafka(records)[16:]:
             raise SystemExit("the two do not build the same batch")
-        rates: dict[Callable[[list[bytes]], bytes], list[float]] = {}
+        rates: dict[Callable[[Sequence[RecordToAppend]], bytes], list[float]] = {}
         for _ in range(rounds + 1):
             for build in (build_raftlog, build_aiokafka):
                 gc.collect()
                 repeats = max(1, 100_000 // count)
                 start = time.process_time()
                 for _ in range(repeats):
-                    build(values)
+                    build(records)
                 elapsed = time.process_time() - start
                 rates.setdefault(build, []).append(repeats * count / elapsed)
         measured, compared = (
             statistics.median(rates[build][1:]) for build in (build_raftlog, build_aiokafka)
         )
         what = f"build batches of {count:,} records of {VALUE_BYTES} bytes"
+        what += " with keys" if has_keys else ""
         yield row(what, measured, "records/s", compared, "aiokafka's compiled builder")
 
 

@@ -42,12 +42,30 @@ def scan(
 ) -> tuple[Headers, Numbers, tuple[Strings, Strings], tuple[Block, Strings, Strings]] | None: ...
 def frames(offsets: memoryview, data: memoryview, /) -> tuple[Block, Block] | None: ...
 def distinct_values(ends: memoryview, data: memoryview, element_bytes: int, /) -> Values | None: ...
-def encode_values(
-    records: Sequence[object], first_delta: int, byte_count_max: int, /
-) -> bytes | None: ...
+def encode_records(
+    records: Sequence[object],
+    types: tuple[type, type],
+    first_delta: int,
+    base_timestamp_ms: int,
+    byte_count_max: int,
+    header_count_max: int,
+    /,
+) -> tuple[bytes, int, int] | None: ...
+def fitting_record_count(
+    records: Sequence[object],
+    start: int,
+    types: tuple[type, type],
+    first_delta: int,
+    base_timestamp_ms: int,
+    byte_count_max: int,
+    header_count_max: int,
+    /,
+) -> int | None: ...
 def build_batch(
     records: Sequence[object],
+    types: tuple[type, type],
     byte_count_max: int,
+    header_count_max: int,
     base_offset: int,
     leader_epoch: int,
     attributes: int,
@@ -56,7 +74,7 @@ def build_batch(
     producer_epoch: int,
     base_sequence: int,
     /,
-) -> bytes | None: ...
+) -> tuple[bytes, int] | None: ...
 def seal_batch(
     payload: bytes,
     base_offset: int,

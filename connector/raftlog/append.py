@@ -54,7 +54,7 @@ from raftlog.log.reading.transactions import (
 from raftlog.records.builder import BatchAccumulator, ProducerStamp
 from raftlog.records.control import ControlRecord
 from raftlog.records.encoding import PackedRecords, RecordToAppend, SealedBatch
-from raftlog.records.record import Header, NewRecord
+from raftlog.records.record import Header, NewRecord, new_record
 from raftlog.records.varint import MalformedVarintError, read_unsigned_varint
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ def new_records(
     if values is ValueKind.BYTES:
         return tuple(
             [
-                record if type(record) is bytes else _new_record(record, values, ordinal)
+                record if type(record) is bytes else _new_bytes_record(record, ordinal)
                 for ordinal, record in enumerate(records, first_ordinal)
             ]
         )
@@ -397,6 +397,28 @@ def new_records(
             _new_record(record, values, ordinal)
             for ordinal, record in enumerate(records, first_ordinal)
         ]
+    )
+
+
+def _new_bytes_record(record: object, ordinal: int) -> RecordToAppend:
+    """Return a record for a ``bytes`` log; the usual ones need no conversion of their fields."""
+    if type(record) is tuple and len(record) == 2:
+        key, value = record
+        if type(key) is bytes and type(value) is bytes:
+            return new_record(key, value)
+    elif type(record) is NewRecord and _is_converted(record):
+        return record
+    return _new_record(record, ValueKind.BYTES, ordinal)
+
+
+def _is_converted(record: NewRecord) -> bool:
+    time_ms = record.timestamp_ms
+    is_timed = type(time_ms) is int and 0 <= time_ms <= _TIMESTAMP_MAX
+    return (
+        type(record.key) is bytes
+        and type(record.value) is bytes
+        and record.headers == ()
+        and (time_ms is None or is_timed)
     )
 
 

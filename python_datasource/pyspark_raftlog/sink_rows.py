@@ -37,7 +37,7 @@ from raftlog.errors import InvalidAppendError
 from raftlog.printable import did_you_mean
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.header import RECORD_BYTES_MIN
-from raftlog.records.record import Header, NewRecord
+from raftlog.records.record import Header, NewRecord, new_record
 from raftlog_state.errors import InvalidRecordError, MetadataParseError, UnsupportedVersionError
 from raftlog_state.records import (
     RECORD_TYPES,
@@ -618,6 +618,9 @@ def _records_of(rows: pa.RecordBatch) -> Iterator[RecordToAppend]:
         return
     nothing: list[Any] = [None] * rows.num_rows
     keys = rows.column("key").to_pylist() if "key" in names else nothing
+    if names == ["key", "value"] and None not in keys:
+        yield from map(new_record, keys, values)
+        return
     headers = rows.column("headers").to_pylist() if "headers" in names else nothing
     times = nothing
     if "timestamp" in names:

@@ -80,6 +80,20 @@ def test_headers_have_many_forms(headers: Any) -> None:
     assert normalized == (NewRecord(None, b"v", headers=(Header("h", b"1"),)),)
 
 
+@pytest.mark.parametrize("time_ms", [None, 0, 2**63 - 1])
+def test_a_record_that_needs_no_conversion_is_appended_as_it_is(time_ms: int | None) -> None:
+    record = NewRecord(b"k", b"v", time_ms)
+    (found,) = new_records([record], BYTES)
+    assert found is record
+
+
+@pytest.mark.parametrize("time_ms", [-1, 2**63, 1.0, "1"])
+@pytest.mark.parametrize("headers", [(), (Header("h", b"1"),)])
+def test_the_timestamp_of_a_record_is_validated(time_ms: Any, headers: tuple[Header, ...]) -> None:
+    with pytest.raises(InvalidAppendError, match="index 1 is invalid: its timestamp_ms must"):
+        new_records([(b"k", b"v"), NewRecord(b"k", b"v", time_ms, headers)], BYTES)
+
+
 def test_any_iterable_of_records_is_accepted() -> None:
     assert len(new_records((b"%d" % n for n in range(3)), BYTES)) == 3
     assert new_records([], BYTES) == ()

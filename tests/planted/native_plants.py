@@ -251,7 +251,7 @@ NATIVE_PLANTS: Final = (
     ),
     Plant(
         bug="the core builds batches without their last offset",
-        path=f"{RUST}/python.rs",
+        path=f"{RUST}/new_records.rs",
         old="fields.last_offset_delta = count - 1;",
         new="fields.last_offset_delta = count.min(1) - 1;",
         tests=(f"{BUILD}::test_a_batch_is_built_in_one_step_as_by_a_builder",),
@@ -265,10 +265,26 @@ NATIVE_PLANTS: Final = (
     ),
     Plant(
         bug="the core encodes one byte more than fits",
-        path=f"{RUST}/python.rs",
-        old="if byte_count > byte_count_max {",
-        new="if byte_count > byte_count_max + 1 {",
+        path=f"{RUST}/new_records.rs",
+        old="if byte_count > request.byte_count_max {",
+        new="if byte_count > request.byte_count_max + 1 {",
         tests=(f"{BUILD}::test_values_are_encoded_alike",),
+    ),
+    Plant(
+        bug="the core stamps a batch of records with its own time alone",
+        path=f"{RUST}/new_records.rs",
+        old="        fields.max_timestamp_ms = found.max_timestamp_ms;\n",
+        new="",
+        tests=(f"{BUILD}::test_a_batch_is_built_in_one_step_as_by_a_builder",),
+    ),
+    Plant(
+        bug="the core counts no headers of the records that fit",
+        path=f"{RUST}/new_records.rs",
+        old="""        byte_count = byte_count.checked_add(build::whole_bytes(body_bytes))?;
+        header_count = header_count.checked_add(headers.len())?;
+""",
+        new="        byte_count = byte_count.checked_add(build::whole_bytes(body_bytes))?;\n",
+        tests=(f"{BUILD}::test_headers_beyond_those_of_a_batch_do_not_fit",),
     ),
     Plant(
         bug="the core writes fields to the typed columns of others",

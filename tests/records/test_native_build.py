@@ -6,16 +6,18 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.both_implementations import in_both, vars_of
 
+import raftlog.records.builder as builder_module
 from raftlog import compiled
 from raftlog.errors import RaftlogError
 from raftlog.limits import MIB
-from raftlog.records.batch import Compression, NewRecord
+from raftlog.records.batch import Compression, Header, NewRecord
 from raftlog.records.builder import (
     NO_PRODUCER,
     BatchBuilder,
@@ -24,7 +26,12 @@ from raftlog.records.builder import (
     build_batch,
     finish_batch,
 )
-from raftlog.records.encoding import RecordToAppend, encode_records
+from raftlog.records.encoding import (
+    NATIVE_TYPES,
+    RecordsToEncode,
+    RecordToAppend,
+    encode_records,
+)
 from raftlog.records.scan import Column, scan
 
 pytestmark = pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
@@ -45,7 +52,7 @@ def outcome(call: Callable[[], object]) -> tuple[object, ...]:
     """Return the result, or the type, text and facts of the error."""
     try:
         return (call(),)
-    except (RaftlogError, struct.error) as error:
+    except (RaftlogError, struct.error, UnicodeError) as error:
         return type(error), str(error), vars_of(error)
 
 
@@ -68,27 +75,156 @@ def built(
     return builder.build(*place).data
 
 
+BYTES = st.binary(max_size=3) | LENGTHS.map(lambda n: b"b" * n)
+KEYS_OF_HEADERS = st.text(max_size=3) | LENGTHS.map(lambda n: "\u00e9" * n) | st.just("\ud800")
+HEADERS = st.builds(
+    Header, KEYS_OF_HEADERS, st.none() | BYTES, st.sampled_from([None, None, b"\xff"])
+)
+TIMES = st.none() | st.integers(-1, 2**63 - 1) | st.sampled_from([-(2**63), 2**63, 2**70, True])
+RECORDS = BYTES | st.builds(
+    NewRecord, st.none() | BYTES, st.none() | BYTES, TIMES, st.lists(HEADERS, max_size=3).map(tuple)
+)
+RECORDS_OF_LOGS = BYTES | st.builds(
+    NewRecord,
+    st.none() | BYTES,
+    st.none() | BYTES,
+    st.none() | st.integers(0, 2**62),
+    st.lists(st.builds(Header, st.text(max_size=3), st.none() | BYTES), max_size=2).map(tuple),
+)
+"""As validated for an append."""
+BASES = st.integers(0, 2**62) | st.sampled_from([-1, -(2**63), 2**63 - 1, 2**63, 2**64])
+
+
+def encoded_by_core(
+    records: Sequence[object],
+    first_delta: int,
+    byte_count_max: int,
+    header_count_max: int = MIB,
+) -> bytes | None:
+    found = compiled.core.encode_records(
+        records, NATIVE_TYPES, first_delta, 5, byte_count_max, header_count_max
+    )
+    return None if found is None else found[0]
+
+
 @given(VALUES, DELTAS, st.sampled_from([list, tuple]))
 def test_values_are_encoded_alike(
     values: list[bytes], first_delta: int, kind: Callable[[list[bytes]], Sequence[bytes]]
 ) -> None:
     native, python = in_both(lambda: encode_records(kind(values), first_delta, 5))
     assert native == python
-    encoded = compiled.core.encode_values(kind(values), first_delta, len(python))
-    assert encoded == python
+    assert encoded_by_core(kind(values), first_delta, len(python)) == python
     if python:
-        assert compiled.core.encode_values(kind(values), first_delta, len(python) - 1) is None
+        assert encoded_by_core(kind(values), first_delta, len(python) - 1) is None
 
 
-def test_records_with_more_than_a_value_are_given_back() -> None:
+@given(
+    st.lists(RECORDS, max_size=6), DELTAS, BASES, st.sampled_from([list, tuple]), st.integers(0, 9)
+)
+def test_records_with_keys_timestamps_and_headers_are_encoded_alike(
+    records: list[RecordToAppend],
+    first_delta: int,
+    base_ms: int,
+    kind: Callable[[list[RecordToAppend]], Sequence[RecordToAppend]],
+    header_count_max: int,
+) -> None:
+    given_records = kind(records)
+    native, python = in_both(
+        lambda: outcome(lambda: encode_records(given_records, first_delta, base_ms))
+    )
+    assert native == python
+    found = compiled.core.encode_records(
+        given_records, NATIVE_TYPES, first_delta, base_ms, MIB, header_count_max
+    )
+    to_encode = RecordsToEncode(records)
+    if found is not None:
+        facts = to_encode.max_timestamp_ms(base_ms), to_encode.header_count()
+        assert (found[0], *facts) == (python[0], *found[1:])
+        assert found[2] <= header_count_max
+        size = len(found[0])
+        limited = (given_records, NATIVE_TYPES, first_delta, base_ms)
+        assert compiled.core.encode_records(*limited, size, found[2]) == found
+        assert not size or compiled.core.encode_records(*limited, size - 1, MIB) is None
+    elif to_encode.header_count() <= header_count_max:
+        assert any(map(is_given_back, records)) or not is_int64(base_ms)
+
+
+def is_int64(number: int) -> bool:
+    return -(2**63) <= number < 2**63
+
+
+def is_given_back(record: RecordToAppend) -> bool:
+    """Return whether the core leaves a record to Python, which encodes or refuses it."""
+    if isinstance(record, bytes):
+        return False
+    is_strange = record.timestamp_ms is True or not is_int64(record.timestamp_ms or 0)
+    return is_strange or any("\ud800" in header.key for header in record.headers)
+
+
+def test_records_of_other_types_are_given_back() -> None:
     class Bytes(bytes):
         pass
 
-    for record in (NewRecord(b"k", b"v"), NewRecord(None, b"v"), None, "v", Bytes(b"v"), 5):
-        assert compiled.core.encode_values([b"a", record], 0, MIB) is None
-    assert compiled.core.encode_values({b"a": 1}, 0, MIB) is None  # type: ignore[arg-type]
+    any_record: Any = NewRecord
+    any_header: Any = Header
+    given_back: list[Any] = [None, "v", Bytes(b"v"), 5, object(), Header("h", b"v")]
+    given_back += [any_record(*fields) for fields in ((Bytes(b"k"), b"v"), (b"k", "v"))]
+    given_back += [any_record(b"k", b"v", time_ms) for time_ms in (1.0, "1", 2**63)]
+    headers: list[Any] = [any_header(b"h", b""), any_header("h", ""), ("h", b"")]
+    headers += [any_header("h", bytearray()), any_header("h", b"", "h")]
+    given_back += [any_record(b"k", b"v", 1, (Header("h", b""), one)) for one in headers]
+    given_back += [any_record(b"k", b"v", 1, [Header("h", b"")])]
+    for record in given_back:
+        assert encoded_by_core([b"a", record], 0, MIB) is None
+        limits = (0, 5, MIB, MIB)
+        assert compiled.core.fitting_record_count([record], 0, NATIVE_TYPES, *limits) is None
+    assert encoded_by_core({b"a": 1}, 0, MIB) is None  # type: ignore[arg-type]
     records: list[RecordToAppend] = [NewRecord(b"k", b"v", 3), Bytes(b"w"), NewRecord(None, None)]
     native, python = in_both(lambda: encode_records(records, 2, 5))
+    assert native == python
+
+
+@given(
+    st.lists(RECORDS, max_size=6),
+    st.integers(0, 3),
+    BASES,
+    st.integers(70, 400),
+    st.sampled_from([list, tuple]),
+)
+def test_as_many_records_fit_into_a_batch(
+    records: list[RecordToAppend],
+    start: int,
+    base_ms: int,
+    byte_count_max: int,
+    kind: Callable[[list[RecordToAppend]], Sequence[RecordToAppend]],
+) -> None:
+    def fitting() -> int:
+        builder = BatchBuilder(base_timestamp_ms=base_ms, byte_count_max=byte_count_max)
+        builder.append([NewRecord(b"k", None, None, (Header("h", None),))] * (start % 2))
+        return builder.fitting_record_count(kind(records), start)
+
+    native, python = in_both(lambda: outcome(fitting))
+    assert native == python
+
+
+def test_headers_beyond_those_of_a_batch_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder_module, "HEADERS_PER_BATCH_MAX", 3)
+    record = NewRecord(b"k", b"v", None, (Header("h", None), Header("i", b"")))
+    cases: list[list[RecordToAppend]] = [[record], [record, b"v", record]]
+    for records in cases:
+        assert_built_alike(records)
+
+        def fitting(records: list[RecordToAppend] = records) -> int:
+            return BatchBuilder(base_timestamp_ms=5).fitting_record_count(records, 0)
+
+        native, python = in_both(fitting)
+        assert native == python == min(2, len(records))
+
+
+def assert_built_alike(records: list[RecordToAppend]) -> None:
+    native, python = in_both(partial(outcome, partial(in_one_step, records)))
+    assert native == python
+    native, python = in_both(partial(outcome, partial(built, [records])))
     assert native == python
 
 
@@ -134,11 +270,8 @@ def in_one_step(
     )
 
 
-RECORDS = st.binary(max_size=9) | st.builds(NewRecord, st.none() | st.just(b"k"), st.just(b"v"))
-
-
 @given(
-    VALUES | st.lists(RECORDS, max_size=4),
+    VALUES | st.lists(RECORDS_OF_LOGS, max_size=4),
     st.sampled_from([Compression.NONE, Compression.LZ4]),
     STAMPS,
     st.tuples(st.integers(0, 2**62), st.integers(-1, 2**31 - 1)),
@@ -171,9 +304,11 @@ def test_a_batch_is_built_in_one_step_as_by_a_builder(
 @given(VALUES.filter(bool))
 def test_a_batch_in_one_step_has_at_most_the_bytes_of_its_limit(values: list[bytes]) -> None:
     size = len(in_one_step(values).data)
-    arguments = (7, 3, 0, 5, -1, -1, -1)
-    assert len(compiled.core.build_batch(values, size, *arguments) or b"") == size
-    assert compiled.core.build_batch(values, size - 1, *arguments) is None
+    arguments = (0, 7, 3, 0, 5, -1, -1, -1)
+    found = compiled.core.build_batch(values, NATIVE_TYPES, size, *arguments)
+    assert found is not None
+    assert len(found[0]) == size
+    assert compiled.core.build_batch(values, NATIVE_TYPES, size - 1, *arguments) is None
     for limit in (size - 1, size):
         build = partial(in_one_step, values, byte_count_max=limit)
         native, python = in_both(partial(outcome, build))
@@ -238,7 +373,7 @@ def test_a_panic_of_the_core_is_caught_and_python_builds_the_batch(
     def panicking(*_: object) -> None:
         compiled.core.panic()
 
-    monkeypatch.setattr(compiled.core, "encode_values", panicking)
+    monkeypatch.setattr(compiled.core, "encode_records", panicking)
     monkeypatch.setattr(compiled.core, "seal_batch", panicking)
     monkeypatch.setattr(compiled.core, "build_batch", panicking)
     assert built([[b"a", b"bc"]]) == expected

@@ -1,4 +1,4 @@
-//! Encoding of records that are only values, and the header of a batch
+//! Encoding of records, and the header of a batch
 //! (`raftlog/records/encoding.py`, `finish_batch` in `raftlog/records/builder.py`).
 
 use crate::batch::HEADER_BYTES;
@@ -20,9 +20,59 @@ const fn body_bytes(value_bytes: usize, delta: usize) -> usize {
 }
 
 /// Return the size of a record without key, timestamp and headers.
-pub const fn record_bytes(value_bytes: usize, delta: usize) -> usize {
-    let body = body_bytes(value_bytes, delta);
-    varint_bytes(zigzag(body)) + body
+pub const fn value_bytes(byte_count: usize, delta: usize) -> usize {
+    whole_bytes(body_bytes(byte_count, delta))
+}
+
+/// Return the zigzag form of a number.
+#[allow(clippy::cast_sign_loss)]
+const fn signed_zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// Return the size of a field: its length and its bytes, or the length of null.
+const fn field_bytes(field: Option<&[u8]>) -> usize {
+    match field {
+        None => 1,
+        Some(bytes) => varint_bytes(zigzag(bytes.len())) + bytes.len(),
+    }
+}
+
+/// Header of a record.
+pub trait Header {
+    /// Return key and value.
+    fn as_bytes(&self) -> (&[u8], Option<&[u8]>);
+}
+
+/// Record with a key, a timestamp or headers, or without a value.
+pub struct Record<'a, H> {
+    pub key: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
+    /// Relative to the base timestamp of the batch.
+    pub timestamp_delta: i64,
+    pub offset_delta: usize,
+    pub headers: &'a [H],
+}
+
+impl<H: Header> Record<'_, H> {
+    /// Return the size of the fields, the length field excluded.
+    pub fn body_bytes(&self) -> usize {
+        let header_bytes = |header: &H| {
+            let (key, value) = header.as_bytes();
+            field_bytes(Some(key)) + field_bytes(value)
+        };
+        1 + varint_bytes(signed_zigzag(self.timestamp_delta))
+            + varint_bytes(zigzag(self.offset_delta))
+            + field_bytes(self.key)
+            + field_bytes(self.value)
+            + varint_bytes(zigzag(self.headers.len()))
+            + self.headers.iter().map(header_bytes).sum::<usize>()
+    }
+}
+
+/// Return the size of a record whose fields have `body_bytes`.
+pub const fn whole_bytes(body_bytes: usize) -> usize {
+    varint_bytes(zigzag(body_bytes)) + body_bytes
 }
 
 /// Writer into memory of the computed size. `None`: it is full.
@@ -70,7 +120,7 @@ impl<'a> Writer<'a> {
 
     /// Write a record of one value, at this offset delta, with the timestamp of the batch.
     #[inline]
-    pub fn record(&mut self, value: &[u8], delta: usize) -> Option<()> {
+    pub fn value(&mut self, value: &[u8], delta: usize) -> Option<()> {
         self.varint(zigzag(body_bytes(value.len(), delta)))?;
         self.put(&[0, 0])?;
         self.varint(zigzag(delta))?;
@@ -78,6 +128,35 @@ impl<'a> Writer<'a> {
         self.varint(zigzag(value.len()))?;
         self.put(value)?;
         self.byte(0)
+    }
+
+    /// Write a record whose fields have `body_bytes`.
+    #[inline]
+    pub fn record<H: Header>(&mut self, record: &Record<'_, H>, body_bytes: usize) -> Option<()> {
+        self.varint(zigzag(body_bytes))?;
+        self.byte(0)?; // attributes
+        self.varint(signed_zigzag(record.timestamp_delta))?;
+        self.varint(zigzag(record.offset_delta))?;
+        self.field(record.key)?;
+        self.field(record.value)?;
+        self.varint(zigzag(record.headers.len()))?;
+        for header in record.headers {
+            let (key, value) = header.as_bytes();
+            self.field(Some(key))?;
+            self.field(value)?;
+        }
+        Some(())
+    }
+
+    #[inline]
+    fn field(&mut self, field: Option<&[u8]>) -> Option<()> {
+        match field {
+            None => self.byte(1), // a length of -1
+            Some(bytes) => {
+                self.varint(zigzag(bytes.len()))?;
+                self.put(bytes)
+            }
+        }
     }
 
     /// Write the header of a batch, with length and CRC.

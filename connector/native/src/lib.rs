@@ -18,6 +18,7 @@ mod clean;
 mod columns;
 mod gather;
 mod memory;
+mod new_records;
 mod program;
 mod python;
 mod reader;
@@ -27,7 +28,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// Number of this interface; `raftlog/compiled.py` names the one it uses.
-const INTERFACE: u32 = 9;
+const INTERFACE: u32 = 10;
 
 /// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.
 #[pymodule]
@@ -46,7 +47,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(python::scan, module)?)?;
     module.add_function(wrap_pyfunction!(python::frames, module)?)?;
     module.add_function(wrap_pyfunction!(python::distinct_values, module)?)?;
-    module.add_function(wrap_pyfunction!(python::encode_values, module)?)?;
+    module.add_function(wrap_pyfunction!(python::encode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(python::fitting_record_count, module)?)?;
     module.add_function(wrap_pyfunction!(python::build_batch, module)?)?;
     module.add_function(wrap_pyfunction!(python::seal_batch, module)?)?;
     module.add_function(wrap_pyfunction!(python::panic, module)?)?;

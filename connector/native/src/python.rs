@@ -10,11 +10,12 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::batch::{self, Checks, Header, Range, Walked};
 use crate::block::Block;
-use crate::build::{self, Fields, Writer};
+use crate::build::{Fields, Writer};
 use crate::clean::{self, Dropped, Place, Put};
 use crate::columns::{self, Column};
 use crate::gather;
 use crate::memory::{Grow, Temporary, keep, reused, scratch};
+use crate::new_records::{self, Encoded};
 use crate::program::{self, Places, Rows, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
 
@@ -394,133 +395,131 @@ impl Values {
     }
 }
 
-/// Encode records that are only values, with offset deltas from `first_delta` on.
+/// Encode records, with offset deltas from `first_delta` on: bytes, largest timestamp, headers.
 ///
-/// `None` if one of them is no value, or they have more than `byte_count_max` bytes.
+/// `types` are those of a record and of a header. `None` if one of them has another type, or they
+/// have more than `byte_count_max` bytes or `header_count_max` headers.
 #[pyfunction]
-#[pyo3(signature = (records, first_delta, byte_count_max, /))]
-pub fn encode_values<'py>(
+#[pyo3(signature = (records, types, first_delta, base_timestamp_ms, byte_count_max,
+    header_count_max, /))]
+pub fn encode_records<'py>(
     py: Python<'py>,
     records: &Bound<'py, PyAny>,
+    types: &Bound<'py, PyTuple>,
     first_delta: usize,
+    base_timestamp_ms: &Bound<'py, PyAny>,
     byte_count_max: i64,
-) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    encode(py, records, first_delta, byte_count_max, None)
+    header_count_max: i64,
+) -> PyResult<Option<Encoded<'py>>> {
+    let limits = (byte_count_max, header_count_max);
+    let Some(request) = request_of(types, first_delta, base_timestamp_ms, limits) else {
+        return Ok(None);
+    };
+    encode(py, records, &request, None)
 }
 
-/// Build a batch of records that are only values.
+/// Return how many of the records from `start` on are within the limits, in order.
 ///
-/// `None` if there are none, one of them is no value, or the batch has more than `byte_count_max`
-/// bytes.
+/// `None` if one of them has another type.
 #[pyfunction]
-#[pyo3(signature = (records, byte_count_max, base_offset, leader_epoch, attributes, timestamp_ms,
-    producer_id, producer_epoch, base_sequence, /))]
+#[pyo3(signature = (records, start, types, first_delta, base_timestamp_ms, byte_count_max,
+    header_count_max, /))]
+#[allow(clippy::too_many_arguments)]
+pub fn fitting_record_count<'py>(
+    records: &Bound<'py, PyAny>,
+    start: usize,
+    types: &Bound<'py, PyTuple>,
+    first_delta: usize,
+    base_timestamp_ms: &Bound<'py, PyAny>,
+    byte_count_max: i64,
+    header_count_max: i64,
+) -> PyResult<Option<usize>> {
+    let limits = (byte_count_max, header_count_max);
+    let Some(request) = request_of(types, first_delta, base_timestamp_ms, limits) else {
+        return Ok(None);
+    };
+    guarded(|| {
+        Ok(if let Ok(list) = records.cast_exact::<PyList>() {
+            new_records::fitting(list.iter().skip(start), &request)
+        } else if let Ok(tuple) = records.cast_exact::<PyTuple>() {
+            new_records::fitting(tuple.iter().skip(start), &request)
+        } else {
+            None
+        })
+    })
+}
+
+/// Return base and limits of a call; `None` for a number that the fields of a batch cannot have.
+fn request_of<'a, 'py>(
+    types: &'a Bound<'py, PyTuple>,
+    first_delta: usize,
+    base_timestamp_ms: &Bound<'py, PyAny>,
+    (byte_count_max, header_count_max): (i64, i64),
+) -> Option<new_records::Request<'a, 'py>> {
+    Some(new_records::Request {
+        types,
+        first_delta,
+        base_timestamp_ms: base_timestamp_ms.extract().ok()?,
+        byte_count_max: usize::try_from(byte_count_max).ok()?,
+        header_count_max: usize::try_from(header_count_max).ok()?,
+    })
+}
+
+/// Build a batch of records: its bytes, and their largest timestamp.
+///
+/// `None` if there are no records, one of them has another type, or a limit is exceeded.
+#[pyfunction]
+#[pyo3(signature = (records, types, byte_count_max, header_count_max, base_offset, leader_epoch,
+    attributes, timestamp_ms, producer_id, producer_epoch, base_sequence, /))]
 #[allow(clippy::too_many_arguments)]
 pub fn build_batch<'py>(
     py: Python<'py>,
     records: &Bound<'py, PyAny>,
+    types: &Bound<'py, PyTuple>,
     byte_count_max: i64,
+    header_count_max: i64,
     base_offset: i64,
     leader_epoch: i32,
     attributes: i16,
-    timestamp_ms: i64,
+    timestamp_ms: &Bound<'py, PyAny>,
     producer_id: i64,
     producer_epoch: i16,
     base_sequence: i32,
-) -> PyResult<Option<Bound<'py, PyBytes>>> {
+) -> PyResult<Option<(Bound<'py, PyBytes>, i64)>> {
+    let limits = (byte_count_max, header_count_max);
+    let Some(request) = request_of(types, 0, timestamp_ms, limits) else {
+        return Ok(None);
+    };
     let fields = Fields {
         base_offset,
         leader_epoch,
         attributes,
         last_offset_delta: -1, // as `record_count`, when the records are counted
-        base_timestamp_ms: timestamp_ms,
-        max_timestamp_ms: timestamp_ms,
+        base_timestamp_ms: request.base_timestamp_ms,
+        max_timestamp_ms: request.base_timestamp_ms,
         producer_id,
         producer_epoch,
         base_sequence,
         record_count: 0,
     };
-    encode(py, records, 0, byte_count_max, Some(fields))
+    let built = encode(py, records, &request, Some(fields))?;
+    Ok(built.map(|(data, max_timestamp_ms, _)| (data, max_timestamp_ms)))
 }
 
-/// Encode values, after the header of their batch if there are `fields`.
 fn encode<'py>(
     py: Python<'py>,
     records: &Bound<'py, PyAny>,
-    first_delta: usize,
-    byte_count_max: i64,
+    request: &new_records::Request<'_, 'py>,
     fields: Option<Fields>,
-) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let Ok(byte_count_max) = usize::try_from(byte_count_max) else {
-        return Ok(None);
-    };
+) -> PyResult<Option<Encoded<'py>>> {
     guarded(|| {
         if let Ok(list) = records.cast_exact::<PyList>() {
-            encode_all(py, || list.iter(), first_delta, byte_count_max, fields)
+            new_records::encode(py, || list.iter(), request, fields)
         } else if let Ok(tuple) = records.cast_exact::<PyTuple>() {
-            encode_all(py, || tuple.iter(), first_delta, byte_count_max, fields)
+            new_records::encode(py, || tuple.iter(), request, fields)
         } else {
             Ok(None)
         }
-    })
-}
-
-fn encode_all<'py, I: Iterator<Item = Bound<'py, PyAny>>>(
-    py: Python<'py>,
-    records: impl Fn() -> I,
-    first_delta: usize,
-    byte_count_max: usize,
-    mut fields: Option<Fields>,
-) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let header_bytes = fields.as_ref().map_or(0, |_| batch::HEADER_BYTES);
-    let mut byte_count = header_bytes;
-    let mut count = 0_usize;
-    for record in records() {
-        let Ok(value) = record.cast_exact::<PyBytes>() else {
-            return Ok(None);
-        };
-        let encoded = build::record_bytes(value.as_bytes().len(), first_delta.wrapping_add(count));
-        byte_count = byte_count.saturating_add(encoded);
-        count += 1;
-    }
-    if byte_count > byte_count_max {
-        return Ok(None);
-    }
-    if let Some(fields) = fields.as_mut() {
-        match i32::try_from(count) {
-            Ok(count) if count > 0 => {
-                fields.record_count = count;
-                fields.last_offset_delta = count - 1;
-            }
-            _ => return Ok(None),
-        }
-    }
-    let mut is_whole = false;
-    let encoded = PyBytes::new_with(py, byte_count, |out| {
-        is_whole = write(out, header_bytes, records(), first_delta, fields.as_ref()).is_some();
-        Ok(())
-    })?;
-    Ok(is_whole.then_some(encoded))
-}
-
-/// Write the records, then the header before them; `None` if they do not fill `out`.
-fn write<'py>(
-    out: &mut [u8],
-    header_bytes: usize,
-    records: impl Iterator<Item = Bound<'py, PyAny>>,
-    first_delta: usize,
-    fields: Option<&Fields>,
-) -> Option<()> {
-    let (header, payload) = out.split_at_mut_checked(header_bytes)?;
-    let mut left = Writer::new(payload);
-    for (record, delta) in records.zip(first_delta..) {
-        left.record(record.cast_exact::<PyBytes>().ok()?.as_bytes(), delta)?;
-    }
-    if !left.is_full() {
-        return None;
-    }
-    fields.map_or(Some(()), |fields| {
-        Writer::new(header).header(fields, payload)
     })
 }
 

@@ -35,6 +35,7 @@ from raftlog.limits import (
 
 from .compression import Compression, compress
 from .encoding import (
+    NATIVE_TYPES,
     PackedRecords,
     RecordsToEncode,
     RecordToAppend,
@@ -248,11 +249,19 @@ class BatchBuilder:
         is_packed = self.compression is not Compression.NONE and not self._record_count
         room = self.remaining_byte_count
         raw_room = self.raw_byte_count_max - self._byte_count if is_packed else room
-        header_count, latest_ms, compressed = 0, self.base_timestamp_ms, None
-        data = None
-        if compiled.is_native:  # values only, which fit uncompressed
-            data = compiled.core.encode_values(records, self._record_count, raw_room)
-        if data is None:
+        found, compressed = None, None
+        if compiled.is_native:  # records that fit uncompressed
+            found = compiled.core.encode_records(
+                records,
+                NATIVE_TYPES,
+                self._record_count,
+                self.base_timestamp_ms,
+                raw_room,
+                self._header_room,
+            )
+        if found is not None:
+            data, latest_ms, header_count = found
+        else:
             to_encode = RecordsToEncode(records)
             header_count = to_encode.header_count()
             if to_encode.min_byte_count() > raw_room or header_count > self._header_room:
@@ -271,6 +280,13 @@ class BatchBuilder:
     def fitting_record_count(self, records: Sequence[RecordToAppend], start: int) -> int:
         """Return how many records of ``records[start:]`` fit uncompressed, in order."""
         room, header_room = self.remaining_byte_count, self._header_room
+        if compiled.is_native:
+            count_before, base_ms = self._record_count, self.base_timestamp_ms
+            found = compiled.core.fitting_record_count(
+                records, start, NATIVE_TYPES, count_before, base_ms, room, header_room
+            )
+            if found is not None:
+                return found
         at = start
         while at < len(records):
             part = records[at : at + _SIZED_AT_ONCE]
@@ -378,11 +394,13 @@ def build_batch(
 
     Raises ``RecordBatchTooLargeError``, or ``InvalidAppendError`` for too many headers.
     """
-    if compiled.is_native and compression is Compression.NONE:  # values only
+    if compiled.is_native and compression is Compression.NONE:
         try:
-            data = compiled.core.build_batch(
+            built = compiled.core.build_batch(
                 records,
+                NATIVE_TYPES,
                 byte_count_max,
+                HEADERS_PER_BATCH_MAX,
                 base_offset,
                 leader_epoch,
                 _flags(producer, is_control),
@@ -392,13 +410,14 @@ def build_batch(
                 producer.base_sequence,
             )
         except OverflowError:  # a number that does not fit into its field: struct names it
-            data = None
-        if data is not None:
+            built = None
+        if built is not None:
+            data, max_timestamp_ms = built
             return EncodedBatch(
                 data,
                 base_offset=base_offset,
                 leader_epoch=leader_epoch,
-                max_timestamp_ms=base_timestamp_ms,
+                max_timestamp_ms=max_timestamp_ms,
                 record_count=len(records),
                 producer=producer,
                 is_control=is_control,

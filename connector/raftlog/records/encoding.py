@@ -19,7 +19,15 @@ from raftlog.limits import (
 from .batch import RecordBatch, TornTail, contains_any, read_batch
 from .compression import Compression, compress, decompress
 from .header import BATCH_MAGIC, RECORD_BYTES_MIN
-from .record import NewRecord, StoredRecord, header_key, read_record, record_bytes, wrapped_int64
+from .record import (
+    Header,
+    NewRecord,
+    StoredRecord,
+    header_key,
+    read_record,
+    record_bytes,
+    wrapped_int64,
+)
 from .varint import unsigned_varint, varint, varint_byte_count
 
 
@@ -256,11 +264,13 @@ def _summarize_native(
 # The bytes are those of ``record.record_bytes`` per record, with offset deltas that count up from
 # ``first_delta``. Common cases are faster: varints below ``_SMALL`` are in a table, and records
 # that are only values of few different lengths (no key, headers or timestamp) are encoded by
-# columns, with loops that run in C; the compiled core encodes all records that are only values. The
+# columns, with loops that run in C; the compiled core encodes all that are of ``NATIVE_TYPES``. The
 # bytes of ``PackedRecords`` are reused if possible.
 
 RecordToAppend: TypeAlias = bytes | NewRecord
 """A value only, or a record with key, timestamp or headers."""
+NATIVE_TYPES: Final = (NewRecord, Header)
+"""Types that the compiled core reads, beside bytes."""
 
 _SMALL_BITS: Final = 13
 _SMALL: Final = 1 << _SMALL_BITS
@@ -331,10 +341,12 @@ class RecordsToEncode:
             if first_delta == 0 and packed.base_timestamp_ms in (None, base_timestamp_ms):
                 return packed.data
             return encode_records(tuple(packed), first_delta, base_timestamp_ms)
-        if compiled.is_native and values is not None:
-            data = compiled.core.encode_values(values, first_delta, _ANY_SIZE)
-            if data is not None:
-                return data
+        if compiled.is_native:
+            found = compiled.core.encode_records(
+                packed, NATIVE_TYPES, first_delta, base_timestamp_ms, _ANY_SIZE, _ANY_SIZE
+            )
+            if found is not None:
+                return found[0]
         if values is not None and lengths is not None:
             kinds = set(lengths)
             if len(kinds) * _COLUMNS_MIN <= len(lengths):

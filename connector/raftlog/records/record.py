@@ -18,9 +18,10 @@ A ``repr`` has the sizes of keys and values, not their bytes, which may be secre
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Final
 
 from raftlog.errors import CorruptBatchError, HeaderLimitError
+from raftlog.fast_dataclass import fast_dataclass
 from raftlog.limits import HEADERS_PER_RECORD_MAX
 
 from .varint import MalformedVarintError, read_varint, read_varlong, varint
@@ -78,6 +79,10 @@ class NewRecord:
     headers: tuple[Header, ...] = ()
 
     __repr__ = _describe
+
+
+new_record: Final = fast_dataclass(NewRecord)
+"""Constructor of ``NewRecord`` for many of them."""
 
 
 @dataclass(frozen=True, slots=True)

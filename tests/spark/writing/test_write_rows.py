@@ -75,6 +75,11 @@ def test_a_null_value_is_a_tombstone() -> None:
     ]
 
 
+def test_keys_are_written_with_the_values() -> None:
+    written = records("key binary, value binary", BYTES, key=[b"k", b""], value=[b"v", None])
+    assert written == [NewRecord(b"k", b"v"), NewRecord(b"", None)]
+
+
 def test_key_timestamp_and_headers_are_written_with_the_value() -> None:
     batch = pa.RecordBatch.from_arrays(
         [
