@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
 from .delta import Op, RowChange
 from .differences import NO_COLUMNS
-from .rows import ConfigRow, Entity, PartitionRow, Row, row_json
+from .rows import ROW_TYPES, ConfigRow, Entity, PartitionRow, Row, column_json, row_json
 
 _NAMES_OF_ROWS: Final = frozenset(
     {"name", "topic_name", "partition_id", "broker_id", "controller_id", "principal", "user"}
 )
 """Columns that are in the name of a row already, or that the name of an enum value repeats."""
 _ALWAYS_CHANGED: Final = "partition_epoch"
+_UNCOMPARED: Final[Mapping[Entity, frozenset[str]]] = {
+    entity: frozenset(column.name for column in fields(kind) if not column.compare)
+    for entity, kind in ROW_TYPES.items()
+}
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 def compared_json(row: Row) -> dict[str, object]:
     """Return a row as JSON data, without the columns that a snapshot does not contain."""
     kept = row_json(row)
-    for column in fields(row):
-        if not column.compare:
-            del kept[column.name]
+    for name in _UNCOMPARED[row.ENTITY]:
+        del kept[name]
     return kept
 
 
@@ -35,11 +40,13 @@ def change_json(change: RowChange, ignored: frozenset[str] = NO_COLUMNS) -> dict
     line["op"] = change.op
     if change.before is not None and change.after is not None:
         assert change.op in (Op.UPDATE, Op.READ), "a row in both states"
-        before, after = compared_json(change.before), compared_json(change.after)
         line["changed"] = {
-            name: {"before": before[name], "after": after[name]}
+            name: {
+                "before": column_json(change.before, name),
+                "after": column_json(change.after, name),
+            }
             for name in change.changed
-            if name in after and name not in ignored
+            if name not in ignored and name not in _UNCOMPARED[change.entity]
         }
     elif change.after is not None:
         line["after"] = compared_json(change.after)
@@ -87,6 +94,4 @@ def _shown(row: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return value if isinstance(value, str) else _ENCODER.encode(value)

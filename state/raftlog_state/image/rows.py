@@ -588,6 +588,10 @@ def table_of(entity: Entity) -> str:
     return _PLURALS.get(entity, f"{entity}s")
 
 
+_SCALARS: Final = frozenset({bool, float, int, str, type(None)})
+"""Types of values that are JSON data, before the many comparisons of other types."""
+
+
 def row_json(row: Row) -> dict[str, object]:
     """Return a row as JSON data: columns by name, enums also by name, bytes as base64."""
     found = _with_names(row)
@@ -602,9 +606,21 @@ def row_text(row: Row) -> str:
     return json.dumps([row.ENTITY, values], separators=(",", ":"))
 
 
+def column_json(row: Row, name: str) -> object:
+    """Return the value of one column of ``row_json``."""
+    if isinstance(row, QuotaRow) and name == "entity":
+        return dict(row.entity)
+    content = getattr(row, name)
+    if (name, True) in _json_columns(type(row)):
+        return [_with_names(item) for item in content]
+    return _plain(content)
+
+
 def _plain(value: object) -> object:
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [item if type(item) in _SCALARS else _plain(item) for item in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if is_dataclass(value) and not isinstance(value, type):
@@ -614,13 +630,21 @@ def _plain(value: object) -> object:
 
 def _with_names(value: Row | Part) -> dict[str, object]:
     found: dict[str, object] = {}
-    declared = row_schema(type(value))
-    for entry in declared:
-        content = getattr(value, entry.name)
-        if isinstance(entry.kind, Parts):
-            found[entry.name] = [_with_names(item) for item in content]
-        else:
-            found[entry.name] = _plain(content)
-    for name in (f"{entry.name}_name" for entry in declared if entry.has_enum_name):
-        found[name] = getattr(value, name)
+    for name, has_parts in _json_columns(type(value)):
+        content = getattr(value, name)
+        found[name] = [_with_names(item) for item in content] if has_parts else _plain(content)
+    return found
+
+
+_JSON_COLUMNS: Final[dict[type, tuple[tuple[str, bool], ...]]] = {}
+
+
+def _json_columns(kind: type) -> tuple[tuple[str, bool], ...]:
+    """Return the columns of rows as JSON, each with whether its values are parts."""
+    found = _JSON_COLUMNS.get(kind)
+    if found is None:
+        declared = row_schema(kind)
+        names = [(f"{entry.name}_name", False) for entry in declared if entry.has_enum_name]
+        found = (*((entry.name, isinstance(entry.kind, Parts)) for entry in declared), *names)
+        _JSON_COLUMNS[kind] = found
     return found

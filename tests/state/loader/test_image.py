@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.metadata_logs import LOGS
 
+from raftlog.client import open_path
 from raftlog.fast_dataclass import fast_dataclass
 from raftlog.limits import KIB
 from raftlog_state.image import (
@@ -41,7 +43,9 @@ from raftlog_state.image import (
 )
 from raftlog_state.image.delta import MetadataDelta, Op, RecordChanges, RowChange
 from raftlog_state.image.differences import diff
-from raftlog_state.image.rows import Key
+from raftlog_state.image.rows import Key, column_json
+from raftlog_state.loader.image_reader import ImageReader
+from raftlog_state.records import Redactor
 from raftlog_state.replay import Position
 
 if TYPE_CHECKING:
@@ -394,3 +398,13 @@ def test_a_fast_constructed_value_equals_the_value(
         setattr(changes, next(iter(columns)), None)
     with pytest.raises(TypeError):
         fast_dataclass(kind)(unknown=1)
+
+
+@pytest.mark.parametrize("node", ["three-nodes-4.3.1/node-100", "trimmed-3.9.2/node-1"])
+def test_a_column_as_json_is_that_of_its_row(node: str) -> None:
+    images = ImageReader(open_path(str(LOGS / node)), Redactor())
+    image = images.image_at(images.end_offset())
+    quota = QuotaRow(entity=(("client-id", "c"), ("user", None)), quota="q", value=1.0)
+    for row in (quota, *(row for entity in Entity for row in image.rows(entity))):
+        whole = row_json(row)
+        assert whole == {name: column_json(row, name) for name in whole}
