@@ -100,6 +100,10 @@ class Selection:
             return False
         return self.api_keys is None or api_key in self.api_keys
 
+    def has_types(self) -> bool:
+        """Return whether only records of named types are printed."""
+        return self.api_keys is not None or bool(self.control_names)
+
     def is_any_type(self) -> bool:
         """Return whether metadata records of all types but NoOp are printed."""
         return self.api_keys is None and self.hidden_api_keys <= {NoOpRecord.schema.api_key}
@@ -262,7 +266,6 @@ class _RecordPrinter:
         self._output = output
         self._wanted = wanted
         self._console = console
-        self._has_records = False
         self._damaged = _DamagedValues(log.path, console)
         self.columns = Column.ALL_BUT_HEADERS if self._is_metadata else Column.ALL
 
@@ -271,7 +274,6 @@ class _RecordPrinter:
         report = self._damaged.report
         for part in slices(records):
             chosen = part if self._wanted is None else _filtered(part, self._wanted)
-            self._has_records = self._has_records or len(chosen) > 0
             if self._is_metadata:
                 print_metadata(chosen, self._selection, self._redactor, self._output, report)
             elif self._internal is not None:
@@ -282,9 +284,25 @@ class _RecordPrinter:
 
     def finish(self) -> int:
         """Report the damaged values, or that no record is selected; return the exit code."""
-        if self._wanted is not None and not self._has_records:
-            self._console.log(f"no records of {self._wanted}")
-        return self._damaged.finish()
+        status = self._damaged.finish()
+        if self._output.is_empty and not status:
+            self._console.log(self._explain_no_output())
+        return status
+
+    def _explain_no_output(self) -> str:
+        chosen = self._selection
+        found = "no records" if self._wanted is None else f"no records of {self._wanted}"
+        if chosen.has_types():
+            found += " with the requested types"
+        if self._wanted is not None:
+            hint = self._wanted.did_you_mean()
+            return f"{found}; {hint}" if hint else found
+        hidden = []
+        if self._is_metadata and chosen.hidden_api_keys:
+            hidden.append("NoOpRecords (--noop)")
+        if chosen.control_names is not None and not chosen.has_types():
+            hidden.append("control records (--control)")
+        return f"{found}; not printed are {' and '.join(hidden)}" if hidden else found
 
 
 def _filtered(records: RecordColumns, wanted: RecordFilter) -> RecordColumns:

@@ -81,7 +81,13 @@ def run_internal_state(arguments: argparse.Namespace, output: Output, console: C
     from raftlog_state.internal.joined_rows import JOINED_KINDS
     from raftlog_state.internal.rows import ROW_KINDS
 
-    from .state_text import check_columns, log_left_out, print_row_lines, print_row_table
+    from .state_text import (
+        check_columns,
+        log_if_empty,
+        log_left_out,
+        print_row_lines,
+        print_row_table,
+    )
 
     is_joined = arguments.kind in JOINED_KINDS
     kind = JOINED_KINDS[arguments.kind] if is_joined else ROW_KINDS[arguments.kind]
@@ -98,12 +104,14 @@ def run_internal_state(arguments: argparse.Namespace, output: Output, console: C
             error(f"--at requires one partition: {arguments.path} has {len(paths)} of {kind.topic}")
         read = _joined_rows if is_joined else _rows
         rows = read(arguments.kind, paths, hide, arguments, console)
+    topics = () if arguments.topic is None else {row["topic"] for row in rows}
     if arguments.topic is not None:
         rows = [row for row in rows if row["topic"] == arguments.topic]
     if layout == "table":
         log_left_out(print_row_table(lambda: rows, output, arguments.columns), console)
     else:
         print_row_lines(rows, output, arguments.columns)
+    log_if_empty(output, console, arguments.kind, arguments.topic, topics)
     return 0
 
 

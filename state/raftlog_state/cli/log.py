@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from raftlog.printable import did_you_mean
 
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from raftlog.client.offset_spec import OffsetSpec
     from raftlog.clock import Clock
     from raftlog_state.authorizer_log import RequestJoin
+    from raftlog_state.image import Entity, MetadataImage
     from raftlog_state.image.entity_names import RowFilter
     from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.log_changes import LoggedChange
@@ -56,6 +59,9 @@ raftlog log /var/lib/kafka broker --partitions --from end --follow
 raftlog log --bootstrap-server controller-1:9093 config/topic/orders/retention.ms --json
 raftlog log /var/lib/kafka acl --from -1d --authorizer-log kafka-authorizer.log
 """
+
+_NAMES_SHOWN_MAX: Final = 5
+"""Names that the message about an unknown one has."""
 
 
 def add_log(commands: Commands) -> None:
@@ -171,9 +177,44 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
         if change is None:
             where = f"in the offsets from {start_offset} to {end_offset} (exclusive)"
             console.log(f"no changes of {arguments.what or 'anything'} {where}")
+            if name is not None:
+                _log_if_absent(states.image_at(end_offset), filters, arguments.what, console)
     if join is not None:
         _log_without_change(join, console)
     return 0
+
+
+def _log_if_absent(
+    image: MetadataImage, filters: Sequence[RowFilter], what: str, console: Console
+) -> None:
+    """Print that a state has nothing of a name, with similar ones, if this is so."""
+    if any(one.matches(row) for one in filters for row in image.rows(one.entity)):
+        return
+    hint = _similar_name(what, image, filters[0].entity)
+    found = f"the state at end offset {image.offset + 1} has no {what}"
+    console.log(f"{found}; {hint}" if hint else found)
+
+
+def _similar_name(what: str, image: MetadataImage, entity: Entity) -> str | None:
+    """Return a hint for a name that no row of an entity has; None if only its end is unknown."""
+    from raftlog_state.image import Entity
+    from raftlog_state.image.entity_names import name_of
+
+    # of partitions, which are many, only the topics are compared
+    part_count = 2 if entity is Entity.PARTITION else 1 + what.count("/")
+
+    def beginning(name: str) -> str:
+        return "/".join(name.split("/")[:part_count])
+
+    names = dict.fromkeys(beginning(name_of(row)) for row in image.rows(entity))
+    wanted = beginning(what)
+    if wanted in names:
+        return None
+    if not wanted.rpartition("/")[2].isdecimal():
+        return did_you_mean(wanted, names)
+    some = list(names)[:_NAMES_SHOWN_MAX]  # of numbers none is similar
+    more = ", ..." if len(names) > len(some) else ""
+    return f"it has {', '.join(some)}{more}" if some else None
 
 
 def _request_join(arguments: argparse.Namespace) -> RequestJoin | None:

@@ -14,7 +14,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import BinaryIO, Final, TextIO, TypeAlias
 
@@ -24,6 +24,8 @@ _BLOCK_CHARACTERS: Final = 256 * 1024
 _BAR_WIDTH: Final = 30
 _BAR_FIRST_MS: Final = 500
 _BAR_EVERY_MS: Final = 100
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+"""Encoder of all lines: ``json.dumps`` with separators constructs one in each call."""
 
 Line: TypeAlias = str | Iterator[str]
 """A line without its newline; if it is too long to buffer, an iterator over its parts."""
@@ -31,7 +33,7 @@ Line: TypeAlias = str | Iterator[str]
 
 def json_text(data: Mapping[str, object]) -> str:
     """Return an object as one line of JSON, without spaces."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(data)
 
 
 Rows: TypeAlias = Callable[[], Iterable[Sequence[str]]]
@@ -53,21 +55,27 @@ def column_widths(head: Sequence[str], rows: Rows) -> list[int]:
 
 
 def lines_of_widths(head: Sequence[str], rows: Rows, widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a table; a column of width 0 is left out."""
+    """Yield the lines of a table."""
     for row in chain((head,), rows()):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width)
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield _GAP.join(cells).rstrip()
 
 
-def columns_that_fit(widths: Sequence[int], first_to_leave: Sequence[int], whole: int) -> list[int]:
-    """Return the widths of the columns of a table that is at most ``whole`` wide, 0 for those that
-    are left out: of ``first_to_leave`` as many as necessary, in this order."""
-    found = list(widths)
-    for at in first_to_leave:
-        shown = [width for width in found if width]
-        if sum(shown) + len(_GAP) * (len(shown) - 1) <= whole:
+def table_width(widths: Collection[int]) -> int:
+    """Return the width of a table with columns of these widths."""
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def columns_that_fit(
+    widths: Mapping[str, int], first_to_leave: Iterable[str], whole: int
+) -> dict[str, int]:
+    """Return the widths of the columns of a table that is at most ``whole`` wide, by name, without
+    those that are left out: of ``first_to_leave`` as many as necessary, in this order."""
+    found = dict(widths)
+    for name in first_to_leave:
+        if table_width(found.values()) <= whole:
             break
-        found[at] = 0
+        del found[name]
     return found
 
 
@@ -86,6 +94,12 @@ class Output:
         self._stream = stream
         self._lines: list[str] = []
         self._character_count = 0
+        self._has_written = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no line was written."""
+        return not (self._has_written or self._lines)
 
     def line(self, text: str) -> None:
         """Write one line; ``text`` has no newline."""
@@ -185,6 +199,7 @@ class Output:
         self._write(b"\n")
 
     def _write(self, block: bytes | memoryview) -> None:
+        self._has_written = True
         try:
             self._stream.write(block)
         except BrokenPipeError:

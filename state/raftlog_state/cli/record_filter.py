@@ -11,6 +11,7 @@ from typing import Final
 
 from raftlog.client import LogKind, LogReader, SourceKind
 from raftlog.errors import DataLossError, OptionError
+from raftlog.printable import did_you_mean
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.image import AclRow, Entity, TopicRow
 from raftlog_state.loader.image_reader import ImageReader
@@ -42,6 +43,7 @@ class RecordFilter:
     def __init__(self, topic: str | None, broker: int | None) -> None:
         self._topic = topic
         self._broker = broker
+        self._topics: set[str] = set()
         self._topic_ids: set[str] = set()
         self._acl_ids: set[str] = set()
 
@@ -57,6 +59,7 @@ class RecordFilter:
         except DataLossError as error:
             console.log(f"records of topics that were created before are left out: {error.reason}")
             return
+        self._topics.update(row.name for row in image.rows_of(TopicRow))
         self._topic_ids.update(
             row.topic_id
             for key in image.group((Entity.TOPIC, self._topic, ""))
@@ -68,6 +71,12 @@ class RecordFilter:
             if isinstance(row, AclRow)
             and (row.resource_type, row.resource_name) == (_TOPIC_ACL, self._topic)
         )
+
+    def did_you_mean(self) -> str | None:
+        """Return a hint with the most similar topic; None if the topic exists, or none is."""
+        if self._topic is None or self._topic in self._topics:
+            return None
+        return did_you_mean(self._topic, self._topics)
 
     def rows(self, values: Iterable[bytes | None]) -> list[int]:
         """Return the positions of the values to print, in order; damaged ones are among them."""
@@ -85,6 +94,7 @@ class RecordFilter:
     def _is_of_topic(self, record: MetadataRecord) -> bool:
         match record:
             case TopicRecord():
+                self._topics.add(record.name)
                 if record.name != self._topic:
                     return False
                 self._topic_ids.add(record.topic_id)

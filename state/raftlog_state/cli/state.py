@@ -182,7 +182,14 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
 
     from raftlog_state.image.rows import TopicRow
 
-    from .state_text import check_kind_columns, print_image, print_records, print_rows, print_table
+    from .state_text import (
+        check_kind_columns,
+        log_if_empty,
+        print_image,
+        print_records,
+        print_rows,
+        print_table,
+    )
 
     if columns is not None:
         check_kind_columns(arguments.kind, columns)
@@ -190,7 +197,8 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     if output.is_terminal():
         console.disable_progress_bar()
     image = _image_at(arguments, "--at", arguments.at, hide, console, from_oldest=from_oldest)
-    if arguments.topic is not None and image.topic(arguments.topic) is None:
+    is_known = arguments.topic is None or image.topic(arguments.topic) is not None
+    if not is_known:
         hint = did_you_mean(arguments.topic, [row.name for row in image.rows_of(TopicRow)])
         console.log(f"there is no topic {arguments.topic!r}" + (f"; {hint}" if hint else ""))
     if arguments.form is not None:
@@ -203,6 +211,8 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
         print_rows(image, arguments.kind, columns, output, topic=arguments.topic)
     else:
         print_image(image, output)
+    if is_known:
+        log_if_empty(output, console, arguments.kind, arguments.topic)
     return 0
 
 
@@ -391,6 +401,8 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
     found = diff(before, after, by_name=has_other, ignored=ignored)
     as_table = arguments.format == "table" or (not arguments.format and output.is_terminal())
     count = print_differences(found, ignored, output, as_table=as_table)
+    if not count:
+        console.log("the states do not differ")
     return int(has_other and count > 0)
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from raftlog.client.offset_spec import time_text
 from raftlog.errors import OptionError
@@ -33,18 +33,24 @@ from raftlog_state.records import to_json_text
 from .output import (
     Console,
     Output,
-    column_widths,
     columns_that_fit,
     json_text,
     lines_of_widths,
     table_lines,
+    table_width,
 )
 
 CELL_CHARACTERS_MAX: Final = 40
 """Characters of a cell of a table; longer values are cut."""
 NAME_CHARACTERS_MAX: Final = 80
+"""Characters of a name in a table; the middle of longer ones is left out."""
+_NAME_CHARACTERS_MIN: Final = 30
+"""Characters of a name on a terminal that is too narrow."""
+Cell: TypeAlias = Callable[[str, object], str]
+"""Text of a value of a column."""
 CHANGE_CHARACTERS_MAX: Final = 120
-"""Characters of the name of a row and of what changed in it, in a table of differences."""
+"""Characters of what changed in a row, in a table of differences."""
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _OPS: Final = {
     Op.CREATE: "created",
     Op.READ: "created",
@@ -53,6 +59,8 @@ _OPS: Final = {
 }
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 _NAMES: Final = frozenset({"name", "topic_name", "resource_name", "principal", "user"})
+_UNCUT_ENDS: Final = _NAMES | {"group", "topic", "transactional_id"}
+"""Columns whose long values are cut in the middle: names often differ in their ends only."""
 _ALWAYS: Final = frozenset({"isr"})
 """Columns of tables also if all their values are empty: all partitions are offline."""
 _DETAILS: Final = frozenset(
@@ -172,41 +180,59 @@ def print_row_table(
 ) -> list[str]:
     """Print rows as a table of the columns that have values, or of the chosen ones, uncut.
 
-    ``rows`` is called several times. Returns the columns for which the terminal has no space.
+    ``rows`` is called twice. Returns the columns for which the terminal has no space; names are cut
+    to fit into the space that is left.
     """
-    cell = _cell if columns is None else _whole_cell
-    is_chosen = columns is not None
+    cell: Cell = _cell if columns is None else _whole_cell
+    headings, widths = _headings_and_widths(rows(), columns, cell)
+    terminal = output.width()
+    if terminal is not None and columns is None:
+        may_lack = [name for name in reversed(widths) if _lack_order(name)]
+        may_lack.sort(key=_lack_order, reverse=True)
+        widths = columns_that_fit(widths, may_lack, terminal)
+        cut = [widths[name] for name in widths if name in _UNCUT_ENDS]
+        over = table_width(widths.values()) - terminal
+        if cut and over > 0:
+            longest = max(max(cut) - over, _NAME_CHARACTERS_MIN)
+            widths |= {name: min(widths[name], longest) for name in widths if name in _UNCUT_ENDS}
+            cell = partial(_cell, name_characters_max=longest)
+
+    def cells() -> Iterable[list[str]]:
+        return ([cell(name, values.get(name)) for name in widths] for values in rows())
+
+    if widths:
+        head = [headings[name] for name in widths]
+        output.lines(lines_of_widths(head, cells, list(widths.values())))
+    return [name for name in headings if name not in widths]
+
+
+def _headings_and_widths(
+    rows: Iterable[dict[str, object]], columns: Sequence[str] | None, cell: Cell
+) -> tuple[dict[str, str], dict[str, int]]:
+    """Return the headings and the widths of the columns of a table, in order.
+
+    ``columns``: those that were chosen; None: those that have values.
+    """
+    widths = dict.fromkeys(columns or (), 0)
+    for row in rows:
+        for name, value in row.items():
+            if columns is not None:
+                if name not in widths:
+                    continue
+            elif value in _EMPTY and name not in _ALWAYS:
+                continue
+            widths[name] = max(widths.get(name, 0), len(cell(name, value)))
+    names: Iterable[str] = widths
     if columns is None:
-        found = dict.fromkeys(
-            name
-            for row in rows()
-            for name, value in row.items()
-            if value not in _EMPTY or name in _ALWAYS
-        )
-        columns = sorted((name for name in found if f"{name}_name" not in found), key=_rank)
-    else:
-        found = dict.fromkeys(columns)
-    if not columns:
-        return []
-    head = [
-        (name.removesuffix("_name") if name.removesuffix("_name") in found else name)
+        names = sorted((name for name in widths if f"{name}_name" not in widths), key=_rank)
+    headings = {
+        name: (name.removesuffix("_name") if name.removesuffix("_name") in widths else name)
         .removesuffix("_ms")
         .replace("_", " ")
         .upper()
-        for name in columns
-    ]
-
-    def cells() -> Iterable[list[str]]:
-        return ([cell(name, values.get(name)) for name in columns] for values in rows())
-
-    widths = column_widths(head, cells)
-    whole = output.width()
-    if whole is not None and not is_chosen:
-        may_lack = [at for at in range(len(columns)) if _lack_order(columns[at])]
-        may_lack.sort(key=lambda at: (_lack_order(columns[at]), at), reverse=True)
-        widths = columns_that_fit(widths, may_lack, whole)
-    output.lines(lines_of_widths(head, cells, widths))
-    return [name for name, width in zip(columns, widths, strict=True) if not width]
+        for name in names
+    }
+    return headings, {name: max(widths[name], len(head)) for name, head in headings.items()}
 
 
 def log_left_out(columns: Sequence[str], console: Console) -> None:
@@ -214,6 +240,24 @@ def log_left_out(columns: Sequence[str], console: Console) -> None:
     if columns:
         names = ", ".join(columns)
         console.log(f"columns left out on this terminal: {names}; --columns chooses some")
+
+
+def log_if_empty(
+    output: Output,
+    console: Console,
+    kind: str | None,
+    topic: str | None,
+    topics: Iterable[str] = (),
+) -> None:
+    """Print that there are no rows of a kind, or of one topic, if no output was written.
+
+    ``topics``: those that have rows, for a hint.
+    """
+    if not output.is_empty or kind is None:
+        return
+    hint = None if topic is None else did_you_mean(topic, topics)
+    found = f"{kind}: no rows" if topic is None else f"{kind}: no rows of topic {topic!r}"
+    console.log(f"{found}; {hint}" if hint else found)
 
 
 def _lack_order(column: str) -> int:
@@ -233,13 +277,24 @@ def _rank(column: str) -> int:
     return 0 if column in _NAMES else 1
 
 
-def _cell(column: str, value: object) -> str:
-    """Return a value as text of at most ``CELL_CHARACTERS_MAX``."""
-    return _cut(_whole_cell(column, value), CELL_CHARACTERS_MAX)
+def _cell(column: str, value: object, *, name_characters_max: int = NAME_CHARACTERS_MAX) -> str:
+    """Return a value as text of at most ``CELL_CHARACTERS_MAX``, or of those of a name."""
+    text = _whole_cell(column, value)
+    if column in _UNCUT_ENDS:
+        return _short_name(text, name_characters_max)
+    return _cut(text, CELL_CHARACTERS_MAX)
 
 
 def _cut(text: str, characters_max: int) -> str:
     return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
+
+
+def _short_name(name: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
+    """Return a name, without its middle if it is longer than ``characters_max``."""
+    if len(name) <= characters_max:
+        return name
+    end = characters_max // 2
+    return f"{name[: characters_max - end - 3]}...{name[-end:]}"
 
 
 def _whole_cell(column: str, value: object) -> str:
@@ -251,14 +306,16 @@ def _whole_cell(column: str, value: object) -> str:
 def _plain(value: object) -> str:
     if value in _EMPTY:
         return "-"
+    if isinstance(value, str):
+        return value
+    if type(value) is int:
+        return str(value)
     match value:
-        case str():
-            return value
         case list():
             return ",".join(map(_plain, value))
         case {"name": name, "host": host, "port": port}:
             return f"{name} {host}:{port}"
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(value)
 
 
 def print_rows(
@@ -299,7 +356,7 @@ def print_differences(
     rows = [
         (
             _OPS[change.op],
-            _cut(name_of(row), NAME_CHARACTERS_MAX),
+            _short_name(name_of(row)),
             _cut(what_changed(change, ignored), CHANGE_CHARACTERS_MAX),
         )
         for change in differences

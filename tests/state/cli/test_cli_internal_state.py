@@ -67,7 +67,9 @@ def test_offsets_of_one_topic_are_selected_by_its_name() -> None:
         row for row in rows("state", GROUPS_NODE, "consumer_offsets") if row["topic"] == "orders"
     ]
     assert found
-    assert rows("state", GROUPS_NODE, "lag", "--topic", "nosuch") == []
+    status, out, err = run("state", GROUPS_NODE, "lag", "--topic", "order")
+    assert (status, out) == (0, "")
+    assert "lag: no rows of topic 'order'; did you mean orders?" in err
     assert "--topic requires KIND" in run("state", GROUPS_NODE, "groups", "--topic", "orders")[2]
 
 

@@ -176,6 +176,25 @@ def test_a_name_without_changes_is_reported() -> None:
     assert "no changes of topic/no-such-topic in the offsets from 0 to 100 (exclusive)" in err
 
 
+@pytest.mark.parametrize(
+    ("what", "found"),
+    [
+        ("topic/order-0", "has no topic/order-0; did you mean topic/orders-0?"),
+        ("partition/ordrs-0/1", "has no partition/ordrs-0/1; did you mean partition/orders-0?"),
+        ("partition/orders-0/99", "has no partition/orders-0/99"),
+        ("config/topic/orders-0/retention", "did you mean config/topic/orders-0/retention.ms?"),
+        ("broker/99", "has no broker/99; it has broker/1, broker/2"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_reported_with_similar_ones(what: str, found: str) -> None:
+    status, out, err = run("log", NODE, what)
+    assert (status, out) == (0, "")
+    assert err.splitlines()[-1].startswith("raftlog: the state at end offset 3131 has no ")
+    assert err.splitlines()[-1].endswith(found)
+    _, out, err = run("log", NODE, "topic/orders-0", "--from", "3130")
+    assert (out, "has no topic/orders-0" in err) == ("", False), "it exists, and has no changes"
+
+
 def test_a_time_selects_the_changes_from_it_on() -> None:
     moment = datetime(2026, 11, 21, 8, 4, 18, tzinfo=UTC)
     by_time = list(read_changes(str(NODE), since=moment, until="2026-11-21 08:04:26"))
@@ -331,7 +350,12 @@ def test_records_of_a_topic_before_the_first_snapshot_are_reported(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("option", "name", "message"),
-    [("--topic", "ordres", "no records of topic/ordres"), ("--broker", "9", "of broker/9")],
+    [
+        ("--topic", "order-0", "no records of topic/order-0; did you mean orders-0?"),
+        ("--broker", "9", "no records of broker/9"),
+        ("--type", "zk_migration_state", "no records with the requested types"),
+        ("--from", "3131", "no records; not printed are NoOpRecords (--noop) and control records"),
+    ],
 )
 def test_a_filter_without_records_is_reported(option: str, name: str, message: str) -> None:
     status, out, err = run("cat", NODE, option, name)

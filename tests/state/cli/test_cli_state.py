@@ -360,14 +360,37 @@ def test_columns_of_a_table_are_aligned_and_long_values_are_cut() -> None:
     endpoints = rows("state", NODE, "brokers")[0]["endpoints"][0]
     brokers = on_terminal("state", NODE, "brokers")
     assert f"{endpoints['name']} {endpoints['host']}:{endpoints['port']}" in brokers[1]
-    wide = {"name": "n" * 39, "value": "v" * 41}
-    assert [_cell(*pair) for pair in wide.items()] == ["n" * 39, "v" * 37 + "..."]
+    wide = {"name": "n" * 80, "value": "v" * 41}
+    assert [_cell(*pair) for pair in wide.items()] == ["n" * 80, "v" * 37 + "..."]
+    names = "team-a.orders.".ljust(100, "x") + "-v1"
+    assert _cell("topic_name", names) == "team-a.orders." + "x" * 23 + "..." + "x" * 37 + "-v1"
     assert _cell("issue_timestamp_ms", 1795248258007) == "2026-11-21T08:04:18.007Z"
 
 
 def test_a_table_has_the_in_sync_replicas_also_if_all_partitions_are_offline() -> None:
     head, first, *_ = on_terminal("state", NODE, "partitions")
     assert first[head.index("ISR") :].split()[0] == "-"
+
+
+def test_names_that_differ_in_their_ends_are_distinct_on_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    names = [f"team-orders.service-of-the-shop.events-of-payments.v{at}" for at in range(9)]
+    for at, name in enumerate(names):
+        writer.append(encode(TopicRecord(name=name, topic_id=f"{at}" * 21 + "A")))
+    monkeypatch.setenv("COLUMNS", "40")
+    head, *table = on_terminal("state", tmp_path, "topics")
+    assert (head, len(set(table)), max(map(len, table))) == ("NAME", 9, 40)
+    assert all(line.endswith(name[-20:]) for line, name in zip(table, names, strict=True))
+
+
+def test_a_kind_without_rows_is_reported() -> None:
+    for layout in ("json", "table"):
+        status, out, err = run("state", NODE, "tokens", "--format", layout)
+        assert (status, out, err.splitlines()[-1]) == (0, "", "raftlog: tokens: no rows")
+    err = run("state", NODE, "configs", "--topic", "orders-m-1")[2]
+    assert err.splitlines()[-1] == "raftlog: configs: no rows of topic 'orders-m-1'"
 
 
 @pytest.mark.parametrize("kind", ["brokers", "partitions", "controllers", "topics"])
