@@ -245,7 +245,7 @@ def _heat_map(cells: Sequence[Json], shown: int, total: int) -> Json:
                 "field": "topic",
                 "type": "nominal",
                 "title": None,
-                "axis": {"labelFontSize": 9, "grid": True},
+                "axis": {"labelFontSize": 9, "grid": True, "labelExpr": _SHORT_NAME},
             },
             "color": {
                 "field": "count",
@@ -338,6 +338,12 @@ _HEIGHT: Final[Json] = {
     "y2": {"field": "base"},
 }
 """Height of a rectangle, from ``base`` to ``top``."""
+_SHORT_NAME: Final = (
+    "length(datum.label) <= 32 ? datum.label "
+    ": slice(datum.label, 0, 13) + '...' + slice(datum.label, -16)"
+)
+"""Label of a topic, without its middle where there is no space: names often differ in their ends
+only. A tooltip has the whole name."""
 
 
 def _end(history: ClusterHistory) -> int:

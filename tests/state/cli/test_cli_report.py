@@ -223,6 +223,25 @@ def test_a_range_without_changes_has_a_report(tmp_path: Path) -> None:
     assert "Nothing." in page.text
 
 
+def test_labels_of_topics_have_both_ends_of_long_names(tmp_path: Path) -> None:
+    names = [f"team-orders.service-of-the-shop.events-of-payments.v{at}" for at in range(2)]
+    with raftlog.open(tmp_path / "cluster-0", values="kraft") as log:
+        for at, name in enumerate(names):
+            topic_id = f"{at}" * 21 + "A"
+            partition = PartitionRecord(
+                partition_id=0,
+                topic_id=topic_id,
+                replicas=(1, 2),
+                isr=(1,),
+                leader=1,
+                directories=(),
+            )
+            log.append([encode(TopicRecord(name=name, topic_id=topic_id))])
+            log.append([encode(partition)])
+    labels = re.findall(r">(team-[^<]*)<", report(tmp_path / "cluster-0", tmp_path / "c.svg"))
+    assert labels == [f"{name[:13]}...{name[-16:]}" for name in names]
+
+
 def test_charts_alone_are_pictures(tmp_path: Path) -> None:
     svg = report(NODE, tmp_path / "c.svg")
     assert svg.startswith("<svg")
