@@ -458,7 +458,9 @@ def _bytes_or_none(data: object, what: str, ordinal: int) -> bytes | None:
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
     hint = (
-        "encode it" if isinstance(data, str) else "a record is its value or (key, value), in bytes"
+        "encode it"
+        if isinstance(data, str)
+        else "a record is its value or (key, value), in bytes, or an object with a value"
     )
     _refuse(ordinal, f"its {what} is {type(data).__name__}, not bytes; {hint}")
 

@@ -135,7 +135,8 @@ def start_position(
             if not streaming:
                 raise OptionError(
                     option="startingOffset",
-                    reason="latest is allowed in streams only: a batch read ends there",
+                    reason="latest is allowed in streams only: a batch read ends there; give an "
+                    "offset, a time or earliest",
                 )
             return StartPosition(offset=end_offset)
         case OffsetSpecKind.SNAPSHOT:

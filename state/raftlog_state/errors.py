@@ -71,7 +71,8 @@ class ReplayError(StateError, code="RAFTLOG_REPLAY"):
     def message(self) -> str:
         return (
             f"cannot replay {self.record} at offset {self.offset}: {self.reason}; start at a "
-            "snapshot or at the first offset of the log"
+            f"snapshot or at the first offset of the log; if that fails too, states up to end "
+            f"offset {self.offset} can be read, and `raftlog check` examines the whole log"
         )
 
 

@@ -258,8 +258,10 @@ def in_order(
     ``has_end``: whether the second was specified.
     """
     if first.offset > last.offset:
-        what = f"that of {options[1]}" if has_end else "the end of the log"
-        reason = f"offset {first.offset} is after {what}, {last.offset}"
+        reason = f"offset {first.offset} is after the end of the log, {last.offset}"
+        if has_end:
+            reason = f"offset {first.offset} is after that of {options[1]}, {last.offset}; "
+            reason += f"give the earlier one as {options[0]}"
         raise OptionError(option=options[0], reason=reason)
     return first, last
 

@@ -372,7 +372,9 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
     if arguments.other_config is not None and arguments.other_bootstrap_server is None:
         arguments.parser.error("--other-config requires --other-bootstrap-server")
     if not has_other and arguments.start_offset is None:
-        arguments.parser.error("--from, or OTHER, is required")
+        arguments.parser.error(
+            "--from OFFSET, an earlier state of PATH, or OTHER, a second source, is required"
+        )
     if arguments.ignore and (arguments.changes or arguments.form or not has_other):
         arguments.parser.error("--ignore is for the differences of two sources")
     if arguments.changes and arguments.form is not None:
