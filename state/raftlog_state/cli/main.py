@@ -19,6 +19,7 @@ an answer, sets ``exit_failed``: ``diff`` fails with 2, as diff(1) does.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import sys
 from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
@@ -36,6 +37,8 @@ EXIT_FAILED: Final = 1
 EXIT_WRONG_CALL: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
+_COMPARED_NAMES_MAX: Final = 1_000
+"""Entries of a directory that are compared with a path that does not exist."""
 
 USAGE: Final = "raftlog COMMAND PATH [OPTION ...]"
 ABOUT: Final = """
@@ -243,8 +246,27 @@ def _print_error(error: RaftlogError, failed: int, output: Output, console: Cons
     except OutputFailedError as closed:
         console.warn(f"cannot write to stdout: {closed.reason}")
         return failed
-    console.warn(str(error))
+    hint = _similar_path(error)
+    console.warn(f"{error}; {hint}" if hint else str(error))
     return EXIT_WRONG_CALL if _is_usage_error(error) else failed
+
+
+def _similar_path(error: RaftlogError) -> str | None:
+    """Return a hint with the most similar name beside a path that does not exist, None without one
+    or for another error."""
+    from raftlog.errors import LogNotFoundError
+
+    if not isinstance(error, LogNotFoundError) or os.path.exists(error.path):
+        return None
+    from raftlog.printable import did_you_mean
+
+    folder, name = os.path.split(error.path.rstrip(os.sep))
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            names = [one.name for one in itertools.islice(entries, _COMPARED_NAMES_MAX)]
+    except OSError:
+        return None
+    return did_you_mean(name, names)
 
 
 def _is_usage_error(error: RaftlogError) -> bool:

@@ -300,6 +300,21 @@ def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(module: str)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
 
 
+def test_a_path_that_does_not_exist_is_answered_with_the_similar_name_beside_it(
+    tmp_path: Path,
+) -> None:
+    for name in ("node-100", "orders"):
+        (tmp_path / name).mkdir()
+    status, out, err = run("state", tmp_path / "nodes-100")
+    assert (status, out) == (2, "")
+    assert err.endswith(
+        "/nodes-100 does not exist; check the path and the host that reads it; "
+        "did you mean node-100?\n"
+    )
+    for path in (tmp_path / "payments", tmp_path / "missing" / "node-100"):
+        assert "did you mean" not in run("state", path)[2]
+
+
 def test_an_error_of_the_operating_system_is_one_sentence_with_the_files_name(
     tmp_path: Path,
 ) -> None:
