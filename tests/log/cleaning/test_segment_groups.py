@@ -18,7 +18,6 @@ from tests.log.cleaning.test_compaction import (
     table,
 )
 from tests.log.cleaning.test_retained_records import check_contiguous
-from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
 from tests.support.appending import (
@@ -101,13 +100,13 @@ def test_adjacent_segments_become_one_while_their_files_and_offsets_fit(
     assert [one for group in groups for one in group] == [one.segment for one in segments]
 
 
-def small_segments(seed: int) -> tuple[SimulatedDisk, SingleVoterLog]:
+def small_segments(seed: int, count: int = 40) -> tuple[SimulatedDisk, SingleVoterLog]:
     """Return a log whose first segments a compaction has left small."""
     disk, log = log_of()
-    fill(log, seed, 40)
+    fill(log, seed, count)
     assert compact(log)
     assert len(log._segments.sealed) > 3
-    fill(log, seed + 100, 20)
+    fill(log, seed + 100, count // 2)
     return disk, log
 
 
@@ -150,13 +149,13 @@ def offsets_read(cursor: LogCursor, end_offset: int) -> set[int | None]:
 
 
 def test_a_crash_at_any_operation_while_segments_become_one_leaves_every_last_value() -> None:
-    disk, log = small_segments(3)
+    disk, log = small_segments(3, 30)
     wanted, end = table(disk), log.end_offset
     recording = disk.record()
     assert compact(log)
     kinds = [(one.kind, one.path) for one in recording.operations]
     assert any(kind is OperationKind.RENAME and SWAP_SUFFIX in path for kind, path in kinds)
-    for state in recording.states((None, *Survival), seeds=range(2)):
+    for state in recording.states():
         after = SimulatedDisk.after(state)
         found = reopened(after)
         assert not found.is_read_only, f"{state}: {found.report}"
@@ -262,7 +261,7 @@ def test_the_transaction_index_of_one_segment_has_the_entries_of_all_that_it_rep
     assert compact(log)
     assert aborted_of(disk) == wanted
     assert sum(name.endswith(TXN_INDEX_SUFFIX) for name in disk.list_names(DIRECTORY)) < count
-    for state in recording.states((None, *Survival), seeds=range(2)):
+    for state in recording.states():
         after = SimulatedDisk.after(state)
         reopened(after).close()
         assert aborted_of(after) == wanted, f"{state}"

@@ -14,6 +14,7 @@ from tests.support.crash_injection import crashes_after
 
 from raftlog.client.object_stores import open_object_store
 from raftlog.log.format.epoch_cache import EpochEntry
+from raftlog.log.remote import compaction
 from raftlog.log.remote.compaction import (
     COMPACTIONS_DIRECTORY,
     KEPT_MS,
@@ -42,6 +43,7 @@ DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 TIME_MS = 1_000_000
 COUNT = 60
+SMALL_COUNT = 8
 
 
 def at_time(now_ms: int, seed: int = 1) -> Surroundings:
@@ -76,18 +78,18 @@ def range_of(entry: RemoteLogSegmentMetadata) -> SegmentRange:
     )
 
 
-def filled() -> tuple[SimulatedDisk, StorageObjects]:
+def filled(count: int = COUNT) -> tuple[SimulatedDisk, StorageObjects]:
     """Return a store with a manifest of some partitions with two to four objects each: the first
     quarter of the entries is deleted, the last is being deleted, and one is unfinished."""
     disk = SimulatedDisk()
     store = StorageObjects(disk, STORE)
-    for at in range(COUNT):
+    for at in range(count):
         entry, writer = an_entry(at), ManifestWriter(store, at)
         writer.append([entry])
-        if at == COUNT // 2:
+        if at == count // 2:
             continue
         writer.finish(range_of(entry), now_ms=TIME_MS)
-        states = (DELETING, DELETED) if at < COUNT // 4 else (DELETING,) if at == COUNT - 1 else ()
+        states = (DELETING, DELETED) if at < count // 4 else (DELETING,) if at == count - 1 else ()
         for state in states:
             writer.append([state_change(entry, state, now_ms=TIME_MS)])
     return disk, store
@@ -217,11 +219,19 @@ def test_two_compactions_at_the_same_time_leave_every_entry() -> None:
         assert content(RemoteLogManifest(store)) == content(before)
 
 
+@pytest.fixture
+def small_compactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compact manifests of as many objects as ``SMALL_COUNT`` entries have."""
+    monkeypatch.setattr(compaction, "OBJECTS_MAX", SMALL_COUNT)
+
+
 def each_step(check: Callable[[SimulatedDisk, int], bool]) -> int:
     """Check a compaction and the deletion after it at each operation; return how many."""
+    filled_disk, filled_store = filled(SMALL_COUNT)
+    before = content(RemoteLogManifest(filled_store))
     for operations in range(10_000):
-        disk, store = filled()
-        before = content(RemoteLogManifest(store))
+        disk = filled_disk.copy()
+        store = StorageObjects(disk, STORE)
         has_crashed = check(disk, operations)
         assert content(RemoteLogManifest(store)) == before, operations
         later = TIME_MS + 2 * LISTING_MS_MAX
@@ -234,6 +244,7 @@ def each_step(check: Callable[[SimulatedDisk, int], bool]) -> int:
     raise AssertionError("a compaction ends")
 
 
+@pytest.mark.usefixtures("small_compactions")
 @pytest.mark.parametrize("survival", [None, Survival.NOTHING, Survival.MIXED])
 def test_a_crash_at_any_step_of_a_compaction_leaves_every_entry(survival: Survival | None) -> None:
     def check(disk: SimulatedDisk, operations: int) -> bool:
@@ -243,13 +254,14 @@ def test_a_crash_at_any_step_of_a_compaction_leaves_every_entry(survival: Surviv
             compacted(store)
             compacted(store, TIME_MS + LISTING_MS_MAX)
 
-        has_crashed = crashes_after(disk, operations * 3, work)
+        has_crashed = crashes_after(disk, operations, work)
         disk.end(survival)
         return has_crashed
 
     assert each_step(check) > 30
 
 
+@pytest.mark.usefixtures("small_compactions")
 @pytest.mark.parametrize("byte_count", [None, 0, 50])
 def test_a_store_that_fails_at_any_write_of_a_compaction_leaves_every_entry(
     byte_count: int | None,
