@@ -120,10 +120,10 @@ def test_a_build_in_another_directory_has_the_same_compiled_core(
     assert zipfile.ZipFile(built).read(name) == zipfile.ZipFile(wheel).read(name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_builds_of_two_copies_are_equal_to_the_byte(pure: Path, tmp_path: Path) -> None:
     """In other directories, and with other times of the files. The compiled core is compared by the
-    test above."""
+    test above, and both by each `make release`."""
     copy = tmp_path / "another-place"
     again = pure_wheel_of_a_copy(copy, tmp_path / "wheel", time_s=1_600_086_400)
     assert (again.name, again.read_bytes()) == (pure.name, pure.read_bytes())

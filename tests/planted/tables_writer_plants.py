@@ -442,8 +442,8 @@ TABLES_WRITER_PLANTS: Final = (
         old="        if applied.failures:\n            raise",
         new="        if False:\n            raise",
         tests=(
-            "tests/state/tables/test_cluster_group_spark.py::"
-            "test_a_cluster_of_another_owner_ends_the_query_and_the_others_are_published",
+            "tests/state/tables/test_micro_batches.py::"
+            "test_a_rejected_cluster_ends_a_query_of_many_after_the_others_are_published",
         ),
     ),
     Plant(

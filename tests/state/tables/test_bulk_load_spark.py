@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("engine", ["spark", pytest.param("delta-rs", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("engine", [pytest.param("spark", marks=pytest.mark.nightly), "delta-rs"])
 def test_a_load_by_executors_gives_the_tables_of_single_batches(
     spark: SparkSession, tmp_path: Path, engine: Engine
 ) -> None:
+    """In ``make test`` Spark's commit of a load is that of the contract of stores:
+    ``test_rows_of_files_are_written_in_one_commit``."""
     log = write_random_log(tmp_path, 1, 120)
     assert 100 < log.end_offset <= 200, "two ranges"
     place = tmp_path / "tables"

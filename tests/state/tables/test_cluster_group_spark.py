@@ -113,9 +113,11 @@ def test_one_query_writes_the_states_of_its_clusters_and_continues_at_their_ends
     assert fleet.offsets() == ends, "a run without news changes nothing"
 
 
+@pytest.mark.nightly
 def test_a_cluster_of_another_owner_ends_the_query_and_the_others_are_published(
     fleet: Fleet,
 ) -> None:
+    """Without Spark: ``test_group_writer.py`` has owners, ``test_micro_batches.py`` the error."""
     fleet.grow(ENDS[0])
     owner = fleet.feed.open(fleet.tables, cluster_id=fleet.cluster_ids[0])
     owner.apply(fleet.feed.frame(0, 24), cluster_id=fleet.cluster_ids[0])

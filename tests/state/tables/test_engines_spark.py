@@ -40,6 +40,16 @@ def test_both_engines_write_the_same_tables(feed: Feed, template: Path, tmp_path
     seen = feed.open(place).latest()
     assert contents(seen) == contents(feed.open(template).at(offset=229))
     assert offsets_once(seen)
+
+
+@pytest.mark.nightly
+def test_tables_of_delta_rs_are_verified(feed: Feed, tmp_path: Path) -> None:
+    """``make test`` compares their contents with those of Spark, in the test above."""
+    rust = feed.open(tmp_path / "tables", engine="delta-rs")
+    assert rust.apply(feed.frame(0, 100), cluster_id="cluster-a") == 99
+    rust.maintain()
+    assert rust.apply(feed.frame(100, 240)) == 239
+    assert rust.truncate_to(219) == 219
     report = rust.verify()
     assert report.ok, str(report)
 

@@ -130,8 +130,6 @@ def test_a_whole_log_gives_the_snapshots_that_kafka_wrote(
     assert status.log_offset == status.offset == 2684
     assert status.cluster_id == "I9iQnKeLSA2lyZwVZic7Xg"
     assert status.gaps == ()
-    report = tables.verify()
-    assert report.ok, str(report)
 
 
 def test_a_trimmed_log_starts_with_its_snapshot_and_records_the_gap(
@@ -147,10 +145,21 @@ def test_a_trimmed_log_starts_with_its_snapshot_and_records_the_gap(
     assert tables.status().gaps == ((0, 1021),)
     assert tables.status().oldest_offset == 1021
     assert tables.bootstrap(str(name)) == 1304, "an older snapshot changes nothing"
-    report = tables.verify()
-    assert report.ok, str(report)
     with pytest.raises(TablesError, match="nothing was published"):
         feed.open(tmp_path / "others").latest()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("log", [THREE_NODES, TRIMMED])
+def test_tables_of_a_real_log_are_verified(
+    feed: Feed, data: Path, tmp_path: Path, log: str
+) -> None:
+    """The README's demo verifies those of another log in ``make test``, and ``test_tables_verify``
+    those of a log with a snapshot after a gap."""
+    tables = feed.open(tmp_path / "tables")
+    run(tables, data / log, tmp_path / "checkpoint")
+    report = tables.verify()
+    assert report.ok, str(report)
 
 
 def test_restarts_crashes_and_a_deleted_checkpoint_change_nothing(

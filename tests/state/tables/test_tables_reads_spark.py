@@ -52,12 +52,21 @@ def _settings(feed: Feed) -> dict[str, str]:
     return {name: value for name, value in feed.spark.conf.getAll.items() if name != noted}
 
 
-@pytest.mark.parametrize("offset", [10, 11, 128, TEMPLATE_MERGED])
+@pytest.mark.parametrize(
+    "offset",
+    [
+        *(pytest.param(offset, marks=pytest.mark.nightly) for offset in (10, 11, 128)),
+        TEMPLATE_MERGED,
+    ],
+)
 def test_any_past_offset_can_be_viewed(
     feed: Feed, template: Path, three_nodes: MetadataLog, offset: int
 ) -> None:
     """At offset 10 the first transaction is still open, at 11 it has ended; 128 updates a row, and
     so does the first change that ``state`` does not include.
+
+    ``make test`` has other offsets in ``test_arrow_and_spark_read_the_same``, and those of random
+    histories in ``test_reader.py``.
     """
     loader = MetadataLoader()
     loader.append(without_secrets(three_nodes.records[: offset + 1]))
@@ -143,9 +152,11 @@ def replayed(three_nodes: MetadataLog) -> list[MetadataImage]:
     return images(three_nodes.records[:TEMPLATE_END])
 
 
+@pytest.mark.nightly
 def test_the_history_has_each_version_of_each_row_in_its_interval(
     feed: Feed, template: Path, replayed: list[MetadataImage]
 ) -> None:
+    """In ``make test`` it is that of Arrow, which ``test_reader.py`` compares with a replay."""
     opened, closed_count = feed.open(template), 0
     for entity in (Entity.TOPIC, Entity.PARTITION, Entity.BROKER, Entity.CONFIG):
         expected = set()
@@ -171,7 +182,7 @@ def test_the_history_has_each_version_of_each_row_in_its_interval(
 @pytest.mark.parametrize(
     ("since", "until"),
     [
-        (100, 140),
+        pytest.param(100, 140, marks=pytest.mark.nightly),
         pytest.param(120, 260, marks=pytest.mark.nightly),
         pytest.param(11, 299, marks=pytest.mark.nightly),
         pytest.param(299, 299, marks=pytest.mark.nightly),
@@ -180,7 +191,10 @@ def test_the_history_has_each_version_of_each_row_in_its_interval(
 def test_the_difference_of_two_states_is_that_of_their_rows(
     feed: Feed, template: Path, replayed: list[MetadataImage], since: int, until: int
 ) -> None:
-    """A topic is deleted at 117, a config at 138."""
+    """A topic is deleted at 117, a config at 138.
+
+    In ``make test`` it is that of Arrow, which ``test_reader.py`` compares with a replay.
+    """
     found = feed.open(template).diff(since, until).toArrow()
     columns = zip(*(found[name].to_pylist() for name in ("op", "entity", "key")), strict=True)
     ops = {(entity, key): op for op, entity, key in columns}
@@ -288,12 +302,12 @@ def test_changes_are_found_by_table_key_and_range(
         opened.changes(until=TEMPLATE_END)
 
 
-@pytest.mark.parametrize(
-    ("since", "until"), [(20, 290), pytest.param(100, 140, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("since", "until"), [(20, 290), (100, 140)])
 def test_the_change_feed_of_a_table_leads_from_one_state_to_the_other(
     feed: Feed, template: Path, replayed: list[MetadataImage], since: int, until: int
 ) -> None:
+    """``make test`` has that of a random log, in ``test_states_and_feeds_of_random_logs_...``."""
     opened = feed.open(template)
     kinds: set[str] = set()
     for entity in (Entity.PARTITION, Entity.TOPIC, Entity.CONFIG, Entity.BROKER):
@@ -321,8 +335,7 @@ def test_states_before_an_expiry_are_refused(
     opened = tables()
     floor = TEMPLATE_MERGED + 5
     assert opened.expire(floor) == opened.status().oldest_offset == floor
-    for offset in (floor, TEMPLATE_END - 1):
-        assert image_of(opened.at(offset=offset)).same_rows(replayed[offset]), offset
+    assert image_of(opened.at(offset=floor)).same_rows(replayed[floor])
     with pytest.raises(OffsetOutOfRangeError) as raised:
         opened.at(offset=floor - 1)
     assert raised.value.log_start_offset == floor
@@ -332,6 +345,17 @@ def test_states_before_an_expiry_are_refused(
     with pytest.raises(TablesError, match="have expired"):
         opened.at(time=changed[0] - timedelta(seconds=60))
     assert opened.image(floor).timestamp_ms > 0, "known although its change has expired"
+
+
+@pytest.mark.nightly
+def test_tables_after_an_expiry_are_verified_and_continued(
+    feed: Feed, tables: Open, replayed: list[MetadataImage]
+) -> None:
+    """``test_writer.py`` has it without Spark and ``verify()``."""
+    opened = tables()
+    opened.expire(TEMPLATE_MERGED + 5)
+    last = TEMPLATE_END - 1
+    assert image_of(opened.at(offset=last)).same_rows(replayed[last])
     report = opened.verify()
     assert report.ok, str(report)
     assert opened.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 10)) == TEMPLATE_END + 9

@@ -1,6 +1,9 @@
 """Crashes, rivals and a truncation of tables that Spark writes.
 
-The histories of ``test_writer.py`` are of tables in memory. These are few, with Delta.
+The histories of ``test_writer.py`` are of tables in memory. These are few, with Delta, and take a
+minute. In ``make test`` Spark's part of them is in the transactions of ``test_store_contract.py``,
+in a crash of a stream in ``test_tables_materialize_spark.py``, and in truncations in
+``test_clusters_spark.py`` and ``test_engines_spark.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from tests.support.written_tables import CrashError
 from raftlog.errors import DivergedLogError
 from raftlog_state.tables import ClusterTables
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 Open = Callable[..., ClusterTables]
 END = 380
