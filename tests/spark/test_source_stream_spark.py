@@ -145,7 +145,9 @@ def test_batch_0_of_a_stream_from_latest_is_not_lost(spark: SparkSession, tmp_pa
     assert read() == [1, 2, 3]
 
 
+@pytest.mark.nightly
 def test_a_growing_log_is_read_once(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    """In ``make test`` one query reads a log that grows, and restarts read what a crash left."""
     path = tmp_path / "node" / "__cluster_metadata-0"
     given: list[int] = []
     for end_offset in (500, 1400, END):

@@ -19,22 +19,14 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(("batch-lost", "stream-straggled"), id="some"),
-        pytest.param(
-            tuple(f"{way}-{trouble}" for trouble in TROUBLES for way in WAYS),
-            id="all",
-            marks=pytest.mark.nightly,
-        ),
-    ],
-)
-def test_a_task_that_is_run_twice_writes_once(tmp_path: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.nightly
+def test_a_task_that_is_run_twice_writes_once(tmp_path: Path) -> None:
     """In a batch and in a stream; the first attempt fails after all its rows.
 
-    In ``make test`` a task that fails is one of ``test_sink_kill_points_spark.py``.
+    It takes three JVMs. In ``make test`` the first attempt of each task of a stream fails in
+    ``test_sink_kill_points_spark.py``, and a worker of a batch in ``test_sink_batch_spark.py``.
     """
+    names = [f"{way}-{trouble}" for trouble in TROUBLES for way in WAYS]
     sent = [str(number).encode() for number in range(30)]
     source = tmp_path / "source"
     with raftlog.open(source) as log:

@@ -27,17 +27,18 @@ pytestmark = [
 
 RECORDS = 60
 """A micro-batch has two batches of the log: there are ten."""
+FEW_RECORDS = 24
 RUNS_MAX = 8
 
 
 class Copy:
     """Stream that copies one log into another in several runs."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, record_count: int = RECORDS) -> None:
         self.directory = directory
         self.source, self.sink = directory / "in-0", directory / "out-0"
         with raftlog.open(self.source) as log:
-            for start in range(0, RECORDS, 3):
+            for start in range(0, record_count, 3):
                 numbers = range(start, start + 3)
                 log.append(
                     [NewRecord(b"k%d" % n, b"v%d" % n, 1_700_000_000_000 + n) for n in numbers],
@@ -84,7 +85,7 @@ def test_a_stream_killed_after_its_append_copies_each_record_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark repeats a batch that the log has: the other points are those of the next test."""
-    copy = Copy(tmp_path)
+    copy = Copy(tmp_path, FEW_RECORDS)
     assert copy.run("after the sync", occurrence=2) == DIED, copy.said()
     copy.check(is_done=False)
     copy.run_here(spark)

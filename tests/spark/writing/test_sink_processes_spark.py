@@ -26,15 +26,16 @@ WINS_HERE = 3
 LONGEST_S = 300
 
 
-@pytest.mark.parametrize(
-    ("driver_count", "wins"), [(1, 8), pytest.param(4, 3, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("driver_count", "wins"), [(1, 8), (4, 3)])
 def test_drivers_race_for_each_offset(
     spark: SparkSession, tmp_path: Path, driver_count: int, wins: int
 ) -> None:
     """Every loser gets a conflict and succeeds after retries; an offset has one winner.
 
-    This process has another driver, which begins when one of the others has won an offset.
+    This process has another driver, which begins when one of the others has won an offset. Rivals
+    of ``make test`` are jobs of one driver (``test_jobs_race_for_each_offset``), and processes
+    without Spark (``tests/client/embedded/test_processes.py``).
     """
     path = tmp_path / "ids-0"
     raftlog.open(path).close()

@@ -221,12 +221,17 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "at",
     [
-        *("799", "1231", "2685", "epoch:2", "end", "2026-11-21T08:04:18.007Z"),
-        *("2026-11-21 08:04:18", "timestamp:1795248258007"),
+        *(
+            pytest.param(at, marks=pytest.mark.slow)
+            for at in ("1231", "epoch:2", "end", "2026-11-21T08:04:18.007Z")
+        ),
+        *(
+            pytest.param(at, marks=pytest.mark.nightly)
+            for at in ("799", "2685", "2026-11-21 08:04:18", "timestamp:1795248258007")
+        ),
     ],
 )
 def test_tables_have_the_states_of_their_log(tables: Path, at: str) -> None:

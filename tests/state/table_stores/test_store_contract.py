@@ -645,6 +645,7 @@ def test_delete_deletes_the_rows_for_which_all_conditions_hold(filled_store_at: 
     assert rows_of(CHANGES_TABLE, read) == before, "the rows of an earlier read"
 
 
+@with_spark_nightly  # test_a_view_is_fixed_while_the_tables_advance
 def test_a_version_keeps_its_rows(filled_store_at: StoreAt) -> None:
     store, writer = filled_store_at(), filled_store_at()
     before, version = contents(store), store.version(CHANGES_TABLE)
