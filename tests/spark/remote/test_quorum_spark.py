@@ -164,7 +164,7 @@ def test_a_stream_continues_after_a_restart_and_writes_each_batch_once(
         options = {"startingOffset": str(start), "includeHeaders": "true"}
         reading = spark.readStream.format("raftlog").options(**options)
         rows = reading.option("bootstrap.servers", quorum.bootstrap)
-        frame = rows.option("maxOffsetsPerTrigger", 7).load().select(*COLUMNS)
+        frame = rows.option("maxOffsetsPerTrigger", 12).load().select(*COLUMNS)
         writing = frame.writeStream.format("raftlog").trigger(availableNow=True)
         checkpoint = str(tmp_path / "out")
         writing.option("checkpointLocation", checkpoint).start(str(middle)).awaitTermination()
@@ -182,7 +182,7 @@ def test_a_stream_continues_after_a_restart_and_writes_each_batch_once(
     def copy_back(checkpoint: Path) -> None:
         reading = spark.readStream.format("raftlog").option("includeHeaders", "true")
         reading = reading.option("startingOffset", "earliest").option("tailHoldback", "0s")
-        frame = reading.option("maxOffsetsPerTrigger", 10).load(str(middle)).select(*COLUMNS)
+        frame = reading.option("maxOffsetsPerTrigger", 20).load(str(middle)).select(*COLUMNS)
         writing = frame.writeStream.format("raftlog").trigger(availableNow=True)
         writing = writing.option("bootstrap.servers", quorum.bootstrap)
         writing = writing.option("checkpointLocation", str(checkpoint))

@@ -108,9 +108,6 @@ def test_one_query_writes_the_states_of_its_clusters_and_continues_at_their_ends
     assert "is left out of the query" in caplog.text
     for log, cluster_id in zip(logs, fleet.cluster_ids, strict=True):
         fleet.check(log, cluster_id)
-    ends = fleet.offsets()
-    fleet.run(fleet.open())
-    assert fleet.offsets() == ends, "a run without news changes nothing"
 
 
 @pytest.mark.nightly
@@ -199,8 +196,9 @@ def test_a_checkpoint_that_was_not_used_for_a_while_is_not_continued_at_deleted_
     run("b", "c")
     shutil.rmtree(tmp_path / "b")
     log_of(tmp_path, "b", 15).append(*[NO_OP] * 10)
-    run("b")
-    assert fleet.feed.open(fleet.tables, cluster_id="b").status().offset == 24
+    for _ in range(2):  # a run without news changes nothing
+        run("b")
+        assert fleet.feed.open(fleet.tables, cluster_id="b").status().offset == 24
 
 
 def log_of(directory: Path, name: str, base_offset: int) -> LogWriter:

@@ -250,7 +250,9 @@ def test_a_time_is_the_state_before_the_first_record_not_earlier(
         opened.at(time="1999-12-31T23:59:59+01:00")
 
 
+@pytest.mark.nightly
 def test_invalid_states_are_refused(feed: Feed, template: Path) -> None:
+    """``make test`` has others in ``test_arrow_and_spark_refuse_the_same``."""
     opened: Any = feed.open(template)
     calls: list[tuple[str, Callable[[], object]]] = [
         ("offset, time", lambda: opened.at()),
@@ -269,9 +271,11 @@ def test_invalid_states_are_refused(feed: Feed, template: Path) -> None:
     assert opened.at(offset=np.int64(11)).offset == 11
 
 
+@pytest.mark.nightly
 def test_changes_are_found_by_table_key_and_range(
     feed: Feed, template: Path, three_nodes: MetadataLog, replayed: list[MetadataImage]
 ) -> None:
+    """In ``make test`` they are those of Arrow, which ``test_reader.py`` compares with a replay."""
     opened = feed.open(template)
     loader = MetadataLoader()
     expected = [
