@@ -68,18 +68,30 @@ class FrameDecoder:
         """
         if self._error is not None:
             raise self._error
-        if not self._buffer and type(data) is bytes:
-            byte_count = int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
-            is_valid = 0 <= byte_count <= self.byte_count_max
-            if is_valid and len(data) == LENGTH_BYTES + byte_count:
-                self._is_first = False
-                return [data[LENGTH_BYTES:]]  # the usual case: exactly one frame
         frames: list[bytes] = []
         position = 0
+        if not self._buffer and type(data) is bytes:
+            position = self._take_whole(data, frames)  # the usual case: exactly one frame
+            if position == len(data):
+                return frames
         with memoryview(data) as fed:
             while position < len(fed):
                 position = self._take(fed, position, frames)
         return frames
+
+    def _take_whole(self, data: bytes, frames: list[bytes]) -> int:
+        """Take the frames that are whole in these bytes; return the position after them."""
+        position, available, byte_count_max = 0, len(data), self.byte_count_max
+        while (start := position + LENGTH_BYTES) <= available:
+            byte_count = int.from_bytes(data[position:start], "big", signed=True)
+            end = start + byte_count
+            if not 0 <= byte_count <= byte_count_max or end > available:
+                break
+            frames.append(data[start:end])
+            position = end
+        if frames:
+            self._is_first = False
+        return position
 
     def _take(self, fed: memoryview, position: int, frames: list[bytes]) -> int:
         """Take the bytes that the current frame lacks; return the position after them."""
