@@ -14,8 +14,8 @@ from raftlog.node.access import Principal, Rights
 from raftlog.node.connection import (
     Connection,
     FlushQueue,
+    RequestQueue,
     TransferDeadline,
-    UnprivilegedQueue,
 )
 from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.request import Request
@@ -49,6 +49,7 @@ class Here:
         self.requests: list[Request[Any]] = []
         self.is_closed = False
         self.flush_queue = FlushQueue(asyncio.get_running_loop())
+        self.request_queue = RequestQueue(asyncio.get_running_loop(), is_unprivileged=False)
         self.connection = Connection(
             where="there",
             authenticate=lambda _transport: CALLER,
@@ -61,7 +62,7 @@ class Here:
             memory_share=lambda principal: self.pool.share_of(principal.name),
             deadline=TransferDeadline(STALLED_S, bytes_per_second_min=1_000),
             flush_queue=self.flush_queue,
-            unprivileged_queue=UnprivilegedQueue(asyncio.get_running_loop()),
+            request_queue=lambda _: self.request_queue,
         )
 
     def _close(self, _connection: Connection) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ from raftlog.wire import (
 )
 from raftlog.wire.errors import UnsupportedFieldError
 from tests.node.apis.batches import batch, produce
-from tests.support.hostile_traffic import ACCESS, listeners
+from tests.support.hostile_traffic import ACCESS, GREEDY, HEALTHY, MECHANISM, listeners
 from tests.support.quorum_processes import free_ports
+from tests.support.sasl_client import authenticate
 from tests.support.served_node import RawConnection, ServedNode, appended, served_node
 
 
@@ -138,7 +140,6 @@ def test_a_failed_accept_does_not_close_the_listener(
 ) -> None:
     async def check(node: ServedNode) -> None:
         loop = asyncio.get_running_loop()
-        await still_serves(node)  # it waits for the next connection
         accept, failures = loop.sock_accept, [errno.ECONNABORTED, errno.EPERM]
 
         async def failing(listening: socket.socket) -> Any:
@@ -149,7 +150,6 @@ def test_a_failed_accept_does_not_close_the_listener(
             return accepted
 
         monkeypatch.setattr(loop, "sock_accept", failing)
-        await still_serves(node)  # the earlier connection that was waited for
         for _ in range(2):
             async with await node.connect() as connection:
                 assert await connection.next_frame() is None
@@ -319,7 +319,7 @@ def test_requests_in_flight_are_bounded(tmp_path: Path) -> None:
             most = 0
             numbers: list[int] = []
             while len(numbers) < 39:
-                most = max(most, *(one.in_flight_count for one in node.node.server.connections))
+                most = max(most, 0, *(one.in_flight_count for one in node.node.server.connections))
                 key, version = (ApiKey.API_VERSIONS, 3) if numbers else (ApiKey.FETCH, 17)
                 numbers.append((await connection.answer(key, version))[0])
             assert numbers == list(range(1, 40))
@@ -450,25 +450,75 @@ def test_one_connection_is_accepted_in_each_iteration(tmp_path: Path) -> None:
     with_node(tmp_path, check)
 
 
-def test_many_small_requests_of_a_connection_are_handled_in_turns(tmp_path: Path) -> None:
+def test_many_small_requests_of_a_connection_are_handled_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftlog.node.connection.TURN_S", 0)
     count = 20 * REQUESTS_PER_TURN
 
     async def check(node: ServedNode) -> None:
         requests = node.node.server.metrics.requests
-        async with await node.connect() as connection:
-            connection.ask_versions(0)
-            assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 0
+        async with await node.connect() as peer:
+            peer.ask_versions(0)
+            assert (await peer.answer(ApiKey.API_VERSIONS, 3))[0] == 0
             (at_node,) = node.node.server.connections
             before = requests["API_VERSIONS"]
             at_node.data_received(versions_requests(count))
-            assert requests["API_VERSIONS"] == before + 2 * REQUESTS_PER_TURN, "before others"
-            started = before + 2 * REQUESTS_PER_TURN
-            while started < before + count:
-                await asyncio.sleep(0)
-                turn, started = requests["API_VERSIONS"] - started, requests["API_VERSIONS"]
-                assert turn <= 2 * REQUESTS_PER_TURN, "before others"
+            assert requests["API_VERSIONS"] == before + REQUESTS_PER_TURN, "before others"
+            await started_in_turns(requests, before + count)
             for number in range(count):
-                assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == number
+                assert (await peer.answer(ApiKey.API_VERSIONS, 3))[0] == number
             assert requests["API_VERSIONS"] == before + count
 
     with_node(tmp_path, check)
+
+
+def test_all_connections_of_a_principal_share_its_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftlog.node.connection.TURN_S", 0)
+    peer_count, count = 5, 3 * REQUESTS_PER_TURN
+
+    async def check(node: ServedNode) -> None:
+        requests = node.node.server.metrics.requests
+        async with contextlib.AsyncExitStack() as opened:
+            peers = [await open_one(opened, node, GREEDY, "greedy") for _ in range(peer_count)]
+            before, known = requests["API_VERSIONS"], set(node.node.server.connections)
+            await open_one(opened, node, HEALTHY, "healthy")
+            (at_node,) = set(node.node.server.connections) - known
+            for of_peer in known:
+                of_peer.data_received(versions_requests(count))
+            started = before + REQUESTS_PER_TURN + peer_count - 1
+            assert requests["API_VERSIONS"] == started, "one of each that finds others waiting"
+            at_node.data_received(versions_requests(REQUESTS_PER_TURN))
+            started += REQUESTS_PER_TURN
+            assert requests["API_VERSIONS"] == started, "another principal does not wait"
+            await started_in_turns(requests, before + REQUESTS_PER_TURN + peer_count * count)
+            for peer in peers:
+                for number in range(count):
+                    assert (await peer.answer(ApiKey.API_VERSIONS, 3))[0] == number
+
+    async def run() -> None:
+        tables = listeners(tmp_path, *free_ports(2))
+        async with served_node(tmp_path, ACCESS, listeners=tables) as node:
+            await check(node)
+
+    asyncio.run(run())
+
+
+async def open_one(
+    opened: contextlib.AsyncExitStack, node: ServedNode, name: str, password: str
+) -> RawConnection:
+    """Open a connection as a user."""
+    found = await opened.enter_async_context(await node.connect())
+    await authenticate(found, MECHANISM, name, password)
+    return found
+
+
+async def started_in_turns(requests: Counter[str], count: int) -> None:
+    """Wait until this number of requests is started, a turn in each iteration."""
+    started = requests["API_VERSIONS"]
+    while started < count:
+        await asyncio.sleep(0)
+        turn, started = requests["API_VERSIONS"] - started, requests["API_VERSIONS"]
+        assert turn <= REQUESTS_PER_TURN, "before others"

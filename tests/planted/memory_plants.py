@@ -139,8 +139,8 @@ MEMORY_PLANTS: Final = (
     Plant(
         bug="node: each full garbage collection visits all metadata",
         path="connector/raftlog/node/process.py",
-        old=", asyncio_lines(lines), survivors_frozen():",
-        new=", asyncio_lines(lines):",
+        old="        survivors_frozen(),\n",
+        new="",
         tests=("tests/node/test_garbage_collection.py",),
     ),
     Plant(

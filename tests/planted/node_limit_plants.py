@@ -14,6 +14,7 @@ QUOTAS: Final = "tests/node/test_connection_quotas.py"
 TLS_PORT: Final = "tests/node/test_tls_port.py"
 DESCRIPTORS: Final = "tests/node/test_descriptors.py"
 CONNECTIONS: Final = "tests/node/test_connections.py"
+EVENT_LOOP: Final = "tests/node/test_event_loop.py"
 METRICS: Final = "tests/node/test_metrics_server.py"
 
 NODE_LIMIT_PLANTS: Final = (
@@ -48,28 +49,58 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="each connection without rights starts requests in the same iteration",
         path=f"{NODE}/connection.py",
-        old="""        if self._connections:
-            self._loop.call_soon(self._run)
-        connection.start_queued()
+        old="""            self._connections.popleft().start_queued(1)
 """,
-        new="""        if self._connections:
-            self._run()
-        connection.start_queued()
+        new="""            for _ in range(len(self._connections)):
+                self._connections.popleft().start_queued(1)
 """,
         tests=(f"{CONNECTIONS}::test_peers_without_rights_start_one_request_in_each_iteration",),
     ),
     Plant(
         bug="a connection without rights starts as many requests in an iteration as any other",
         path=f"{NODE}/connection.py",
-        old="unprivileged_count if self._is_unprivileged else REQUESTS_PER_TURN",
-        new="REQUESTS_PER_TURN",
+        old="self._connections.popleft().start_queued(1)",
+        new="self._connections.popleft().start_queued(REQUESTS_PER_TURN)",
         tests=(f"{CONNECTIONS}::test_peers_without_rights_start_one_request_in_each_iteration",),
+    ),
+    Plant(
+        bug="each connection of a principal starts requests in every iteration",
+        path=f"{NODE}/connection.py",
+        old="                if self._loop.time() >= end_s:",
+        new="                if self._loop.time() >= end_s + 60:",
+        tests=(f"{CONNECTIONS}::test_all_connections_of_a_principal_share_its_turns",),
+    ),
+    Plant(
+        bug="all peers without rights are served in the iteration in which their bytes arrive",
+        path=f"{NODE}/event_loop.py",
+        old="        if len(privileged) == len(found):\n",
+        new="        if True:\n",
+        tests=(
+            f"{EVENT_LOOP}::test_one_restricted_socket_is_returned_while_there_is_no_other_work",
+            f"{EVENT_LOOP}::test_a_client_is_answered_before_peers_without_rights_that_sent_earlier",
+        ),
+    ),
+    Plant(
+        bug="peers without rights are not served on a busy node",
+        path=f"{NODE}/event_loop.py",
+        old=" or now_s >= self._due_s:",
+        new=":",
+        tests=(
+            f"{EVENT_LOOP}::test_beside_endless_work_restricted_sockets_have_a_share_of_the_time",
+        ),
+    ),
+    Plant(
+        bug="a socket stays restricted after its authentication",
+        path=f"{NODE}/server.py",
+        old="        if entered.pool is not None:\n            self._release(entered)\n",
+        new="",
+        tests=(f"{EVENT_LOOP}::test_connections_leave_no_restricted_sockets",),
     ),
     Plant(
         bug="a listener accepts all connections of its backlog in one iteration",
         path=f"{NODE}/server.py",
-        old="            await asyncio.sleep(0)  # else the whole backlog",
-        new="            # else the whole backlog",
+        old="            await self._wait_until_readable(listening)\n",
+        new="",
         tests=(f"{CONNECTIONS}::test_one_connection_is_accepted_in_each_iteration",),
     ),
     Plant(

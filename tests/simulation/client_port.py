@@ -11,7 +11,7 @@ from raftlog.limits import MIB, WIRE_FRAME_BYTES_MAX
 from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.apis.client_apis import ClientApis
 from raftlog.node.client_quotas import ClientQuota, QuotaTable, QuotaType
-from raftlog.node.connection import Connection, FlushQueue, TransferDeadline, UnprivilegedQueue
+from raftlog.node.connection import Connection, FlushQueue, RequestQueue, TransferDeadline
 from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.raft_node import RaftNode
 from raftlog.node.request import Request
@@ -50,7 +50,7 @@ class ClientPort:
         self._apis: Final = ClientApis(raft_node, is_one_socket=True, quota_limits=lambda: limits)
         self._memory: Final = MemoryPool(64 * MIB)
         self._flush_queue: Final = FlushQueue(self._loop)
-        self._unprivileged_queue: Final = UnprivilegedQueue(self._loop)
+        self._request_queue: Final = RequestQueue(self._loop, is_unprivileged=False)
 
     def close(self, *, is_silent: bool) -> None:
         """End with the process."""
@@ -73,7 +73,7 @@ class ClientPort:
                 memory_share=lambda _: self._memory.share_of(where),
                 deadline=TransferDeadline(STALLED_S, BYTES_PER_SECOND_MIN),
                 flush_queue=self._flush_queue,
-                unprivileged_queue=self._unprivileged_queue,
+                request_queue=lambda _: self._request_queue,
             )
         )
 

@@ -15,7 +15,8 @@ Invariants:
 5. The responses that a connection gets in one callback of the event loop are one write, at the end
    of the callback: the loop does not turn between a request and a response that is there already.
 6. Connections without any right start one request in each iteration of the event loop, all of them
-   together, so that their number delays no client.
+   together, so that their number delays no client. Those of a principal share its time in each
+   iteration, but for requests that are received one at a time.
 7. While it is muted, because its client exceeds a quota, nothing is read and no request is started.
 """
 
@@ -42,7 +43,7 @@ from raftlog.wire import (
 )
 from raftlog.wire.errors import WireError
 
-from .access import Principal, Rights
+from .access import Principal
 from .memory_pool import ConnectionMemory, MemoryShare
 from .request import Request, Session
 from .sasl import SaslAuthenticator
@@ -51,8 +52,10 @@ P = ParamSpec("P")
 _WRITE_BYTES_MAX: Final = 256 * 1024
 """Maximum bytes of one write: TLS encrypts all bytes of a write before it pauses the writer."""
 REQUESTS_PER_TURN: Final = 8
-"""Requests of a connection that are started before those of others, and again after the flush of
-their responses: a client with thousands of small requests must not delay other clients by more."""
+"""Requests of a connection that are started before those of other ones."""
+TURN_S: Final = 0.0002
+"""Time of the queued requests of a principal in each iteration of the event loop, in seconds: one
+with thousands of small requests must not delay other clients by much more."""
 _LARGE_RESPONSES: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 
 
@@ -96,25 +99,49 @@ class FlushQueue:
                 connection.abort()
 
 
-class UnprivilegedQueue:
-    """Connections without any right that have requests to start. In each iteration of the event
-    loop one of them starts one request, in the order of their arrival."""
+class RequestQueue:
+    """Connections of one principal, or of all peers without any right, with requests to start.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    In each iteration of the event loop they start requests in turn, until the time of the principal
+    is used up: other principals wait for so long, however many connections and requests it has.
+    Peers without any right start one request in each iteration.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_unprivileged: bool) -> None:
         self._loop = loop
+        self._is_unprivileged = is_unprivileged
         self._connections: deque[Connection] = deque()
+        self._is_run_queued = False
+
+    @property
+    def direct_count(self) -> int:
+        """Number of requests that a connection starts when it receives them, without the queue."""
+        if self._is_unprivileged:
+            return 0
+        return 1 if self._connections else REQUESTS_PER_TURN
 
     def add(self, connection: Connection) -> None:
-        """Let a connection start one request, which is not queued yet."""
-        if not self._connections:
-            self._loop.call_soon(self._run)
+        """Let a connection start requests, which is not queued yet."""
         self._connections.append(connection)
+        self._queue_run()
+
+    def _queue_run(self) -> None:
+        if not self._is_run_queued:
+            self._is_run_queued = True
+            self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        connection = self._connections.popleft()
+        self._is_run_queued = False
+        if self._is_unprivileged:
+            self._connections.popleft().start_queued(1)
+        else:
+            end_s = self._loop.time() + TURN_S
+            while self._connections:
+                self._connections.popleft().start_queued(REQUESTS_PER_TURN)
+                if self._loop.time() >= end_s:
+                    break
         if self._connections:
-            self._loop.call_soon(self._run)
-        connection.start_queued()
+            self._queue_run()
 
 
 class Connection(ReceivingProtocol):
@@ -134,12 +161,13 @@ class Connection(ReceivingProtocol):
         memory_share: Callable[[Principal], MemoryShare],
         deadline: TransferDeadline,
         flush_queue: FlushQueue,
-        unprivileged_queue: UnprivilegedQueue,
+        request_queue: Callable[[Principal], RequestQueue],
         sasl: SaslAuthenticator | None = None,
     ) -> None:
         """``authenticate`` returns the principal, None to close the connection. ``handle`` is
         called with every request, ``closed`` once; ``log_event`` logs errors of the peer. ``apis``
-        are those that the node serves."""
+        are those that the node serves. ``memory_share`` and ``request_queue`` return those of a
+        principal."""
         self.where: Final = where
         self.raft_request_ids: Final[set[int]] = set()
         """Ids of the requests that the replica processes, to drop when the peer is lost."""
@@ -163,8 +191,8 @@ class Connection(ReceivingProtocol):
         self._frames: deque[bytes] = deque()
         self._deadline = deadline
         self._flush_queue = flush_queue
-        self._unprivileged_queue = unprivileged_queue
-        self._is_unprivileged = True
+        self._request_queue_of = request_queue
+        self._request_queue: RequestQueue | None = None
         self._is_flush_queued = False
         self._is_start_queued = False
         self._is_reading = True
@@ -199,7 +227,7 @@ class Connection(ReceivingProtocol):
 
     def _begin_session(self, principal: Principal, memory: MemoryShare) -> None:
         self._session = Session(principal, memory)
-        self._is_unprivileged = principal.possible_rights is Rights.NONE
+        self._request_queue = self._request_queue_of(principal)
 
     def data_received(self, data: bytes) -> None:
         # TLS calls this from within ``close``, too, perhaps in a callback that flushes
@@ -219,7 +247,8 @@ class Connection(ReceivingProtocol):
             if self._session is not None:
                 self._session.memory.end_overdraft(self._start_requests_soon)
         self.memory.partial_byte_count = decoder.buffered_byte_count
-        self._start_requests()
+        assert self._request_queue is not None, "the connection is open"
+        self._start_requests(self._request_queue.direct_count)
 
     def eof_received(self) -> bool:
         return False
@@ -314,9 +343,9 @@ class Connection(ReceivingProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _start_requests(self, unprivileged_count: int = 0) -> None:
-        """Start requests, of a connection without any right at most ``unprivileged_count``."""
-        left = unprivileged_count if self._is_unprivileged else REQUESTS_PER_TURN
+    def _start_requests(self, count_max: int) -> None:
+        """Start up to this number of requests, and queue the connection for the others."""
+        left = count_max
         while self._frames and self._session and self._may_start(self._frames[0]):
             if not left:
                 self._start_requests_soon()
@@ -341,16 +370,14 @@ class Connection(ReceivingProtocol):
         of the replica, and starting a request may begin one. Several calls before it are one."""
         if self._is_start_queued:
             return
-        self._is_start_queued = True
-        if self._is_unprivileged:
-            self._unprivileged_queue.add(self)
-        else:
-            asyncio.get_running_loop().call_soon(self.start_queued)
+        if self._request_queue is not None:
+            self._is_start_queued = True
+            self._request_queue.add(self)
 
-    def start_queued(self) -> None:
-        """Start requests, as the call that was queued."""
+    def start_queued(self, count_max: int) -> None:
+        """Start up to this number of requests, as the call that was queued."""
         self._is_start_queued = False
-        self._start_requests(1)
+        self._start_requests(count_max)
 
     def _may_start(self, data: bytes) -> bool:
         """Return whether the request in this frame may be started."""
@@ -472,8 +499,10 @@ class Connection(ReceivingProtocol):
             self._write(b"".join(ready) if len(ready) > 1 else ready[0])
         self._count_unread()
         self._close_if_finished()
-        if self._frames or not self._is_reading:
-            self._start_requests()
+        if self._frames:
+            self._start_requests_soon()
+        elif not self._is_reading:
+            self._start_requests(0)  # none: read on
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None, "checked by flush"

@@ -51,6 +51,7 @@ from .connection import FlushQueue
 from .driver import Driver
 from .durations import DURATION_BUCKETS_S
 from .errors import ConfigError
+from .event_loop import NodeEventLoop
 from .formatting import read_identity, topic_id_of
 from .garbage_collection import survivors_frozen
 from .log_lines import LogLines, asyncio_lines
@@ -103,8 +104,14 @@ def run_node(config: NodeConfig, *, services: Sequence[CreateService] = ()) -> i
     raise_descriptor_limit(config)
     storage = ReservedDescriptorStorage()
     meta = read_identity(config, storage)
-    with _locked(storage, config), storage, asyncio_lines(lines), survivors_frozen():
-        return asyncio.run(_run(config, meta, storage, lines, services))
+    with (
+        _locked(storage, config),
+        storage,
+        asyncio_lines(lines),
+        survivors_frozen(),
+        asyncio.Runner(loop_factory=NodeEventLoop) as runner,
+    ):
+        return runner.run(_run(config, meta, storage, lines, services))
 
 
 @contextlib.contextmanager

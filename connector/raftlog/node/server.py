@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from raftlog.wire import (
     QUORUM_APIS,
@@ -36,9 +37,10 @@ from .access import ANONYMOUS, Principal, Rights
 from .apis.client_apis import ClientApis
 from .audit import AuditLog
 from .config import LimitsConfig
-from .connection import Connection, FlushQueue, TransferDeadline, UnprivilegedQueue
+from .connection import Connection, FlushQueue, RequestQueue, TransferDeadline
 from .connection_quotas import QUOTA, ConnectionQuotas, CountedConnection, LimitExceeded
 from .errors import NodeAddressError
+from .event_loop import NodeEventLoop
 from .memory_pool import MemoryPool
 from .raft_node import RaftNode
 from .raft_request_handler import RaftRequestHandler
@@ -120,8 +122,12 @@ class Server:
         self._connections: set[Connection] = set()
         self._entered: dict[Connection, CountedConnection] = {}
         """Connections of listeners with SASL, until they are closed."""
+        self._descriptors: dict[CountedConnection, int] = {}
+        """Sockets of connections without any right: others are served first."""
         self._flush_queue: Final = flush_queue
-        self._unprivileged_queue: Final = UnprivilegedQueue(self._loop)
+        self._unprivileged_queue: Final = RequestQueue(self._loop, is_unprivileged=True)
+        self._request_queues: WeakValueDictionary[str, RequestQueue] = WeakValueDictionary()
+        """Of principals with a right, by the key of their memory."""
         self._versions_responses: dict[tuple[int, Listener, bool], bytes] = {}
         self._versions_state: object = None
         """Features of which the responses to ApiVersions are."""
@@ -173,7 +179,9 @@ class Server:
             connection.abort()
 
     async def _accept(self, listener_socket: ListenerSocket, listening: socket.socket) -> None:
+        self._restrict(listening.fileno(), listener_socket)
         while True:
+            await self._wait_until_readable(listening)
             while not self._has_descriptors():
                 self._note_no_descriptor()
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
@@ -189,7 +197,26 @@ class Server:
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
                 continue
             self._enter(listener_socket, peer, str(address[0]), f"{address[0]}:{address[1]}")
-            await asyncio.sleep(0)  # else the whole backlog is accepted before other requests
+
+    async def _wait_until_readable(self, listening: socket.socket) -> None:
+        """Wait until the event loop returns a listener: else the whole backlog is accepted before
+        requests of other connections."""
+        is_readable = asyncio.Event()
+        self._loop.add_reader(listening, is_readable.set)
+        try:
+            await is_readable.wait()
+        finally:
+            self._loop.remove_reader(listening)
+
+    def _restrict(self, descriptor: int, listener_socket: ListenerSocket) -> None:
+        """Serve a socket after those of connections with a right, in the loop of a process."""
+        if isinstance(self._loop, NodeEventLoop):
+            self._loop.restrict(descriptor, id(listener_socket))
+
+    def _release(self, entered: CountedConnection) -> None:
+        descriptor = self._descriptors.pop(entered, None)
+        if descriptor is not None and isinstance(self._loop, NodeEventLoop):
+            self._loop.release(descriptor)
 
     def _note_no_descriptor(self) -> None:
         """Log that no connection is accepted: the remaining descriptors are for the log's files."""
@@ -214,6 +241,8 @@ class Server:
             peer.close()
             return
         self.metrics.connections += 1
+        self._descriptors[entered] = peer.fileno()
+        self._restrict(peer.fileno(), listener_socket)
         handshake = self._start(self._handshake(listener_socket, peer, entered, host, where))
 
     def _refuse(self, refusal: LimitExceeded, where: str) -> None:
@@ -268,7 +297,7 @@ class Server:
                 self._limits.stalled_ms / 1000, self._limits.bytes_per_second_min
             ),
             flush_queue=self._flush_queue,
-            unprivileged_queue=self._unprivileged_queue,
+            request_queue=lambda principal: self._request_queue_of(principal, host),
         )
         self._connections.add(connection)
         if sasl is not None:
@@ -308,6 +337,8 @@ class Server:
         if refusal is not None:
             self._refuse(refusal, where)
             return None
+        if entered.pool is not None:
+            self._release(entered)
         self._audit.connected(principal, where)
         return principal
 
@@ -323,6 +354,7 @@ class Server:
         self._left(entered)
 
     def _left(self, entered: CountedConnection) -> None:
+        self._release(entered)
         self.metrics.connections -= 1
         self.quotas.leave(entered)
 
@@ -338,6 +370,16 @@ class Server:
 
     def _memory_of(self, principal: Principal) -> MemoryPool:
         return self.voters_memory if principal.rights & Rights.VOTE else self.clients_memory
+
+    def _request_queue_of(self, principal: Principal, host: str) -> RequestQueue:
+        if principal.possible_rights is Rights.NONE:
+            return self._unprivileged_queue
+        key = _memory_key(principal, host)
+        found = self._request_queues.get(key)
+        if found is None:
+            found = RequestQueue(self._loop, is_unprivileged=False)
+            self._request_queues[key] = found
+        return found
 
     async def _close_idle_connections(self) -> None:
         """At intervals, close the connections that are stalled, idle, too old or whose certificate

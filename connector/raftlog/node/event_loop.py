@@ -1,0 +1,104 @@
+"""Event loop of a node: sockets of peers without any right are served after all others.
+
+In an iteration at most one of them is, while no other socket is ready and no callback waits. While
+there is always other work it is one after that has had ``SHARE`` times the time of the last one.
+So a flood of handshakes and refusals delays no client by more than one step of these, and a new
+connection is still established on a busy node. Listeners take turns, and so do the sockets of
+each: clients do not keep voters out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable, Hashable
+from typing import Final
+
+SHARE: Final = 4
+"""Time of other work by that of the sockets of peers without any right, while there is both."""
+_PAUSE_S_MAX: Final = 0.01
+
+
+class PrivilegedFirstSelector(selectors.DefaultSelector):
+    """Selector that returns at most one of the sockets that are restricted, after all others."""
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._groups: dict[int, Hashable] = {}
+        """Of the restricted sockets, by descriptor."""
+        self._orders: dict[Hashable, dict[int, None]] = {}
+        """Descriptors by group; groups and descriptors that were returned last are at the end."""
+        self._began_s: float | None = None
+        """When the last restricted socket was returned, until the next call."""
+        self._due_s = 0.0
+
+    def restrict(self, descriptor: int, group: Hashable) -> None:
+        """Return the events of a socket after those of all that are not restricted."""
+        self.release(descriptor)
+        self._groups[descriptor] = group
+        self._orders.setdefault(group, {})[descriptor] = None
+
+    def release(self, descriptor: int) -> None:
+        """Return the events of a socket immediately, if it is restricted."""
+        if descriptor in self._groups:
+            group = self._groups.pop(descriptor)
+            del self._orders[group][descriptor]
+            if not self._orders[group]:
+                del self._orders[group]
+
+    @property
+    def restricted_count(self) -> int:
+        return len(self._groups)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._began_s is not None:
+            now_s = self._now_s()
+            self._due_s = now_s + min(SHARE * (now_s - self._began_s), _PAUSE_S_MAX)
+            self._began_s = None
+        found = super().select(timeout)
+        privileged = [one for one in found if one[0].fd not in self._groups]
+        if len(privileged) == len(found):
+            return found
+        now_s = self._now_s()
+        has_other_work = bool(privileged) or timeout == 0  # asyncio's, while callbacks wait
+        if not has_other_work or now_s >= self._due_s:
+            privileged.append(self._take_one({one[0].fd: one for one in found}))
+            self._began_s = now_s
+        return privileged
+
+    def _take_one(
+        self, found: dict[int, tuple[selectors.SelectorKey, int]]
+    ) -> tuple[selectors.SelectorKey, int]:
+        """Return the restricted one whose group, and which in it, was returned the longest ago."""
+        for group, order in self._orders.items():
+            for descriptor in order:
+                if descriptor in found:
+                    del order[descriptor]
+                    order[descriptor] = None
+                    del self._orders[group]
+                    self._orders[group] = order
+                    return found[descriptor]
+        raise AssertionError("one of them is restricted")
+
+
+class NodeEventLoop(asyncio.SelectorEventLoop):
+    """Event loop with sockets that are restricted to what others leave."""
+
+    def __init__(self) -> None:
+        self._privileged_first: Final = PrivilegedFirstSelector()
+        super().__init__(self._privileged_first)
+
+    def restrict(self, descriptor: int, group: Hashable) -> None:
+        """Serve a socket, of a group of equal ones, after all others."""
+        self._privileged_first.restrict(descriptor, group)
+
+    @property
+    def restricted_count(self) -> int:
+        """Return the number of restricted sockets."""
+        return self._privileged_first.restricted_count
+
+    def release(self, descriptor: int) -> None:
+        """Serve a socket like any other again."""
+        self._privileged_first.release(descriptor)

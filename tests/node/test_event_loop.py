@@ -1,0 +1,178 @@
+"""Sockets of peers without any right are served after all others, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+import socket
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+
+import pytest
+
+from raftlog.node.event_loop import NodeEventLoop, PrivilegedFirstSelector
+from raftlog.wire import ApiKey
+from tests.node.test_connections import versions_requests
+from tests.support.hostile_traffic import ACCESS, HEALTHY, MECHANISM, listeners
+from tests.support.quorum_processes import free_ports
+from tests.support.sasl_client import authenticate
+from tests.support.served_node import served_node
+
+STEP_S = 2**-10
+WAITING = 0.0
+"""Timeout of asyncio's call while callbacks wait."""
+
+
+class Sockets:
+    """Ready sockets of a selector, and its time."""
+
+    def __init__(self, opened: contextlib.ExitStack) -> None:
+        self._opened = opened
+        self.now_s = 0.0
+        self.selector = opened.enter_context(PrivilegedFirstSelector(lambda: self.now_s))
+
+    def ready(self, name: str, group: str | None = None) -> int:
+        """Add a socket that is ready, with a group a restricted one."""
+        here, there = socket.socketpair()
+        for one in (here, there):
+            self._opened.enter_context(one)
+        there.send(b"x")
+        if group is not None:
+            self.selector.restrict(here.fileno(), group)
+        self.selector.register(here.fileno(), selectors.EVENT_READ, name)
+        return here.fileno()
+
+    def select(self, timeout: float | None = None, taking_s: float = STEP_S) -> list[str]:
+        """Return the names of the sockets that are returned, whose work takes some time."""
+        found = [key.data for key, _ in self.selector.select(timeout)]
+        self.now_s += taking_s
+        return found
+
+
+@pytest.fixture
+def sockets() -> Iterator[Sockets]:
+    with contextlib.ExitStack() as opened:
+        yield Sockets(opened)
+
+
+def test_without_restricted_sockets_all_are_returned(sockets: Sockets) -> None:
+    for name in "abc":
+        sockets.ready(name)
+    assert sorted(sockets.select()) == ["a", "b", "c"]
+
+
+def test_one_restricted_socket_is_returned_while_there_is_no_other_work(sockets: Sockets) -> None:
+    for name in "abc":
+        sockets.ready(name, "port")
+    assert [sockets.select() for _ in range(4)] == [["a"], ["b"], ["c"], ["a"]]
+
+
+def test_other_work_is_first(sockets: Sockets) -> None:
+    sockets.ready("stranger", "port")
+    sockets.now_s = STEP_S
+    assert sockets.select() == ["stranger"]
+    assert sockets.select(WAITING) == [], "callbacks wait"
+    sockets.ready("client")
+    assert sockets.select() == ["client"]
+
+
+def test_beside_endless_work_restricted_sockets_have_a_share_of_the_time(sockets: Sockets) -> None:
+    sockets.ready("stranger", "port")
+    sockets.ready("client")
+    found = [sockets.select() for _ in range(100)]
+    assert found[0] == ["client", "stranger"], "after the others"
+    with_stranger = [at for at, names in enumerate(found) if len(names) > 1]
+    assert with_stranger == list(range(0, 100, 5)), "a fifth of the time"
+
+
+def test_after_a_long_step_restricted_sockets_wait_for_a_bounded_time(sockets: Sockets) -> None:
+    sockets.ready("stranger", "port")
+    sockets.ready("client")
+    assert sockets.select(taking_s=10) == ["client", "stranger"]
+    found = [sockets.select() for _ in range(20)]
+    assert ["client", "stranger"] in found
+
+
+def test_listeners_take_turns(sockets: Sockets) -> None:
+    for name in "abc":
+        sockets.ready(name, "clients")
+    sockets.ready("voter", "voters")
+    found = [sockets.select() for _ in range(6)]
+    assert found == [["a"], ["voter"], ["b"], ["voter"], ["c"], ["voter"]]
+
+
+def test_a_released_socket_is_returned_with_all_others(sockets: Sockets) -> None:
+    one = sockets.ready("one", "port")
+    sockets.ready("other")
+    sockets.select()
+    sockets.selector.release(one)
+    assert sorted(sockets.select()) == ["one", "other"]
+    sockets.selector.release(one)
+
+
+def test_descriptors_that_are_used_again_are_restricted_once(sockets: Sockets) -> None:
+    one = sockets.ready("one", "clients")
+    sockets.selector.restrict(one, "voters")
+    assert [sockets.select() for _ in range(2)] == [["one"], ["one"]]
+    sockets.selector.release(one)
+    sockets.ready("other")
+    assert sorted(sockets.select()) == ["one", "other"]
+
+
+def run_on_node_loop(work: Coroutine[None, None, None]) -> None:
+    with asyncio.Runner(loop_factory=NodeEventLoop) as runner:
+        runner.run(work)
+
+
+def test_a_client_is_answered_before_peers_without_rights_that_sent_earlier(tmp_path: Path) -> None:
+    """All are ready in one iteration: peers before their authentication, and the client."""
+    stranger_count = 20
+
+    async def check() -> None:
+        tables = listeners(tmp_path, *free_ports(2))
+        async with (
+            served_node(tmp_path, ACCESS, listeners=tables) as node,
+            contextlib.AsyncExitStack() as opened,
+        ):
+            received = node.node.server.metrics.requests
+            client = await opened.enter_async_context(await node.connect())
+            await authenticate(client, MECHANISM, HEALTHY, "healthy")
+            strangers = []
+            for _ in range(stranger_count):
+                one = await opened.enter_async_context(await node.connect())
+                one.ask_versions()
+                await one.answer(ApiKey.API_VERSIONS, 3)
+                strangers.append(one)
+            before = received["API_VERSIONS"]
+            for one in strangers:
+                one.writer.write(versions_requests(1))
+            client.ask_versions()
+            await client.answer(ApiKey.API_VERSIONS, 3)
+            before += 1
+            assert received["API_VERSIONS"] - before < stranger_count // 2, "the others wait"
+            for one in strangers:
+                await one.answer(ApiKey.API_VERSIONS, 3)
+            assert received["API_VERSIONS"] == before + stranger_count
+
+    run_on_node_loop(check())
+
+
+def test_connections_leave_no_restricted_sockets(tmp_path: Path) -> None:
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NodeEventLoop)
+        tables = listeners(tmp_path, *free_ports(2))
+        async with served_node(tmp_path, ACCESS, listeners=tables) as node:
+            before = 2  # the listeners
+            async with await node.connect() as stranger, await node.connect() as client:
+                stranger.ask_versions()
+                await stranger.answer(ApiKey.API_VERSIONS, 3)
+                assert loop.restricted_count == before + 2
+                await authenticate(client, MECHANISM, HEALTHY, "healthy")
+                assert loop.restricted_count == before + 1
+            while node.node.server.connections:
+                await asyncio.sleep(0)
+            assert loop.restricted_count == before
+
+    run_on_node_loop(check())
