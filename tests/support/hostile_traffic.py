@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -15,6 +17,7 @@ from typing import Final, TypeAlias
 from raftlog.limits import KIB, MIB
 from raftlog.node.sasl import no_users, with_password, write_users
 from raftlog.wire import ApiKey, frame
+from tests.support.certificates import Authority
 from tests.support.sasl_client import authenticate, refused
 from tests.support.served_node import RawConnection
 
@@ -47,7 +50,29 @@ async def half_handshake(connection: RawConnection, rng: random.Random) -> None:
     if rng.random() < 0.5:
         connection.writer.write(bytes([0x16, 3, 1, 2]) + rng.randbytes(rng.randrange(100)))
     else:
-        connection.ask(ApiKey.SASL_HANDSHAKE, 1, len(MECHANISM).to_bytes(2, "big") + b"SCRAM")
+        name = len(MECHANISM).to_bytes(2, "big") + MECHANISM.encode()
+        connection.ask(ApiKey.SASL_HANDSHAKE, 1, name)
+        await connection.next_frame()
+    await connection.next_frame()
+
+
+@functools.cache
+def client_hello_bytes() -> bytes:
+    """Return the first flight of a TLS client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    sent = ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="127.0.0.1")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
+async def client_hello(connection: RawConnection, rng: random.Random) -> None:
+    """Send recorded bytes that cost the node a key exchange and a signature, and nothing more."""
+    connection.writer.write(client_hello_bytes())
+    await connection.read_some()
+    if rng.random() < 0.5:  # the others are closed by the node
+        connection.writer.transport.abort()
     await connection.next_frame()
 
 
@@ -98,13 +123,24 @@ ATTACKS: Final[tuple[Attack, ...]] = (
     wrong_password,
     unauthenticated,
 )
+TLS_ATTACKS: Final[tuple[Attack, ...]] = (*ATTACKS, client_hello)
+"""Of a listener with TLS."""
+_WITHOUT_TLS: Final = (half_handshake, client_hello)
 
 
-async def attack_once(port: int, kind: Attack, rng: random.Random) -> None:
-    """Make an attack of a kind, from one of a thousand addresses; return when it has ended."""
+async def attack_once(
+    port: int, kind: Attack, rng: random.Random, tls: ssl.SSLContext | None = None
+) -> None:
+    """Make an attack of a kind, from one of a thousand addresses; return when it has ended.
+
+    ``tls``: of a listener with TLS, at which some kinds begin before its handshake.
+    """
     here = f"127.0.{rng.randrange(4)}.{rng.randrange(1, 250)}"
+    context = None if kind in _WITHOUT_TLS else tls
     with contextlib.suppress(OSError):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(here, 0))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, local_addr=(here, 0), ssl=context
+        )
         async with RawConnection(reader, writer) as connection:
             # closed by the node: in the middle of an exchange, too
             with contextlib.suppress(AssertionError, OSError):
@@ -112,22 +148,36 @@ async def attack_once(port: int, kind: Attack, rng: random.Random) -> None:
             writer.transport.abort()
 
 
-def healthy_options() -> dict[str, str]:
-    """Return the security options of the healthy client."""
+def healthy_options(authority: Authority | None = None) -> dict[str, str]:
+    """Return the security options of the healthy client; with an authority by TLS."""
+    tls = {} if authority is None else {"ssl.ca.location": authority.path}
     return {
-        "security.protocol": "SASL_PLAINTEXT",
+        "security.protocol": "SASL_PLAINTEXT" if authority is None else "SASL_SSL",
         "sasl.mechanism": MECHANISM,
         "sasl.username": HEALTHY,
         "sasl.password": "healthy",
+        **tls,
     }
 
 
-def listeners(home: Path, clients: int, voters: int) -> str:
-    """Write the users of a node; return the tables of its listeners."""
+def hostile_context(ca: str) -> ssl.SSLContext:
+    """Return the TLS context of attackers; ``ca``: path of the CA of the node."""
+    return ssl.create_default_context(cafile=ca)
+
+
+def listeners(home: Path, clients: int, voters: int, *, authority: Authority | None = None) -> str:
+    """Write the users of a node; return the tables of its listeners, with an authority by TLS."""
+    tls = ""
+    if authority is not None:
+        pair = authority.sign("node.example")
+        tls = (
+            f'tls = {{ certificate = "{pair.certificate}", key = "{pair.key}", '
+            f'ca = "{authority.path}", client_certificates = "optional" }}\n'
+        )
     users = with_password(with_password(no_users(), HEALTHY, "healthy"), GREEDY, "greedy")
     write_users(users, str(home / "users.json"))
     return (
         f'[listeners.clients]\naddress = "127.0.0.1:{clients}"\n'
-        f'sasl.users = "{home / "users.json"}"\n'
+        f'{tls}sasl.users = "{home / "users.json"}"\n'
         f'[listeners.voters]\naddress = "127.0.0.1:{voters}"\n'
     )

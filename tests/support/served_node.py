@@ -125,6 +125,10 @@ class RawConnection:
             self._frames += self._splitter.feed(data)
         return self._frames.pop(0)
 
+    async def read_some(self) -> bytes:
+        """Return the next bytes; none if the node closed the connection."""
+        return await asyncio.wait_for(self._reader.read(2**16), PATIENCE_S)
+
     async def answer(self, key: ApiKey, version: int) -> tuple[int, bytes]:
         """Return correlation id and body of the next response, which is of this kind."""
         data = await self.next_frame()
