@@ -31,6 +31,8 @@ from raftlog_state.tables.stores.protocol import RowSlices, Transaction
 pytestmark = pytest.mark.slow
 
 Check = Callable[[Path], None]
+State = frozenset[tuple[str, bytes]]
+"""Paths with the contents of files."""
 
 
 class PowerLoss:
@@ -56,8 +58,11 @@ class PowerLoss:
                     self._contents[status.st_ino] = path.read_bytes()
                 return
 
-    def restore(self, check: Check) -> None:
-        """Call ``check`` with each state in which a loss of power now leaves the directory."""
+    def restore(self, check: Check, checked: set[State] | None = None) -> None:
+        """Call ``check`` with each state in which a loss of power now leaves the directory.
+
+        States in ``checked`` are omitted, and others are added to it.
+        """
         unsynced = [
             path
             for path in _directories(self._root)
@@ -65,16 +70,33 @@ class PowerLoss:
         ]
         for are_there in product((False, True), repeat=len(unsynced)):
             kept = {path for path, is_there in zip(unsynced, are_there, strict=True) if is_there}
+            if checked is not None:
+                state = frozenset(self._state(self._root, "", kept))
+                if state in checked:
+                    continue
+                checked.add(state)
             shutil.rmtree(self._restored, ignore_errors=True)
             self._copy(self._root, self._restored, kept)
             self.states += 1
             check(self._restored)
 
+    def _state(self, source: Path, below: str, kept: set[Path]) -> Iterator[tuple[str, bytes]]:
+        """Yield the paths of what is left below a directory, and the contents of files."""
+        yield below, b""
+        for name, inode in self._left(source, kept).items():
+            if (source / name).is_dir():
+                yield from self._state(source / name, f"{below}/{name}", kept)
+            else:
+                yield f"{below}/{name}", self._contents.get(inode, b"")
+
+    def _left(self, directory: Path, kept: set[Path]) -> dict[str, int]:
+        """Return the names that are left in a directory, and their inodes."""
+        is_kept = directory in kept
+        return _names(directory) if is_kept else self._names.get(directory.stat().st_ino, {})
+
     def _copy(self, source: Path, target: Path, kept: set[Path]) -> None:
         target.mkdir()
-        now = _names(source)
-        names = now if source in kept else self._names.get(source.stat().st_ino, {})
-        for name, inode in names.items():
+        for name, inode in self._left(source, kept).items():
             if (source / name).is_dir():
                 self._copy(source / name, target / name, kept)
             else:
@@ -99,21 +121,22 @@ def losing_power(
 ) -> Iterator[PowerLoss]:
     """Check what a loss of power leaves at each sync and change of a name in the block."""
     disk = PowerLoss(root, restored)
+    checked: set[State] = set()  # most states of two adjacent moments are equal
     fsync, link, rename = os.fsync, os.link, os.rename
 
     def recorded_fsync(descriptor: int) -> None:
-        disk.restore(check)
+        disk.restore(check, checked)
         fsync(descriptor)
         disk.synced(os.fstat(descriptor))
-        disk.restore(check)
+        disk.restore(check, checked)
 
     def recorded_link(*names: Any, **directories: Any) -> None:
         link(*names, **directories)
-        disk.restore(check)
+        disk.restore(check, checked)
 
     def recorded_rename(source: Any, target: Any) -> None:
         rename(source, target)
-        disk.restore(check)
+        disk.restore(check, checked)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", recorded_fsync)

@@ -134,13 +134,9 @@ def test_a_loss_of_power_in_a_compaction_loses_no_row(
         assert {*map(tuple, found)} == {(0, 1, 2), (0, 1, 2, 3)}
 
 
-@pytest.mark.parametrize(
-    ("is_altered", "is_rewritten"),
-    [
-        *(pytest.param(one, one, marks=pytest.mark.slow) for one in (False, True)),
-        *(pytest.param(one, not one, marks=pytest.mark.nightly) for one in (False, True)),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("is_rewritten", [False, True])
+@pytest.mark.parametrize("is_altered", [False, True])
 def test_a_loss_of_power_in_a_delete_leaves_all_of_it_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_rewritten: bool, is_altered: bool
 ) -> None:
