@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import ssl
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,29 @@ def run(home: Path, seed: int, count: int) -> None:
 
     with asyncio.Runner(loop_factory=NodeEventLoop) as runner:
         runner.run(check())
+
+
+def test_a_connection_whose_handshake_has_failed_is_not_kept(tmp_path: Path) -> None:
+    """Also by a listener with SASL, which peers without a certificate may reach."""
+    authority = Authority(tmp_path / "ca")
+    tables = listeners(tmp_path, *free_ports(2), authority=authority)
+
+    async def check() -> None:
+        async with served_node(tmp_path, ACCESS + LIMITS + LOG, listeners=tables) as node:
+            server = node.node.server
+            async with await node.connect() as peer:
+                while not server.connections:
+                    await asyncio.sleep(0)
+                kept = [weakref.ref(one) for one in server.connections]
+                peer.writer.write(b"not a handshake of TLS")
+                while await peer.read_some():
+                    pass
+            while server.connections:
+                await asyncio.sleep(0)
+            gc.collect()
+            assert [one() for one in kept] == [None]
+
+    asyncio.run(check())
 
 
 @pytest.mark.slow

@@ -97,6 +97,13 @@ NODE_LIMIT_PLANTS: Final = (
         tests=(f"{EVENT_LOOP}::test_connections_leave_no_restricted_sockets",),
     ),
     Plant(
+        bug="a listener with SASL keeps what a failed handshake of TLS has used",
+        path=f"{NODE}/server.py",
+        old="        self._entered.pop(connection, None)\n",
+        new="",
+        tests=("tests/node/test_fuzzed_tls.py",),
+    ),
+    Plant(
         bug="a listener accepts all connections of its backlog in one iteration",
         path=f"{NODE}/server.py",
         old="            await self._wait_until_readable(listening)\n",

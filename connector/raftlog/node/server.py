@@ -318,8 +318,7 @@ class Server:
         finally:
             if not is_known:
                 peer.close()
-                self._connections.discard(connection)
-                self._left(entered)
+                self._remove(connection, entered)
             elif entered.pool is None:
                 entered.close = lambda: self._abort_connection(connection, "no right", _NO_RIGHT)
 
@@ -343,17 +342,18 @@ class Server:
         return principal
 
     def _closed(self, connection: Connection, entered: CountedConnection) -> None:
-        self._connections.discard(connection)
-        self._entered.pop(connection, None)
         self._raft_node.throttled.remove(connection)
         refusal = None if connection.sasl is None else connection.sasl.unacknowledged_refusal
         if refusal is not None:
             self._log_sasl_failure(connection, refusal)
         for number in connection.raft_request_ids:
             self._raft_node.drop(number)
-        self._left(entered)
+        self._remove(connection, entered)
 
-    def _left(self, entered: CountedConnection) -> None:
+    def _remove(self, connection: Connection, entered: CountedConnection) -> None:
+        """Remove a connection that is closed, or whose handshake has failed."""
+        self._connections.discard(connection)
+        self._entered.pop(connection, None)
         self._release(entered)
         self.metrics.connections -= 1
         self.quotas.leave(entered)
