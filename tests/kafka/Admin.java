@@ -51,9 +51,17 @@ public class Admin {
             quota(Map.of("user", "ana"), "producer_byte_rate", 1048576.0),
             quota(Map.of("user", "bo", "client-id", "app"), "request_percentage", 12.5),
             quota(Collections.singletonMap("user", null), "consumer_byte_rate", 2097152.0))).all().get();
-        admin.alterUserScramCredentials(List.of(new UserScramCredentialUpsertion("ana",
-            new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192), "opensesame"))).all().get();
+        if (hasScram(admin)) {
+            admin.alterUserScramCredentials(List.of(new UserScramCredentialUpsertion("ana",
+                new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192), "opensesame"))).all().get();
+        }
         return "created";
+    }
+
+    /** Return whether the controller has SCRAM credentials: KRaft has them since 3.5 (KIP-900). */
+    static boolean hasScram(org.apache.kafka.clients.admin.Admin admin) throws Exception {
+        var metadata = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("metadata.version");
+        return metadata.maxVersionLevel() >= 11;  // 3.5-IV2
     }
 
     static ClientQuotaAlteration quota(Map<String, String> entity, String name, Double value) {
@@ -106,8 +114,10 @@ public class Admin {
             values.forEach((name, value) -> quotas.add(List.of(new TreeMap<>(entity.entries()), name, value))));
         answer.put("quotas", quotas);
         List<Object> scram = new ArrayList<>();
-        admin.describeUserScramCredentials().all().get().forEach((user, d) -> d.credentialInfos().forEach(
-            info -> scram.add(List.of(user, info.mechanism().type(), info.iterations()))));
+        if (hasScram(admin)) {
+            admin.describeUserScramCredentials().all().get().forEach((user, d) -> d.credentialInfos().forEach(
+                info -> scram.add(List.of(user, info.mechanism().type(), info.iterations()))));
+        }
         answer.put("scram", scram);
         Map<String, Object> features = new TreeMap<>();
         admin.describeFeatures().featureMetadata().get().finalizedFeatures().forEach((name, range) ->

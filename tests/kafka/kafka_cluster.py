@@ -152,16 +152,16 @@ class KafkaCluster:
         for server in (*self.controllers, *self.brokers):
             server.configure(f"{quorum}\n{self._properties}")
 
-    def format(self, directory_ids: Sequence[str]) -> None:
+    def format(self, directory_ids: Sequence[str] = ()) -> None:
         """Format all servers; with dynamic voters the controllers have these directory ids."""
-        ids = zip(self.controllers, directory_ids, strict=True)
-        voters = ",".join(f"{one.node_id}@{one.address}:{directory}" for one, directory in ids)
         for server in (*self.controllers, *self.brokers):
-            ways = ["--initial-controllers", voters]
-            if not server.is_controller:
+            ways: list[str] = []
+            if self.is_dynamic and server.is_controller:
+                ids = zip(self.controllers, directory_ids, strict=True)
+                voters = [f"{one.node_id}@{one.address}:{directory}" for one, directory in ids]
+                ways = ["--initial-controllers", ",".join(voters)]
+            elif self.is_dynamic:
                 ways = ["--no-initial-controllers"]
-            if not self.is_dynamic:
-                ways = []
             call = ("format", "-t", self.cluster_id, "-c", str(server.config), *ways)
             run_java(self.jars, STORAGE, *call)
 
