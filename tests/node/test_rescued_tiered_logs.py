@@ -139,7 +139,7 @@ def test_committed_records_that_only_the_store_has_follow_the_survivor() -> None
         await put_all(leader, 10, 10 + COUNT)
         leader.raft_node.copy_to_remote()
         cluster.deliver()
-        chain, end_offset = leader.replica.log.remote_chain(), leader.replica.log.end_offset
+        chain, end_offset = leader.replica.log.remote.chain(), leader.replica.log.end_offset
         assert chain is not None
         assert end_offset > chain.copied_end_offset > own_end
         rescued(cluster, survivor)
@@ -192,14 +192,14 @@ def test_a_survivor_whose_remote_storage_is_disabled_needs_no_store() -> None:
         leader = cluster.elect()
         await put_all(leader, 0, COUNT)
         copy_all(cluster)
-        chain = leader.replica.log.remote_chain()
+        chain = leader.replica.log.remote.chain()
         disk = stopped(leader)
         properties = encode_log_properties(LogProperties(topic_id=TOPIC_ID, config=DISABLED))
         replace_checked(disk, "/data/orders-0", {RAFTLOG_PROPERTIES_NAME: properties})
         remote, cluster.remote_disk = cluster.remote_disk, SimulatedDisk()
         rescued(cluster, disk)
         new = QuorumLog.open(disk, NEW, now_ms=TIME_MS)
-        assert new.remote_chain() == chain
+        assert new.remote.chain() == chain
         assert f"{NEW}/{REMOTE_SEGMENTS_NAME}" in disk.files()
         new.close()
         cluster.remote_disk = remote

@@ -211,8 +211,8 @@ REMOTE_PLANTS: Final = (
     ),
     Plant(
         bug="a leader without a list of remote segments sends its local start",
-        path="connector/raftlog/log/writing/quorum_log.py",
-        old="            return None if local_start and self.config.remote_storage_enable else ",
+        path="connector/raftlog/log/writing/remote_storage.py",
+        old="            return None if local_start and self._config.remote_storage_enable else ",
         new="            return ",
         tests=(
             "tests/node/apis/test_tiered_deletion.py::"

@@ -121,7 +121,7 @@ class SimulatedTier:
 
     def _read(self, node: Node, log: QuorumLog, at: int) -> None:
         witness, local_start = self._cluster.witness, log.log_start_offset
-        reader = log.open_remote_reader(lambda _: self._objects())
+        reader = log.remote.open_reader(lambda _: self._objects())
         while at < local_start:
             try:
                 data = reader.read_bytes(at, _BYTES)

@@ -300,7 +300,7 @@ class RaftNode:
     @property
     def remote_chain(self) -> RemoteChain | None:
         """Remote segments of the log, as of the last run."""
-        return None if self.remote is None else self.replica.log.remote_chain()
+        return None if self.remote is None else self.replica.log.remote.chain()
 
     @property
     def is_over(self) -> bool:

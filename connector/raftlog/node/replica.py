@@ -322,7 +322,7 @@ class Replica:
         config = self.log.config
         if self.has_listeners or config.values is not ValueKind.BYTES:
             return "the snapshots of its state machine determine its start"
-        if self.log.has_damaged_remote_chain:
+        if self.log.remote.is_damaged:
             return "its list of remote segments is damaged"
         return None if config.cleanup_policy.deletes else "its cleanup.policy is not delete"
 

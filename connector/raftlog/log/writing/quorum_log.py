@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from raftlog.errors import (
     CorruptBatchError,
-    CorruptFileError,
     CorruptSnapshotError,
     DiskFullError,
     DivergedLogError,
@@ -317,29 +316,9 @@ class QuorumLog(ReplicatedLog):
     def earliest_offset(self) -> int | None:
         """The first offset of the log, with its remote segments; other replicas start there, too.
 
-        None while it is not known: the list of remote segments is damaged, or those do not reach
-        the local ones, because the next run of remote storage has to read the manifest first.
-
-        Kafka: ``UnifiedLog.logStartOffset``.
+        None while it is not known, see ``RemoteStorage``.
         """
-        local_start = self.log_start_offset
-        try:
-            chain = self._directory.read_remote_chain()
-        except CorruptFileError:
-            return None
-        if chain is None:
-            return None if local_start and self.config.remote_storage_enable else local_start
-        is_known = chain.reaches(local_start) or local_start <= chain.log_start_offset
-        return chain.start_with(local_start) if is_known else None
-
-    @property
-    def has_damaged_remote_chain(self) -> bool:
-        """Whether the list of remote segments is damaged."""
-        try:
-            self._directory.read_remote_chain()
-        except CorruptFileError:
-            return True
-        return False
+        return self.remote.earliest_offset
 
     def delete_records(self, offset: int, *, now_ms: int, voters_at: VotersAt | None = None) -> int:
         """As ``ReplicatedLog.delete_records``, but a log with remote storage starts at ``offset``,
@@ -367,7 +346,7 @@ class QuorumLog(ReplicatedLog):
 
         Kafka: ``UnifiedLog.deleteLogStartOffsetBreachedSegments``.
         """
-        before, chain = self.log_start_offset, self.remote_chain()
+        before, chain = self.log_start_offset, self.remote.chain()
         if chain is not None and before < chain.log_start_offset <= self.high_watermark:
             super().delete_records(chain.log_start_offset, now_ms=now_ms, voters_at=voters_at)
         is_changed = super().clean(now_ms=now_ms, voters_at=voters_at)

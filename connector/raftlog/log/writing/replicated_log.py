@@ -18,7 +18,6 @@ Kafka: ``KafkaRaftLog``, ``UnifiedLog``.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -71,6 +70,7 @@ from .active_segment import PendingSync, SyncState
 from .key_offsets import UnchangedKeys
 from .producer_state import ProducerStateManager
 from .properties import LogConfig, LogProperties
+from .remote_storage import RemoteStorage
 from .segments import LogDirectory, LogSegments
 from .snapshots import (
     SnapshotWriter,
@@ -84,8 +84,6 @@ from .snapshots import (
 )
 
 if TYPE_CHECKING:
-    from raftlog.log.format.remote_chain import RemoteChain
-    from raftlog.log.reading.remote_reader import RemoteReader
     from raftlog.log.reading.remote_tier import OpenStore
     from raftlog.log.remote.manifest import ManifestCache, Surroundings
     from raftlog.log.remote.tiering import RemoteLogRun
@@ -136,6 +134,7 @@ class ReplicatedLog(ABC):
         self.report = RecoveryReport(was_clean=True)
         self._directory = directory
         self._segments = LogSegments(directory, config)
+        self.remote: Final = RemoteStorage(self._segments)
         self._producer_state = ProducerStateManager(directory.path)
         self._sync = SyncState(0, Position(0))
         self.end_offset = 0
@@ -665,7 +664,7 @@ class ReplicatedLog(ABC):
         """
         with self._changing():
             if snapshot_id.end_offset <= self.high_watermark:
-                self._delete_remote_before(snapshot_id.end_offset)
+                self.remote.delete_before(snapshot_id.end_offset)
             return delete_before_snapshot(
                 self._segments,
                 snapshot_id,
@@ -713,12 +712,12 @@ class ReplicatedLog(ABC):
                     publish_start=self._publish_start,
                 )
             if offset <= self.log_start_offset:
-                return offset if self._delete_remote_before(offset) else self.log_start_offset
+                return offset if self.remote.delete_before(offset) else self.log_start_offset
             start = offset
             if offset < self.end_offset:
                 start = self._deletion_boundary(offset)
             if start > self.log_start_offset:
-                self._delete_remote_before(start)
+                self.remote.delete_before(start)
                 start_log_at(
                     self._segments,
                     start,
@@ -739,31 +738,14 @@ class ReplicatedLog(ABC):
                 return batch.next_offset
         return start
 
+    def _producer_state_at(self, end_offset: int) -> ProducerStateManager:
+        """Return the producer state at a batch boundary. Below the log's end the batches after the
+        producer snapshot before it are read."""
+        if end_offset == self.end_offset:
+            return self._producer_state
+        return self._segments.producer_state_at(end_offset)
+
     # --- remote storage ---------------------------------------------------------------------------
-
-    def _delete_remote_before(self, offset: int) -> bool:
-        """Start a log with remote segments at an offset; return whether it started below that.
-
-        The next run of remote storage deletes their objects.
-        """
-        chain = self._directory.read_remote_chain()
-        if chain is None or offset <= chain.log_start_offset:
-            return False
-        start = chain.start_at(self.log_start_offset)
-        self._directory.write_remote_chain(chain.starting_at(offset))
-        return start is not None and start < offset
-
-    def remote_chain(self) -> RemoteChain | None:
-        """Return the remote segments; None without any, or while their list is damaged."""
-        with contextlib.suppress(CorruptFileError):
-            return self._directory.read_remote_chain()
-        return None
-
-    def open_remote_reader(self, open_store: OpenStore) -> RemoteReader:
-        """Return a reader of the remote segments, for another thread."""
-        from raftlog.log.reading.remote_reader import RemoteReader  # imports numpy
-
-        return RemoteReader(self._directory.storage, self.path, open_store)
 
     def begin_remote_run(
         self,
@@ -781,68 +763,27 @@ class ReplicatedLog(ABC):
         A follower's run only reads the manifest.
         """
         self._check_writable()
-        directory, config = self._directory, self.config
-        if not config.remote_storage_enable:
-            return None
-        from raftlog.log.remote.tiering import REMOTE_LOCK_NAME, RemoteLogRun, TieredLog
-
-        lock = directory.storage.try_lock(directory.file(REMOTE_LOCK_NAME))
-        if lock is None:
-            return None
-        try:
-            chain = None
-            with contextlib.suppress(CorruptFileError):  # written again
-                chain = directory.read_remote_chain()
-            properties = directory.read_properties()
-            if properties is None:
-                path = directory.file(RAFTLOG_PROPERTIES_NAME)
-                raise CorruptFileError(path=path, reason="it is missing")
-            return RemoteLogRun(
-                self._segments,
-                TieredLog(
-                    partition=directory.partition,
-                    topic_id=properties.topic_id,
-                    node_id=node_id,
-                    uri=config.remote_storage_uri,
-                ),
-                open_store,
-                lock,
-                context,
-                log_end_offset=self.end_offset,
-                last_stable_offset=self.last_stable_offset,
-                chain=chain,
-                cache=cache,
-                is_leader=is_leader,
-            )
-        except BaseException:
-            lock.release()
-            raise
+        return self.remote.begin_run(
+            open_store,
+            context,
+            log_end_offset=self.end_offset,
+            last_stable_offset=self.last_stable_offset,
+            cache=cache,
+            node_id=node_id,
+            is_leader=is_leader,
+        )
 
     def complete_remote_run(self, run: RemoteLogRun) -> bool:
         """Write what a run has found to the list of remote segments; return whether it changed.
 
         Local segments are deleted by ``clean``.
         """
-        chain = run.chain
-        if chain is None or not self.config.remote_storage_enable:
+        if run.chain is None or not self.config.remote_storage_enable:
             return False
         with self._changing():
-            known = None
-            with contextlib.suppress(CorruptFileError):
-                known = self._directory.read_remote_chain()
-            if known is not None:  # records may have been deleted meanwhile
-                chain = chain.starting_at(known.log_start_offset)
-            if chain == known:
-                return False
-            self._directory.write_remote_chain(chain)
-        return True
+            return self.remote.complete_run(run)
 
-    def _producer_state_at(self, end_offset: int) -> ProducerStateManager:
-        """Return the producer state at a batch boundary. Below the log's end the batches after the
-        producer snapshot before it are read."""
-        if end_offset == self.end_offset:
-            return self._producer_state
-        return self._segments.producer_state_at(end_offset)
+    # --- compaction -------------------------------------------------------------------------------
 
     def begin_compaction(self, *, now_ms: int) -> Compaction | None:
         """Return the compaction that is due, to be run, completed and closed; None if none is."""

@@ -104,7 +104,7 @@ class RemoteReads:
         try:
             reader = self._readers.pop()
         except IndexError:
-            reader = self._raft_node.replica.log.open_remote_reader(remote.open_store)
+            reader = self._raft_node.replica.log.remote.open_reader(remote.open_store)
         try:
             return work(reader)
         finally:
