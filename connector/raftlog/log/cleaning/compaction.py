@@ -57,8 +57,11 @@ from raftlog.log.format.directory import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     offset_name,
+    read_small_file,
 )
+from raftlog.log.format.segment_files import AbortedTransaction, parse_txn_index
 from raftlog.log.reading.transactions import batch_metadata
 from raftlog.log.recovery.recover import complete_swap, newest_producer_state
 from raftlog.log.segment import BatchCursor, Segment, SegmentMetadata
@@ -328,7 +331,9 @@ class Compaction(Closeable):
     def _run(self) -> None:
         self._has_files = True
         self._directory.unlink_suffix(CLEANED_SUFFIX)
-        offsets = OffsetMap(self.plan.first_dirty_offset, self._offset_map_bytes_max)
+        offsets = OffsetMap(
+            self.plan.first_dirty_offset, self._offset_map_bytes_max, self._aborted()
+        )
         for cursor in self._dirty_cursors():
             is_added = offsets.add_all(cursor)
             self._transferred(cursor.at)
@@ -338,6 +343,15 @@ class Compaction(Closeable):
         batches = BatchFilter(offsets, self._rules(), self.counts)
         for group in self._groups():
             self._write(group, batches)
+
+    def _aborted(self) -> Iterator[AbortedTransaction]:
+        """Yield the aborted transactions of the log. The marker of one that begins in the plan's
+        segments may be in a later one; it is below the last stable offset."""
+        directory = self._directory
+        for base_offset in directory.listing().segments:
+            path = directory.file(offset_name(base_offset, TXN_INDEX_SUFFIX))
+            data = read_small_file(directory.storage, path)
+            yield from parse_txn_index(data or b"", path)
 
     def _groups(self) -> list[tuple[SegmentMetadata, ...]]:
         """Return the segments that the map of keys has reached, in groups."""

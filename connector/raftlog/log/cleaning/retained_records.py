@@ -22,19 +22,23 @@ of each producer's last batch, and the first record of each application id's las
 names the commit. If a later record has the key of that record, its value is dropped: otherwise it
 would be the last record of its key again, once a later tombstone is dropped.
 
+Records of an aborted transaction are dropped, and supersede nothing. The nodes of a quorum and the
+embedded log refuse producers' transactions, so that none is expected.
+
 Kafka: ``Cleaner.buildOffsetMap``, ``cleanInto``, ``shouldRetainRecord``, ``MemoryRecords.filterTo``
-(KIP-534 for the delete horizon).
+(KIP-534 for the delete horizon), ``CleanedTransactionMetadata``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 from typing import Final
 
 from raftlog import compiled
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, READ_BATCH_BYTES_MAX
+from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.segment import BatchCursor, control_records
 from raftlog.records.batch import RecordBatch
 from raftlog.records.builder import empty_batch, finish_batch
@@ -87,13 +91,22 @@ class OffsetMap:
 
     Keys are compared as a whole; Kafka compares their hashes. ``native`` is the map of the compiled
     core, None without it. Both are bounded by the memory of the one in Python, which needs more, so
-    that they end at the same record.
+    that they end at the same record. ``aborted``: the aborted transactions of the log, which the
+    core does not have, so that Python compacts a log with some.
     """
 
-    def __init__(self, start_offset: int, byte_count_max: int) -> None:
+    def __init__(
+        self,
+        start_offset: int,
+        byte_count_max: int,
+        aborted: Iterable[AbortedTransaction] = (),
+    ) -> None:
         self.start_offset: Final = start_offset
+        self._aborted: dict[int, list[AbortedTransaction]] = {}
+        for one in aborted:
+            self._aborted.setdefault(one.producer_id, []).append(one)
         self.native: compiled.core.OffsetMap | None = None
-        if compiled.is_native:
+        if compiled.is_native and not self._aborted:
             self.native = compiled.core.OffsetMap(start_offset, ENTRY_BYTES, byte_count_max)
         self._keys: compiled.core.OffsetMap | _KeyOffsets = (
             _KeyOffsets(start_offset, ENTRY_BYTES, byte_count_max)
@@ -129,7 +142,7 @@ class OffsetMap:
         Records below the start are ignored. At least one record is added to an empty map.
         """
         keys = self._keys
-        if not batch.is_control:
+        if not batch.is_control and not self.is_aborted(batch):
             for offset, stored in stored_records(batch):
                 if offset < keys.end_offset or stored.key is None:
                     continue
@@ -140,6 +153,13 @@ class OffsetMap:
                     return False
         keys.end_offset = max(keys.end_offset, batch.next_offset)
         return True
+
+    def is_aborted(self, batch: RecordBatch) -> bool:
+        """Return whether a batch of records belongs to an aborted transaction."""
+        return batch.is_transactional and any(
+            one.first_offset <= batch.base_offset < one.last_offset
+            for one in self._aborted.get(batch.producer_id, ())
+        )
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
         """Return whether the range has a later record of the key."""
@@ -303,8 +323,9 @@ class BatchFilter:
             self.counts.records_retained += batch.record_count
             return data
         records, is_changed = [], False
+        is_aborted = self.offsets.is_aborted(batch)
         for ordinal, (offset, stored) in enumerate(stored_records(batch)):
-            if self._is_retained(batch, offset, stored):
+            if not is_aborted and self._is_retained(batch, offset, stored):
                 records.append(stored)
                 continue
             is_changed = True
