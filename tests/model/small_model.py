@@ -167,7 +167,7 @@ class ModelNode:
             case AppendLeaderChange():
                 records.append((effect.epoch, -1 - self.node_id))
                 return Appended()
-            case AppendAsFollower(data):
+            case AppendAsFollower(records=data):
                 records.extend((epoch, value) for epoch, value in json.loads(data))
                 return Appended()
             case StartSync():

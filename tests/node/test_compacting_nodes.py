@@ -15,6 +15,9 @@ import raftlog
 from raftlog.append import AppendRequest
 from raftlog.errors import DataLossError, DiskFullError, InvalidAppendError
 from raftlog.log.format.directory import CLEANED_SUFFIX
+from raftlog.log.reading.latest_by_key import LatestByKey
+from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.reads import LogKind
 from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.node.raft_node import CleaningRefused, LogCompacted
 from raftlog.records.record import NewRecord
@@ -33,6 +36,8 @@ from tests.node.apis.cluster import (
 )
 from tests.node.apis.requests import offset_commit
 from tests.node.apis.test_deletion import deletion
+from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import batches_of
 from tests.support.one_replica import OneReplica
 from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
@@ -211,6 +216,89 @@ def test_a_follower_that_lags_catches_up_from_a_compacted_leader(seed: int) -> N
     run(work())
 
 
+def state_at(node: Node, offset: int) -> dict[bytes, bytes | None] | None:
+    """Return the state of the records below an offset on a replica; None if it is refused."""
+    log = open_log(node.disk, f"/data/{TOPIC}-0", kind=LogKind.PARTITION)
+    if not log.compacted_offset <= offset <= log.log_end_offset:
+        return None
+    latest = LatestByKey(log.path)
+    latest.read(log, offset)
+    return {key: record.value for key, record in latest.records()}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_past_state_is_refused_or_right_on_every_replica(seed: int) -> None:
+    """Also on those that have fetched from a leader that had compacted what they lacked."""
+
+    async def work() -> None:
+        rng = Random(seed)
+        cluster = Cluster(3, COMPACTED)
+        leader = cluster.elect()
+        states: dict[int, dict[bytes, bytes | None]] = {}
+        now: dict[bytes, bytes | None] = {}
+        refused = 0
+        for _ in range(6):
+            lagging = rng.choice([node for node in cluster.nodes if node is not leader])
+            lagging.is_cut_off = True
+            for _ in range(rng.randrange(5, 30)):
+                key, value = b"key %d" % rng.randrange(7), b"%d" % rng.randrange(10**6) + b"v" * 30
+                now.pop(key, None)
+                if rng.random() < 0.2:
+                    await put(leader, key, None)
+                else:
+                    now[key] = value
+                    await put(leader, key, value)
+                states[leader.replica.log.end_offset] = dict(now)
+            compact(rng.choice([leader, *cluster.nodes]))
+            for node in cluster.nodes:  # as on a log that is larger than the cache of its end
+                node.replica.log._tail_cache.clear()
+            lagging.is_cut_off = False
+            cluster.pass_time(5_000)
+            if rng.random() < 0.5:
+                leader = cluster.change_leader()
+            leader = cluster.elect()
+            for node in cluster.nodes:
+                for offset, expected in states.items():
+                    found = state_at(node, offset)
+                    refused += found is None
+                    assert found in (None, expected), f"offset {offset} of node {node.node_id}"
+                assert state_at(node, max(states)) is not None
+        assert refused
+
+    run(work())
+
+
+def test_a_follower_stores_what_its_leader_has_compacted_before_it_appends() -> None:
+    """A crash between both leaves it with the greater offset, and one that has all records does
+    not store it."""
+
+    async def work() -> None:
+        cluster = Cluster(3, COMPACTED)
+        leader = cluster.elect()
+        current, lagging = (node for node in cluster.nodes if node is not leader)
+        lagging.is_cut_off = True
+        for at in range(60):
+            await put(leader, b"key %d" % (at % 3), b"%d" % at + b"v" * 30)
+        assert compact(leader)
+        cluster.pass_time(1_000)
+        assert current.replica.log.compacted_offset == lagging.replica.log.compacted_offset == 0
+        end_offset = lagging.replica.log.end_offset
+        recording = lagging.disk.record()
+        lagging.is_cut_off = False
+        cluster.pass_time(5_000)
+        compacted = leader.replica.log.compacted_offset
+        assert lagging.replica.log.compacted_offset == compacted > 0
+        assert current.replica.log.compacted_offset == 0
+        for state in recording.states((None, *Survival), seeds=range(1)):
+            after = SimulatedDisk.after(state)
+            log = open_log(after, f"/data/{TOPIC}-0", kind=LogKind.PARTITION)
+            assert log.compacted_offset in (0, compacted), f"{state}"
+            if log.log_end_offset > end_offset:
+                assert log.compacted_offset, f"{state}"
+
+    run(work())
+
+
 @pytest.mark.parametrize("compacting_count", [1, 2, 3])
 def test_records_are_deleted_below_an_offset_inside_an_empty_batch(compacting_count: int) -> None:
     """A voter starts its log after the batch, and the response is not delayed."""
@@ -273,5 +361,9 @@ def test_real_nodes_compact_in_a_thread_and_survive_kills(tmp_path: Path) -> Non
         with raftlog.connect(quorum.bootstrap) as log, log.table() as state:
             state.wait_for(log.append([(b"last", b"1")]).last_offset)
             assert {key: state[key] for key in expected} == expected
-            with pytest.raises(DataLossError):
+            with pytest.raises(DataLossError, match="compacted up to offset") as refused:
                 state.as_of(50)
+            end_offset = int(refused.value.reason.split()[-1])
+            assert 50 < end_offset <= state.end_offset
+            assert state.as_of(end_offset).keys() == expected.keys()
+            assert state.as_of(state.end_offset) == state.state()

@@ -50,6 +50,33 @@ CLEANING_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a follower does not store that it has fetched what its leader had compacted",
+        path="connector/raftlog/log/writing/quorum_log.py",
+        old="        if found and compacted_offset > self.end_offset:\n",
+        new="        if False:\n",
+        tests=(
+            f"{NODES}::test_a_past_state_is_refused_or_right_on_every_replica",
+            f"{NODES}::test_a_follower_stores_what_its_leader_has_compacted_before_it_appends",
+        ),
+    ),
+    Plant(
+        bug="a response does not have how far the log of its records was compacted",
+        path="connector/raftlog/node/replica.py",
+        old="with_records(records, log.compacted_offset)",
+        new="with_records(records, 0)",
+        tests=(f"{NODES}::test_a_past_state_is_refused_or_right_on_every_replica",),
+    ),
+    Plant(
+        bug="a record of an aborted transaction supersedes those before it",
+        path=f"{CLEANING}/retained_records.py",
+        old="        if not batch.is_control and not self.is_aborted(batch):\n",
+        new="        if not batch.is_control:\n",
+        tests=(
+            "tests/log/cleaning/test_cleaned_transactions.py"
+            "::test_records_of_aborted_transactions_are_dropped_and_supersede_nothing",
+        ),
+    ),
+    Plant(
         bug="a damaged compacted-offset-checkpoint is lowered by the next compaction",
         path="connector/raftlog/log/writing/segments.py",
         old="            known, offset = -1, offset_max\n",

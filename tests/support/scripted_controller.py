@@ -116,7 +116,7 @@ class Controller:
         snapshot_id = valid.snapshot_id if isinstance(valid, SnapshotNeeded) else None
         self._fetch_count += 1
         is_busy = self.is_often_busy and self._fetch_count % 2 == 1
-        partition = fetched.PartitionData(
+        partition = latest_schemas.FetchedPartition(
             partition_index=int32(0),
             error_code=ErrorCode.coordinator_load_in_progress if is_busy else ErrorCode.none,
             high_watermark=int64(self.high_watermark),

@@ -105,6 +105,7 @@ def same_response(message: Any, version: int) -> FetchResponse:
                     (one.diverging_epoch.epoch, one.diverging_epoch.end_offset),
                     (one.current_leader.leader_id, one.current_leader.leader_epoch),
                     (one.snapshot_id.epoch, one.snapshot_id.end_offset),
+                    one.compacted_offset,
                 )
                 for one in topic.partitions
             ],

@@ -401,7 +401,7 @@ class Replica:
                 log.rejoin_election()
             case ReplyWithRecords():
                 records = log.read_bytes(effect.start_offset, effect.max_bytes)
-                response = effect.response.with_records(records)
+                response = effect.response.with_records(records, log.compacted_offset)
                 self._outgoing.append(Reply(effect.request_id, response))
             case ReplyWithSnapshot():
                 self._reply_with_snapshot(effect)
@@ -437,7 +437,11 @@ class Replica:
 
     def _append_as_follower(self, effect: AppendAsFollower) -> None:
         try:
-            self.log.append_as_follower(effect.records, leader_epoch=effect.leader_epoch)
+            self.log.append_as_follower(
+                effect.records,
+                leader_epoch=effect.leader_epoch,
+                compacted_offset=effect.compacted_offset,
+            )
         except (CorruptBatchError, LogGapError, DivergedLogError, FutureEpochError) as error:
             self._events.append(AppendRefused(error.message()))
         except DiskFullError as error:

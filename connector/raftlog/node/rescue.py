@@ -336,6 +336,7 @@ def _write_node_log(
     directory.write_identity(properties, log.epochs.without_from(copied_end))
     if log.log_start_offset:
         directory.write_log_start(log.log_start_offset)
+    directory.raise_compacted_offset(min(source.compacted_offset(), survivor.end_offset))
     chain = source.read_remote_chain() if tail is None else tail.chain
     if chain is not None:
         directory.write_remote_chain(chain)

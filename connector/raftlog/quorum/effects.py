@@ -131,12 +131,14 @@ class AppendVoters:
     kraft_version: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppendAsFollower:
     """Append the records of a fetch response. Followed by ``Appended`` or ``AppendRefused``."""
 
     records: bytes
     leader_epoch: int
+    compacted_offset: int = 0
+    """End of what the leader's log was compacted up to, at least."""
 
 
 @dataclass(frozen=True, slots=True)

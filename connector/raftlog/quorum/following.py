@@ -169,7 +169,13 @@ class Following:
         role.leader_log_start_offset = response.log_start_offset
         if response.records:
             role.is_appending = True
-            state.emit(AppendAsFollower(response.records, role.epoch))
+            state.emit(
+                AppendAsFollower(
+                    records=response.records,
+                    leader_epoch=role.epoch,
+                    compacted_offset=response.compacted_offset,
+                )
+            )
             state.emit(StartSync())
         else:
             self.advance_high_watermark()

@@ -124,7 +124,8 @@ class FetchRequest:
 class FetchResponse:
     """Records, or the diverging epoch to truncate to, or the snapshot to fetch instead.
 
-    The last batch of ``records`` may be incomplete.
+    The last batch of ``records`` may be incomplete. ``compacted_offset``: the log that they were
+    read from may lack records below it that were superseded there.
     """
 
     leader_and_epoch: LeaderAndEpoch
@@ -134,9 +135,10 @@ class FetchResponse:
     records: bytes = b""
     diverging: OffsetAndEpoch | None = None
     snapshot_id: SnapshotId | None = None
+    compacted_offset: int = 0
 
-    def with_records(self, records: bytes) -> FetchResponse:
-        """Return the response with these records."""
+    def with_records(self, records: bytes, compacted_offset: int) -> FetchResponse:
+        """Return the response with these records, and how far their log was compacted."""
         return FetchResponse(
             leader_and_epoch=self.leader_and_epoch,
             error=self.error,
@@ -145,6 +147,7 @@ class FetchResponse:
             records=records,
             diverging=self.diverging,
             snapshot_id=self.snapshot_id,
+            compacted_offset=compacted_offset,
         )
 
 

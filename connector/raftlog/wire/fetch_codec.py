@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from .codec import Cursor, Reader, error_of, read_tagged, skip_tagged
+from .latest_schemas import COMPACTED_OFFSET_TAG
 from .topic_codec import (
     ID_BYTES,
     NO_TAGS,
@@ -102,7 +103,8 @@ class FetchRequest(NamedTuple):
 
 class FetchedPartition(NamedTuple):
     """Partition of a response. ``aborted`` has producer ids and first offsets; ``diverging`` and
-    ``snapshot`` are an epoch and an end offset, ``leader`` an id and an epoch."""
+    ``snapshot`` are an epoch and an end offset, ``leader`` an id and an epoch.
+    ``compacted_offset`` is a tagged field of raftlog's nodes: states below it may lack keys."""
 
     partition: int
     error: int = 0
@@ -115,6 +117,7 @@ class FetchedPartition(NamedTuple):
     diverging: tuple[int, int] = NO_END
     leader: tuple[int, int] = NO_END
     snapshot: tuple[int, int] = NO_END
+    compacted_offset: int = 0
 
 
 class FetchedTopic(NamedTuple):
@@ -330,6 +333,8 @@ def _encode_result(out: list[bytes], one: FetchedPartition, version: int) -> Non
     if one.snapshot != NO_END:
         epoch, end_offset = one.snapshot
         tags.append((2, _INT64_INT32.pack(end_offset, epoch) + NO_TAGS))
+    if one.compacted_offset:
+        tags.append((COMPACTED_OFFSET_TAG, _INT64.pack(one.compacted_offset)))
     out.append(encode_tagged(*tags))
 
 
@@ -351,6 +356,10 @@ _RESULT_TAGS: Final[Mapping[int, tuple[str, Reader]]] = {
     0: ("diverging", _EPOCH_END),
     1: ("leader", _LEADER),
     2: ("snapshot", lambda cursor: _SNAPSHOT(cursor)[::-1]),
+    COMPACTED_OFFSET_TAG: (
+        "compacted_offset",
+        lambda cursor: cursor.unpack(_INT64, "compacted_offset")[0],
+    ),
 }
 
 

@@ -30,15 +30,19 @@ from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.schema.update_features.v1 import response as update_features_response_v1
 from kio.schema.update_features.v2 import request as update_features
 from kio.schema.update_features.v2 import response as update_features_response
-from kio.static.primitive import i32, i64Timedelta
+from kio.static.primitive import i32, i64, i64Timedelta
 
 from .log_identity import duration
+from .schema import OF_RAFTLOG
 
 _INT32 = {"kafka_type": "int32"}
 _STRING = {"kafka_type": "string"}
 _ERROR = {"kafka_type": "error_code"}
 _BOOL = {"kafka_type": "bool"}
 _DURATION = {"kafka_type": "timedelta_i64"}
+COMPACTED_OFFSET_TAG = 100
+"""Tag of raftlog's own field in the partitions of a Fetch response. Kafka's tags are small."""
+_COMPACTED_OFFSET = {"kafka_type": "int64", "tag": COMPACTED_OFFSET_TAG, OF_RAFTLOG: True}
 _NO_DURATION = i64Timedelta.parse(timedelta(milliseconds=-1))
 
 # --- EndQuorumEpoch: successors without directory ids until version 0 -----------------------------
@@ -60,6 +64,7 @@ class EndQuorumEpochRequest(end_quorum_epoch.EndQuorumEpochRequest):
 
 
 # --- Fetch: topic names until version 12, replica_id outside of replica_state until 14 ------------
+# A partition of a response has a field of raftlog's nodes: the end of what was compacted.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +85,13 @@ class FetchRequest(fetch.FetchRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedPartition(fetch_response.PartitionData):
+    compacted_offset: i64 = field(metadata=_COMPACTED_OFFSET, default=i64(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedTopic(fetch_response.FetchableTopicResponse):
+    partitions: tuple[FetchedPartition, ...]
     topic: TopicName = field(metadata=_STRING, default=TopicName(""))
 
 

@@ -516,6 +516,7 @@ def _fetch_response_to_wire(
         diverging=NO_END if diverging is None else (diverging.epoch, diverging.offset),
         leader=(leader_id, epoch),
         snapshot=NO_END if snapshot is None else (snapshot.epoch, snapshot.end_offset),
+        compacted_offset=response.compacted_offset,
     )
     topic = FetchedTopic(uuid_bytes(identity.topic_id), identity.topic, [partition])
     return FetchResponse([topic], endpoints=endpoints if version >= _FETCH_ENDPOINTS_FROM else ())
@@ -540,6 +541,7 @@ def _fetch_response(response: FetchResponse, context: ResponseContext) -> Decode
         high_watermark=None if one.high_watermark < 0 else one.high_watermark,
         log_start_offset=None if one.log_start_offset < 0 else one.log_start_offset,
         records=one.records or b"",
+        compacted_offset=max(one.compacted_offset, 0),
         diverging=diverging,
         snapshot_id=None
         if snapshot is None

@@ -66,6 +66,7 @@ class _ResponsePattern(NamedTuple):
     """Bytes of a response around its offsets and records."""
 
     leader_and_epoch: LeaderAndEpoch
+    compacted_offset: int
     head: bytes
     middle: bytes
     tail: bytes
@@ -167,7 +168,11 @@ class ReplicaFetchCodec:
         found, records = self._response_sent, response.records
         if not _is_plain(response) or version != VERSION:
             return encode_response(ApiKey.FETCH, version, response, self._identity)
-        if found is None or response.leader_and_epoch is not found.leader_and_epoch:
+        if (
+            found is None
+            or response.leader_and_epoch is not found.leader_and_epoch
+            or response.compacted_offset != found.compacted_offset
+        ):
             parts = encode_response(ApiKey.FETCH, version, response, self._identity)
             data = b"".join(parts)
             self._response_sent = _response_pattern(response, data, 0)
@@ -233,7 +238,10 @@ def _response_pattern(
     length, after = read_unsigned_varint(data, start + _RESPONSE_START.size)
     if last_stable_offset != _NO_OFFSET or not length:
         return None
-    return _ResponsePattern(response.leader_and_epoch, head, middle, data[after + length - 1 :])
+    tail = data[after + length - 1 :]
+    return _ResponsePattern(
+        response.leader_and_epoch, response.compacted_offset, head, middle, tail
+    )
 
 
 def _known_response(
@@ -268,4 +276,5 @@ def _known_response(
         high_watermark=None if high_watermark < 0 else high_watermark,
         log_start_offset=None if log_start < 0 else log_start,
         records=data[after:end],
+        compacted_offset=found.compacted_offset,
     )

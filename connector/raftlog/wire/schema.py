@@ -6,6 +6,8 @@
 2. Only kio's classes are used, not its decoder, which allocates the size that a length field has
    and aborts the process if that fails (0.6.5: five bytes suffice). ``codec`` replaces it.
 
+3. A tagged field of the target with ``OF_RAFTLOG`` is in all flexible versions: Kafka skips it.
+
 Kafka: ``MessageDataGenerator``; KIP-482 for tagged fields, KIP-893 for nullable structures.
 """
 
@@ -23,6 +25,8 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 STRUCT: Final = "struct"
+OF_RAFTLOG: Final = "of_raftlog"
+"""Metadata of a tagged field that no class of kio has."""
 SIZED: Final = ("string", "bytes", "records")
 """Types with a length prefix."""
 _WIDTHS: Final = {
@@ -142,6 +146,12 @@ def _struct_plan(source: type[Any], target: type[Any]) -> StructPlan:
         _field_plan(field, hint, target_field.get(field.name))
         for field, hint in _fields_with_hints(source)
     ]
+    if source.__flexible__:
+        plans += [
+            _field_plan(field, hint, (field, hint))
+            for field, hint in target_field.values()
+            if OF_RAFTLOG in field.metadata
+        ]
     here = {plan.name for plan in plans}
     absent = {
         name: _default(field, hint)[0]

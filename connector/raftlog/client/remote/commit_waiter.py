@@ -48,6 +48,8 @@ class CommitWaiter:
         """Time of the loop before which it does not connect."""
         self._offset = -1
         """Offset of the request in flight."""
+        self.compacted_offset = 0
+        """The greatest one of the responses with records."""
         self.fetched: tuple[int, Any, int] | None = None
         """Offset and partition of the last response with records, and the leader's epoch. Set on
         the event loop, and read by any thread."""
@@ -92,6 +94,7 @@ class CommitWaiter:
         except Exception:  # noqa: BLE001 - also of oauth_token; the reader's next request raises it
             return False
         if not error and partition.records:
+            self.compacted_offset = max(self.compacted_offset, partition.compacted_offset)
             self.fetched = offset, partition, leader.epoch
         return not error
 

@@ -100,6 +100,8 @@ class LeaderClient:
 
     def _begin(self) -> None:
         self._process_id = os.getpid()
+        self._compacted_offset = 0
+        """Of the responses to ``fetch``. Set on the event loop."""
         login = None if self._sasl is None else SaslLogin(self._sasl)
         self._metadata = Metadata(self._bootstrap, self._context, login, self._cluster_id)
         self._waiter = CommitWaiter(self._metadata, self._context, login)
@@ -170,7 +172,6 @@ class LeaderClient:
             values=ValueKind(settings["raftlog.values"]),
             batch_bytes_max=int(settings.get("max.message.bytes", BATCH_BYTES_MAX)),
             compression=codecs.get(settings.get("compression.type", "none"), Compression.NONE),
-            is_compacted="compact" in settings.get("cleanup.policy", ""),
         )
 
     def fetch(
@@ -196,6 +197,12 @@ class LeaderClient:
         """Start to wait until the record at ``offset`` is committed, as ``CommitWaiter.wait``."""
         network = self.network  # first: in a forked child it replaces the waiter
         return network.start(self._waiter.wait(offset))
+
+    @property
+    def compacted_offset(self) -> int:
+        """The greatest compacted offset of all responses to fetches: states below it may lack
+        keys."""
+        return max(self._compacted_offset, self._waiter.compacted_offset)
 
     def awaited(self, offset: int) -> FetchResult | None:
         """Return the response that ``begin_wait`` got for an offset, None if it has no records.
@@ -389,6 +396,7 @@ class LeaderClient:
             (_OFFSET_OUT_OF_RANGE,),
             until,
         )
+        self._compacted_offset = max(self._compacted_offset, partition.compacted_offset)
         fetched = _fetch_result(partition, leader.epoch, is_out_of_range=bool(error))
         return fetched, leader.log.is_controller
 

@@ -497,10 +497,9 @@ class RemoteLog(LogReader):
 
     @property
     def compacted_offset(self) -> int:
-        """The end of a compacted log: its leader may have fetched from an earlier one that had
-        compacted any committed records."""
-        is_compacted = self.is_raftlog and self._quorum.settings().is_compacted
-        return self.log_end_offset if is_compacted else 0
+        """The greatest one of the responses so far: each leader compacts by itself, and its
+        responses have the end of what it has compacted, or has fetched compacted."""
+        return self._quorum.compacted_offset
 
     @property
     def meta_properties(self) -> MetaProperties | None:

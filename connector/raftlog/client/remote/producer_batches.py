@@ -50,7 +50,6 @@ class LogSettings:
     values: ValueKind
     batch_bytes_max: int
     compression: Compression
-    is_compacted: bool = False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -36,7 +36,6 @@ from raftlog.log.format.directory import (
     parse_epoch_checkpoint,
     parse_meta_properties,
     parse_offset_checkpoint,
-    parse_properties,
     parse_quorum_state,
     parse_single_offset,
     read_published,
@@ -457,13 +456,10 @@ class DirectoryLog(LogReader):
     def compacted_offset(self) -> int:
         """In a log of Kafka's, the cleaner's checkpoint, one of all logs of a log directory.
 
-        Kafka writes it after it has replaced segments: until then the offset is too low. In a
-        compacted log of a quorum it is the end: a replica may have fetched from a leader that had
-        compacted any committed records.
+        Kafka writes it after it has replaced segments: until then the offset is too low. A replica
+        of a quorum also stores that of the leader from which it fetches below it.
         """
         if self.files.listing.is_embedded:
-            if self._is_quorum_replica() and self._is_policy_compact():
-                return self.log_end_offset
             return self.files.parse_small(COMPACTED_CHECKPOINT_NAME, parse_single_offset) or 0
         if self.source is not SourceKind.DIRECTORY:
             return 0
@@ -539,12 +535,6 @@ class DirectoryLog(LogReader):
             reason="; ".join(reasons),
         )
         return not_below_previous(found, previous, self.extent())
-
-    def _is_policy_compact(self) -> bool:
-        settings = self.files.parse_small(
-            RAFTLOG_PROPERTIES_NAME, lambda data, path: dict(parse_properties(data, path))
-        )
-        return "compact" in (settings or {}).get("cleanup.policy", "")
 
     def _is_quorum_replica(self) -> bool:
         """Return whether a node of a quorum writes this copy.

@@ -52,6 +52,7 @@ from raftlog.log.reading.transactions import BatchMetadata, batch_metadata, cont
 from raftlog.log.recovery.recover import RecoveredLog
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import ControlRecord, KRaftVoters, OffsetCommit
+from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import OffsetAndEpoch, SnapshotId, Valid, ValidOffsetAndEpoch
 
@@ -256,8 +257,20 @@ class QuorumLog(ReplicatedLog):
 
     # --- append -----------------------------------------------------------------------------------
 
-    def append_as_follower(self, data: bytes, *, leader_epoch: int) -> int:
+    @property
+    def compacted_offset(self) -> int:
+        """The offset below which a state may lack keys, by a compaction of this log or of one that
+        it was fetched from; 0 without any, the end if the file that has it is damaged."""
+        offset = self._directory.compacted_offset()
+        return self.end_offset if offset == INT64_MAX else offset
+
+    def append_as_follower(
+        self, data: bytes, *, leader_epoch: int, compacted_offset: int = 0
+    ) -> int:
         """Append a leader's batches unchanged; return the new end offset. Nothing is durable yet.
+
+        If the leader's log was compacted beyond the end of this one, up to ``compacted_offset``,
+        they may lack records that later ones have superseded: this is stored, durably, before them.
 
         An incomplete last batch is ignored, since a fetch is limited in bytes. All batches are
         checked before the first one is written. Raises ``LogGapError`` if a batch does not begin at
@@ -289,6 +302,9 @@ class QuorumLog(ReplicatedLog):
             found.append((view, batch_metadata(batch, self.config.values)))
             expected, epoch = batch.next_offset, batch.leader_epoch
             position += batch.byte_count
+        if found and compacted_offset > self.end_offset:
+            with self._changing():
+                self._directory.raise_compacted_offset(compacted_offset)
         return self._append(found)
 
     # --- high watermark ---------------------------------------------------------------------------

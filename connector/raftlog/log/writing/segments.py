@@ -110,7 +110,9 @@ class LogDirectory:
         self.boot_id = storage.boot_id()
         self.published_name = PUBLISHED_NAME
         self.is_exclusive = False
-        """Whether no other process writes files here: the list of remote segments is read once."""
+        """Whether no other process writes files here: the list of remote segments and the end of
+        compaction are read once."""
+        self._compacted_offset: int | None = None
         self._remote_chain: RemoteChain | CorruptFileError | None = None
         self._is_chain_known = False
         self._published_file: WritableFile | None = None
@@ -203,29 +205,38 @@ class LogDirectory:
         self._replace(CLEANER_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset))
 
     def compacted_offset(self) -> int:
-        """Return the end of what supersedes removed records; 0 without a compaction.
+        """Return the end of what supersedes removed records; 0 without a compaction. Read once,
+        unless another process may write it.
 
         A damaged file may have any offset: then it is the greatest one.
         """
+        if self._compacted_offset is not None:
+            return self._compacted_offset
         path = self.file(COMPACTED_CHECKPOINT_NAME)
         try:
             data = read_checked(self.storage, path)
-            return 0 if data is None else parse_single_offset(data, path)
+            offset = 0 if data is None else parse_single_offset(data, path)
         except CorruptFileError:
-            return INT64_MAX
+            offset = INT64_MAX
+        self._compacted_offset = offset if self.is_exclusive else None
+        return offset
 
-    def raise_compacted_offset(self, offset: int, *, offset_max: int) -> None:
-        """Raise the end of what supersedes removed records, before any of them is removed.
+    def raise_compacted_offset(self, offset: int, *, offset_max: int | None = None) -> None:
+        """Raise the end of what supersedes removed records, before any of them is removed, or
+        before records are appended without them.
 
-        A damaged file may have had any offset up to ``offset_max``, and gets this one.
+        A damaged file may have had any offset up to ``offset_max``, and gets this one; it is left
+        damaged if that is not known.
         """
         known = self.compacted_offset()
-        if known == INT64_MAX:
+        if known == INT64_MAX and offset_max is not None:
             known, offset = -1, offset_max
         if offset > known:
+            self._compacted_offset = None
             self._replace(
                 COMPACTED_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset)
             )
+            self._compacted_offset = offset if self.is_exclusive else None
 
     def read_remote_chain(self) -> RemoteChain | None:
         """Read the list of remote segments; None if the log has never had any. Once, also if it is

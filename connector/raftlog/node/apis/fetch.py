@@ -430,6 +430,7 @@ class ConsumerFetch:
                 preferred_replica=part.preferred_replica,
                 records=part.records,
                 diverging=NO_END if diverging is None else (diverging.epoch, diverging.offset),
+                compacted_offset=log.compacted_offset,
             )
         leader = snapshot = NO_END
         if part.error in WITH_LEADER:
