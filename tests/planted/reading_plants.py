@@ -11,6 +11,16 @@ FAILS_CLOSED: Final = "tests/state/cli/test_redaction_fails_closed.py"
 
 
 READING_PLANTS: Final = (
+    Plant(
+        bug="the end of a range is compared with a segment that a cleaner has merged since",
+        path="connector/raftlog/log/reading/files.py",
+        old="        if following is not None and following <= last_offset:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/log/test_offset_gaps.py"
+            "::test_ranges_are_read_whole_by_the_names_of_segments_that_have_become_one",
+        ),
+    ),
     # --- secrets ------------------------------------------------------------------------------
     Plant(
         bug="a directory's name overrides framed records",

@@ -506,9 +506,8 @@ class LogCursor:
                 expected_offset=self.next_offset,
                 offset=first.base_offset,
             )
-        following = self._files.segment_after(self.segment)
         second = find_header(file, first.end_position)
-        bound = following if second is None else second.base_offset
+        bound = self._following_after(first.last_offset) if second is None else second.base_offset
         if bound is not None and bound <= first.last_offset:
             raise LogGapError(
                 path=file.path,
@@ -516,6 +515,15 @@ class LogCursor:
                 expected_offset=first.last_offset + 1,
                 offset=bound,
             )
+
+    def _following_after(self, last_offset: int) -> int | None:
+        """Return the base offset of the next segment. If that is not after the last offset of this
+        one, the directory is listed again: a cleaner may have replaced both by this one since."""
+        following = self._files.segment_after(self.segment)
+        if following is not None and following <= last_offset:
+            self._files.refresh()
+            following = self._files.segment_after(self.segment)
+        return following
 
     def _leave(self, file: ReadableFile, following: int) -> None:
         """Move from a sealed segment to the next one.
