@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.log.cleaning.test_compacted_replicas import compact
+from tests.log.cleaning.test_compacted_replicas import fill as fill_keys
+from tests.log.cleaning.test_compaction import COMPACTED
+from tests.log.remote.stored_backups import surroundings
 from tests.log.remote.tiered_logs import (
     OBJECTS,
     TIERED,
@@ -18,6 +22,7 @@ from tests.log.remote.tiered_logs import (
 from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
 from tests.support.appending import (
     DIRECTORY,
+    TOPIC_ID,
     created_replica,
     disk_with_parent,
     fill,
@@ -25,8 +30,12 @@ from tests.support.appending import (
 )
 from tests.support.crash_injection import crashes_after
 
+from raftlog.errors import OptionError
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
 from raftlog.log.remote.segment_metadata import RemoteLogSegmentState
+from raftlog.log.writing.atomic_files import replace_checked
+from raftlog.log.writing.properties import LogProperties, encode_log_properties
 from raftlog.log.writing.quorum_log import QuorumLog
 
 NOW_MS = 1_000_000
@@ -157,3 +166,30 @@ def test_a_log_without_a_list_of_remote_segments_keeps_the_start_until_there_is_
     assert log.earliest_offset is None, "there may be remote segments from there on"
     delete_everywhere(log, disk, 14)
     check_deleted(disk, log, 14, "")
+
+
+def test_records_that_replicas_have_compacted_are_not_copied_until_they_are_deleted() -> None:
+    """The logs of two leaders differ there, and past states of neither have all keys."""
+    disk = disk_with_parent()
+    log = committed(created_replica(disk, config=COMPACTED))
+    fill_keys(log, 1, 60)
+    assert compact(log)
+    compacted = log.compacted_offset
+    log.close()
+    settings = LogProperties(topic_id=TOPIC_ID, config=TIERED)
+    replace_checked(disk, DIRECTORY, {RAFTLOG_PROPERTIES_NAME: encode_log_properties(settings)})
+    log = committed(reopened_replica(disk))
+    run = log.begin_remote_run(lambda _: store_on(disk), surroundings(1), cache={}, node_id=1)
+    assert run is not None
+    with run, pytest.raises(OptionError, match=f"below offset {compacted} were compacted"):
+        run.run()
+    assert not objects(disk)
+    fill_keys(log, 2, 30)
+    assert log.delete_records(compacted, now_ms=NOW_MS) == compacted
+    run = log.begin_remote_run(lambda _: store_on(disk), surroundings(2), cache={}, node_id=1)
+    assert run is not None
+    with run:
+        run.run()
+        assert log.complete_remote_run(run)
+    assert run.counts.copied_segments
+    assert log.earliest_offset == compacted

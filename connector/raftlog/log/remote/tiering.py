@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from raftlog.errors import CorruptBatchError, LogNotFoundError
+from raftlog.errors import CorruptBatchError, LogNotFoundError, OptionError
 from raftlog.limits import BATCH_HEADER_BYTES
 from raftlog.log.format.directory import (
     INDEX_SUFFIX,
@@ -232,6 +232,9 @@ class RemoteLogRun(Closeable):
         )
         self._log_end_offset = log_end_offset
         self._local_start_offset = segments.log_start_offset
+        self._compacted_offset = 0
+        if log.node_id is not None:
+            self._compacted_offset = min(self._directory.compacted_offset(), log_end_offset)
         self._before = chain
         self._cache = cache
         self._is_leader = is_leader
@@ -262,6 +265,7 @@ class RemoteLogRun(Closeable):
         true, the rest is left to the next run.
 
         Raises the errors of the store, ``CorruptRemoteObjectError`` for a damaged manifest,
+        ``OptionError`` for records that the nodes of a quorum have compacted,
         ``WrongBackupError`` if the store has another log, ``LogEndsBeforeRemoteError`` if another
         leader has copied more than this log has, and the first damage of what would be copied. What
         was finished before an error stays.
@@ -284,6 +288,7 @@ class RemoteLogRun(Closeable):
         start_offset = self._known_start(chain)
         self._check_reach(copied_end_offset)
         if self._is_leader:
+            self._check_not_compacted(copied_end_offset)
             self._check_history(chain, copied_end_offset)
             self._delete_objects(self._manifest)
             try:
@@ -347,6 +352,18 @@ class RemoteLogRun(Closeable):
                         return
                 reason = f"its last batch, at offset {last.metadata.last_offset}, is another one"
                 raise self._wrong_store(reason)
+
+    def _check_not_compacted(self, copied_end_offset: int) -> None:
+        """Raise ``OptionError`` for records that each replica of a quorum has compacted by
+        itself, as long as the log has them: those of two leaders would differ, and the past states
+        that lack keys of the copied segments would be unknown."""
+        if max(copied_end_offset, self._local_start_offset) < self._compacted_offset:
+            reason = (
+                f"records below offset {self._compacted_offset} were compacted, by each node "
+                "itself, so they are not copied: delete them with kafka-delete-records, or disable "
+                "it until retention has deleted them"
+            )
+            raise OptionError(option="remote.storage.enable", reason=reason)
 
     def _check_reach(self, copied_end_offset: int) -> None:
         """Raise ``WrongBackupError`` if the log has remote segments that this store does not have,
