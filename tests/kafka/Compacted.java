@@ -11,7 +11,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** A compacted topic of a running Kafka: java Compacted.java HOST:PORT create|produce SEED CODEC|clean|wait. */
+/** A compacted topic of a running Kafka: java Compacted.java HOST:PORT create|produce SEED CODEC|transact SEED|clean|wait. */
 public class Compacted {
     static final String TOPIC = "compacted";
     static final String LAG = "min.compaction.lag.ms";
@@ -28,6 +28,7 @@ public class Compacted {
                 }
             }
             case "produce" -> produce(config, Long.parseLong(args[2]), args[3]);
+            case "transact" -> transact(config, Long.parseLong(args[2]));
             case "clean" -> lag(config, "0");
             case "wait" -> lag(config, "3600000");
         }
@@ -44,6 +45,33 @@ public class Compacted {
                 byte[] value = new byte[random.nextInt(800)];
                 random.nextBytes(value);
                 producer.send(new ProducerRecord<>(TOPIC, key, random.nextInt(5) == 0 ? null : value));
+            }
+        }
+    }
+
+    /** Two producers with transactions of up to 30 records, a third of which are aborted, one after another. */
+    static void transact(Map<String, Object> config, long seed) throws Exception {
+        Random random = new Random(seed);
+        for (String id : List.of("first", "second")) {
+            Map<String, Object> settings = new java.util.HashMap<>(config);
+            settings.put("transactional.id", id);
+            try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+                producer.initTransactions();
+                for (int ordinal = 0; ordinal < 60; ordinal++) {
+                    producer.beginTransaction();
+                    for (int at = random.nextInt(30); at >= 0; at--) {
+                        byte[] key = ("key " + random.nextInt(300)).getBytes();
+                        byte[] value = new byte[random.nextInt(3000)];
+                        random.nextBytes(value);
+                        producer.send(new ProducerRecord<>(TOPIC, key, random.nextInt(5) == 0 ? null : value));
+                    }
+                    if (random.nextInt(3) == 0) {
+                        producer.flush();
+                        producer.abortTransaction();
+                    } else {
+                        producer.commitTransaction();
+                    }
+                }
             }
         }
     }

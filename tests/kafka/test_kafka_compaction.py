@@ -18,6 +18,7 @@ from raftlog.limits import MIB
 from raftlog.log.cleaning.compaction import SegmentSizes, group_segments
 from raftlog.log.cleaning.retained_records import OffsetMap, RetentionRules
 from raftlog.log.format.directory import parse_offset_checkpoint
+from raftlog.log.format.segment_files import parse_txn_index
 from raftlog.log.reading.chunks import HeaderDecoder
 from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.log.segment import BatchCursor, SegmentMetadata
@@ -87,7 +88,7 @@ def records_below(found: Iterator[RecordBatch], end_offset: int) -> list[Row]:
         (one.offset, one.timestamp_ms, one.key, one.value)
         for batch in found
         for one in batch.records()
-        if one.offset < end_offset
+        if one.offset < end_offset and not batch.is_control
     ]
 
 
@@ -98,7 +99,12 @@ def cursor_of(batch: RecordBatch) -> BatchCursor:
 
 def compacted(copy: Path, first_dirty_offset: int, end_offset: int) -> Iterator[RecordBatch]:
     """Return the batches that raftlog writes for the segments that Kafka has compacted."""
-    offsets = OffsetMap(first_dirty_offset, 1 << 30)
+    aborted = [
+        one
+        for path in sorted(copy.glob("*.txnindex"))
+        for one in parse_txn_index(path.read_bytes(), str(path))
+    ]
+    offsets = OffsetMap(first_dirty_offset, 1 << 30, aborted)
     read = list(batches(segments(copy)))
     for batch in read:
         if first_dirty_offset <= batch.last_offset < end_offset:
@@ -172,3 +178,24 @@ def test_the_same_records_are_retained_in_two_compactions(tmp_path: Path, codec:
                 one.base_offset for one in batches(segments(directory)) if one.last_offset >= left
             ]
             assert not ordinal or before <= left < end, "the first compaction has not read to it"
+
+
+def test_the_same_records_of_committed_transactions_are_retained(tmp_path: Path) -> None:
+    """Those of aborted ones are dropped, and supersede nothing."""
+    with running_node(tmp_path, "log.cleaner.backoff.ms=100") as node:
+        directory = node.log_dir / "compacted-0"
+        run(node, "create")
+        run(node, "produce", "1", "none")
+        run(node, "transact", "2")
+        run(node, "produce", "3", "none")
+        copy = tmp_path / "copy"
+        shutil.copytree(directory, copy)
+        assert any(path.stat().st_size for path in copy.glob("*.txnindex")), "some were aborted"
+        run(node, "clean")
+        end = eventually(partial(_later_end, node, 0), "Kafka's cleaner compacts the log")
+        by_kafka = records_below(batches(segments(directory)), end)
+        assert records_below(compacted(copy, 0, end), end) == by_kafka
+        transactional = [one for one in batches(segments(directory)) if one.is_transactional]
+        assert len(transactional) > 20
+        with raftlog.table(directory) as table:
+            assert len(table)
