@@ -19,6 +19,26 @@ FOLLOWERS: Final = "tests/node/apis/test_follower_fetch.py"
 
 REMOTE_PLANTS: Final = (
     Plant(
+        bug="sealed segments above the last stable offset are copied",
+        path=f"{REMOTE}/tiering.py",
+        old="one for one in segments.timed_segments() if one.end_offset <= last_stable_offset",
+        new="one for one in segments.timed_segments() if last_stable_offset >= 0",
+        tests=(
+            "tests/node/apis/test_remote_storage.py"
+            "::test_nothing_above_the_high_watermark_is_copied",
+        ),
+    ),
+    Plant(
+        bug="a quorum copies records that its nodes have compacted, each by itself",
+        path=f"{REMOTE}/tiering.py",
+        old="            self._check_not_compacted(copied_end_offset)\n",
+        new="            pass\n",
+        tests=(
+            "tests/log/remote/test_tiered_replicas.py"
+            "::test_records_that_replicas_have_compacted_are_not_copied_until_they_are_deleted",
+        ),
+    ),
+    Plant(
         bug="one of two copies of a remote segment is read",
         path=f"{READING}/remote_segments.py",
         old="            if other != name:\n",

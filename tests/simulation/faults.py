@@ -76,7 +76,7 @@ class Hook(enum.Enum):
 LATER: Final = (Fault.DISK_FULL, Fault.RETENTION)
 LATEST: Final = (Fault.WIPE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
 """Kinds of a later round, drawn last: the meaning of earlier seeds must not change."""
-ROUNDS: Final = 4
+ROUNDS: Final = 5
 """Number of rounds of kinds: the first ones, ``LATER``, ``LATEST``, and the product's clients."""
 LOSSES: Final = (Fault.DAMAGE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
 """Kinds that damage durable data."""
@@ -133,7 +133,7 @@ class Plan:
     has_keys: bool = False
     """Whether appends without a required offset have conditions on keys; not drawn."""
     has_remote_storage: bool = False
-    """Whether sealed segments are copied to an object store, and deleted locally; not drawn."""
+    """Whether sealed segments are copied to an object store, and deleted locally."""
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
@@ -147,7 +147,18 @@ def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
         chance = Random(f"{seed}:plan of round 4")
         counts = [chance.randrange(1, 5) for _ in range(chance.choice((0, 1, 1, 2)))]
         plan = replace(plan, client_user_counts=tuple(counts))
+    if rounds >= 5:
+        chance = Random(f"{seed}:plan of round 5")
+        may_have = not (plan.has_counters or plan.has_controllers)
+        if may_have and chance.random() < 0.25:
+            plan = with_remote_storage(plan)
     return plan
+
+
+def with_remote_storage(plan: Plan) -> Plan:
+    """Return a plan without the faults after which a log starts at a snapshot."""
+    faults = tuple(one for one in plan.faults if one.fault is not Fault.SNAPSHOT)
+    return replace(plan, faults=faults, has_remote_storage=True)
 
 
 def _first_plan(seed: int) -> Plan:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.faults import LATEST, Fault, Hook, Plan, draw_plan
+from tests.simulation.faults import LATEST, Fault, Hook, Plan, draw_plan, with_remote_storage
 from tests.simulation.running import never_counted, run_seed
 from tests.simulation.shrinking import describe_plan, shrunk
 from tests.support.report_lines import REPORT_LINE
@@ -76,25 +76,14 @@ def test_conditions_on_keys_hold_under_random_faults(seed: int) -> None:
     assert counts["keyed refused"] > 0
 
 
-def with_remote_storage(seed: int, retention_bytes: int | None) -> Plan:
-    """Return a plan without the faults after which a log starts at a snapshot."""
-    plan = draw_plan(seed, rounds=1)
-    return replace(
-        plan,
-        faults=tuple(one for one in plan.faults if one.fault is not Fault.SNAPSHOT),
-        user_count=4,
-        pause_us=50_000,
-        retention_bytes=retention_bytes,
-        has_remote_storage=True,
-    )
-
-
 @pytest.mark.parametrize("seed", [14, *(pytest.param(at, marks=pytest.mark.slow) for at in (4, 5))])
 @pytest.mark.parametrize("retention_bytes", [None, 20_000])
 def test_remote_segments_are_readable_under_random_faults(
     seed: int, retention_bytes: int | None
 ) -> None:
-    counts = check(seed, with_remote_storage(seed, retention_bytes))
+    plan = with_remote_storage(draw_plan(seed, rounds=1))
+    plan = replace(plan, user_count=4, pause_us=50_000, retention_bytes=retention_bytes)
+    counts = check(seed, plan)
     assert min(counts["segment copied"], counts["remote segments read"]) > 5
     assert counts["remote request failed"] > 0
 
