@@ -56,6 +56,9 @@ PRODUCED_RECORDS_MAX: Final = 1_048_576
 PRODUCED_OBJECTS_MAX: Final = 200_000
 """Records of one produced batch if each is decoded to an object, as in a ``kraft`` log."""
 
+REMOTE_READ_TIMEOUT_MS: Final = 60_000
+"""Time of one request of a reader to an object store, whose clients repeat what fails within it."""
+
 SCAN_BYTES_MAX: Final = 1024 * MIB
 """Bytes of a buffer that one scan decodes: Arrow's offsets are 32-bit."""
 

@@ -257,9 +257,9 @@ def _open(
 
 def _open_store(uri: str) -> ObjectStore:
     """Open the store of a tiered log's remote segments."""
-    from .object_stores import open_object_store
+    from .object_stores import open_object_store, readers_of
 
-    return open_object_store(uri)
+    return readers_of(open_object_store)(uri)
 
 
 def _storage(path: str) -> tuple[Storage, str]:

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from raftlog.limits import REMOTE_READ_TIMEOUT_MS
 from raftlog.log.remote.manifest import Surroundings
+from raftlog.storage.bounded_reads import BoundedReads
 from raftlog.storage.local import PrivateLocalStorage
 from raftlog.storage.objects import ObjectStore, StorageObjects
 from raftlog.storage.protocol import WritableStorage
@@ -42,6 +44,15 @@ def stores_of(storage: WritableStorage | None) -> Callable[[str], ObjectStore]:
         return open_object_store(uri)
 
     return open_store
+
+
+def readers_of(open_store: Callable[[str], ObjectStore]) -> Callable[[str], ObjectStore]:
+    """Return what opens object stores for readers, whose reads end within a time limit."""
+
+    def open_bounded(uri: str) -> ObjectStore:
+        return BoundedReads(open_store(uri), REMOTE_READ_TIMEOUT_MS)
+
+    return open_bounded
 
 
 def is_path(uri: str) -> bool:

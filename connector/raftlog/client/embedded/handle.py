@@ -255,8 +255,11 @@ class EmbeddedLog(LogHandle):
             yield self._log(refresh=True)
 
     def _new_reader(self) -> LogReader:
+        from raftlog.client.object_stores import readers_of
+
         values = None if self._config is None else self._config.values
-        return self._decrypted(_open_reader(self._storage, self.path, values, self._open_store))
+        open_store = readers_of(self._open_store)
+        return self._decrypted(_open_reader(self._storage, self.path, values, open_store))
 
     def _open_store(self, uri: str) -> ObjectStore:
         """Open the store of remote segments; a path is one of the log's storage."""

@@ -1,0 +1,78 @@
+"""Reads of an object store that does not answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.support.appending import disk_with_parent
+
+from raftlog.errors import RaftlogError
+from raftlog.storage.bounded_reads import BoundedReads
+from raftlog.storage.errors import RemoteObjectNotFoundError, RemoteStorageError
+from raftlog.storage.objects import StorageObjects
+from raftlog.storage.protocol import ReadableFile
+
+PATIENT_MS = 60_000
+
+
+class HangingStore(StorageObjects):
+    """Store whose requests wait until the test lets them pass."""
+
+    def __init__(self) -> None:
+        super().__init__(disk_with_parent(), "/objects")
+        self.passes = threading.Event()
+        self.passes.set()
+        self.begun = 0
+
+    def open_object(self, name: str) -> ReadableFile:
+        self.begun += 1
+        self.passes.wait()
+        return super().open_object(name)
+
+
+@pytest.fixture
+def store() -> Iterator[HangingStore]:
+    found = HangingStore()
+    found.put("a/1", [b"12", b"345"])
+    yield found
+    found.passes.set()
+
+
+def test_objects_and_errors_are_those_of_the_store(store: HangingStore) -> None:
+    bounded = BoundedReads(store, PATIENT_MS)
+    with bounded.open_object("a/1") as file:
+        assert (file.byte_count(), file.read_at(1, 3), file.read_at(9, 1)) == (5, b"234", b"")
+        assert file.path == "/objects/a/1"
+    assert [one.name for one in bounded.list_objects("a")] == ["a/1"]
+    with pytest.raises(RemoteObjectNotFoundError):
+        bounded.open_object("a/2")
+
+
+def test_a_read_without_an_answer_is_an_error_and_the_next_one_starts_no_other(
+    store: HangingStore,
+) -> None:
+    bounded = BoundedReads(store, 1)
+    store.passes.clear()
+    for _ in range(3):
+        with pytest.raises(RemoteStorageError, match="a/1 in /objects: no response within 1 ms"):
+            bounded.open_object("a/1")
+    assert store.begun == 1
+    store.passes.set()
+    patient = BoundedReads(store, PATIENT_MS)
+    with patient.open_object("a/1") as file:
+        assert file.read_at(0, 5) == b"12345"
+
+
+def test_a_store_that_answers_again_is_read(store: HangingStore) -> None:
+    bounded = BoundedReads(store, PATIENT_MS)
+    store.passes.clear()
+    bounded._timeout_ms = 1
+    with pytest.raises(RaftlogError):
+        bounded.open_object("a/1")
+    bounded._timeout_ms = PATIENT_MS
+    store.passes.set()
+    with bounded.open_object("a/1") as file:
+        assert file.read_at(0, 2) == b"12"
+    assert store.begun == 2
