@@ -165,7 +165,7 @@ def test_a_connection_is_muted_until_the_last_of_its_throttle_times() -> None:
     channels, one = ThrottledChannels(), Channel()
     for deadline_ms in (100, 300, 300, 200):
         channels.add(one, deadline_ms)
-    assert channels.next_deadline_ms == 300
+    assert channels.deadlines.lowest == 300
     assert list(_expired(channels, 100, 299, 300, 301)) == [1, 1, 0, 0]
     assert one.calls == ["mute", "unmute"]
     channels.add(one, 400)
@@ -178,7 +178,7 @@ def test_a_lost_connection_is_not_kept() -> None:
     channels.add(one, 10**9)
     assert len(channels) == 1
     channels.remove(one)
-    assert (len(channels), channels.next_deadline_ms) == (0, None)
+    assert (len(channels), channels.deadlines.lowest) == (0, None)
     channels.expire(10**9)
     assert (one.calls, lost.calls) == (["mute"], ["mute"])
 

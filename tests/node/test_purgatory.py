@@ -43,7 +43,7 @@ def test_items_are_popped_by_number_and_then_in_their_order(seed: int) -> None:
                 assert popped == sorted(expected, key=kept.__getitem__)[:count_max]
                 for one in popped:
                     del kept[one]
-        assert queue.lowest() == min(kept.values(), default=None)
+        assert queue.lowest == min(kept.values(), default=None)
 
 
 def test_a_queue_keeps_few_numbers_of_removed_items() -> None:
@@ -72,7 +72,7 @@ def test_items_expire_at_their_deadline_in_the_order_of_their_deadlines() -> Non
         (2_000, ["b"], None),
     ):
         deadlines.expire(now_ms, expired.append)
-        assert (expired, deadlines.lowest()) == (found, following)
+        assert (expired, deadlines.lowest) == (found, following)
         expired.clear()
 
 
@@ -82,10 +82,10 @@ def test_many_items_expire_in_several_turns() -> None:
     for item in range(count):
         deadlines.add(500, item)
     for turn in (1, 2, 3):
-        assert deadlines.lowest() == 500
+        assert deadlines.lowest == 500
         deadlines.expire(500, expired.append)
         assert expired == list(range(min(turn * EXPIRED_PER_TURN_MAX, count)))
-    assert deadlines.lowest() is None
+    assert deadlines.lowest is None
 
 
 def test_an_item_whose_end_raises_delays_no_other() -> None:
@@ -99,7 +99,7 @@ def test_an_item_whose_end_raises_delays_no_other() -> None:
         deadlines.add(500, item)
     with pytest.raises(ValueError, match="a bug"):
         deadlines.expire(500, expire)
-    assert deadlines.lowest() == 500
+    assert deadlines.lowest == 500
     deadlines.expire(500, expire)
     assert expired == [0, 1, 2, 3]
 
@@ -126,9 +126,9 @@ def test_an_append_is_answered_once_with_its_result_or_at_its_deadline() -> None
     purgatory.complete(c, Done(2))
     purgatory.expire(706)
     assert [name for name, _ in found] == ["a", "c"]
-    assert purgatory.next_deadline_ms == 707
+    assert purgatory.deadlines.lowest == 707
     purgatory.expire(707)
-    assert purgatory.next_deadline_ms is None
+    assert purgatory.deadlines.lowest is None
     purgatory.complete(b, Done(3))
     purgatory.complete(a, Done(4))
     purgatory.complete(patient, Done(5))
@@ -290,7 +290,7 @@ def test_a_delayed_fetch_is_completed_at_its_deadline_on_a_change_of_leaders_or_
     node.purgatory.remove(removed)
     node.turn(506)
     assert late.completed_count == 0
-    assert node.purgatory.next_deadline_ms == 507
+    assert node.purgatory.deadlines.lowest == 507
     node.turn(507)
     assert [one.completed_count for one in (late, removed, follower)] == [1, 0, 0]
     node.one.shut_down()

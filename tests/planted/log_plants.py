@@ -546,7 +546,7 @@ LOG_PLANTS: Final = (
     Plant(
         bug="the segments of a log are not checked after a change",
         path=f"{WRITING}/replicated_log.py",
-        old="            self._segments.check_invariants(end)\n",
+        old="            segments.check_invariants(end)\n",
         new="",
         tests=(INVARIANTS,),
     ),

@@ -355,9 +355,16 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a node does not wake for the deadlines of its appends",
         path=f"{NODE}/raft_node.py",
-        old="            self._purgatory.next_deadline_ms,\n",
+        old="            self._purgatory.deadlines.lowest,\n",
         new="",
         tests=("tests/node/test_raft_node.py",),
+    ),
+    Plant(
+        bug="a queue of deadlines keeps the lowest one after its last item was removed",
+        path=f"{NODE}/purgatory.py",
+        old="                self.lowest = self._find_lowest()\n",
+        new="                pass\n",
+        tests=("tests/node/test_purgatory.py",),
     ),
     Plant(
         bug="a delayed fetch does not wake the node at its deadline",

@@ -229,6 +229,13 @@ class ClientQuotaManager:
         """Return the number of rates in memory."""
         return len(self._rates)
 
+    def has_quota(self, quota: QuotaType | None) -> bool:
+        """Return whether any client has this quota, or one of the time of requests."""
+        limits = self._limits()
+        return limits.has_quota(QuotaType.REQUEST) or (
+            quota is not None and limits.has_quota(quota)
+        )
+
     def record(self, quota: QuotaType, client: QuotaClient, value: float) -> int:
         """Add a value to the rate of a client; return the throttle time in milliseconds."""
         found = self._find(quota, client)
@@ -338,6 +345,8 @@ class ClientQuotas:
     ) -> int:
         """Record the time of a request until now, and the bytes of a quota; mute the connection if
         a quota is exceeded. Return the throttle time in milliseconds, for the response."""
+        if not self._manager.has_quota(quota):
+            return 0  # as of nearly all nodes
         client = _client_of(request)
         if client is None:
             return 0

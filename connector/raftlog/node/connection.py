@@ -173,7 +173,8 @@ class Connection(ReceivingProtocol):
         """Ids of the requests that the replica processes, to drop when the peer is lost."""
         self.tasks: Final[set[asyncio.Task[None]]] = set()
         self.memory: Final = ConnectionMemory()
-        self.began_s: Final = asyncio.get_running_loop().time()
+        self.time_s: Final = asyncio.get_running_loop().time  # a look-up of it is a system call
+        self.began_s: Final = self.time_s()
         self.last_request_s = self.began_s
         self.sasl: Final = sasl
         self._authenticate = authenticate
@@ -235,7 +236,7 @@ class Connection(ReceivingProtocol):
             self._flush_queue.run(self._receive, data, self._decoder)
 
     def _receive(self, data: bytes, decoder: FrameDecoder) -> None:
-        self._deadline.extend(len(data), asyncio.get_running_loop().time())
+        self._deadline.extend(len(data), self.time_s())
         try:
             frames = decoder.feed(data)
         except WireError as error:
@@ -404,7 +405,7 @@ class Connection(ReceivingProtocol):
             self._is_reading and self._decoder is not None and self._decoder.expected_byte_count
         )
         if is_receiving or self.memory.unread_byte_count:
-            self._deadline.start(asyncio.get_running_loop().time())
+            self._deadline.start(self.time_s())
         else:
             self._deadline.stop()
 
@@ -433,7 +434,7 @@ class Connection(ReceivingProtocol):
     def _start_request(self, data: bytes, session: Session) -> None:
         """Start the request in a frame. ApiVersions of an unknown version has a response of its own
         (KIP-511); any other unknown version closes the connection."""
-        self.last_request_s = asyncio.get_running_loop().time()
+        self.last_request_s = self.time_s()
         try:
             received = self._receiver.receive(data, session.principal.listener)
         except WireError as error:
@@ -520,7 +521,7 @@ class Connection(ReceivingProtocol):
             self.memory.unread_byte_count = self._transport.get_write_buffer_size()
         taken = before - self.memory.unread_byte_count
         if taken > 0:
-            self._deadline.extend(taken, asyncio.get_running_loop().time())
+            self._deadline.extend(taken, self.time_s())
         self._report_memory()
         self._update_deadline()
 

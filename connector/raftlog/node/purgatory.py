@@ -42,9 +42,11 @@ _EMPTY_MAX: Final = 64
 class BucketQueue(Generic[T]):
     """Items by a number, the lowest first; items of one number in the order of ``add``."""
 
-    __slots__ = ("_buckets", "_numbers")
+    __slots__ = ("_buckets", "_numbers", "lowest")
 
     def __init__(self) -> None:
+        self.lowest: int | None = None
+        """The lowest number, None if there is no item. Only the queue changes it."""
         self._buckets: dict[int, dict[T, None]] = {}
         self._numbers: list[int] = []
         """Heap of the numbers of buckets, and of removed buckets until there are too many."""
@@ -59,6 +61,8 @@ class BucketQueue(Generic[T]):
             heapq.heappush(self._numbers, number)
             if len(self._numbers) > 2 * len(self._buckets) + _EMPTY_MAX:
                 self._numbers = sorted(self._buckets)
+            if self.lowest is None or number < self.lowest:
+                self.lowest = number
         bucket[item] = None
 
     def remove(self, number: int, item: T) -> None:
@@ -67,22 +71,21 @@ class BucketQueue(Generic[T]):
         bucket.pop(item, None)
         if not bucket:
             self._buckets.pop(number, None)
+            if number == self.lowest:
+                self.lowest = self._find_lowest()
 
-    def lowest(self) -> int | None:
-        """Return the lowest number, None if there is no item."""
-        if not self._buckets:
-            return None
+    def _find_lowest(self) -> int | None:
         numbers = self._numbers
         while numbers and numbers[0] not in self._buckets:
             heapq.heappop(numbers)
-        return numbers[0]
+        return numbers[0] if numbers else None
 
     def pop_below(self, bound: int, count_max: int = sys.maxsize) -> list[T]:
         """Remove and return the first items whose number is lower than ``bound``, in order."""
         found: list[T] = []
         if not self._buckets:
             return found
-        while count_max and (lowest := self.lowest()) is not None and lowest < bound:
+        while count_max and (lowest := self.lowest) is not None and lowest < bound:
             taken = list(islice(self._buckets[lowest], count_max))
             for item in taken:
                 self.remove(lowest, item)
@@ -118,11 +121,7 @@ class AppendPurgatory:
         self._path = path
         self._appends: Final[dict[AppendRequest, tuple[Complete, int]]] = {}
         """Callback and deadline, -1 without one."""
-        self._deadlines: Final = Deadlines[AppendRequest]()
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        return self._deadlines.lowest()
+        self.deadlines: Final = Deadlines[AppendRequest]()
 
     def add(
         self,
@@ -140,7 +139,7 @@ class AppendPurgatory:
             complete(self._timed_out())
         else:
             self._appends[request] = complete, now_ms + timeout_ms
-            self._deadlines.add(now_ms + timeout_ms, request)
+            self.deadlines.add(now_ms + timeout_ms, request)
 
     def complete(self, request: AppendRequest, result: RequestResult) -> None:
         """Handle the result of an append, unless its deadline has passed."""
@@ -149,12 +148,12 @@ class AppendPurgatory:
             return
         complete, deadline_ms = found
         if deadline_ms >= 0:
-            self._deadlines.remove(deadline_ms, request)
+            self.deadlines.remove(deadline_ms, request)
         complete(result)
 
     def expire(self, now_ms: int) -> None:
         """Complete the first appends whose deadline has passed."""
-        self._deadlines.expire(now_ms, self._expire)
+        self.deadlines.expire(now_ms, self._expire)
 
     def close(self, result: Callable[[], RequestResult]) -> None:
         """Complete all appends."""
@@ -187,14 +186,10 @@ class ThrottledChannels:
 
     def __init__(self) -> None:
         self._ends: Final[dict[ThrottledChannel, int]] = {}
-        self._deadlines: Final = Deadlines[ThrottledChannel]()
+        self.deadlines: Final = Deadlines[ThrottledChannel]()
 
     def __len__(self) -> int:
         return len(self._ends)
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        return self._deadlines.lowest()
 
     def add(self, channel: ThrottledChannel, deadline_ms: int) -> None:
         """Mute a connection until a time, unless it is muted for longer already."""
@@ -203,17 +198,17 @@ class ThrottledChannels:
             return
         self.remove(channel)
         self._ends[channel] = deadline_ms
-        self._deadlines.add(deadline_ms, channel)
+        self.deadlines.add(deadline_ms, channel)
 
     def remove(self, channel: ThrottledChannel) -> None:
         """Remove a connection, if it is muted: it is lost."""
         deadline_ms = self._ends.pop(channel, None)
         if deadline_ms is not None:
-            self._deadlines.remove(deadline_ms, channel)
+            self.deadlines.remove(deadline_ms, channel)
 
     def expire(self, now_ms: int) -> None:
         """Unmute the first connections whose throttle time is over."""
-        self._deadlines.expire(now_ms, self._unmute)
+        self.deadlines.expire(now_ms, self._unmute)
 
     def _unmute(self, channel: ThrottledChannel) -> None:
         del self._ends[channel]
@@ -256,7 +251,7 @@ class FetchPurgatory:
         self._counts: Final[Counter[str]] = Counter()
         """Number of fetches by principal."""
         self._offsets: Final[BucketQueue[WaitingFetch]] = BucketQueue()
-        self._deadlines: Final = Deadlines[WaitingFetch]()
+        self.deadlines: Final = Deadlines[WaitingFetch]()
         self._seen = self._look()
         self._due: Final[deque[WaitingFetch]] = deque()
         """Fetches to be checked, including those that were removed since."""
@@ -271,10 +266,6 @@ class FetchPurgatory:
         """Return whether fetches may be due, so that ``pass_time`` is to be called soon."""
         return bool(self._due)
 
-    @property
-    def next_deadline_ms(self) -> int | None:
-        return self._deadlines.lowest()
-
     def add(self, fetch: WaitingFetch, deadline_ms: int) -> None:
         """Delay a fetch that is not due; after ``close`` it is completed."""
         if self._is_closed:
@@ -287,7 +278,7 @@ class FetchPurgatory:
         self._counts[name] += 1
         offset = _OFFSET_MAX if is_one_too_many else fetch.awaited_offset
         self._waiting[fetch] = deadline_ms, offset
-        self._deadlines.add(deadline_ms, fetch)
+        self.deadlines.add(deadline_ms, fetch)
         self._offsets.add(offset, fetch)
 
     def remove(self, fetch: WaitingFetch) -> None:
@@ -296,7 +287,7 @@ class FetchPurgatory:
         if found is None:
             return
         deadline_ms, offset = found
-        self._deadlines.remove(deadline_ms, fetch)
+        self.deadlines.remove(deadline_ms, fetch)
         self._offsets.remove(offset, fetch)
         name = fetch.principal_name
         self._counts[name] -= 1
@@ -305,7 +296,7 @@ class FetchPurgatory:
 
     def poll(self) -> None:
         """Find the fetches that may be due, after a step of the replica."""
-        lowest = self._offsets.lowest()
+        lowest = self._offsets.lowest
         if lowest is not None and lowest < (bound := self._bound()):
             self._seen = self._look()
             self._due.extend(self._offsets.pop_below(bound))
@@ -316,7 +307,7 @@ class FetchPurgatory:
             fetch = self._due.popleft()
             if fetch in self._waiting:
                 self._check(fetch)
-        self._deadlines.expire(now_ms, self._complete)
+        self.deadlines.expire(now_ms, self._complete)
 
     def close(self) -> None:
         """Complete all fetches, at the end of the replica."""

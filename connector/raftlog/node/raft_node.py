@@ -319,10 +319,10 @@ class RaftNode:
             return self.now_ms()
         at_ms = self.replica.next_deadline_ms
         for other_ms in (
-            self._purgatory.next_deadline_ms,
-            self.fetches.next_deadline_ms,
-            self.throttled.next_deadline_ms,
-            self.expiries.lowest(),
+            self._purgatory.deadlines.lowest,
+            self.fetches.deadlines.lowest,
+            self.throttled.deadlines.lowest,
+            self.expiries.lowest,
             self._submit_at_ms,
             self._clean_at_ms,
             *self._waiters.values(),

@@ -149,7 +149,7 @@ class RaftRequestHandler:
         ended: Callable[[object], None] | None,
     ) -> None:
         """``ended`` is called with the outcome of a change of voters."""
-        key, version = ApiKey(request.header.api_key), request.version
+        version = request.version
         ids: list[int] = []
 
         def reply(response: messages.Response) -> None:
@@ -160,6 +160,7 @@ class RaftRequestHandler:
             if isinstance(response, messages.FetchResponse):
                 request.respond(self._fetches.encode_response(response, version))
                 return
+            key = ApiKey(request.header.api_key)
             if ended is not None and isinstance(response, VoterChangeResponse):
                 ended(response.error.name)
             if key in _FOR_LEADERS and _is_not_leader(response):

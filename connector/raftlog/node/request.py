@@ -71,6 +71,10 @@ class RequestConnection(Protocol):
     def tasks(self) -> set[asyncio.Task[None]]:
         """Tasks that end with the connection."""
 
+    @property
+    def time_s(self) -> Callable[[], float]:
+        """Clock of its event loop, in seconds; safe to call in other threads."""
+
     def respond(self, request: Request[Any], body: bytes | Sequence[bytes] | None) -> None:
         """Send the response to a request, after those to older requests; None: no response."""
 
@@ -156,18 +160,18 @@ class Request(Generic[Body]):
         """Begin to count the time of work on it; return False if that has begun already."""
         if self._working_since_s is not None:
             return False
-        self._working_since_s = asyncio.get_running_loop().time()
+        self._working_since_s = self.connection.time_s()
         return True
 
     def end_work(self) -> None:
         """Count the time since ``begin_work``."""
         if self._working_since_s is not None:
-            self._busy_s += asyncio.get_running_loop().time() - self._working_since_s
+            self._busy_s += self.connection.time_s() - self._working_since_s
             self._working_since_s = None
 
     def timed(self, work: Callable[[], T]) -> Callable[[], T]:
         """Return work for another thread, whose time is counted. There is one at a time."""
-        time_s = asyncio.get_running_loop().time
+        time_s = self.connection.time_s
 
         def run() -> T:
             start_s = time_s()

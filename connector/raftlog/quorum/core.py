@@ -60,7 +60,7 @@ from .messages import (
     VoteResponse,
 )
 from .request_manager import InFlightRequest, earliest
-from .roles import Leader, Role
+from .roles import Leader, Resigned, Role
 from .state import InitialState, ReplicaState
 from .voters import Endpoint, VoterSet
 
@@ -174,9 +174,12 @@ class QuorumCore:
         """Latest time for the next ``TimePassed``; None while no timer is running."""
         state = self._state
         at_ms = state.requests.next_deadline_ms(state.now_ms)
-        if isinstance(state.role, Leader):
+        role = state.role
+        if isinstance(role, Leader):
             at_ms = earliest(at_ms, self._leadership.deadline_ms())
-            return earliest(at_ms, self._membership.deadline_ms())
+            if role.voter_change is None:
+                return at_ms
+            return earliest(at_ms, role.voter_change.deadline_ms)
         return earliest(at_ms, self._elections.deadline_ms())
 
     # --- events -----------------------------------------------------------------------------------
@@ -194,8 +197,9 @@ class QuorumCore:
         if isinstance(state.role, Leader):
             self._membership.poll()
             self._leadership.poll()
-        if not isinstance(state.role, Leader):
+        if isinstance(state.role, Resigned):
             self._elections.poll_resigned()
+        if not isinstance(state.role, Leader):
             self._following.poll()
         state.check_invariants()
         return state.take_effects()

@@ -57,11 +57,13 @@ class Following:
 
     def poll(self) -> None:
         state, role = self._state, self._state.role
+        if isinstance(role, Follower) and (role.is_appending or role.is_deleting):
+            return
         if state.log.synced_end_offset < state.log.end_offset:
             return  # syncing what it appended as leader, see ``ReplicaState._transition_to``
         if isinstance(role, Unattached) and state.must_discover_leader:
             self._discover_leader()
-        elif isinstance(role, Follower) and not (role.is_appending or role.is_deleting):
+        elif isinstance(role, Follower):
             if state.now_ms >= role.fetch_deadline_ms and not state.can_campaign:
                 role.has_fetched_from_leader = False  # grant the pre-votes of other candidates
                 self._discover_leader()  # observers receive no BeginQuorumEpoch of a new leader

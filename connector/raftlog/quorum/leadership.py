@@ -39,7 +39,6 @@ from .messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
 )
-from .request_manager import earliest
 from .roles import DelayedFetch, Leader
 from .state import ReplicaState
 
@@ -117,10 +116,11 @@ class Leadership:
         if not isinstance(role, Leader):
             return None
         at_ms: int | None = None
-        if self._state.other_majority_count:
+        own = self._state.own_voter_set
+        if own.other_majority_count:
             at_ms = role.check_quorum_deadline_ms
-        if self._state.other_voters:
-            at_ms = earliest(at_ms, role.begin_epoch_deadline_ms)
+        if own.others and (at_ms is None or role.begin_epoch_deadline_ms < at_ms):
+            at_ms = role.begin_epoch_deadline_ms
         for delayed in role.delayed_fetches.values():
             if at_ms is None or delayed.deadline_ms < at_ms:
                 at_ms = delayed.deadline_ms
@@ -248,7 +248,7 @@ class Leadership:
     def _record_contact(self, role: Leader, key: ReplicaKey) -> None:
         """Record that a voter follows this leader; a majority of them extends check quorum."""
         state = self._state
-        voter = state.voter_set.find(key.node_id)
+        voter = state.voters.latest.find(key.node_id)
         if voter is None or not voter.key.matches(key):
             return
         role.acknowledged_voters.add(voter.key)

@@ -233,12 +233,6 @@ class Membership:
             assert isinstance(role, Leader)
             self._complete_change(role, ErrorCode.KAFKA_STORAGE_ERROR, event.reason)
 
-    def deadline_ms(self) -> int | None:
-        role = self._state.role
-        if isinstance(role, Leader) and role.voter_change is not None:
-            return role.voter_change.deadline_ms
-        return None
-
     # --- start and completion ---------------------------------------------------------------------
 
     def _start_change(

@@ -74,10 +74,7 @@ class Progress:
 
     def voter(self, voters: VoterSet, node_id: int) -> ReplicaProgress | None:
         """Return the progress of a voter; the most recent if several directory ids match it."""
-        if voters is not self._voters:
-            self._voters = voters
-            self._by_voter.clear()
-        known = self._by_voter.get(node_id)
+        known = self._known_voters(voters).get(node_id)
         if known is not None:
             return known
         found = [
@@ -88,6 +85,13 @@ class Progress:
         if len(found) == 1:
             self._by_voter[node_id] = found[0]
         return max(found, key=lambda replica: replica.fetched_ms or 0, default=None)
+
+    def _known_voters(self, voters: VoterSet) -> dict[int, ReplicaProgress]:
+        """Return ``_by_voter``, as far as it is known for this voter set."""
+        if voters is not self._voters:
+            self._voters = voters
+            self._by_voter.clear()
+        return self._by_voter
 
     def observers(self, voters: VoterSet) -> list[ReplicaProgress]:
         return [replica for key, replica in self._replicas.items() if not voters.has(key)]
@@ -106,12 +110,13 @@ class Progress:
 
         Example: durable ends 9, 7, 4 of three voters give 7. Zero without voters.
         """
-        ends = []
-        for voter in voters:
-            if voter.key.node_id == own.node_id and voters.has(own):
+        ends, known = [], self._known_voters(voters)
+        for voter in voters.voters:
+            node_id = voter.key.node_id
+            if node_id == own.node_id and voters.has(own):
                 ends.append(own_end_offset)
             else:
-                replica = self.voter(voters, voter.key.node_id)
+                replica = known.get(node_id) or self.voter(voters, node_id)
                 ends.append(0 if replica is None else replica.end_offset or 0)
         ends.sort(reverse=True)
         return ends[voters.majority_count - 1] if ends else 0

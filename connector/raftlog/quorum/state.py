@@ -226,12 +226,12 @@ class ReplicaState:
 
     @property
     def is_voter(self) -> bool:
-        return self._own_voter_set.is_voter
+        return self.own_voter_set.is_voter
 
     @property
     def is_voter_outdated(self) -> bool:
         """Whether the voter set has other endpoints or versions of this voter."""
-        return self._own_voter_set.is_outdated
+        return self.own_voter_set.is_outdated
 
     @property
     def is_voter_set_uncommitted(self) -> bool:
@@ -320,11 +320,11 @@ class ReplicaState:
 
     @property
     def other_voters(self) -> tuple[Voter, ...]:
-        return self._own_voter_set.others
+        return self.own_voter_set.others
 
     @property
     def other_voter_keys(self) -> frozenset[ReplicaKey]:
-        return self._own_voter_set.other_keys
+        return self.own_voter_set.other_keys
 
     @property
     def other_majority_count(self) -> int:
@@ -332,10 +332,10 @@ class ReplicaState:
 
         A leader that is removed is not counted: then the others alone must be a majority.
         """
-        return self._own_voter_set.other_majority_count
+        return self.own_voter_set.other_majority_count
 
     @property
-    def _own_voter_set(self) -> OwnVoterSet:
+    def own_voter_set(self) -> OwnVoterSet:
         """The latest voter set as this replica uses it, in each step: derived once for each set."""
         own = self._last_own_voter_set
         if own.voter_set is not self.voters.latest:
@@ -394,7 +394,8 @@ class ReplicaState:
         is_stored = voted_key is stored.voted_key or voted_key == stored.voted_key
         assert is_stored, "the vote is the stored one"
         assert role.epoch >= log.last_fetched_epoch, "the log has no later epoch"
-        assert (role.leader_id == self.node_id) is isinstance(role, Leader | Resigned)
+        is_own = role.leader_id == self.local_voter.key.node_id
+        assert is_own is isinstance(role, Leader | Resigned)
         if isinstance(role, Leader):
             assert role.epoch_start_offset <= end_offset, "its epoch begins in its log"
         elif isinstance(role, Candidate):

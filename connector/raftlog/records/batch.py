@@ -32,12 +32,16 @@ from .compression import Compression, decompress, iter_decompressed
 from .header import (
     BATCH_HEADER,
     BATCH_LENGTH,
+    BATCH_MAGIC,
     COMPRESSION_BITS,
     CONTROL_BIT,
     CRC_START,
     DELETE_HORIZON_BIT,
     INT32_MAX,
+    LENGTH_MAX,
+    LENGTH_MIN,
     LENGTH_POSITION,
+    MAGIC_POSITION,
     RECORD_BYTES_MIN,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -265,12 +269,16 @@ def _batch_byte_count(
     buffer: Buffer, position: int, path: str | None, file_position: int
 ) -> int | None:
     """Return the size of the batch, or None if its length field is incomplete or all is zero."""
+    left = len(buffer) - position
+    length: int = 0
+    if left >= LOG_OVERHEAD_BYTES:
+        (length,) = BATCH_LENGTH.unpack_from(buffer, position + LENGTH_POSITION)
+        has_magic = left > MAGIC_POSITION and buffer[position + MAGIC_POSITION] == BATCH_MAGIC
+        if has_magic and LENGTH_MIN <= length <= LENGTH_MAX:
+            return length + LOG_OVERHEAD_BYTES  # nearly each batch, without a call for errors
     error = length_error(buffer, position, path, file_position)
     if error is not None:
         raise error
-    if len(buffer) - position < LOG_OVERHEAD_BYTES:
-        return None
-    (length,) = BATCH_LENGTH.unpack_from(buffer, position + LENGTH_POSITION)
     return length + LOG_OVERHEAD_BYTES if length else None
 
 

@@ -201,13 +201,15 @@ class WritableLocalFile(LocalFile):
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         """Write all of ``data``, in as many calls as needed."""
         descriptor = self._open_descriptor()
-        rest = memoryview(data).cast("B")
+        rest = data if type(data) is bytes else memoryview(data).cast("B")
         try:
             # One pwrite may write less: after a signal, at 2 GiB, or on a full disk.
             while rest:
                 written = os.pwrite(descriptor, rest, position)
+                if written == len(rest):
+                    return
                 position += written
-                rest = rest[written:]
+                rest = memoryview(rest)[written:]
         except OSError as error:
             raise _write_error(self.path, error) from None
 

@@ -86,6 +86,7 @@ class Caller:
     def __init__(self) -> None:
         self.response: Final[asyncio.Future[bytes | None]] = asyncio.Future()
         self.tasks: Final[set[asyncio.Task[None]]] = set()
+        self.time_s: Final = asyncio.get_running_loop().time
 
     def respond(self, request: Request[Any], body: bytes | Sequence[bytes] | None) -> None:
         if body is not None and not isinstance(body, bytes):

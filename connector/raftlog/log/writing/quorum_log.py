@@ -660,9 +660,10 @@ class QuorumLog(ReplicatedLog):
     def _note_written(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
         super()._note_written(data, metadata)
         self._tail_cache.add(metadata.base_offset, bytes(data))
-        self._control += [
-            one for one in control_of(metadata) if not isinstance(one[1], OffsetCommit)
-        ]
+        if metadata.control:
+            self._control += [
+                one for one in control_of(metadata) if not isinstance(one[1], OffsetCommit)
+            ]
 
     def _recover(self) -> None:
         self._tail_cache.clear()

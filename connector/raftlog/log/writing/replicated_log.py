@@ -304,8 +304,11 @@ class ReplicatedLog(ABC):
             return
         self._sync.advance(pending.end_offset, pending.position)
         self._check_invariants()
-        with self._failing(also_full=True):  # unpublished, others would truncate it
+        try:
             self._publish()
+        except LogError as error:
+            self._handle_error(error, also_full=True)  # unpublished, others would truncate it
+            raise
         self._producer_state.drop_decided(self.high_watermark)
 
     def fail_sync(self, pending: PendingSync, error: LogError) -> None:
@@ -397,7 +400,8 @@ class ReplicatedLog(ABC):
             raise LogClosedError(path=self.path, reason=self._closed, remedy=self._remedy)
 
     def _check_writable(self) -> None:
-        self._check_open()
+        if self._closed is not None:
+            self._check_open()
         if self.report.read_only is not None:
             raise copy.copy(self.report.read_only)
 
@@ -415,8 +419,11 @@ class ReplicatedLog(ABC):
 
     def _begin_change(self) -> None:
         self._check_writable()
-        with self._failing():
+        try:
             self._directory.remove_clean_shutdown()
+        except LogError as error:
+            self._handle_error(error, also_full=False)
+            raise
         self._is_changed = True
 
     def _end_change(self, error: BaseException | None) -> None:
@@ -444,16 +451,17 @@ class ReplicatedLog(ABC):
 
     def _check_invariants(self) -> None:
         """Assert what holds after every change of the log, or close it; not of a read-only log."""
-        if self.is_read_only:
+        if self.report.read_only is not None:
             return
-        start, end, synced = self.log_start_offset, self.end_offset, self.synced_end_offset
+        segments, end, synced = self._segments, self.end_offset, self._sync.end_offset
         try:
-            assert start <= self.high_watermark <= end, (start, self.high_watermark, end)
+            start, high_watermark = segments.log_start_offset, self.high_watermark
+            assert start <= high_watermark <= end, (start, high_watermark, end)
             assert synced <= end, (synced, end)
-            assert self._segments.recovery_point <= synced, (self._segments.recovery_point, synced)
+            assert segments.recovery_point <= synced, (segments.recovery_point, synced)
             assert self._producer_state.end_offset == end, (self._producer_state.end_offset, end)
-            self._segments.check_invariants(end)
-            self._sync.check_invariants(self._segments.active, end)
+            segments.check_invariants(end)
+            self._sync.check_invariants(segments.active, end)
         except AssertionError:
             self._release("an invariant of the log is violated")
             raise
