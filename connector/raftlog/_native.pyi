@@ -34,6 +34,7 @@ def walk(
 def scan(
     data: bytes,
     columns: int,
+    prefixes: tuple[bytes, ...],
     start_offset: int | None,
     end_offset: int | None,
     file_position: int,

@@ -68,7 +68,7 @@ SCAN_DECOMPRESSED_BYTES_MAX: Final = 64 * MIB
 READ_CHUNK_BYTES: Final = 1 * MIB
 """Bytes of a segment per read: bounds memory, and fits into a CPU cache."""
 
-ARROW_ROWS_DEFAULT: Final = 16_384
+ARROW_ROWS_DEFAULT: Final = 32_768
 ARROW_ROWS_MAX: Final = 1_048_576
 
 VARINT_BYTES_MAX: Final = 5

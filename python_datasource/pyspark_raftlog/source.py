@@ -242,7 +242,7 @@ class RaftlogDataSource(DataSource):
     maxRecordsPerPartition
         Maximum number of records in a task, as far as record batches can be split. Default 250000.
     recordBatchRows
-        Rows in an Arrow batch. Default 16384.
+        Rows in an Arrow batch, at most. Default 32768.
     maxDecompressedBytes
         Maximum decompressed size of a record batch, e.g. ``256m``; a larger one is an error. A task
         may need a multiple of it as memory. Default ``128m``, at most ``512m``.

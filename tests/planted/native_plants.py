@@ -103,6 +103,20 @@ NATIVE_PLANTS: Final = (
         tests=(EVERY_LOG, EVERY_KIND),
     ),
     Plant(
+        bug="the core omits control records from a scan of some values",
+        path=f"{RUST}/scan.rs",
+        old="                || header.is_control()\n",
+        new="",
+        tests=("tests/records/test_scan.py", EVERY_LOG),
+    ),
+    Plant(
+        bug="the core returns records without a value from a scan of some values",
+        path=f"{RUST}/scan.rs",
+        old="value.is_some_and(|bytes| self.prefixes",
+        new="value.is_none_or(|bytes| self.prefixes",
+        tests=("tests/records/test_scan.py", LATE),
+    ),
+    Plant(
         bug="the core ignores the time of the log",
         path=f"{RUST}/scan.rs",
         old="if header.is_log_append_time() {",

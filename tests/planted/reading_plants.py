@@ -247,8 +247,8 @@ READING_PLANTS: Final = (
     Plant(
         bug="a transaction that ends after the middle of a batch is taken for open",
         path="connector/raftlog/log/reading/replay.py",
-        old="READ_CHUNK_BYTES, limit, whole_batches=True)",
-        new="READ_CHUNK_BYTES, limit)",
+        old="            whole_batches=True,\n",
+        new="",
         tests=(
             "tests/log/test_transactions.py"
             "::test_ended_metadata_transactions_are_cached_up_to_a_limit_and_read_again",

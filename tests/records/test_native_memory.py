@@ -28,7 +28,7 @@ def prepared(data):
 
 def call(data):
     limits = (2**40, 2**40, 2**20, 2**20)
-    scanned = compiled.core.scan(data, 63, None, None, 0, limits, lambda *_: None)
+    scanned = compiled.core.scan(data, 63, (), None, None, 0, limits, lambda *_: None)
     walked = compiled.core.walk(data, None, None, 0, True)
     return scanned is not None and walked is not None
 """

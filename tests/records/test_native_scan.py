@@ -28,15 +28,24 @@ LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
 FILES = dumped_logs(LOGS)
 DISABLED = "pure Python was chosen, or there is no cargo"
 
+SCANS: tuple[tuple[Column, tuple[bytes, ...]], ...] = (
+    (Column.ALL, ()),
+    (Column.ALL_BUT_HEADERS, ()),
+    (Column.OFFSET | Column.VALUE, ()),
+    (Column.NONE, ()),
+    (Column.ALL, (b"\x01\x05", b"a", b"\x01\x02\x00")),
+)
+"""Columns of a scan, and the first bytes of the values whose rows it has."""
+
 needs_core = pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
 
 
 def assert_same(
     data: bytes, start: int | None = None, end: int | None = None, position: int = 0
 ) -> None:
-    """Compare a scan with all columns, a walk of headers, and a walk of valid headers."""
+    """Compare scans with some columns and rows, a walk of headers, and a walk of valid headers."""
 
-    def scanned(columns: Column) -> Scan:
+    def scanned(columns: Column, value_prefixes: tuple[bytes, ...]) -> Scan:
         return scan(
             data,
             columns=columns,
@@ -45,6 +54,7 @@ def assert_same(
             decompressed_bytes_max=MIB,
             start_offset=start,
             end_offset=end,
+            value_prefixes=value_prefixes,
         )
 
     def walked(crcs: bool) -> HeaderScan:
@@ -57,8 +67,8 @@ def assert_same(
             crcs=crcs,
         )
 
-    for columns in (Column.ALL, Column.ALL_BUT_HEADERS, Column.NONE):
-        assert differences(*in_both(partial(scanned, columns))) == []
+    for columns, prefixes in SCANS:
+        assert differences(*in_both(partial(scanned, columns, prefixes))) == []
     for crcs in (False, True):
         assert differences(*in_both(partial(walked, crcs))) == []
 
@@ -131,7 +141,7 @@ def test_mutated_logs_are_scanned_alike() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("first", range(1_000_000, 1_340_000, 10_000))
 def test_a_million_scans_of_mutated_logs_are_alike(first: int) -> None:
-    """Three for each seed, and two walks."""
+    """Five for each seed, and two walks."""
     mutate(range(first, first + 10_000))
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.batch_strategies import resealed
+from tests.support.both_implementations import in_each
 from tests.support.record_rows import read_rows, rows_of, scan_rows
 
 from raftlog.limits import KIB
@@ -154,6 +155,39 @@ def test_records_with_headers_are_read_columnwise() -> None:
     assert scan_rows(log) == read_rows(log)
     ranged = scan(log, columns=Column.ALL, start_offset=3, end_offset=290)
     assert rows_of(ranged) == read_rows(log).rows[3:290]
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+def test_a_scan_of_some_values_has_the_rows_of_control_records_too(codec: Compression) -> None:
+    values = (b"ab", None, b"a", b"", b"abc", b"ba", b"cd")
+    batches = [
+        NewRecordBatch(
+            records=tuple(NewRecord(b"k", value) for value in values),
+            base_timestamp_ms=TIME_MS,
+            compression=codec,
+        ),
+        NewRecordBatch(
+            records=(NewRecord(b"\0\0\0\2", b""),), base_timestamp_ms=TIME_MS, is_control=True
+        ),
+    ]
+    log = b"".join(
+        encode_batch(new, base_offset=7 * n, leader_epoch=3) for n, new in enumerate(batches)
+    )
+
+    def offsets(*prefixes: bytes, start_offset: int | None = None) -> list[int]:
+        found = scan(log, value_prefixes=prefixes, start_offset=start_offset)
+        assert len(found.batches) == 2, "headers of all batches are returned"
+        assert found.records.offset is not None
+        return list(found.records.offset.to_pylist())
+
+    def selected() -> list[list[int]]:
+        prefixes = ((b"ab",), (b"ab", b"cd"), (b"",), (b"x",), ())
+        return [*(offsets(*some) for some in prefixes), offsets(b"ab", start_offset=1)]
+
+    for found in in_each(selected):
+        assert found[:2] == [[0, 4, 7], [0, 4, 6, 7]]
+        assert found[2:4] == [[0, 2, 3, 4, 5, 6, 7], [7]]
+        assert found[4:] == [[*range(8)], [4, 7]]
 
 
 def test_batches_before_a_range_are_skipped_unchecked() -> None:

@@ -50,7 +50,7 @@ def test_defaults_equal_those_of_the_manual() -> None:
     assert options.isolation is Isolation.READ_COMMITTED
     assert options.fail_on_data_loss
     assert options.redaction is Redaction.SECRETS
-    assert options.record_batch_rows == 16_384
+    assert options.record_batch_rows == 32_768
     assert options.max_trigger_delay_ms == 900_000
     assert options.poll_wait_ms == 100
     assert options.decompressed_bytes_max == 128 * 1024 * 1024

@@ -116,15 +116,19 @@ pub fn walk(
 
 /// Scan the batches of `data` to columns of headers and records.
 ///
-/// `limits`: bytes and decompressed bytes of one scan, headers of a record and of one scan.
+/// `prefixes`: unless there are none, the rows are those of control records, and of values that
+/// begin with one. `limits`: bytes and decompressed bytes of one scan, headers of a record and of
+/// one scan.
 /// `decompress(start, end, codec)` returns the records of a batch, `None` if they are damaged.
 #[pyfunction]
-#[pyo3(signature = (data, columns, start_offset, end_offset, file_position, limits, decompress))]
+#[pyo3(signature = (data, columns, prefixes, start_offset, end_offset, file_position, limits,
+    decompress))]
 #[allow(clippy::too_many_arguments)]
 pub fn scan(
     py: Python<'_>,
     data: &Bound<'_, PyBytes>,
     columns: u32,
+    prefixes: Vec<PyBackedBytes>,
     start_offset: Option<i64>,
     end_offset: Option<i64>,
     file_position: i64,
@@ -135,6 +139,7 @@ pub fn scan(
     let (bytes_max, expanded_max, record_headers_max, headers_max) = limits;
     let request = Request {
         columns: Columns(columns),
+        prefixes: &prefixes,
         range: Range {
             start: start_offset,
             end: end_offset,

@@ -4,6 +4,10 @@
 //! a whole (`None`) where it would need more headers than a scan may return, or more memory than
 //! there is.
 
+use std::iter::repeat_with;
+
+use pyo3::pybacked::PyBackedBytes;
+
 use crate::batch::{Batch, Header, Range, Stop, Walk, Walked, end_of};
 use crate::memory::{Grow, reused};
 use crate::reader::Reader;
@@ -38,26 +42,31 @@ impl Columns {
         self.0 & column != 0
     }
 
-    /// Return whether they are all that records without keys and headers have.
+    /// Return whether records without keys and headers have these.
     const fn are_of_plain_records(self) -> bool {
-        self.has(Self::OFFSET)
-            && self.has(Self::TIMESTAMP)
-            && self.has(Self::VALUE)
-            && !self.has(Self::HEADERS)
+        self.has(Self::OFFSET) && self.has(Self::VALUE) && !self.has(Self::HEADERS)
     }
 }
 
 /// What to scan, and the limits of one scan (`raftlog/limits.py`).
 #[derive(Clone, Copy)]
-pub struct Request {
+pub struct Request<'a> {
     pub columns: Columns,
     pub range: Range,
+    /// Unless there are none, only the rows of control records, and of values that begin with one.
+    pub prefixes: &'a [PyBackedBytes],
     /// Bytes of batches that one scan reads, but at least one batch.
     pub bytes_max: usize,
     /// Decompressed bytes after which the scan stops at the next batch.
     pub expanded_max: usize,
     pub record_headers_max: usize,
     pub headers_max: usize,
+}
+
+impl Request<'_> {
+    fn has_prefix(&self, value: Option<&[u8]>) -> bool {
+        value.is_some_and(|bytes| self.prefixes.iter().any(|prefix| bytes.starts_with(prefix)))
+    }
 }
 
 /// Column of byte strings or nulls, in Arrow's layout. It has no memory while all are null.
@@ -171,8 +180,8 @@ pub struct Scanned {
 }
 
 /// Columns while they are built.
-struct Builder {
-    request: Request,
+struct Builder<'a> {
+    request: Request<'a>,
     /// Records and bytes of strings for which memory is reserved.
     reserve: (usize, usize),
     /// All records so far have been those of `add_plain`.
@@ -257,9 +266,37 @@ fn read_plain<'a>(records: &mut Reader<'a>) -> Option<(i64, i32, &'a [u8])> {
     (fields.rest() == NO_HEADERS).then_some((timestamp_delta, offset_delta, value))
 }
 
-impl Builder {
+/// Write rows of the records of `payload`, all of which `read_plain` reads.
+#[inline(always)]
+fn write_plain<'a>(
+    header: &Header,
+    payload: &[u8],
+    offsets: &mut [i64],
+    timestamps_ms: impl Iterator<Item = Option<&'a mut i64>>,
+    ends: &mut [i32],
+    data: &mut Vec<u8>,
+) -> Option<()> {
+    let mut records = Reader::new(payload);
+    let mut last_delta = -1;
+    for ((offset, timestamp_ms), value_end) in offsets.iter_mut().zip(timestamps_ms).zip(ends) {
+        let (timestamp_delta, offset_delta, value) = read_plain(&mut records)?;
+        if offset_delta <= last_delta {
+            return None;
+        }
+        last_delta = offset_delta;
+        *offset = header.base_offset + i64::from(offset_delta);
+        if let Some(timestamp_ms) = timestamp_ms {
+            *timestamp_ms = header.base_timestamp_ms.wrapping_add(timestamp_delta);
+        }
+        data.try_extend(value)?;
+        *value_end = i32::try_from(data.len()).ok()?;
+    }
+    (last_delta <= header.last_offset_delta && records.is_at_end()).then_some(())
+}
+
+impl<'a> Builder<'a> {
     /// Return empty columns; `None` without memory for `reserve`.
-    fn new(request: Request, reserve: (usize, usize)) -> Option<Self> {
+    fn new(request: Request<'a>, reserve: (usize, usize)) -> Option<Self> {
         let (rows, _) = reserve;
         let wanted = |column| {
             if request.columns.has(column) { rows } else { 0 }
@@ -271,7 +308,7 @@ impl Builder {
         Some(Self {
             request,
             reserve,
-            is_plain: request.columns.are_of_plain_records(),
+            is_plain: request.columns.are_of_plain_records() && request.prefixes.is_empty(),
             rows: 0,
             header_count: 0,
             ordinals: reused(rows)?,
@@ -388,27 +425,23 @@ impl Builder {
             self.values.begin(self.reserve)?;
         }
         self.offsets.try_resize(end, 0)?;
-        self.timestamps_ms.try_resize(end, 0)?;
         self.values.offsets.try_resize(end + 1, 0)?;
+        let offsets = self.offsets.get_mut(self.rows..)?;
+        let ends = self.values.offsets.get_mut(self.rows + 1..)?;
         let data = &mut self.values.data;
-        let mut records = Reader::new(payload);
-        let mut last_delta = -1;
-        for ((offset, timestamp_ms), value_end) in (self.offsets.get_mut(self.rows..)?.iter_mut())
-            .zip(self.timestamps_ms.get_mut(self.rows..)?)
-            .zip(self.values.offsets.get_mut(self.rows + 1..)?)
-        {
-            let (timestamp_delta, offset_delta, value) = read_plain(&mut records)?;
-            if offset_delta <= last_delta {
-                return None;
-            }
-            last_delta = offset_delta;
-            *offset = header.base_offset + i64::from(offset_delta);
-            *timestamp_ms = header.base_timestamp_ms.wrapping_add(timestamp_delta);
-            data.try_extend(value)?;
-            *value_end = i32::try_from(data.len()).ok()?;
-        }
-        if last_delta > header.last_offset_delta || !records.is_at_end() {
-            return None;
+        if self.request.columns.has(Columns::TIMESTAMP) {
+            self.timestamps_ms.try_resize(end, 0)?;
+            let timestamps_ms = self.timestamps_ms.get_mut(self.rows..)?.iter_mut();
+            write_plain(
+                header,
+                payload,
+                offsets,
+                timestamps_ms.map(Some),
+                ends,
+                data,
+            )?;
+        } else {
+            write_plain(header, payload, offsets, repeat_with(|| None), ends, data)?;
         }
         self.rows = end;
         self.keys.rows = end;
@@ -421,7 +454,10 @@ impl Builder {
         let Request { columns, range, .. } = self.request;
         let offset = header.base_offset + i64::from(record.offset_delta);
         let is_wanted = range.start.is_none_or(|start| offset >= start)
-            && range.end.is_none_or(|end| offset < end);
+            && range.end.is_none_or(|end| offset < end)
+            && (self.request.prefixes.is_empty()
+                || header.is_control()
+                || self.request.has_prefix(record.value));
         if record.header_count > 0 {
             self.add_headers(record.header_count, record.headers, is_wanted)?;
         }
@@ -514,7 +550,7 @@ impl Builder {
 /// The result is `Ok(None)` if the scan is given back, and the error of `decompress`.
 pub fn scan<D: AsRef<[u8]>, E>(
     data: &[u8],
-    request: Request,
+    request: Request<'_>,
     mut decompress: impl FnMut(usize, usize, i16) -> Result<Option<D>, E>,
 ) -> Result<Option<Scanned>, E> {
     let mut batches = Walk::new(data);
@@ -586,7 +622,7 @@ pub fn scan<D: AsRef<[u8]>, E>(
 #[inline]
 fn stop_at(
     batch: &Batch<'_>,
-    request: &Request,
+    request: &Request<'_>,
     byte_count: usize,
     expanded: usize,
     is_first: bool,

@@ -250,7 +250,7 @@ def _summarize_native(
             return None
         return plain
 
-    found = compiled.core.scan(data, _TIMESTAMP, None, None, 0, _LIMITS, expand)
+    found = compiled.core.scan(data, _TIMESTAMP, (), None, None, 0, _LIMITS, expand)
     if found is None:
         return None
     (_, end_position, batch_count, _), (record_count, _, _, _, times, _), _, _ = found

@@ -100,10 +100,12 @@ def scan(
     path: str | None = None,
     file_position: int = 0,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    value_prefixes: tuple[bytes, ...] = (),
 ) -> Scan:
     """Verify and decode the batches of ``buffer``.
 
-    Records in [``start_offset``, ``end_offset``) are returned. Leading batches below
+    Records in [``start_offset``, ``end_offset``) are returned; with ``value_prefixes`` only those
+    of control batches, and those whose value begins with one of them. Leading batches below
     ``start_offset`` are skipped without verification; the first batch whose base offset is >=
     ``end_offset`` ends the scan. ``file_position`` is the position of the buffer in the file
     ``path``.
@@ -112,7 +114,7 @@ def scan(
     """
     source = _Source(memoryview(buffer), path, file_position, decompressed_bytes_max)
     if compiled.is_native:
-        found = _scan_native(source, buffer, columns, start_offset, end_offset)
+        found = _scan_native(source, buffer, columns, start_offset, end_offset, value_prefixes)
         if found is not None:
             return found
     spans = clip(index_batches(source.view, path, file_position), start_offset, end_offset)
@@ -135,6 +137,8 @@ def scan(
     mask = _row_mask(batches, parsed, start_offset, end_offset)
     if mask is not None:
         parsed = parsed.filter(mask)
+    if value_prefixes:
+        parsed = parsed.filter(_prefix_mask(batches, batch_runs.data, parsed, value_prefixes))
     return Scan(
         batches=batches,
         records=_record_columns(batches, batch_runs.data, parsed, columns),
@@ -244,6 +248,20 @@ def _row_mask(
     return mask
 
 
+def _prefix_mask(
+    batches: BatchColumns, data: Bytes, parsed: RecordFields, prefixes: tuple[bytes, ...]
+) -> Bools:
+    """Return which records are of control batches, or have a value with one of ``prefixes``."""
+    mask: Bools = batches.is_control[parsed.batch_ordinal].copy()
+    start, byte_count = parsed.value.start, parsed.value.byte_count
+    for prefix in prefixes:
+        rows = np.flatnonzero(byte_count >= len(prefix))
+        for at, byte in enumerate(prefix):
+            rows = rows[data[start[rows] + at] == byte]
+        mask[rows] = True
+    return mask
+
+
 def _record_columns(
     batches: BatchColumns, data: Bytes, parsed: RecordFields, columns: Column
 ) -> RecordColumns:
@@ -295,6 +313,7 @@ def _scan_native(
     columns: Column,
     start_offset: int | None,
     end_offset: int | None,
+    value_prefixes: tuple[bytes, ...],
 ) -> Scan | None:
     """Scan in the compiled core; None if it gives the scan back."""
 
@@ -315,7 +334,14 @@ def _scan_native(
     )
     try:
         found = compiled.core.scan(
-            data, columns.value, start_offset, end_offset, source.file_position, limits, expand
+            data,
+            columns.value,
+            value_prefixes,
+            start_offset,
+            end_offset,
+            source.file_position,
+            limits,
+            expand,
         )
     except OverflowError:  # a bound that does not fit into 64 bits
         return None

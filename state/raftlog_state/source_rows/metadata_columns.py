@@ -28,6 +28,7 @@ from raftlog_state.records import (
     encode,
 )
 from raftlog_state.records.native_json import NativeJson, write_json
+from raftlog_state.records.native_program import value_buffers
 from raftlog_state.records.typed_columns import Int32s, frames, spread_columns
 
 _NONE: Final = -1
@@ -40,6 +41,22 @@ for _kind in RECORD_TYPES:
     _NAMES[_kind.schema.api_key] = _kind.schema.json_type
 _TYPE_NAMES: Final = pa.array(_NAMES, pa.string())
 """Names by api key, the last one of unknown types."""
+
+
+_NATIVE_NAMES: Final = (
+    compiled.core.distinct_values(*value_buffers(_TYPE_NAMES), 1) if compiled.is_native else None
+)
+
+
+def _names_of(ordinals: Int32s) -> pa.StringArray:
+    """Return the name of the type at each ordinal, null for -1."""
+    found = None
+    if _NATIVE_NAMES is not None:
+        found = _NATIVE_NAMES.gather(ordinals.view(np.uint8).data)
+    if found is None:
+        return _TYPE_NAMES.take(pa.array(ordinals, mask=ordinals == _NONE))
+    buffers = [None if one is None else pa.py_buffer(one) for one in found]
+    return pa.Array.from_buffers(pa.string(), len(ordinals), buffers)
 
 
 class MetadataColumns:
@@ -70,8 +87,7 @@ class MetadataColumns:
         api_keys, versions = self._frames
         latest = _LATEST_VERSION.take(api_keys, mode="clip")
         ordinals = np.where(versions <= latest, api_keys, _UNKNOWN_KEY)
-        is_none = api_keys == _NONE
-        return _TYPE_NAMES.take(pa.array(ordinals, mask=is_none if is_none.any() else None))
+        return _names_of(ordinals)
 
     @cached_property
     def record_version(self) -> pa.Int32Array:

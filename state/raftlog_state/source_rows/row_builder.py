@@ -374,17 +374,19 @@ _SNAPSHOT_RULES: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.RecordBatch]:
-    """Split large batches and concatenate small ones into batches of about ``row_count`` rows.
+    """Split large batches, and concatenate those of less than a quarter of ``row_count`` rows.
 
-    Never yields an empty batch. Rows before an error of ``batches`` are yielded first.
+    Larger ones are not worth a copy. No batch has more than ``row_count`` rows, and none is empty.
+    Rows before an error of ``batches`` are yielded first.
     """
+    enough = -(-row_count // 4)
     pending: list[pa.RecordBatch] = []
     pending_rows = pending_bytes = 0
     try:
         for batch in batches:
             for start in range(0, batch.num_rows, row_count):
                 part = batch.slice(start, row_count)
-                is_full = pending_rows + part.num_rows > row_count
+                is_full = pending_rows >= enough or pending_rows + part.num_rows > row_count
                 if pending and (is_full or pending_bytes > BATCH_BYTES_SOFT_MAX):
                     yield from _concatenated(pending)
                     pending, pending_rows, pending_bytes = [], 0, 0
@@ -401,4 +403,6 @@ def rebatch(batches: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.Re
 
 def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the batches as one, also with pyarrow 17, which has no ``concat_batches``."""
+    if len(batches) == 1:
+        return batches
     return list(pa.Table.from_batches(batches).combine_chunks().to_batches())

@@ -119,4 +119,6 @@ def test_arrow_batches_are_split_and_joined_without_loss(counts: list[int], row_
     rebatched = list(rebatch(pieces, row_count))
     assert [n for batch in rebatched for n in batch.column(0).to_pylist()] == numbers.tolist()
     assert all(0 < batch.num_rows <= row_count for batch in rebatched)
-    assert all(a.num_rows + b.num_rows > row_count for a, b in pairwise(rebatched))
+    for one, following in pairwise(rebatched):
+        is_large = 4 * one.num_rows >= row_count
+        assert is_large or one.num_rows + following.num_rows > row_count, "it is concatenated"

@@ -29,6 +29,7 @@ from raftlog.log.format.directory import Listing, MetaProperties, QuorumState, p
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.aborted_transactions import (
     MARKER_COLUMNS,
+    MARKER_PREFIXES,
     AbortedTransactions,
     add_metadata_markers,
 )
@@ -379,7 +380,11 @@ class TransactionHistory:
             self.index.assume_open_transaction_at(start_offset)
         self._quorum = quorum
         self._decoder = ColumnDecoder(
-            MARKER_COLUMNS, READ_CHUNK_BYTES, decompressed_bytes_max, whole_batches=True
+            MARKER_COLUMNS,
+            READ_CHUNK_BYTES,
+            decompressed_bytes_max,
+            whole_batches=True,
+            value_prefixes=MARKER_PREFIXES,
         )
         self._start_offset = start_offset
         self._next_offset = start_offset

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from raftlog.errors import CorruptBatchError, DataLossError, LogError, LogGapError
 from raftlog.records.batch_columns import Column, Scan
@@ -24,7 +22,14 @@ from raftlog.types import ReplicaKey
 
 from .chunks import HeaderChunk, HeaderDecoder
 from .files import LogCursor, LogFiles
-from .transactions import FRAME_VERSION, Marker, TransactionIndex, TransactionSpan, transaction_name
+from .transactions import (
+    FRAME_VERSION,
+    Marker,
+    TransactionIndex,
+    TransactionSpan,
+    marker_of,
+    transaction_name,
+)
 
 # --- Search for transaction markers and voters in the records of a log ----------------------------
 # Of metadata records the log layer knows only the three that delimit a transaction (KIP-868): their
@@ -35,6 +40,8 @@ from .transactions import FRAME_VERSION, Marker, TransactionIndex, TransactionSp
 
 MARKER_COLUMNS: Final = Column.OFFSET | Column.KEY | Column.VALUE
 """Columns that a scan needs for the search for markers and voters."""
+MARKER_PREFIXES: Final = tuple(bytes((FRAME_VERSION, marker)) for marker in Marker)
+"""First bytes of the values that are markers; of other values it needs no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +53,20 @@ class VoterSet:
 
 
 def add_metadata_markers(chunk: Scan, transactions: TransactionIndex, *, from_offset: int) -> None:
-    """Add the transaction markers of a metadata log's scan, from ``from_offset`` on."""
+    """Add the transaction markers of a metadata log's scan, from ``from_offset`` on.
+
+    The scan has the rows of ``MARKER_PREFIXES``.
+    """
     records = chunk.records
     assert records.offset is not None, "MARKER_COLUMNS were read"
     assert records.value is not None, "MARKER_COLUMNS were read"
-    api_keys = _api_keys(records.value)
-    found = (api_keys >= Marker.BEGIN) & (api_keys <= Marker.ABORT) & ~records.is_control
-    for row in np.flatnonzero(found).tolist():
+    for row in np.flatnonzero(~records.is_control).tolist():
         offset = records.offset[row].as_py()
-        if offset < from_offset:
+        value = records.value[row].as_py()
+        marker = marker_of(value)
+        if marker is None or offset < from_offset:
             continue
-        marker = Marker(int(api_keys[row]))
-        name = None
-        if marker is Marker.BEGIN:
-            name = transaction_name(records.value[row].as_py())
+        name = transaction_name(value) if marker is Marker.BEGIN else None
         transactions.metadata_marker(
             marker,
             offset,
@@ -157,20 +164,6 @@ def replica_keys(record: KRaftVoters) -> tuple[ReplicaKey, ...]:
 
 def _node_ids(voters: tuple[ReplicaKey, ...]) -> set[int]:
     return {voter.node_id for voter in voters}
-
-
-def _api_keys(values: pa.BinaryArray) -> npt.NDArray[np.int16]:
-    """Return the api key of each value with a metadata frame and a one-byte key, else -1."""
-    keys = np.full(len(values), -1, np.int16)
-    _, offsets_buffer, data_buffer = values.buffers()
-    if data_buffer is None or not len(values):
-        return keys
-    offsets = np.frombuffer(offsets_buffer, np.int32)[values.offset :][: len(values) + 1]
-    data = np.frombuffer(data_buffer, np.uint8)
-    start = offsets[:-1][(long_enough := np.diff(offsets) >= 2)]
-    framed = data[start] == FRAME_VERSION
-    keys[np.flatnonzero(long_enough)[framed]] = data[start[framed] + 1]
-    return keys
 
 
 # --- Aborted and open transactions of a range of an ordinary partition, found by reading ahead ----

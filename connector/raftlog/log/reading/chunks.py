@@ -144,13 +144,14 @@ class ColumnDecoder(ChunkDecoder[Scan]):
 
     ``decompressed_bytes_max`` limits the records of one compressed batch. With ``whole_batches``
     the last batch keeps its records after the end of the range, so that a caller may continue after
-    that batch.
+    that batch. ``value_prefixes`` are those of ``scan``.
     """
 
     columns: Column
     chunk_bytes: int
     decompressed_bytes_max: int
     whole_batches: bool = False
+    value_prefixes: tuple[bytes, ...] = ()
 
     def decode(self, source: ChunkBytes) -> Scan:
         def scanned(end_offset: int | None) -> Scan:
@@ -162,6 +163,7 @@ class ColumnDecoder(ChunkDecoder[Scan]):
                 path=source.path,
                 file_position=source.position,
                 decompressed_bytes_max=self.decompressed_bytes_max,
+                value_prefixes=self.value_prefixes,
             )
 
         end_offset = source.end_offset

@@ -27,6 +27,7 @@ from raftlog.records.batch_columns import BatchColumns
 
 from .aborted_transactions import (
     MARKER_COLUMNS,
+    MARKER_PREFIXES,
     VoterSet,
     add_metadata_markers,
     add_producer_transactions,
@@ -102,7 +103,13 @@ class LogReplay:
 
     def _follow_records(self, end_offset: int | None) -> None:
         limit = self._files.decompressed_bytes_max
-        decoder = ColumnDecoder(MARKER_COLUMNS, READ_CHUNK_BYTES, limit, whole_batches=True)
+        decoder = ColumnDecoder(
+            MARKER_COLUMNS,
+            READ_CHUNK_BYTES,
+            limit,
+            whole_batches=True,
+            value_prefixes=MARKER_PREFIXES,
+        )
         for chunk in self._cursor.read(decoder, end_offset):
             self._add_batches(chunk.batches)
             add_metadata_markers(chunk, self.transactions, from_offset=self.start_offset)
