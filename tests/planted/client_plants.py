@@ -52,6 +52,13 @@ CLIENT_PLANTS: Final = (
         tests=(f"{TABLE}::test_a_refresh_and_a_wait_end_although_the_log_grows_at_each_look",),
     ),
     Plant(
+        bug="a reader misses the epoch of a leader that was elected again",
+        path=f"{REMOTE}/leader_client.py",
+        old="leader_epoch=leader.epoch,  # an earlier one",
+        new="leader_epoch=-1,  # an earlier one",
+        tests=("tests/client/remote/test_reelected_leader.py",),
+    ),
+    Plant(
         bug="groups of a coordinator that is loading them are left out",
         path=f"{REMOTE}/broker_client.py",
         old="            raise self._unavailable(last.problem)\n",

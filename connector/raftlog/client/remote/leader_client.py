@@ -241,14 +241,19 @@ class LeaderClient:
             return fetched.log_start_offset
         return self.list_offset(messages.EARLIEST_TIMESTAMP) or 0
 
-    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch | None:
-        """Return the newest epoch up to ``epoch`` with its end offset, if any."""
+    def end_offset_for_epoch(self, epoch: int | None) -> OffsetAndEpoch | None:
+        """Return the newest epoch up to ``epoch`` with its end offset, if any; None: up to that of
+        the leader, which may have been elected again since the last request."""
         if self.identity().is_controller:
             end = self.fetch(messages.OFFSET_MAX, last_epoch=epoch).diverging
             return end
         _, partition = self.send_to_leader(
             ApiKey.OFFSET_FOR_LEADER_EPOCH,
-            lambda leader: messages.epoch_end_request(leader.log, epoch),
+            lambda leader: messages.epoch_end_request(
+                leader.log,
+                leader.epoch if epoch is None else epoch,
+                leader_epoch=leader.epoch,  # an earlier one is refused, and asked for again
+            ),
             OffsetForLeaderEpochResponse,
             messages.parse_partition,
         )

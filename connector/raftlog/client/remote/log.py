@@ -329,7 +329,7 @@ def fetch_leader_epochs(
 ) -> EpochCache:
     """Return all epochs from the one at the log's start on. ``known``: those of the last call."""
     found: list[tuple[int, int]] = []
-    end = quorum.end_offset_for_epoch(quorum.leader_epoch())
+    end = quorum.end_offset_for_epoch(None)
     while end is not None and end.offset > log_start_offset:
         before = _end_before(quorum, end.epoch)
         start_offset = 0 if before is None else before.offset

@@ -173,10 +173,14 @@ def offset_request(
     )
 
 
-def epoch_end_request(log: TopicIdentity, epoch: int) -> epoch_ends.OffsetForLeaderEpochRequest:
+def epoch_end_request(
+    log: TopicIdentity, epoch: int, *, leader_epoch: int
+) -> epoch_ends.OffsetForLeaderEpochRequest:
     """Return a consumer's request for the end offset of an epoch (KIP-101)."""
     partition = epoch_ends.OffsetForLeaderPartition(
-        partition=_any(PARTITION), leader_epoch=_any(epoch)
+        partition=_any(PARTITION),
+        current_leader_epoch=_any(leader_epoch),
+        leader_epoch=_any(epoch),
     )
     return epoch_ends.OffsetForLeaderEpochRequest(
         replica_id=_any(-1),
