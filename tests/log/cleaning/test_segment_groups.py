@@ -100,13 +100,13 @@ def test_adjacent_segments_become_one_while_their_files_and_offsets_fit(
     assert [one for group in groups for one in group] == [one.segment for one in segments]
 
 
-def small_segments(seed: int, count: int = 40) -> tuple[SimulatedDisk, SingleVoterLog]:
+def small_segments(seed: int) -> tuple[SimulatedDisk, SingleVoterLog]:
     """Return a log whose first segments a compaction has left small."""
     disk, log = log_of()
-    fill(log, seed, count)
+    fill(log, seed, 40)
     assert compact(log)
     assert len(log._segments.sealed) > 3
-    fill(log, seed + 100, count // 2)
+    fill(log, seed + 100, 20)
     return disk, log
 
 
@@ -149,7 +149,7 @@ def offsets_read(cursor: LogCursor, end_offset: int) -> set[int | None]:
 
 
 def test_a_crash_at_any_operation_while_segments_become_one_leaves_every_last_value() -> None:
-    disk, log = small_segments(3, 30)
+    disk, log = small_segments(3)
     wanted, end = table(disk), log.end_offset
     recording = disk.record()
     assert compact(log)
