@@ -68,14 +68,14 @@ class MemoryTables:
     """Content of the tables of one place, shared by all stores that are opened on it.
 
     ``commits``: all of them, oldest first; ``transactions``: the version of the last append by
-    table and ``app_id``; ``versions``: the contents that readers have pinned. Chunks of a table's
-    columns correspond to files.
+    table and ``app_id``; ``versions``: the contents that readers have pinned, None if a vacuum has
+    deleted one. Chunks of a table's columns correspond to files.
     """
 
     contents: dict[str, pa.Table] = field(default_factory=dict)
     transactions: dict[tuple[str, str], int] = field(default_factory=dict)
     commits: list[Commit] = field(default_factory=list)
-    versions: dict[str, list[pa.Table]] = field(default_factory=dict)
+    versions: dict[str, list[pa.Table | None]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
     _in_one_chunk: dict[str, tuple[pa.Table, pa.Table]] = field(default_factory=dict, repr=False)
 
@@ -179,7 +179,14 @@ class MemoryStore:
         """Return rows of an existing table."""
         content = self._content(table)
         if version is not None:
-            content = self._tables.versions[table.name][version]
+            pinned = self._tables.versions[table.name][version]
+            if pinned is None:
+                raise TablesError(
+                    place=self._place,
+                    reason=f"version {version} of table {table.name} was deleted by a vacuum",
+                    remedy="read a later version",
+                )
+            content = pinned
         content = self._tables.in_one_chunk(table.name, content)
         found = pa.table({one.name: one.column_of(content) for one in Selected.of(table, columns)})
         if where or any_of:
@@ -190,7 +197,7 @@ class MemoryStore:
     def has_read(self, read: Read) -> None:
         """Do nothing; a store that counts reads, or fails one, overrides it."""
 
-    def cluster_ids(self, table: StoredTable) -> list[str]:
+    def cluster_ids(self, table: StoredTable, known: str | None = None) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table."""
         return list(pc.unique(self._content(table)["cluster_id"]).to_pylist())
 
@@ -234,8 +241,11 @@ class MemoryStore:
         self._content(table)
 
     def vacuum(self, table: StoredTable) -> None:
-        """Check that the table exists: there are no files."""
-        self._content(table)
+        """Delete the versions before the newest, as a vacuum without retention does."""
+        content = self._content(table)
+        with self._tables.lock:
+            kept = self._tables.versions.get(table.name, [])
+            kept[:] = [one if one is content else None for one in kept]
 
     def _content(self, table: StoredTable) -> pa.Table:
         content = self._tables.contents.get(table.name)

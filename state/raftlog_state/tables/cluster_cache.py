@@ -205,7 +205,7 @@ class ClusterCache:
         """Return the replay, which reads all rows when it begins."""
         if self._replay is None:
             rows = stored_rows(self.stored.parts())
-            self.stored = StoredState(STATE_TABLE.no_rows, STATE_TABLE.schema.empty_table)
+            self.stored = StoredState.of(split_state(STATE_TABLE.no_rows))
             is_empty = self.progress.offset == NOTHING
             image = None if is_empty else image_of(rows, self.progress)
             loader = MetadataLoader(image, decode=self.decode)
@@ -233,8 +233,9 @@ class ClusterCache:
 
     def _check_epochs(self, batch: CheckedBatch, place: str) -> None:
         """Check that rows that the tables have, and the first new one, continue their epochs."""
-        known = self.epochs()
-        for seen_epoch, seen_first, seen_last in epoch_ranges(batch.seen):
+        seen = [*epoch_ranges(batch.seen)]
+        known = [] if self._are_at_end(seen) else self.epochs()
+        for seen_epoch, seen_first, seen_last in seen:
             for epoch, first, last in known:
                 at = max(first, seen_first)
                 if seen_epoch != epoch and at <= min(last, seen_last):
@@ -244,6 +245,13 @@ class ClusterCache:
             if epoch < self.progress.leader_epoch:
                 offset = batch.rows["offset"][0].as_py()
                 raise _diverged(place, offset, self.progress.leader_epoch, epoch)
+
+    def _are_at_end(self, seen: Iterable[EpochRange]) -> bool:
+        """Return whether ranges are of the last record: a restart reads that, and no epochs."""
+        progress = self.progress
+        return all(
+            epoch == progress.leader_epoch and first >= progress.offset for epoch, first, _ in seen
+        )
 
     def epochs(self) -> list[EpochRange]:
         """Return the offsets whose leader epoch is known.

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -49,12 +48,13 @@ from .schema import (
     CHANGES_TABLE,
     CLUSTER_ID,
     LOG_TABLE,
+    PROGRESS,
     PROGRESS_OP,
     STATE_TABLE,
     STORED_TABLES,
     StoredTable,
 )
-from .stored_rows import StoredState, read_state, read_states
+from .stored_rows import StoredState, read_progress, read_state, read_states
 from .stores.compaction import COMPACT_BYTES
 from .stores.protocol import (
     Condition,
@@ -62,6 +62,7 @@ from .stores.protocol import (
     TableStore,
     Transaction,
     Where,
+    columns_of_entity,
     rows_where,
 )
 from .tails import TailFold, TailRange, read_tails, state_of_tails
@@ -135,12 +136,15 @@ class ClusterRows:
         ``log_cluster_id`` is that of the log if the tables have no rows.
         """
         check_layout(self.store)
-        cluster_id = cluster_in(self.store, cluster_id)
+        bases = read_progress(self.store, cluster_id)
+        known = bases[0].cluster_id if bases else None
+        cluster_id = cluster_in(self.store, cluster_id, known)
         named = Progress(cluster_id=cluster_id, log_cluster_id=log_cluster_id)
-        cache = self._cache(*self._rows_of(named), None)
+        cache = self._cache(*self._rows_of(named, bases), None)
         if cache.progress.group is not None:
             versions = self.ends().versions
-            cache = self._cache(*self._rows_of(named), versions)
+            bases = read_progress(self.store, cluster_id)
+            cache = self._cache(*self._rows_of(named, bases), versions)
         cache.log_ahead = self.log_ahead(cache.progress)
         return cache
 
@@ -159,9 +163,7 @@ class ClusterRows:
         found: dict[str, ClusterCache | TablesError] = {}
         for name, fold in zip(cluster_ids, folds, strict=True):
             try:
-                others, partitions = states[name]
-                state = StoredState(others, partial(_same, partitions))
-                found[name] = self._cache(state, fold, versions)
+                found[name] = self._cache(StoredState.of(states[name]), fold, versions)
             except ConcurrentWriterError:
                 raise
             except TablesError as error:
@@ -172,11 +174,8 @@ class ClusterRows:
     def ends(self) -> Ends:
         """Return the progress of all clusters, and the last versions of all groups."""
         check_layout(self.store)
-        bases: dict[str | None, Progress] = {}
-        rows: list[Progress] = []
-        if self.store.exists(STATE_TABLE):
-            rows = progress_rows_of(self.store.read(STATE_TABLE, (IS_PROGRESS,)))
-            bases = {progress.cluster_id: progress for progress in rows}
+        rows = read_progress(self.store, None)
+        bases = {progress.cluster_id: progress for progress in rows}
         newest = dict(bases)
         if self.store.exists(CHANGES_TABLE):
             named = (Progress(cluster_id=name) for name in self.store.cluster_ids(CHANGES_TABLE))
@@ -200,36 +199,56 @@ class ClusterRows:
         """Return the cache of a cluster's rows; None for ``versions``: they have not been read."""
         base, progress = tail.base, tail.progress
         self._complete_truncation(tail, versions)
-        if tail.missing_offset is not None:
-            raise TablesError(
-                place=self.place,
-                reason=f"table changes lacks the append from offset {tail.missing_offset} on",
-                remedy="create new tables at another location from the log",
-            )
-        others, partitions = (partial(overlay, later=later) for later in tail.later)
+        self._check_appends(tail)
         return ClusterCache(
             progress=progress,
-            stored=StoredState(
-                others(without_reverted(state.others, base)),
-                lambda: partitions(without_reverted(self._read_later(state), base)),
-            ),
+            stored=self._overlaid(state, tail),
             decode=self._decode,
             unmerged=Unmerged(tail.unmerged, base_offset=base.offset, end_offset=progress.offset),
             log_ahead=LOG_TABLE.no_rows.select(RECORD_IDENTITY),
             versions={} if versions is None else versions,
         )
 
-    def _read_later(self, state: StoredState) -> pa.Table:
-        """Return the partitions of a version of ``state``, which may be deleted meanwhile.
+    def _overlaid(self, state: StoredState, tail: TailFold) -> StoredState:
+        """Return the rows of ``state`` with the changes after them; they are read when needed.
 
-        Then the cluster is read again, as after the commit of another writer.
+        Until then another process may merge into ``state``: then the cluster is read again, as
+        after its commit.
         """
-        try:
-            return state.read_partitions()
-        except TablesError as error:
-            raise ConcurrentWriterError(
-                place=self.place, reason=error.reason, remedy=error.remedy
-            ) from error
+        base, later = tail.base, tail.later
+
+        def read_others() -> pa.Table:
+            found = state.others
+            newest = progress_of(found)
+            if newest is not None and newest != base:
+                raise self._state_changed(base)
+            return overlay(without_reverted(found, base), later.others)
+
+        def read_partitions() -> pa.Table:
+            return overlay(without_reverted(state.parts().partitions, base), later.partitions)
+
+        return StoredState(read_others, read_partitions)
+
+    def _check_appends(self, tail: TailFold) -> None:
+        """Raise an error if an append is missing: another process may have truncated the tables."""
+        base = tail.base
+        if tail.missing_offset is None:
+            return
+        found = read_progress(self.store, base.cluster_id)
+        if any(newest != base for newest in found):
+            raise self._state_changed(base)
+        raise TablesError(
+            place=self.place,
+            reason=f"table changes lacks the append from offset {tail.missing_offset} on",
+            remedy="create new tables at another location from the log",
+        )
+
+    def _state_changed(self, base: Progress) -> ConcurrentWriterError:
+        return ConcurrentWriterError(
+            place=self.place,
+            reason=f"another process changed state, which had offset {base.offset}, meanwhile",
+            remedy="run this again",
+        )
 
     def read(
         self,
@@ -244,11 +263,14 @@ class ClusterRows:
         empty = table.no_rows
         return empty if columns is None else empty.select(list(columns))
 
-    def _rows_of(self, named: Progress) -> tuple[StoredState, TailFold]:
-        """Return the rows of a cluster in ``state``, and the changes after their progress."""
-        state = read_state(self.store, named.cluster_id)
-        [tail] = self._folds([progress_of(state.others) or named])
-        return state, tail
+    def _rows_of(self, named: Progress, bases: Iterable[Progress]) -> tuple[StoredState, TailFold]:
+        """Return the rows of a cluster in ``state``, and the changes after their progress.
+
+        Without progress in ``state``, all rows are in the changes.
+        """
+        of_cluster = [base for base in bases if base.cluster_id == named.cluster_id]
+        [tail] = self._folds(of_cluster or [named])
+        return read_state(self.store, named.cluster_id if of_cluster else None), tail
 
     def _folds(self, bases: Sequence[Progress]) -> list[TailFold]:
         """Return the changes of clusters that ``state`` does not include, folded."""
@@ -398,7 +420,8 @@ class ClusterRows:
         if not self.store.exists(STATE_TABLE):
             return
         any_of = tuple((_of_cluster(str(end.cluster_id)),) for end in ends)
-        rows = self.store.read(STATE_TABLE, (IS_PROGRESS,), any_of=any_of)
+        columns = columns_of_entity(STATE_TABLE, PROGRESS)
+        rows = self.store.read(STATE_TABLE, (IS_PROGRESS,), columns, any_of=any_of)
         found = {progress.cluster_id: progress for progress in progress_rows_of(rows)}
         for end in ends:
             merged = found.get(end.cluster_id, end)
@@ -550,10 +573,6 @@ def group_transaction(table: StoredTable, group: str, versions: Versions) -> Tra
 def group_transaction_of(table: StoredTable, group: str, version: int) -> Transaction:
     """Return the transaction of a group's append of this version."""
     return Transaction(app_id=f"raftlog-group-{table.name}-{group}", version=version)
-
-
-def _same(rows: pa.Table) -> pa.Table:
-    return rows
 
 
 def _first(tail: Tail) -> UnmergedPart | None:

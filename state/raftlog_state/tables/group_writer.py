@@ -114,9 +114,12 @@ class GroupWriter(TablesWriter):
 
     def progress(self, cluster_id: str) -> Progress:
         """Return the end of a cluster's tables."""
-        with self._lock:
+
+        def work() -> Progress:
             self._ready()
             return self._end(cluster_id)
+
+        return self._again_if_late(work)
 
     def epochs(self, cluster_id: str) -> list[EpochRange]:
         """Return the leader epochs of a cluster whose first offset is known, in order."""

@@ -229,15 +229,15 @@ def _all_progress(found: pa.Table) -> list[Progress]:
     return [_progress(plain, detail) for plain, detail in zip(plains, details, strict=True)]
 
 
-def cluster_in(store: TableStore, cluster_id: str | None) -> str | None:
+def cluster_in(store: TableStore, cluster_id: str | None, known: str | None = None) -> str | None:
     """Return the cluster of the tables that is meant: ``cluster_id``, or their only one.
 
-    None: they have no cluster yet. Raises ``TablesError`` if they have several and ``cluster_id``
-    is None.
+    None: they have no cluster yet. ``known`` is one that they have. Raises ``TablesError`` if they
+    have several and ``cluster_id`` is None.
     """
     if cluster_id is not None or not store.exists(CHANGES_TABLE):
         return cluster_id
-    found = sorted(store.cluster_ids(CHANGES_TABLE))
+    found = sorted(store.cluster_ids(CHANGES_TABLE, known))
     if len(found) > 1:
         listed = ", ".join(found[:CLUSTERS_LISTED_MAX])
         raise TablesError(

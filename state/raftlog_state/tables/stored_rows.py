@@ -9,13 +9,14 @@ Rules of this file:
 3. Nothing here changes after its creation but these caches.
 4. Partitions are read apart from the other rows, without the structs of other entities, which take
    forty times the memory of a partition's own columns.
+5. A restart without new records needs the progress row alone: all other rows are read later.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,14 +30,18 @@ from raftlog_state.image.rows import Entity, Key, Row
 
 from .convert import plain_values, rows_of
 from .latest import SPACE, living
-from .schema import CLUSTER_ID, ORIGIN_COLUMNS, STATE_TABLE
+from .progress import IS_PROGRESS, Progress, progress_rows_of
+from .schema import CLUSTER_ID, ORIGIN_COLUMNS, PROGRESS, STATE_TABLE
 from .stores.protocol import (
     AnyOf,
     Condition,
     Selected,
     TableStore,
+    Where,
+    columns_of_entity,
     filtered,
     mask_of,
+    read_version,
 )
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -67,18 +72,28 @@ class StateParts(NamedTuple):
     partitions: pa.Table
 
 
-class StoredState(NamedTuple):
-    """Rows of a cluster in a version of ``state``, of which partitions are read when needed.
+class StoredState:
+    """Rows of a cluster in a version of ``state``, which are read when they are needed."""
 
-    There may be a million of them, and a restart without new records needs none.
-    """
+    def __init__(
+        self, read_others: Callable[[], pa.Table], read_partitions: Callable[[], pa.Table]
+    ) -> None:
+        self._read_others = read_others
+        self._read_partitions = read_partitions
 
-    others: pa.Table
-    read_partitions: Callable[[], pa.Table]
+    @classmethod
+    def of(cls, parts: StateParts) -> StoredState:
+        """Return rows that are in memory."""
+        return cls(lambda: parts.others, lambda: parts.partitions)
+
+    @cached_property
+    def others(self) -> pa.Table:
+        """All rows but those of partitions, read once."""
+        return self._read_others()
 
     def parts(self) -> StateParts:
         """Read all rows."""
-        return StateParts(self.others, self.read_partitions())
+        return StateParts(self.others, self._read_partitions())
 
 
 class StoredRows(Mapping[Key, Row]):
@@ -173,19 +188,39 @@ class StoredGroups(Mapping[Group, tuple[Key, ...]]):
         return sum(1 for _ in self)
 
 
+def read_progress(store: TableStore, cluster_id: str | None) -> list[Progress]:
+    """Return the progress of a cluster in the newest ``state``; None: that of each cluster."""
+    if not store.exists(STATE_TABLE):
+        return []
+    where: Where = (IS_PROGRESS,)
+    if cluster_id is not None:
+        where += ((CLUSTER_ID, "=", cluster_id),)
+    columns = columns_of_entity(STATE_TABLE, PROGRESS)
+    return progress_rows_of(store.read(STATE_TABLE, where, columns))
+
+
 def read_state(store: TableStore, cluster_id: str | None) -> StoredState:
-    """Return the rows of a cluster in the newest version of ``state``."""
-    if cluster_id is None or not store.exists(STATE_TABLE):
-        others, partitions = split_state(STATE_TABLE.no_rows)
-        return StoredState(others, lambda: partitions)
-    of_cluster: Condition = (CLUSTER_ID, "=", cluster_id)
-    version = store.version(STATE_TABLE)
-    return StoredState(
-        others=store.read(STATE_TABLE, (of_cluster, _IS_OTHER), version=version),
-        read_partitions=lambda: store.read(
-            STATE_TABLE, (of_cluster, _IS_PARTITION), _PARTITION_COLUMNS, version=version
-        ),
-    )
+    """Return the rows of a cluster in that version of ``state`` which is the newest when needed."""
+    nothing = split_state(STATE_TABLE.no_rows)
+    of_cluster: Condition = (CLUSTER_ID, "=", str(cluster_id))
+
+    @cache
+    def version() -> int | None:
+        exists = cluster_id is not None and store.exists(STATE_TABLE)
+        return store.version(STATE_TABLE) if exists else None
+
+    def others() -> pa.Table:
+        if version() is None:
+            return nothing.others
+        return read_version(store, STATE_TABLE, version(), (of_cluster, _IS_OTHER))
+
+    def partitions() -> pa.Table:
+        if version() is None:
+            return nothing.partitions
+        where = (of_cluster, _IS_PARTITION)
+        return read_version(store, STATE_TABLE, version(), where, _PARTITION_COLUMNS)
+
+    return StoredState(others, partitions)
 
 
 def read_states(store: TableStore, cluster_ids: Sequence[str]) -> dict[str, StateParts]:
@@ -196,10 +231,8 @@ def read_states(store: TableStore, cluster_ids: Sequence[str]) -> dict[str, Stat
     version = store.version(STATE_TABLE)
     any_of: AnyOf = tuple(((CLUSTER_ID, "=", name),) for name in cluster_ids)
     columns = (CLUSTER_ID, *_PARTITION_COLUMNS)
-    others = rows_by(store.read(STATE_TABLE, (_IS_OTHER,), any_of=any_of, version=version))
-    partitions = rows_by(
-        store.read(STATE_TABLE, (_IS_PARTITION,), columns, any_of=any_of, version=version)
-    )
+    read = partial(read_version, store, STATE_TABLE, version, any_of=any_of)
+    others, partitions = map(rows_by, (read((_IS_OTHER,)), read((_IS_PARTITION,), columns)))
     return {
         name: StateParts(
             others=others.get(name, nothing.others),

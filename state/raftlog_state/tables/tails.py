@@ -36,6 +36,9 @@ from .stores.protocol import (
     RowSlices,
     TableStore,
     Where,
+    columns_of_entity,
+    in_schema,
+    read_version,
     rows_where,
     slices_of_file,
 )
@@ -162,6 +165,10 @@ def read_tails(
 
     Each is with whether it is the only one. All are of one version of the table.
     """
+    merged = _if_merged(store, ranges)
+    if merged is not None:
+        yield True, merged
+        return
     version, windows = _windows(store, ranges)
     reads = [*chain.from_iterable(windows)]
     for read in reads:
@@ -217,12 +224,12 @@ def _errors_of_files(store: TableStore) -> Iterator[None]:
 
 
 def _state_slices(
-    store: TableStore, window: Window, version: int, end: Progress
+    store: TableStore, window: Window, version: int | None, end: Progress
 ) -> Iterator[pa.Table]:
     """Yield the rows of ``state`` for one append; a key is in one slice only."""
     columns = (*_POSITIONS, "key", "incarnation")
     any_of = tuple(where for read in window for where in _any_of(read))
-    changes = store.read(CHANGES_TABLE, columns=columns, any_of=any_of, version=version)
+    changes = read_version(store, CHANGES_TABLE, version, (), columns, any_of=any_of)
     last = positions_of(last_changes(without_reverted(changes, end)))
     for read in window:
         for rows in _read(store, read, version).values():
@@ -232,12 +239,36 @@ def _state_slices(
                 yield state_rows_of(found.combine_chunks())
 
 
-def _windows(store: TableStore, ranges: Sequence[TailRange]) -> tuple[int, list[Window]]:
-    """Return the newest version of ``changes``, and the windows of parts of tails."""
+def _if_merged(store: TableStore, ranges: Sequence[TailRange]) -> dict[str, pa.Table] | None:
+    """Return the progress rows of tails if they have no changes, as after the end of a run.
+
+    These are read without the structs of other entities, which are null.
+    """
+    if not ranges or not all(one.has_fences and one.after_offset >= 0 for one in ranges):
+        return None
+    if not store.exists(CHANGES_TABLE):
+        return {}
+    any_of = _any_of([one._replace(part=(*one.part, IS_PROGRESS)) for one in ranges])
+    columns = columns_of_entity(CHANGES_TABLE, PROGRESS)
+    found = store.read(CHANGES_TABLE, columns=columns, any_of=any_of)
+    by_cluster = rows_by(in_schema(found, CHANGES_TABLE.schema))
+    ends = {name: pc.max(rows["visible_offset"]).as_py() for name, rows in by_cluster.items()}
+    are_merged = all(ends.get(one.cluster_id, -1) <= one.after_offset for one in ranges)
+    return by_cluster if are_merged else None
+
+
+def _windows(store: TableStore, ranges: Sequence[TailRange]) -> tuple[int | None, list[Window]]:
+    """Return a version of ``changes``, and the windows of parts of tails; None: the newest one.
+
+    To look up the version takes longer than to read a few rows, which are of one version anyway.
+    """
     if not ranges or not store.exists(CHANGES_TABLE):
-        return 0, []
+        return None, []
+    found = store.read(CHANGES_TABLE, columns=_POSITIONS, any_of=_any_of(ranges))
+    if found.num_rows <= ROWS_READ:
+        return None, [[[*ranges]]] if found.num_rows else []
     version = store.version(CHANGES_TABLE)
-    found = store.read(CHANGES_TABLE, columns=_POSITIONS, any_of=_any_of(ranges), version=version)
+    found = read_version(store, CHANGES_TABLE, version, (), _POSITIONS, any_of=_any_of(ranges))
     by_cluster = rows_by(found)
     tails = {
         one.cluster_id: _tail_rows(one.after_offset, by_cluster[one.cluster_id])
@@ -254,8 +285,10 @@ def _tail_rows(after_offset: int, rows: pa.Table) -> TailRows:
     return TailRows(after_offset, tuple(column[order] for column in columns), ends)
 
 
-def _read(store: TableStore, ranges: Sequence[TailRange], version: int) -> dict[str, pa.Table]:
-    return rows_by(store.read(CHANGES_TABLE, any_of=_any_of(ranges), version=version))
+def _read(
+    store: TableStore, ranges: Sequence[TailRange], version: int | None
+) -> dict[str, pa.Table]:
+    return rows_by(read_version(store, CHANGES_TABLE, version, any_of=_any_of(ranges)))
 
 
 def _any_of(ranges: Sequence[TailRange]) -> AnyOf:

@@ -51,11 +51,14 @@ class Upkeep:
         self._vacuumed_at_s: float | None = None
         self.backoff = Backoff(RETRY_INTERVAL_S, RETRY_INTERVAL_S)
         self._appends_since_checkpoint = CHECKPOINT_APPENDS  # as of an earlier run
+        self.has_appended = False
+        """Whether this run has appended: one without news leaves files of earlier runs."""
         self.file_count: int | None = None
         """Small files of ``changes``, those of earlier runs included; None if it is unknown."""
 
     def appended(self) -> None:
         """Record one more file."""
+        self.has_appended = True
         self._appends_since_checkpoint += 1
         if self.file_count is not None:
             self.file_count += 1
@@ -193,7 +196,7 @@ class UpkeepRunner:
         if not is_end and self._upkeep.backoff.is_paused(self._now_s()):
             return
         try:
-            if self._upkeep.file_count is None:
+            if self._upkeep.file_count is None and self._upkeep.has_appended:
                 self._upkeep.file_count = self._writer.small_file_count()
             tasks = [*self._due(read_offset)]
         except TablesError as error:  # the batch is published

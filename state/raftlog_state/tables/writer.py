@@ -131,13 +131,11 @@ class Writer(TablesWriter):
 
     def progress(self) -> Progress:
         """Return the end of the tables; an unfinished truncation is completed first."""
-        with self._lock:
-            return self._ready().progress
+        return self._again_if_late(lambda: self._ready().progress)
 
     def epochs(self) -> list[EpochRange]:
         """Return the leader epochs whose first offset is known, in order."""
-        with self._lock:
-            return self._ready().epochs()
+        return self._again_if_late(lambda: self._ready().epochs())
 
     def unmerged_row_count(self) -> int:
         """Return the number of rows of ``changes`` that ``state`` does not include."""

@@ -559,9 +559,12 @@ def test_merge_keeps_the_latest_row_of_each_key(filled_store_at: StoreAt) -> Non
 def test_rows_of_clusters_are_kept_apart(filled_store_at: StoreAt) -> None:
     store = filled_store_at()
     before = {name: contents(store, STORED_TABLES[name]) for name in ("changes", "state")}
+    assert store.cluster_ids(CHANGES_TABLE, CLUSTER) == [CLUSTER]
     of_other = of_cluster(CHANGES_TABLE, changes(0, 2), OTHER_CLUSTER)
     store.append(CHANGES_TABLE, of_other, transaction(1, "raftlog/other"))
-    assert sorted(store.cluster_ids(CHANGES_TABLE)) == sorted((CLUSTER, OTHER_CLUSTER))
+    for known in (None, CLUSTER, OTHER_CLUSTER):
+        found = store.cluster_ids(CHANGES_TABLE, known)
+        assert sorted(found) == sorted((CLUSTER, OTHER_CLUSTER))
 
     key = before["state"][0]["key"]
     row = {**state_row(key, 9, 9, 9, name="of another cluster"), "cluster_id": OTHER_CLUSTER}

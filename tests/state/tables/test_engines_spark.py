@@ -19,7 +19,13 @@ from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE
 from raftlog_state.tables.stores import spark as spark_store
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
-from raftlog_state.tables.stores.protocol import TableStore, Transaction, Where
+from raftlog_state.tables.stores.protocol import (
+    Condition,
+    TableStore,
+    Transaction,
+    Where,
+    rows_where,
+)
 from raftlog_state.tables.stores.spark import SparkStore, session_for_tables
 
 pytestmark = pytest.mark.spark
@@ -193,19 +199,30 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     assert not any(thread.is_alive() for thread in threads), "they end with their work"
 
 
-def test_a_large_table_is_read_in_parts(
-    feed: Feed, template: Path, monkeypatch: pytest.MonkeyPatch
+def test_many_rows_are_read_in_parts_and_few_are_not_moved(
+    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver has a part in memory several times: of 1,000,000 partitions it has no room."""
-    store = SparkStore(feed.spark, str(template))
-    expected = rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE))
-    before = executions_of(feed)
-    monkeypatch.setattr(spark_store, "READ_BYTES", store.size(CHANGES_TABLE).byte_count // 3)
-    assert rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE)) == expected
-    plans = [
-        one.physicalPlanDescription() for at, one in executions_of(feed).items() if at not in before
-    ]
-    assert any("RoundRobinPartitioning(3)" in plan for plan in plans)
+    """The driver has a part in memory several times: of 1,000,000 partitions it has no room.
+
+    To move a row of a large table between tasks takes as many tasks as the table has parts.
+    """
+    expected = changes(0, 40)
+    rust = DeltaRsStore(str(tmp_path))
+    rust.append(CHANGES_TABLE, expected, Transaction(app_id="writer", version=1))
+    store = SparkStore(feed.spark, str(tmp_path))
+    monkeypatch.setattr(spark_store, "READ_ROWS", -(-expected.num_rows // 3))
+    key: Condition = ("key", "=", expected["key"][0].as_py())
+    last: Condition = ("offset", ">=", 40)
+    reads: list[tuple[Where, bool]] = [((), True), ((key,), False), ((last,), False)]
+    for where, is_in_parts in reads:
+        before = executions_of(feed)
+        found = store.read(CHANGES_TABLE, where)
+        wanted = rows_where(expected, *where) if where else expected
+        assert rows_of(CHANGES_TABLE, found) == rows_of(CHANGES_TABLE, wanted)
+        started = [one for at, one in executions_of(feed).items() if at not in before]
+        plans = [one.physicalPlanDescription() for one in started]
+        assert is_in_parts == any("RoundRobinPartitioning(3)" in plan for plan in plans)
+        assert is_in_parts == any("RoundRobinPartitioning" in plan for plan in plans)
 
 
 @pytest.mark.nightly

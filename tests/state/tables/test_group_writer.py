@@ -531,7 +531,7 @@ class CountingStore(MemoryStore):
     read_count = 0
 
     def has_read(self, read: Read) -> None:
-        self.read_count += read.table is STATE_TABLE and read.columns is not None
+        self.read_count += ("entity", "=", "partition") in read.where
 
 
 def test_a_merge_is_of_the_clusters_that_have_changes(history: History) -> None:

@@ -40,10 +40,13 @@ from raftlog_state.loader.payload import Payload
 from raftlog_state.tables import tails as cluster_tails
 from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.cluster_rows import ClusterRows
+from raftlog_state.tables.following import BatchSink
+from raftlog_state.tables.progress import IS_PROGRESS
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import TableStore
 from raftlog_state.tables.unmerged import SMALL_PARTS_MAX, UNMERGED_ROWS_MAX, Tail
+from raftlog_state.tables.upkeep import Upkeep, UpkeepRunner
 from raftlog_state.tables.writer import Writer
 
 SEEDS = int(os.environ.get("RAFTLOG_WRITER_SEEDS", "16"))
@@ -166,40 +169,84 @@ class ReadsCounted(MemoryStore):
             self.row_counts.append(read.found.num_rows)
 
 
-class PartitionsCounted(MemoryStore):
-    """Store that counts reads of the partitions of ``state``; it can delete their version."""
+class StateReadsCounted(MemoryStore):
+    """Store that counts reads of ``state`` but for progress."""
+
+    read_count = 0
+
+    def has_read(self, read: Read) -> None:
+        self.read_count += read.table == STATE_TABLE and IS_PROGRESS not in read.where
+
+
+class AllReads(MemoryStore):
+    """Store that keeps its reads."""
 
     def __init__(self, tables: MemoryTables) -> None:
         super().__init__(tables)
-        self.read_count = 0
-        self.fails = False
+        self.reads: list[Read] = []
 
     def has_read(self, read: Read) -> None:
-        if read.table == STATE_TABLE and ("entity", "=", "partition") in read.where:
-            self.read_count += 1
-            if self.fails:
-                self.fails = False
-                raise TablesError(place=self.place, reason="a version is deleted", remedy="none")
+        self.reads.append(read)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_partitions_are_read_when_there_are_new_records(history: History, fails: bool) -> None:
-    """A version of ``state`` may be deleted until then: the tables are read again."""
+@pytest.mark.parametrize("step", [2, END])
+def test_a_restart_without_new_records_reads_progress_rows(history: History, step: int) -> None:
+    """So it takes as long for each number of partitions and of earlier changes."""
+    tables = MemoryTables()
+    first = writer_of(tables)
+    for end in range(step, END + 1, step):
+        first.apply(history.range(first.progress().next_offset, end), CLUSTER)
+    first.merge_state()
+    store = AllReads(tables)
+    second = Writer(store, clock_us=lambda: 1)
+    sink = BatchSink(second, CLUSTER, UpkeepRunner(second, Upkeep(END)))
+    sink.write(history.range(END - 1, END))
+    sink.close()
+    assert second.progress() == first.progress()
+    found = [(read.table.name, read.found.num_rows) for read in store.reads]
+    assert found == [("state", 1), ("changes", 1), ("log", 1)]
+    assert all(read.columns is not None for read in store.reads)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_rows_of_state_are_read_when_there_are_new_records(
+    history: History, is_deleted: bool
+) -> None:
+    """A vacuum may have deleted their version: the tables are read again."""
     tables = MemoryTables()
     appended(tables, history, merged_to=40)
-    store = PartitionsCounted(tables)
+    store = StateReadsCounted(tables)
     second = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
     assert second.progress().offset == END - 1
-    assert second.epochs() == writer_of(tables).epochs()
-    assert not second.apply(history.range(END - 10, END), CLUSTER)
-    second.merge_state()
+    # A stream reads the last record again, to detect a divergence.
+    assert not second.apply(history.range(END - 1, END), CLUSTER)
     assert store.read_count == 0
-    store.fails = fails
+    assert not second.apply(history.range(END - 10, END), CLUSTER)
+    assert second.epochs() == writer_of(tables).epochs()
+    assert store.read_count == 1, "the epochs of earlier records"
+    if is_deleted:
+        writer_of(tables).merge_state()
+        MemoryStore(tables).vacuum(STATE_TABLE)
     assert second.apply(history.range(END - 10, END + 30), CLUSTER)
-    assert store.read_count == 1 + fails
+    assert store.read_count == 2 + is_deleted
     second.merge_state()
     assert second.apply(history.range(END + 30, END + 40), CLUSTER)
-    assert store.read_count == 1 + fails
+    assert store.read_count == 2 + is_deleted
+    second.merge_state()
+    assert contents(tables) == history.contents(END + 40)
+
+
+def test_rows_of_state_are_those_of_the_end_that_was_read_before(history: History) -> None:
+    """Another process merges between the restart and the first record."""
+    tables = MemoryTables()
+    first = appended(tables, history, merged_to=40)
+    second = writer_of(tables)
+    assert second.unmerged_row_count() > 0
+    first.merge_state()
+    first.apply(history.range(END, END + 20), CLUSTER)
+    first.merge_state()
+    assert second.epochs() == first.epochs()
+    assert second.apply(history.range(END, END + 40), CLUSTER)
     second.merge_state()
     assert contents(tables) == history.contents(END + 40)
 

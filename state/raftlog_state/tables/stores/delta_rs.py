@@ -336,13 +336,15 @@ class DeltaRsStore:
             )
             return pa.table(dict(zip((one.name for one in selected), columns_of, strict=True)))
 
-    def cluster_ids(self, table: StoredTable) -> list[str]:
+    def cluster_ids(self, table: StoredTable, known: str | None = None) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table, in any order."""
+        query = f"SELECT DISTINCT {CLUSTER_ID} FROM stored"
+        if known is not None:  # the engine skips files by their statistics
+            query += f" WHERE {CLUSTER_ID} != {_literal(known)}"
         with self._errors(table):
             engine = QueryBuilder(READ_SETTINGS).register("stored", self._open(table))
-            found = engine.execute(f"SELECT DISTINCT {CLUSTER_ID} FROM stored")
-            rows = pa.RecordBatchReader.from_stream(found).read_all()
-            return list(rows[CLUSTER_ID].to_pylist())
+            rows = pa.RecordBatchReader.from_stream(engine.execute(query)).read_all()
+            return [*rows[CLUSTER_ID].to_pylist(), *([] if known is None else [known])]
 
     def merge(self, rows: Rows) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table.

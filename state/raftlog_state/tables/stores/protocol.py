@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from raftlog_state.errors import ConcurrentWriterError
+from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import CLUSTER_ID, ROW, StoredTable
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -272,8 +272,11 @@ class TableStore(Protocol):
         """Return whether a table exists."""
         ...
 
-    def cluster_ids(self, table: StoredTable) -> list[str]:
-        """Return the distinct ``cluster_id`` of an existing table, in any order."""
+    def cluster_ids(self, table: StoredTable, known: str | None = None) -> list[str]:
+        """Return the distinct ``cluster_id`` of an existing table, in any order.
+
+        ``known`` is one of them: files that have no other one are not read.
+        """
         ...
 
     def prepare(self) -> None:
@@ -363,3 +366,28 @@ class TableStore(Protocol):
     def vacuum(self, table: StoredTable) -> None:
         """Delete files that no version of an existing table within ``RETENTION`` has."""
         ...
+
+
+def read_version(
+    store: TableStore,
+    table: StoredTable,
+    version: int | None,
+    where: Where = (),
+    columns: tuple[str, ...] | None = None,
+    *,
+    any_of: AnyOf = (),
+) -> pa.Table:
+    """Return rows of a version of a table that was the newest; None: of that which is.
+
+    Raises:
+        ConcurrentWriterError: there is a later version, and a vacuum may have deleted this one.
+        TablesError: the engine failed.
+    """
+    try:
+        return store.read(table, where, columns, any_of=any_of, version=version)
+    except TablesError as error:
+        if version is None or store.version(table) == version:
+            raise
+        raise ConcurrentWriterError(
+            place=store.place, reason=error.reason, remedy="read the tables again"
+        ) from error

@@ -38,7 +38,14 @@ from pyspark.sql.types import StructField, StructType
 from raftlog_state.errors import TablesError
 from raftlog_state.image.column_types import BIGINT, STRING
 from raftlog_state.tables.comments import STORED_COMMENTS, commented_schema
-from raftlog_state.tables.schema import CHANGES_TABLE, CLUSTER_ID, STATE_TABLE, StoredTable
+from raftlog_state.tables.schema import (
+    CHANGES_TABLE,
+    CLUSTER_ID,
+    PROGRESS,
+    PROGRESS_OP,
+    STATE_TABLE,
+    StoredTable,
+)
 
 from .compaction import COMPACT_BYTES, FULL_BYTES, rewritten_bytes
 from .protocol import (
@@ -68,9 +75,9 @@ TABLES_AT_ONCE: Final = 4
 ROWS_IN_ONE_FILE: Final = 200_000
 """Up to this many rows become one file: metadata is small, and small files add up."""
 
-READ_BYTES: Final = 2 << 20
-"""Bytes of a table's files whose rows are one part of a read: those of a partition take 25 times as
-much in memory."""
+READ_ROWS: Final = 50_000
+"""Rows that are one part of a read: such a part is in the driver's memory several times, and that
+of a file is as large as the file's rows."""
 
 SESSION_SETTINGS: Final = {
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -258,26 +265,28 @@ class SparkStore:
             pinned = "" if version is None else f" VERSION AS OF {version}"
             stored = f"{self.reference(table.name)}{pinned}"
             statement = f"SELECT {listed} FROM {stored}{_clause(table, where, any_of)}"
-            found = self._in_small_parts(table, self._spark.sql(statement)).toArrow()
+            rows = self._spark.sql(statement)
+            if _has_structs(selected, table) and not _are_few(where, any_of):
+                rows = _in_small_parts(rows)
+            found = rows.toArrow()
         columns_of = (
             one.wrap(values.cast(one.type_in(table)))
             for one, values in zip(selected, found.columns, strict=True)
         )
         return pa.table(dict(zip((one.name for one in selected), columns_of, strict=True)))
 
-    def _in_small_parts(self, table: StoredTable, rows: DataFrame) -> DataFrame:
-        """Return rows of a table in parts that the driver has room for.
-
-        A part is in its memory several times, and that of a file is as large as the file's rows.
-        """
-        count = self.size(table).byte_count // READ_BYTES
-        return rows.repartition(count) if count > 1 else rows
-
-    def cluster_ids(self, table: StoredTable) -> list[str]:
+    def cluster_ids(self, table: StoredTable, known: str | None = None) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table, in any order."""
+        reference = self.reference(table.name)
         with self.errors(table.name):
-            statement = f"SELECT DISTINCT {CLUSTER_ID} FROM {self.reference(table.name)}"
-            return [row[0] for row in self._spark.sql(statement).collect()]
+            if known is not None:
+                # Delta skips files by their statistics: those of one cluster are not read.
+                other = _clause(table, ((CLUSTER_ID, "!=", known),), ())
+                statement = f"SELECT {CLUSTER_ID} FROM {reference}{other} LIMIT 1"
+                if not self._spark.sql(statement).collect():
+                    return [known]
+            found = self._spark.sql(f"SELECT DISTINCT {CLUSTER_ID} FROM {reference}").collect()
+            return [row[0] for row in found]
 
     # --- writes -----------------------------------------------------------------------------------
 
@@ -598,6 +607,31 @@ def _with_comments(kind: StructType, declared: Iterable[pa.Field]) -> StructType
             for field, arrow in zip(kind, declared, strict=True)
         ]
     )
+
+
+def _has_structs(selected: Iterable[Selected], table: StoredTable) -> bool:
+    """Return whether a read has whole rows: without them, a million rows need no parts."""
+    return any(pa.types.is_nested(one.type_in(table)) for one in selected)
+
+
+def _are_few(where: Where, any_of: AnyOf) -> bool:
+    """Return whether conditions select few rows: those of a key, or progress rows."""
+
+    few = (("entity", "=", PROGRESS), ("op", "=", PROGRESS_OP))
+
+    def are_few(conditions: Where) -> bool:
+        return any(one in few or one[:2] == ("key", "=") for one in conditions)
+
+    return are_few(where) or (bool(any_of) and all(map(are_few, any_of)))
+
+
+def _in_small_parts(rows: DataFrame) -> DataFrame:
+    """Return rows in parts that the driver has room for. Few rows are not moved between tasks.
+
+    Counting them first reads the columns of their conditions only, or none.
+    """
+    part_count = -(-rows.count() // READ_ROWS)
+    return rows.repartition(part_count) if part_count > 1 else rows
 
 
 def _clause(table: StoredTable, where: Where, any_of: AnyOf) -> str:

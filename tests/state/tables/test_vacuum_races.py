@@ -1,0 +1,162 @@
+"""Vacuums without retention at each step of a writer, with what other processes do before them.
+
+Every operation of the writer's store is a step. At one of them, another process changes the tables
+and deletes all versions but the newest; then the writer continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
+
+import pytest
+from tests.support.memory_store import MemoryStore, MemoryTables
+from tests.support.metadata_logs import metadata_log, restored
+from tests.support.written_tables import CLUSTER, END, History, contents
+
+from raftlog_state.errors import OffsetGapError
+from raftlog_state.tables import tails as cluster_tails
+from raftlog_state.tables.group_writer import GroupWriter
+from raftlog_state.tables.schema import STORED_TABLES
+from raftlog_state.tables.stores.protocol import TableStore
+from raftlog_state.tables.writer import Writer
+
+OTHER = "cluster-b"
+GROUP = "one"
+BEGUN = 40
+OPERATIONS = ("exists", "cluster_ids", "version", "read", "append", "merge", "delete", "fence")
+
+OpenStore: TypeAlias = Callable[[], TableStore]
+"""Open one more store of the test's tables."""
+
+
+class Stepwise:
+    """Store that calls a function before each operation, with the number of the operation."""
+
+    def __init__(self, store: TableStore, before_step: Callable[[int], None]) -> None:
+        self._store = store
+        self._before_step = before_step
+        self.step_count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return partial(self._call, found) if name in OPERATIONS else found
+
+    def _call(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self.step_count += 1
+        self._before_step(self.step_count)
+        return operation(*args, **options)
+
+
+# --- what others do -------------------------------------------------------------------------------
+
+
+def merges(store: TableStore, history: History) -> None:
+    for name in (CLUSTER, OTHER):
+        writer = Writer(store, cluster_id=name, clock_us=lambda: 1)
+        writer.progress()
+        writer.merge_state()
+    writer.compact()
+
+
+def appends(store: TableStore, history: History) -> None:
+    group = GroupWriter(store, GROUP, clock_us=lambda: 1)
+    starts = {name: group.progress(name).next_offset for name in (CLUSTER, OTHER)}
+    group.apply({n: history.range(start, start + 7) for n, start in starts.items() if start < END})
+    group.merge_state()
+
+
+def truncates(store: TableStore, history: History) -> None:
+    writer = Writer(store, cluster_id=CLUSTER, clock_us=lambda: 1)
+    writer.truncate_to(writer.progress().offset - 5)
+    writer.merge_state()
+
+
+Other: TypeAlias = Callable[[TableStore, History], None]
+OTHERS: tuple[Other, ...] = (merges, appends, truncates)
+
+
+# --- the writer -----------------------------------------------------------------------------------
+
+
+def write_group(store: TableStore, history: History, end_offset: int) -> None:
+    """Write two clusters up to an end, as a follower does that begins where the tables end."""
+    group = GroupWriter(store, GROUP, clock_us=lambda: 1)
+    while True:
+        starts = {name: group.progress(name).next_offset for name in (CLUSTER, OTHER)}
+        batches = {n: history.range(start, end_offset) for n, start in starts.items()}
+        batches = {name: rows for name, rows in batches.items() if rows.num_rows}
+        if not batches:
+            break
+        for error in group.apply(batches).failures.values():
+            assert isinstance(error, OffsetGapError), "a truncation"
+    group.merge_state()
+
+
+def write_one(store: TableStore, history: History, end_offset: int) -> None:
+    """Write one cluster up to an end."""
+    writer = Writer(store, cluster_id=CLUSTER, take_over=True, clock_us=lambda: 1)
+    while (start := writer.progress().next_offset) < end_offset:
+        with suppress(OffsetGapError):  # a truncation
+            writer.apply(history.range(start, end_offset), CLUSTER)
+    writer.merge_state()
+
+
+Write: TypeAlias = Callable[[TableStore, History, int], None]
+
+
+def begun(open_store: OpenStore, history: History) -> None:
+    """Write tables of two clusters of a group, of which ``state`` lacks the end."""
+    group = GroupWriter(open_store(), GROUP, clock_us=lambda: 1)
+    for end in (BEGUN // 2, BEGUN):
+        group.merge_state()
+        starts = {name: group.progress(name).next_offset for name in (CLUSTER, OTHER)}
+        group.apply({name: history.range(start, end) for name, start in starts.items()})
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    directory = restored("three-nodes-4.3.1/node-1", tmp_path_factory.mktemp("log"))
+    return History(metadata_log(directory))
+
+
+def run(write: Write, other: Other, at_step: int, history: History, tables: MemoryTables) -> int:
+    """Write with the change of another process at a step; return the number of steps."""
+
+    def before_step(number: int) -> None:
+        if number == at_step:
+            other(MemoryStore(tables), history)
+            for table in STORED_TABLES.values():
+                MemoryStore(tables).vacuum(table)
+
+    store = Stepwise(MemoryStore(tables), before_step)
+    write(store, history, END)
+    return store.step_count
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("write", [write_group, write_one])
+@pytest.mark.parametrize(
+    "every", [pytest.param(17, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)]
+)
+@pytest.mark.parametrize("rows_read", [10, cluster_tails.ROWS_READ])
+def test_a_vacuum_at_any_step_of_a_writer_loses_and_repeats_nothing(
+    write: Write,
+    other: Other,
+    every: int,
+    rows_read: int,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_tails, "ROWS_READ", rows_read)
+    first = MemoryTables()
+    begun(lambda: MemoryStore(first), history)
+    step_count = run(write, other, 0, history, first.copy())
+    assert step_count > 20
+    for step in range(1, step_count + 1, every):
+        tables = first.copy()
+        run(write, other, step, history, tables)
+        write(MemoryStore(tables), history, END)  # a truncation may have been the last change
+        assert contents(tables, CLUSTER) == history.contents(END, CLUSTER), step
