@@ -37,6 +37,7 @@ SCRIPTS = (
     "many_logs",
     "history",
     "freshness",
+    "restart",
     "micro_batches",
     "many_clusters",
     "scale",
