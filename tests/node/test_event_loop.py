@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.node.event_loop import NodeEventLoop, PrivilegedFirstSelector
+from raftlog.node.event_loop import NodeEventLoop, PrivilegedFirstSelector, RestrictedSocket
 from raftlog.wire import ApiKey
 from tests.node.test_connections import versions_requests
 from tests.support.hostile_traffic import ACCESS, HEALTHY, MECHANISM, listeners
@@ -31,6 +31,7 @@ class Sockets:
         self._opened = opened
         self.now_s = 0.0
         self.selector = opened.enter_context(PrivilegedFirstSelector(lambda: self.now_s))
+        self.restricted: dict[str, RestrictedSocket] = {}
 
     def ready(self, name: str, group: str | None = None) -> int:
         """Add a socket that is ready, with a group a restricted one."""
@@ -39,7 +40,7 @@ class Sockets:
             self._opened.enter_context(one)
         there.send(b"x")
         if group is not None:
-            self.selector.restrict(here.fileno(), group)
+            self.restricted[name] = self.selector.restrict(here.fileno(), group)
         self.selector.register(here.fileno(), selectors.EVENT_READ, name)
         return here.fileno()
 
@@ -103,21 +104,32 @@ def test_listeners_take_turns(sockets: Sockets) -> None:
 
 
 def test_a_released_socket_is_returned_with_all_others(sockets: Sockets) -> None:
-    one = sockets.ready("one", "port")
+    sockets.ready("one", "port")
     sockets.ready("other")
     sockets.select()
-    sockets.selector.release(one)
+    sockets.selector.release(sockets.restricted["one"])
     assert sorted(sockets.select()) == ["one", "other"]
-    sockets.selector.release(one)
+    sockets.selector.release(sockets.restricted["one"])
 
 
 def test_descriptors_that_are_used_again_are_restricted_once(sockets: Sockets) -> None:
     one = sockets.ready("one", "clients")
-    sockets.selector.restrict(one, "voters")
+    again = sockets.selector.restrict(one, "voters")
     assert [sockets.select() for _ in range(2)] == [["one"], ["one"]]
-    sockets.selector.release(one)
+    sockets.selector.release(again)
     sockets.ready("other")
     assert sorted(sockets.select()) == ["one", "other"]
+
+
+def test_a_closed_socket_does_not_release_the_next_one_with_its_descriptor(
+    sockets: Sockets,
+) -> None:
+    """asyncio closes the socket of a TLS connection before the protocol knows that."""
+    one = sockets.ready("one", "port")
+    sockets.ready("other", "port")
+    sockets.selector.restrict(one, "port")
+    sockets.selector.release(sockets.restricted["one"])
+    assert len(sockets.select()) == 1, "both are restricted"
 
 
 def run_on_node_loop(work: Coroutine[None, None, None]) -> None:

@@ -90,6 +90,15 @@ NODE_LIMIT_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="the end of a connection releases the next one with its descriptor",
+        path=f"{NODE}/event_loop.py",
+        old="        if self._restricted.get(descriptor) is restricted:\n",
+        new="        if descriptor in self._restricted:\n",
+        tests=(
+            f"{EVENT_LOOP}::test_a_closed_socket_does_not_release_the_next_one_with_its_descriptor",
+        ),
+    ),
+    Plant(
         bug="a socket stays restricted after its authentication",
         path=f"{NODE}/server.py",
         old="        if entered.pool is not None:\n            self._release(entered)\n",

@@ -13,11 +13,24 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Final
 
 SHARE: Final = 4
 """Time of other work by that of the sockets of peers without any right, while there is both."""
 _PAUSE_S_MAX: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RestrictedSocket:
+    """Socket whose events are returned after those of others, and a group of equal ones.
+
+    asyncio closes the socket of a TLS connection before the protocol knows that: meanwhile the next
+    accepted one may have its descriptor.
+    """
+
+    descriptor: int
+    group: Hashable
 
 
 class PrivilegedFirstSelector(selectors.DefaultSelector):
@@ -26,31 +39,34 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
         self._now_s = now_s
-        self._groups: dict[int, Hashable] = {}
-        """Of the restricted sockets, by descriptor."""
+        self._restricted: dict[int, RestrictedSocket] = {}
+        """By descriptor."""
         self._orders: dict[Hashable, dict[int, None]] = {}
         """Descriptors by group; groups and descriptors that were returned last are at the end."""
         self._began_s: float | None = None
         """When the last restricted socket was returned, until the next call."""
         self._due_s = 0.0
 
-    def restrict(self, descriptor: int, group: Hashable) -> None:
+    def restrict(self, descriptor: int, group: Hashable) -> RestrictedSocket:
         """Return the events of a socket after those of all that are not restricted."""
-        self.release(descriptor)
-        self._groups[descriptor] = group
+        before = self._restricted.get(descriptor)
+        if before is not None:
+            self.release(before)
+        found = self._restricted[descriptor] = RestrictedSocket(descriptor, group)
         self._orders.setdefault(group, {})[descriptor] = None
+        return found
 
-    def release(self, descriptor: int) -> None:
-        """Return the events of a socket immediately, if it is restricted."""
-        if descriptor in self._groups:
-            group = self._groups.pop(descriptor)
-            del self._orders[group][descriptor]
+    def release(self, restricted: RestrictedSocket) -> None:
+        """Return the events of a socket immediately, unless another one has its descriptor."""
+        descriptor, group = restricted.descriptor, restricted.group
+        if self._restricted.get(descriptor) is restricted:
+            del self._restricted[descriptor], self._orders[group][descriptor]
             if not self._orders[group]:
                 del self._orders[group]
 
     @property
     def restricted_count(self) -> int:
-        return len(self._groups)
+        return len(self._restricted)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._began_s is not None:
@@ -58,7 +74,7 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
             self._due_s = now_s + min(SHARE * (now_s - self._began_s), _PAUSE_S_MAX)
             self._began_s = None
         found = super().select(timeout)
-        privileged = [one for one in found if one[0].fd not in self._groups]
+        privileged = [one for one in found if one[0].fd not in self._restricted]
         if len(privileged) == len(found):
             return found
         now_s = self._now_s()
@@ -90,15 +106,15 @@ class NodeEventLoop(asyncio.SelectorEventLoop):
         self._privileged_first: Final = PrivilegedFirstSelector()
         super().__init__(self._privileged_first)
 
-    def restrict(self, descriptor: int, group: Hashable) -> None:
+    def restrict(self, descriptor: int, group: Hashable) -> RestrictedSocket:
         """Serve a socket, of a group of equal ones, after all others."""
-        self._privileged_first.restrict(descriptor, group)
+        return self._privileged_first.restrict(descriptor, group)
 
     @property
     def restricted_count(self) -> int:
         """Return the number of restricted sockets."""
         return self._privileged_first.restricted_count
 
-    def release(self, descriptor: int) -> None:
+    def release(self, restricted: RestrictedSocket) -> None:
         """Serve a socket like any other again."""
-        self._privileged_first.release(descriptor)
+        self._privileged_first.release(restricted)

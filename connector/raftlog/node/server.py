@@ -40,7 +40,7 @@ from .config import LimitsConfig
 from .connection import Connection, FlushQueue, RequestQueue, TransferDeadline
 from .connection_quotas import QUOTA, ConnectionQuotas, CountedConnection, LimitExceeded
 from .errors import NodeAddressError
-from .event_loop import NodeEventLoop
+from .event_loop import NodeEventLoop, RestrictedSocket
 from .memory_pool import MemoryPool
 from .raft_node import RaftNode
 from .raft_request_handler import RaftRequestHandler
@@ -126,7 +126,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._entered: dict[Connection, CountedConnection] = {}
         """Connections of listeners with SASL, until they are closed."""
-        self._descriptors: dict[CountedConnection, int] = {}
+        self._restricted: dict[CountedConnection, RestrictedSocket] = {}
         """Sockets of connections without any right: others are served first."""
         self._flush_queue: Final = flush_queue
         self._unprivileged_queue: Final = RequestQueue(self._loop, is_unprivileged=True)
@@ -183,7 +183,7 @@ class Server:
             connection.abort()
 
     async def _accept(self, listener_socket: ListenerSocket, listening: socket.socket) -> None:
-        self._restrict(listening.fileno(), listener_socket)
+        self._restrict(listening, listener_socket)
         while True:
             await self._wait_until_readable(listening)
             while not self._has_descriptors():
@@ -212,15 +212,18 @@ class Server:
         finally:
             self._loop.remove_reader(listening)
 
-    def _restrict(self, descriptor: int, listener_socket: ListenerSocket) -> None:
+    def _restrict(
+        self, one: socket.socket, listener_socket: ListenerSocket
+    ) -> RestrictedSocket | None:
         """Serve a socket after those of connections with a right, in the loop of a process."""
         if isinstance(self._loop, NodeEventLoop):
-            self._loop.restrict(descriptor, id(listener_socket))
+            return self._loop.restrict(one.fileno(), id(listener_socket))
+        return None
 
     def _release(self, entered: CountedConnection) -> None:
-        descriptor = self._descriptors.pop(entered, None)
-        if descriptor is not None and isinstance(self._loop, NodeEventLoop):
-            self._loop.release(descriptor)
+        restricted = self._restricted.pop(entered, None)
+        if restricted is not None and isinstance(self._loop, NodeEventLoop):
+            self._loop.release(restricted)
 
     def _note_no_descriptor(self) -> None:
         """Log that no connection is accepted: the remaining descriptors are for the log's files."""
@@ -245,8 +248,9 @@ class Server:
             peer.close()
             return
         self.metrics.connections += 1
-        self._descriptors[entered] = peer.fileno()
-        self._restrict(peer.fileno(), listener_socket)
+        restricted = self._restrict(peer, listener_socket)
+        if restricted is not None:
+            self._restricted[entered] = restricted
         handshake = self._start(self._handshake(listener_socket, peer, entered, host, where))
 
     def _refuse(self, refusal: LimitExceeded, where: str) -> None:
