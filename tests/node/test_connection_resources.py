@@ -12,6 +12,7 @@ from typing import Any, Final
 from raftlog.limits import MIB
 from raftlog.node.access import Principal, Rights
 from raftlog.node.connection import (
+    REQUESTS_PER_TURN,
     Connection,
     FlushQueue,
     RequestQueue,
@@ -44,16 +45,22 @@ def sent(key: ApiKey, version: int, correlation_id: int, body: bytes = b"") -> b
 class Here:
     """Node side of one connection, whose requests wait until a test answers them."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        handle: Callable[[Connection, Request[Any]], None] | None = None,
+        request_queue: RequestQueue | None = None,
+    ) -> None:
         self.pool = MemoryPool(POOL_BYTES)
         self.requests: list[Request[Any]] = []
         self.is_closed = False
         self.flush_queue = FlushQueue(asyncio.get_running_loop())
-        self.request_queue = RequestQueue(asyncio.get_running_loop(), is_unprivileged=False)
+        self.request_queue = request_queue or RequestQueue(
+            asyncio.get_running_loop(), is_unprivileged=False
+        )
         self.connection = Connection(
             where="there",
             authenticate=lambda _transport: CALLER,
-            handle=lambda _connection, request: self.requests.append(request),
+            handle=handle or (lambda _connection, request: self.requests.append(request)),
             closed=self._close,
             log_event=lambda *_: None,
             apis=APIS,
@@ -91,6 +98,51 @@ class BrokenTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+
+class SilentTransport(BrokenTransport):
+    """Transport of a peer that receives nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_aborted = False
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def test_a_bug_in_a_queued_request_ends_its_connection_and_delays_no_other() -> None:
+    async def run() -> None:
+        broken: list[BaseException] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: broken.append(context["exception"])
+        )
+
+        def handle(_connection: Connection, request: Request[Any]) -> None:
+            if request.header.correlation_id == REQUESTS_PER_TURN:
+                raise ZeroDivisionError
+
+        one = Here(handle)
+        other = Here(request_queue=one.request_queue)
+        transports = [SilentTransport(), SilentTransport()]
+        for here, transport in zip((one, other), transports, strict=True):
+            here.connection.connection_made(transport)
+            requests = [sent(ApiKey.METADATA, 9, at) for at in range(REQUESTS_PER_TURN + 1)]
+            here.connection.data_received(b"".join(requests))
+        await until(lambda: len(other.requests) == REQUESTS_PER_TURN + 1)
+        assert [type(bug) for bug in broken] == [ZeroDivisionError]
+        assert [transport.is_aborted for transport in transports] == [True, False]
+
+    asyncio.run(run())
 
 
 def test_nothing_is_written_after_a_write_found_the_connection_broken() -> None:

@@ -49,19 +49,29 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="each connection without rights starts requests in the same iteration",
         path=f"{NODE}/connection.py",
-        old="""            self._connections.popleft().start_queued(1)
+        old="""            self._start_next(1)
 """,
         new="""            for _ in range(len(self._connections)):
-                self._connections.popleft().start_queued(1)
+                self._start_next(1)
 """,
         tests=(f"{CONNECTIONS}::test_peers_without_rights_start_one_request_in_each_iteration",),
     ),
     Plant(
         bug="a connection without rights starts as many requests in an iteration as any other",
         path=f"{NODE}/connection.py",
-        old="self._connections.popleft().start_queued(1)",
-        new="self._connections.popleft().start_queued(REQUESTS_PER_TURN)",
+        old="self._start_next(1)",
+        new="self._start_next(REQUESTS_PER_TURN)",
         tests=(f"{CONNECTIONS}::test_peers_without_rights_start_one_request_in_each_iteration",),
+    ),
+    Plant(
+        bug="a bug in a queued request ends the turns of all connections of its principal",
+        path=f"{NODE}/connection.py",
+        old='            _abort(self._loop, connection, "a request cannot be started", bug)\n',
+        new="            raise\n",
+        tests=(
+            "tests/node/test_connection_resources.py"
+            "::test_a_bug_in_a_queued_request_ends_its_connection_and_delays_no_other",
+        ),
     ),
     Plant(
         bug="each connection of a principal starts requests in every iteration",

@@ -94,9 +94,15 @@ class FlushQueue:
             try:
                 connection.flush()
             except Exception as bug:  # noqa: BLE001 - as asyncio does after ``data_received``
-                context = {"message": "a connection cannot be flushed", "exception": bug}
-                self._loop.call_exception_handler(context)
-                connection.abort()
+                _abort(self._loop, connection, "a connection cannot be flushed", bug)
+
+
+def _abort(
+    loop: asyncio.AbstractEventLoop, connection: Connection, what: str, bug: Exception
+) -> None:
+    """Close a connection because of a bug, and log that."""
+    loop.call_exception_handler({"message": what, "exception": bug})
+    connection.abort()
 
 
 class RequestQueue:
@@ -133,15 +139,23 @@ class RequestQueue:
     def _run(self) -> None:
         self._is_run_queued = False
         if self._is_unprivileged:
-            self._connections.popleft().start_queued(1)
+            self._start_next(1)
         else:
             end_s = self._loop.time() + TURN_S
             while self._connections:
-                self._connections.popleft().start_queued(REQUESTS_PER_TURN)
+                self._start_next(REQUESTS_PER_TURN)
                 if self._loop.time() >= end_s:
                     break
         if self._connections:
             self._queue_run()
+
+    def _start_next(self, count_max: int) -> None:
+        """Let the next connection start requests; a bug ends it, and not the turns of others."""
+        connection = self._connections.popleft()
+        try:
+            connection.start_queued(count_max)
+        except Exception as bug:  # noqa: BLE001 - as asyncio does after ``data_received``
+            _abort(self._loop, connection, "a request cannot be started", bug)
 
 
 class Connection(ReceivingProtocol):
