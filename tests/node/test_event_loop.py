@@ -17,7 +17,7 @@ from tests.node.test_connections import versions_requests
 from tests.support.hostile_traffic import ACCESS, HEALTHY, MECHANISM, listeners
 from tests.support.quorum_processes import free_ports
 from tests.support.sasl_client import authenticate
-from tests.support.served_node import served_node
+from tests.support.served_node import RawConnection, served_node
 
 STEP_S = 2**-10
 WAITING = 0.0
@@ -33,14 +33,14 @@ class Sockets:
         self.selector = opened.enter_context(PrivilegedFirstSelector(lambda: self.now_s))
         self.restricted: dict[str, RestrictedSocket] = {}
 
-    def ready(self, name: str, group: str | None = None) -> int:
+    def ready(self, name: str, group: str | None = None, address: str | None = None) -> int:
         """Add a socket that is ready, with a group a restricted one."""
         here, there = socket.socketpair()
         for one in (here, there):
             self._opened.enter_context(one)
         there.send(b"x")
         if group is not None:
-            self.restricted[name] = self.selector.restrict(here.fileno(), group)
+            self.restricted[name] = self.selector.restrict(here.fileno(), group, address)
         self.selector.register(here.fileno(), selectors.EVENT_READ, name)
         return here.fileno()
 
@@ -101,6 +101,18 @@ def test_listeners_take_turns(sockets: Sockets) -> None:
     sockets.ready("voter", "voters")
     found = [sockets.select() for _ in range(6)]
     assert found == [["a"], ["voter"], ["b"], ["voter"], ["c"], ["voter"]]
+
+
+def test_addresses_of_a_listener_take_turns_and_so_does_the_listener(sockets: Sockets) -> None:
+    sockets.ready("listener", "clients")
+    for name in "abc":
+        sockets.ready(name, "clients", "10.0.0.1")
+    sockets.ready("other", "clients", "10.0.0.2")
+    found = [sockets.select()[0] for _ in range(9)]
+    assert found == ["listener", "a", "other", "listener", "b", "other", "listener", "c", "other"]
+    for one in sockets.restricted.values():
+        sockets.selector.release(one)
+    assert len(sockets.select()) == 5
 
 
 def test_a_released_socket_is_returned_with_all_others(sockets: Sockets) -> None:
@@ -186,5 +198,35 @@ def test_connections_leave_no_restricted_sockets(tmp_path: Path) -> None:
             while node.node.server.connections:
                 await asyncio.sleep(0)
             assert loop.restricted_count == before
+
+    run_on_node_loop(check())
+
+
+def test_sockets_are_restricted_by_their_address(tmp_path: Path) -> None:
+    """A peer is answered before those of an address that has many connections."""
+    stranger_count = 20
+
+    async def check() -> None:
+        tables = listeners(tmp_path, *free_ports(2))
+        async with (
+            served_node(tmp_path, ACCESS, listeners=tables) as node,
+            contextlib.AsyncExitStack() as opened,
+        ):
+            received = node.node.server.metrics.requests
+            peers = []
+            for at in range(stranger_count + 1):
+                here = ("127.0.0.1", 0) if at < stranger_count else ("127.0.0.2", 0)
+                streams = await asyncio.open_connection("127.0.0.1", node.port, local_addr=here)
+                one = await opened.enter_async_context(RawConnection(*streams))
+                one.ask_versions()
+                await one.answer(ApiKey.API_VERSIONS, 3)
+                peers.append(one)
+            before = received["API_VERSIONS"]
+            for one in peers:
+                one.writer.write(versions_requests(1))
+            await peers[-1].answer(ApiKey.API_VERSIONS, 3)
+            assert received["API_VERSIONS"] - before < stranger_count // 2, "the others wait"
+            for one in peers[:-1]:
+                await one.answer(ApiKey.API_VERSIONS, 3)
 
     run_on_node_loop(check())

@@ -109,6 +109,13 @@ NODE_LIMIT_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="an address with many connections keeps others of its listener waiting",
+        path=f"{NODE}/server.py",
+        old="        restricted = self._restrict(peer, listener_socket, entered.address)\n",
+        new="        restricted = self._restrict(peer, listener_socket)\n",
+        tests=(f"{EVENT_LOOP}::test_sockets_are_restricted_by_their_address",),
+    ),
+    Plant(
         bug="a socket stays restricted after its authentication",
         path=f"{NODE}/server.py",
         old="        if entered.pool is not None:\n            self._release(entered)\n",

@@ -3,8 +3,8 @@
 In an iteration at most one of them is, while no other socket is ready and no callback waits. While
 there is always other work it is one after that has had ``SHARE`` times the time of the last one.
 So a flood of handshakes and refusals delays no client by more than one step of these, and a new
-connection is still established on a busy node. Listeners take turns, and so do the sockets of
-each: clients do not keep voters out.
+connection is still established on a busy node. Listeners take turns, so do the addresses of each,
+and the sockets of an address: clients do not keep voters out, nor one address the others.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import selectors
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+K = TypeVar("K")
+V = TypeVar("V")
 SHARE: Final = 4
 """Time of other work by that of the sockets of peers without any right, while there is both."""
 _PAUSE_S_MAX: Final = 0.01
@@ -23,7 +25,7 @@ _PAUSE_S_MAX: Final = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RestrictedSocket:
-    """Socket whose events are returned after those of others, and a group of equal ones.
+    """Socket whose events are returned after those of others, of an address in a group.
 
     asyncio closes the socket of a TLS connection before the protocol knows that: meanwhile the next
     accepted one may have its descriptor.
@@ -31,6 +33,7 @@ class RestrictedSocket:
 
     descriptor: int
     group: Hashable
+    address: str | None
 
 
 class PrivilegedFirstSelector(selectors.DefaultSelector):
@@ -41,27 +44,33 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
         self._now_s = now_s
         self._restricted: dict[int, RestrictedSocket] = {}
         """By descriptor."""
-        self._orders: dict[Hashable, dict[int, None]] = {}
-        """Descriptors by group; groups and descriptors that were returned last are at the end."""
+        self._orders: dict[Hashable, dict[str | None, dict[int, None]]] = {}
+        """Descriptors by group and address; of each, what was returned last is at the end."""
         self._began_s: float | None = None
         """When the last restricted socket was returned, until the next call."""
         self._due_s = 0.0
 
-    def restrict(self, descriptor: int, group: Hashable) -> RestrictedSocket:
+    def restrict(
+        self, descriptor: int, group: Hashable, address: str | None = None
+    ) -> RestrictedSocket:
         """Return the events of a socket after those of all that are not restricted."""
         before = self._restricted.get(descriptor)
         if before is not None:
             self.release(before)
-        found = self._restricted[descriptor] = RestrictedSocket(descriptor, group)
-        self._orders.setdefault(group, {})[descriptor] = None
+        found = self._restricted[descriptor] = RestrictedSocket(descriptor, group, address)
+        addresses = self._orders.setdefault(group, {})
+        addresses.setdefault(address, {})[descriptor] = None
         return found
 
     def release(self, restricted: RestrictedSocket) -> None:
         """Return the events of a socket immediately, unless another one has its descriptor."""
-        descriptor, group = restricted.descriptor, restricted.group
+        descriptor, group, address = restricted.descriptor, restricted.group, restricted.address
         if self._restricted.get(descriptor) is restricted:
-            del self._restricted[descriptor], self._orders[group][descriptor]
-            if not self._orders[group]:
+            addresses = self._orders[group]
+            del self._restricted[descriptor], addresses[address][descriptor]
+            if not addresses[address]:
+                del addresses[address]
+            if not addresses:
                 del self._orders[group]
 
     @property
@@ -87,16 +96,21 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
     def _take_one(
         self, found: dict[int, tuple[selectors.SelectorKey, int]]
     ) -> tuple[selectors.SelectorKey, int]:
-        """Return the restricted one whose group, and which in it, was returned the longest ago."""
-        for group, order in self._orders.items():
-            for descriptor in order:
-                if descriptor in found:
-                    del order[descriptor]
-                    order[descriptor] = None
-                    del self._orders[group]
-                    self._orders[group] = order
-                    return found[descriptor]
+        """Return the restricted one whose group, address in it, and descriptor were returned the
+        longest ago."""
+        for group, addresses in self._orders.items():
+            for address, order in addresses.items():
+                for descriptor in order:
+                    if descriptor in found:
+                        _move_to_end(order, descriptor)
+                        _move_to_end(addresses, address)
+                        _move_to_end(self._orders, group)
+                        return found[descriptor]
         raise AssertionError("one of them is restricted")
+
+
+def _move_to_end(items: dict[K, V], key: K) -> None:
+    items[key] = items.pop(key)
 
 
 class NodeEventLoop(asyncio.SelectorEventLoop):
@@ -106,9 +120,11 @@ class NodeEventLoop(asyncio.SelectorEventLoop):
         self._privileged_first: Final = PrivilegedFirstSelector()
         super().__init__(self._privileged_first)
 
-    def restrict(self, descriptor: int, group: Hashable) -> RestrictedSocket:
-        """Serve a socket, of a group of equal ones, after all others."""
-        return self._privileged_first.restrict(descriptor, group)
+    def restrict(
+        self, descriptor: int, group: Hashable, address: str | None = None
+    ) -> RestrictedSocket:
+        """Serve a socket, of an address in a group of equal ones, after all others."""
+        return self._privileged_first.restrict(descriptor, group, address)
 
     @property
     def restricted_count(self) -> int:

@@ -213,11 +213,11 @@ class Server:
             self._loop.remove_reader(listening)
 
     def _restrict(
-        self, one: socket.socket, listener_socket: ListenerSocket
+        self, one: socket.socket, listener_socket: ListenerSocket, address: str | None = None
     ) -> RestrictedSocket | None:
         """Serve a socket after those of connections with a right, in the loop of a process."""
         if isinstance(self._loop, NodeEventLoop):
-            return self._loop.restrict(one.fileno(), id(listener_socket))
+            return self._loop.restrict(one.fileno(), id(listener_socket), address)
         return None
 
     def _release(self, entered: CountedConnection) -> None:
@@ -248,7 +248,7 @@ class Server:
             peer.close()
             return
         self.metrics.connections += 1
-        restricted = self._restrict(peer, listener_socket)
+        restricted = self._restrict(peer, listener_socket, entered.address)
         if restricted is not None:
             self._restricted[entered] = restricted
         handshake = self._start(self._handshake(listener_socket, peer, entered, host, where))
