@@ -84,6 +84,16 @@ CLEANING_PLANTS: Final = (
         tests=(f"{COMPACTION}::test_a_damaged_compacted_offset_is_not_lowered",),
     ),
     Plant(
+        bug="a damaged compacted-offset-checkpoint of a replica is never repaired",
+        path="connector/raftlog/log/writing/quorum_log.py",
+        old="self._directory.raise_compacted_offset(0, offset_max=self.end_offset)",
+        new="pass",
+        tests=(
+            "tests/log/cleaning/test_compacted_replicas.py"
+            "::test_a_damaged_compacted_offset_is_the_end_of_the_log_when_it_was_opened",
+        ),
+    ),
+    Plant(
         bug="compacted segments replace the old ones newest first",
         path=f"{CLEANING}/compaction.py",
         old="        for group in compacted:\n            extents",

@@ -22,7 +22,12 @@ from tests.support.appending import (
 )
 
 from raftlog.errors import LogError, LogNotFoundError
-from raftlog.log.format.directory import CLEANED_SUFFIX, INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX
+from raftlog.log.format.directory import (
+    CLEANED_SUFFIX,
+    COMPACTED_CHECKPOINT_NAME,
+    INDEX_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+)
 from raftlog.log.format.segment_files import OFFSET_ENTRY
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.log.writing.quorum_log import QuorumLog, TailCache
@@ -247,6 +252,20 @@ def test_a_failed_directory_sync_in_a_step_fails_the_log() -> None:
     with pytest.raises(LogError):
         list(steps)
     assert log.is_closed
+
+
+def test_a_damaged_compacted_offset_is_the_end_of_the_log_when_it_was_opened() -> None:
+    disk, log = replica()
+    fill(log, 4, 60)
+    assert compact(log)
+    log.close()
+    disk.flip_bit(f"{DIRECTORY}/{COMPACTED_CHECKPOINT_NAME}", 8 * 14)
+    log = reopened_replica(disk)
+    end_offset = log.end_offset
+    fill(log, 5, 10)
+    assert log.compacted_offset == end_offset < log.end_offset
+    log.close()
+    assert reopened_replica(disk).compacted_offset == end_offset
 
 
 def test_a_damaged_batch_is_no_empty_one() -> None:

@@ -260,7 +260,7 @@ class QuorumLog(ReplicatedLog):
     @property
     def compacted_offset(self) -> int:
         """The offset below which a state may lack keys, by a compaction of this log or of one that
-        it was fetched from; 0 without any, the end if the file that has it is damaged."""
+        it was fetched from; 0 without any, the end of a read-only log if its file is damaged."""
         offset = self._directory.compacted_offset()
         return self.end_offset if offset == INT64_MAX else offset
 
@@ -668,6 +668,10 @@ class QuorumLog(ReplicatedLog):
     def _recover(self) -> None:
         self._tail_cache.clear()
         super()._recover()
+        if not self.is_read_only and self._directory.compacted_offset() == INT64_MAX:
+            # Damaged. Until it is written it is the end of the log, which each append moves: remote
+            # storage would copy nothing. What is fetched from here on has the leader's offset.
+            self._directory.raise_compacted_offset(0, offset_max=self.end_offset)
 
     def _release(self, reason: str) -> None:
         if self._received is not None:
