@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 from tests.support.appending import disk_with_parent
@@ -17,6 +18,28 @@ from raftlog.storage.protocol import ReadableFile
 PATIENT_MS = 60_000
 
 
+class ObservedFile(ReadableFile):
+    """File that sets an event when it is closed."""
+
+    def __init__(self, file: ReadableFile, closed: threading.Event) -> None:
+        self._file = file
+        self._closed = closed
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        return self._file.read_at(position, byte_count)
+
+    def byte_count(self) -> int:
+        return self._file.byte_count()
+
+    def close(self) -> None:
+        self._file.close()
+        self._closed.set()
+
+
 class HangingStore(StorageObjects):
     """Store whose requests wait until the test lets them pass."""
 
@@ -25,11 +48,12 @@ class HangingStore(StorageObjects):
         self.passes = threading.Event()
         self.passes.set()
         self.begun = 0
+        self.closed = threading.Event()
 
     def open_object(self, name: str) -> ReadableFile:
         self.begun += 1
         self.passes.wait()
-        return super().open_object(name)
+        return ObservedFile(super().open_object(name), self.closed)
 
 
 @pytest.fixture
@@ -76,3 +100,30 @@ def test_a_store_that_answers_again_is_read(store: HangingStore) -> None:
     with bounded.open_object("a/1") as file:
         assert file.read_at(0, 2) == b"12"
     assert store.begun == 2
+
+
+def test_a_file_that_is_opened_after_the_limit_is_closed(store: HangingStore) -> None:
+    bounded = BoundedReads(store, 1)
+    store.passes.clear()
+    with pytest.raises(RemoteStorageError):
+        bounded.open_object("a/1")
+    store.passes.set()
+    assert store.closed.wait(PATIENT_MS / 1000)
+
+
+def test_after_an_interrupt_the_read_that_hangs_is_awaited_before_another(
+    store: HangingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded = BoundedReads(store, 1)
+    store.passes.clear()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Future, "exception", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bounded.open_object("a/1")
+    with pytest.raises(RemoteStorageError):
+        bounded.open_object("a/1")
+    assert store.begun == 1

@@ -51,11 +51,14 @@ class BoundedReads:
         """Return the result of a request for an object. Raises its error, and as the class."""
         if self._hanging is not None:
             self._await(self._hanging, name)
-            self._hanging = None
         threads = DaemonThreads(1, "raftlog-remote-read")
-        reading = threads.submit(request)
+        self._hanging = reading = threads.submit(request)
         threads.close()
-        self._await(reading, name)
+        try:
+            self._await(reading, name)
+        except BaseException:  # also an interrupt of the caller
+            reading.add_done_callback(_close_file)
+            raise
         return reading.result()
 
     def _await(self, reading: Future[Any], name: str) -> None:
@@ -63,9 +66,15 @@ class BoundedReads:
         try:
             reading.exception(self._timeout_ms / 1000)
         except TimeoutError:
-            self._hanging = reading
             reason = f"no response within {self._timeout_ms} ms"
             raise RemoteStorageError(location=self.location, name=name, reason=reason) from None
+        self._hanging = None
+
+
+def _close_file(reading: Future[Any]) -> None:
+    """Close the file that a read has opened after its caller has left."""
+    if reading.exception() is None and isinstance(file := reading.result(), ReadableFile):
+        file.close()
 
 
 class _BoundedFile(Closeable):
