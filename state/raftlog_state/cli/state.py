@@ -129,9 +129,9 @@ def add_state(commands: Commands) -> None:
     command.add_argument(
         "--format",
         choices=("table", "json", "records"),
-        help="table: aligned columns, long values cut, times in ISO 8601; default on a terminal, "
-        "where columns that do not fit may be left out. json: default otherwise. records: the "
-        "records of a snapshot of this state, as `raftlog cat` prints them",
+        help="table: aligned columns, long values cut, names in the middle, times in ISO 8601; "
+        "default on a terminal, where columns that do not fit may be left out. json: default "
+        "otherwise. records: the records of a snapshot of this state, as `raftlog cat` prints them",
     )
     command.add_argument(
         "--columns",
