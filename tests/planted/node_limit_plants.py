@@ -66,8 +66,8 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="a bug in a queued request ends the turns of all connections of its principal",
         path=f"{NODE}/connection.py",
-        old='            _abort(self._loop, connection, "a request cannot be started", bug)\n',
-        new="            raise\n",
+        old="        _run_step(self._loop, connection, connection.start_queued, count_max)",
+        new="        connection.start_queued(count_max)",
         tests=(
             "tests/node/test_connection_resources.py"
             "::test_a_bug_in_a_queued_request_ends_its_connection_and_delays_no_other",

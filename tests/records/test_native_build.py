@@ -178,7 +178,8 @@ def test_records_of_other_types_are_given_back() -> None:
         assert encoded_by_core([b"a", record], 0, MIB) is None
         limits = (0, 5, MIB, MIB)
         assert compiled.core.fitting_record_count([record], 0, NATIVE_TYPES, *limits) is None
-    assert encoded_by_core({b"a": 1}, 0, MIB) is None  # type: ignore[arg-type]
+    not_a_sequence: Any = {b"a": 1}
+    assert encoded_by_core(not_a_sequence, 0, MIB) is None
     records: list[RecordToAppend] = [NewRecord(b"k", b"v", 3), Bytes(b"w"), NewRecord(None, None)]
     native, python = in_both(lambda: encode_records(records, 2, 5))
     assert native == python

@@ -91,18 +91,23 @@ class FlushQueue:
     def _flush(self) -> None:
         connections, self._connections = self._connections, []
         for connection in connections:
-            try:
-                connection.flush()
-            except Exception as bug:  # noqa: BLE001 - as asyncio does after ``data_received``
-                _abort(self._loop, connection, "a connection cannot be flushed", bug)
+            _run_step(self._loop, connection, connection.flush)
 
 
-def _abort(
-    loop: asyncio.AbstractEventLoop, connection: Connection, what: str, bug: Exception
+def _run_step(
+    loop: asyncio.AbstractEventLoop,
+    connection: Connection,
+    step: Callable[P, None],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> None:
-    """Close a connection because of a bug, and log that."""
-    loop.call_exception_handler({"message": what, "exception": bug})
-    connection.abort()
+    """Call a step of a connection. A bug in it ends this connection, and not the work of others."""
+    try:
+        step(*args, **kwargs)
+    except Exception as bug:  # noqa: BLE001 - as asyncio does after ``data_received``
+        message = f"{step.__name__} of a connection failed"
+        loop.call_exception_handler({"message": message, "exception": bug})
+        connection.abort()
 
 
 class RequestQueue:
@@ -150,12 +155,8 @@ class RequestQueue:
             self._queue_run()
 
     def _start_next(self, count_max: int) -> None:
-        """Let the next connection start requests; a bug ends it, and not the turns of others."""
         connection = self._connections.popleft()
-        try:
-            connection.start_queued(count_max)
-        except Exception as bug:  # noqa: BLE001 - as asyncio does after ``data_received``
-            _abort(self._loop, connection, "a request cannot be started", bug)
+        _run_step(self._loop, connection, connection.start_queued, count_max)
 
 
 class Connection(ReceivingProtocol):
