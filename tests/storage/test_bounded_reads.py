@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -127,3 +128,22 @@ def test_after_an_interrupt_the_read_that_hangs_is_awaited_before_another(
     with pytest.raises(RemoteStorageError):
         bounded.open_object("a/1")
     assert store.begun == 1
+
+
+def test_a_forked_child_does_not_wait_for_a_read_of_its_parent(store: HangingStore) -> None:
+    """It has no thread that could end that."""
+    bounded = BoundedReads(store, 1)
+    store.passes.clear()
+    with pytest.raises(RemoteStorageError):
+        bounded.open_object("a/1")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            store.passes.set()
+            bounded._timeout_ms = PATIENT_MS
+            with bounded.open_object("a/1") as file:
+                status = int(file.read_at(0, 2) != b"12")
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

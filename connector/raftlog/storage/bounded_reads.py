@@ -1,12 +1,13 @@
 """Reads of an object store that end within a time limit.
 
-A store may not answer at all: a mount of a network, or a server that hangs. A
-node has threads for that (``raftlog.node.apis.remote_reads``); the readers of a directory call the
-store in the caller's thread, which would wait without a limit and could not be interrupted.
+A store may not answer at all: a mount of a network, or a server that hangs. A node has threads for
+that (``raftlog.node.apis.remote_reads``); the readers of a directory call the store in the caller's
+thread, which would wait without a limit and could not be interrupted.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
@@ -26,14 +27,16 @@ class BoundedReads:
 
     A read has a result within ``timeout_ms``, or raises ``RemoteStorageError``. A thread for each
     read, so that none is kept between reads or missing in a forked child; while one hangs no other
-    is started. Writes are not bounded: they are those of runs, in threads of their own.
+    is started in its process. Writes are not bounded: they are those of runs, in threads of their
+    own.
     """
 
     def __init__(self, objects: ObjectStore, timeout_ms: int) -> None:
         self.location = objects.location
         self._objects = objects
         self._timeout_ms = timeout_ms
-        self._hanging: Future[Any] | None = None
+        self._hanging: tuple[int, Future[Any]] | None = None
+        """Id of the process that waits for a read, and the read."""
 
     def put(self, name: str, chunks: Iterable[bytes]) -> None:
         self._objects.put(name, chunks)
@@ -49,10 +52,12 @@ class BoundedReads:
 
     def call(self, name: str, request: Callable[[], T]) -> T:
         """Return the result of a request for an object. Raises its error, and as the class."""
-        if self._hanging is not None:
-            self._await(self._hanging, name)
+        process_id = os.getpid()
+        if self._hanging is not None and self._hanging[0] == process_id:
+            self._await(self._hanging[1], name)
         threads = DaemonThreads(1, "raftlog-remote-read")
-        self._hanging = reading = threads.submit(request)
+        reading = threads.submit(request)
+        self._hanging = process_id, reading
         threads.close()
         try:
             self._await(reading, name)
