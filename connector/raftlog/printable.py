@@ -1,5 +1,6 @@
 """Text of messages: escaping of untrusted text, such as paths and host names, for terminals, logs
-and JSON; the credentials in URLs, which are not shown; and the hint for a name that is unknown.
+and JSON; compact JSON itself; the credentials in URLs, which are not shown; and the hint for a name
+that is unknown.
 
 Printable characters of every script stay. Others (C0 and C1 controls, bidirectional controls, line
 separators, lone surrogates) become ``\\uXXXX``, as in JSON.
@@ -7,10 +8,13 @@ separators, lone surrogates) become ``\\uXXXX``, as in JSON.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Final
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+"""``json.dumps`` with separators constructs one in each call."""
 _USER_INFO: Final = re.compile(r"://.*@", re.DOTALL)
 _KEYS: Final = re.compile(
     r"://[^,?]*:[^,?]*@|[?&](?:sig|[a-z_]*(?:key|secret|token|password))=", re.IGNORECASE
@@ -24,6 +28,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def compact_json(value: object) -> str:
+    """Return a value as JSON on one line, without spaces. Characters of every script stay."""
+    return _ENCODER.encode(value)
 
 
 def without_user_info(text: str) -> str:

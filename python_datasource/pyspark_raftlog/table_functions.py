@@ -16,7 +16,6 @@ at most ``TABLE_FUNCTION_ROWS_MAX`` rows. Its Arrow table functions have no such
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,7 +35,7 @@ from raftlog.client.offset_spec import OffsetSpec
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.errors import OptionError
 from raftlog.limits import TABLE_FUNCTION_ROWS_MAX
-from raftlog.printable import did_you_mean
+from raftlog.printable import compact_json, did_you_mean
 from raftlog_state.image import row_json
 from raftlog_state.image.column_types import BIGINT, INT, STRING, TIMESTAMP
 from raftlog_state.image.delta import Op
@@ -362,7 +361,7 @@ def _image(logged: LoggedChange, kind: str) -> Row:
 
 def _any_columns(changes: Iterable[LoggedChange], images: Iterable[Row]) -> dict[str, Any]:
     images = list(images)
-    texts = [json.dumps(row_json(row), separators=(",", ":"), ensure_ascii=False) for row in images]
+    texts = [compact_json(row_json(row)) for row in images]
     return {
         "entity": pa.array([str(row.ENTITY) for row in images], STRING),
         "name": pa.array([logged.name for logged in changes], STRING),

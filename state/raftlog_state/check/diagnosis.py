@@ -5,7 +5,6 @@ What was observed is an argument: findings of a check, a state, a quorum's descr
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from raftlog.limits import MIB
+from raftlog.printable import compact_json
 from raftlog_state.image import BrokerRow, Entity, MetadataImage, PartitionRow
 
 from .findings import Finding, Kind, Severity
@@ -66,7 +66,7 @@ class Diagnosis:
             "meaning": self.meaning,
             "next": self.next_command,
         }
-        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+        return compact_json(fields)
 
 
 # --- Findings of a check --------------------------------------------------------------------------

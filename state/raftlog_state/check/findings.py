@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,6 +14,7 @@ from raftlog.errors import (
     RaftlogError,
     SnapshotDecompressionLimitError,
 )
+from raftlog.printable import compact_json
 
 
 class Severity(StrEnum):
@@ -85,7 +85,7 @@ class Finding:
             "offset": self.offset,
             "reason": self.reason,
         }
-        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+        return compact_json(fields)
 
 
 def damage(

@@ -11,8 +11,9 @@ from io import BufferedIOBase
 from typing import TYPE_CHECKING, Any, Final
 
 from raftlog.limits import LOG_BATCH_BYTES_MAX, MIB
+from raftlog.printable import compact_json
 
-from .output import Console, Output, json_text
+from .output import Console, Output
 from .parser import Commands, offset
 from .source import add_target, open_target, stdin
 
@@ -100,7 +101,7 @@ def run_append(arguments: argparse.Namespace, output: Output, console: Console) 
             }
             if done.was_duplicate:
                 found["was_duplicate"] = True
-            output.line(json_text(found))
+            output.line(compact_json(found))
             output.flush()
     return 0
 

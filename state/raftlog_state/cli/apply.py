@@ -6,7 +6,9 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from .output import Console, Output, json_text
+from raftlog.printable import compact_json
+
+from .output import Console, Output
 from .parser import Commands, Parser, add_redaction, redactor
 from .source import (
     add_decompression_limit,
@@ -95,7 +97,7 @@ def run_apply(arguments: argparse.Namespace, output: Output, console: Console) -
         "leader_epoch": done.result.epoch,
         "records": done.record_count,
     }
-    output.line(json_text(found))
+    output.line(compact_json(found))
     return 0
 
 
@@ -165,7 +167,7 @@ def print_changes(
         if is_redacted(str(row.get("value", ""))):
             left_out.append(f"{row['name']!r} of {row['resource_name']!r}: it requires --reveal")
         else:
-            output.line(json_text(row))
+            output.line(compact_json(row))
     for what in left_out:
         console.warn(f"left out: {what}")
 

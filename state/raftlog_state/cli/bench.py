@@ -12,8 +12,9 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 from raftlog.limits import BATCH_BYTES_MAX
+from raftlog.printable import compact_json
 
-from .output import Console, Output, json_text
+from .output import Console, Output
 from .parser import Commands
 from .source import add_target, open_target
 
@@ -138,7 +139,7 @@ def run_bench(arguments: argparse.Namespace, output: Output, console: Console) -
             raise client.error
         latencies.merge(client.latencies)
     found = _found(arguments, client_count, latencies, elapsed_s)
-    output.lines([json_text(found)] if arguments.json else _lines(found))
+    output.lines([compact_json(found)] if arguments.json else _lines(found))
     return 0
 
 

@@ -35,7 +35,7 @@ from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, OffsetSpecK
 from raftlog.clock import Clock
 from raftlog.errors import CorruptBatchError, OffsetOutOfRangeError, OptionError
 from raftlog.limits import KIB, MIB
-from raftlog.printable import did_you_mean
+from raftlog.printable import compact_json, did_you_mean
 from raftlog.records import RecordBatch, TimestampType
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog.records.control import (
@@ -50,7 +50,7 @@ from raftlog_state.records import NO_OP_VALUE, RECORD_TYPES, NoOpRecord, Redacto
 from raftlog_state.records.native_json import TYPES_MAX, LineStart, NativeJson, write_json
 
 from .follow import check_can_grow, follow, followed_end
-from .output import Console, Line, Output, json_text
+from .output import Console, Line, Output
 from .source import offset_in, range_in
 
 if TYPE_CHECKING:
@@ -770,7 +770,7 @@ def _control_text(key: bytes | None, value: bytes | None) -> str:
     data = control_json(control)
     version = control.version if isinstance(control, EndTransactionMarker) else data.get("version")
     shown = {"type": control_name(key).upper(), "version": version or 0, "data": data}
-    return json_text(shown)
+    return compact_json(shown)
 
 
 _cached_control_text: Final = lru_cache(_CONTROLS_CACHED_MAX)(_control_text)
@@ -818,7 +818,7 @@ def batch_line(batch: RecordBatch, file_name: str | None) -> str:
         "isvalid": True,
         "file": file_name,
     }
-    return json_text(fields)
+    return compact_json(fields)
 
 
 def _last_sequence(batch: RecordBatch) -> int:

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from .output import Console, Output, json_text
+from raftlog.printable import compact_json
+
+from .output import Console, Output
 from .parser import Commands
 from .source import (
     add_decompression_limit,
@@ -87,7 +89,7 @@ def run_doctor(arguments: argparse.Namespace, output: Output, console: Console) 
         else:
             output.lines(diagnosis.lines())
     if arguments.json:
-        output.line(json_text({"summary": {f"{level}s": counts[level] for level in Level}}))
+        output.line(compact_json({"summary": {f"{level}s": counts[level] for level in Level}}))
     else:
         found = [
             f"{counts[level]} {level}{'s' if counts[level] > 1 else ''}"

@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from raftlog.printable import did_you_mean
+from raftlog.printable import compact_json, did_you_mean
 
-from .output import Console, Output, json_text
+from .output import Console, Output
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
 from .source import (
     add_decompression_limit,
@@ -336,7 +336,7 @@ def json_line(logged: LoggedChange, *, requests: list[dict[str, Any]] | None = N
         "name": logged.name,
     }
     found |= change_json(logged.change)
-    return json_text(found if requests is None else found | {"requests": requests})
+    return compact_json(found if requests is None else found | {"requests": requests})
 
 
 def text_line(logged: LoggedChange) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, NoReturn
 
-from .output import Console, Output, json_text
+from raftlog.printable import compact_json
+
+from .output import Console, Output
 from .parser import Commands, offset
 from .source import add_decompression_limit, add_kind, add_path, kind_of
 
@@ -69,7 +71,7 @@ def run_check(arguments: argparse.Namespace, output: Output, console: Console) -
             output.flush()
     if arguments.json:
         summary = {"damage": damage_count, "notes": note_count, **check.summary()}
-        output.line(json_text({"summary": summary}))
+        output.line(compact_json({"summary": summary}))
     else:
         verdict = "valid"
         if damage_count:

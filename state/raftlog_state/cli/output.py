@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import select
 import time
@@ -24,17 +23,9 @@ _BLOCK_CHARACTERS: Final = 256 * 1024
 _BAR_WIDTH: Final = 30
 _BAR_FIRST_MS: Final = 500
 _BAR_EVERY_MS: Final = 100
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-"""Encoder of all lines: ``json.dumps`` with separators constructs one in each call."""
 
 Line: TypeAlias = str | Iterator[str]
 """A line without its newline; if it is too long to buffer, an iterator over its parts."""
-
-
-def json_text(data: Mapping[str, object]) -> str:
-    """Return an object as one line of JSON, without spaces."""
-    return _ENCODER.encode(data)
-
 
 Rows: TypeAlias = Callable[[], Iterable[Sequence[str]]]
 """Cells of the rows of a table. Called twice, for widths and lines, so no row is kept in memory."""

@@ -7,7 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from raftlog.printable import did_you_mean
+from raftlog.printable import compact_json, did_you_mean
 
 from .apply import EXPORT_ABOUT, add_export, check_export, print_changes, print_export
 from .internal_state import (
@@ -17,7 +17,7 @@ from .internal_state import (
     is_internal,
     run_internal_state,
 )
-from .output import Console, Output, json_text
+from .output import Console, Output
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
 from .source import (
     NODE_OPTIONS,
@@ -529,7 +529,7 @@ def run_snapshot(arguments: argparse.Namespace, output: Output, console: Console
         "leader_epoch": done.snapshot_id.epoch,
         "bytes": done.byte_count,
     }
-    output.line(json_text(found))
+    output.line(compact_json(found))
     return 0
 
 

@@ -6,7 +6,6 @@ are omitted, so that the state at an offset does not depend on the snapshot that
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Final, TypeAlias
 
 from raftlog.client.offset_spec import time_text
 from raftlog.errors import OptionError
-from raftlog.printable import did_you_mean
+from raftlog.printable import compact_json, did_you_mean
 from raftlog_state.image import (
     ROW_TYPES,
     STATE_ENTITIES,
@@ -34,7 +33,6 @@ from .output import (
     Console,
     Output,
     columns_that_fit,
-    json_text,
     lines_of_widths,
     table_lines,
     table_width,
@@ -50,7 +48,6 @@ Cell: TypeAlias = Callable[[str, object], str]
 """Text of a value of a column."""
 CHANGE_CHARACTERS_MAX: Final = 120
 """Characters of what changed in a row, in a table of differences."""
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _OPS: Final = {
     Op.CREATE: "created",
     Op.READ: "created",
@@ -82,10 +79,10 @@ def print_image(image: MetadataImage, output: Output) -> None:
         "kraft_version": quorum.kraft_version,
         "voters": [asdict(voter) for voter in quorum.voters],
     }
-    end = json_text(head)[:-1]
+    end = compact_json(head)[:-1]
     for entity in STATE_ENTITIES:
         output.line(f"{end},")
-        rows = [json_text(compared_json(row)) for row in image.rows(entity)]
+        rows = [compact_json(compared_json(row)) for row in image.rows(entity)]
         output.line(f'"{table_of(entity)}":[')
         output.lines(f"{row}," for row in rows[:-1])
         output.lines(rows[-1:])
@@ -315,7 +312,7 @@ def _plain(value: object) -> str:
             return ",".join(map(_plain, value))
         case {"name": name, "host": host, "port": port}:
             return f"{name} {host}:{port}"
-    return _ENCODER.encode(value)
+    return compact_json(value)
 
 
 def print_rows(
@@ -336,7 +333,7 @@ def print_row_lines(
 ) -> None:
     """Print rows as JSON, one line each, with all columns or the chosen ones."""
     for row in rows:
-        output.line(json_text(row if columns is None else {name: row[name] for name in columns}))
+        output.line(compact_json(row if columns is None else {name: row[name] for name in columns}))
 
 
 def print_differences(
@@ -350,7 +347,7 @@ def print_differences(
     if not as_table:
         count = 0
         for change in differences:
-            output.line(json_text(change_json(change, ignored)))
+            output.line(compact_json(change_json(change, ignored)))
             count += 1
         return count
     rows = [

@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from .output import Console, Output, json_text
+from raftlog.printable import compact_json
+
+from .output import Console, Output
 from .parser import Commands, offset
 from .source import (
     add_source,
@@ -90,7 +92,7 @@ def _run_status(arguments: argparse.Namespace, output: Output, console: Console)
 
     store = _store(arguments)
     for cluster_id in _cluster_ids(arguments, store):
-        output.line(json_text(asdict(ArrowTables(store, cluster_id).status())))
+        output.line(compact_json(asdict(ArrowTables(store, cluster_id).status())))
     return 0
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
+
+from raftlog.printable import compact_json
 
 from .delta import Op, RowChange
 from .differences import NO_COLUMNS
@@ -20,7 +21,6 @@ _UNCOMPARED: Final[Mapping[Entity, frozenset[str]]] = {
     entity: frozenset(column.name for column in fields(kind) if not column.compare)
     for entity, kind in ROW_TYPES.items()
 }
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 def compared_json(row: Row) -> dict[str, object]:
@@ -94,4 +94,4 @@ def _shown(row: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else _ENCODER.encode(value)
+    return value if isinstance(value, str) else compact_json(value)

@@ -9,7 +9,6 @@ minus those deleted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +17,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
 from raftlog.fast_dataclass import fast_dataclass
+from raftlog.printable import compact_json
 from raftlog_state.steps import complete, for_each_in_steps
 
 from .layered_map import updated
@@ -95,7 +95,6 @@ KEYS_CACHED_MAX: Final = 65_536
 """Texts of keys in memory: most changes are of rows that have changed before."""
 _FIELDS: Final = {entity: _fields_of(entity) for entity in Entity}
 _change = fast_dataclass(RowChange)
-_to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _NOT_WRITTEN: Final = object()
 _WRITTEN_PER_STEP: Final = 20_000
 """Rows and groups of an image that are created in one step: some 10 ms."""
@@ -108,7 +107,7 @@ def key_json(key: Sequence[int | str]) -> str:
 
 @lru_cache(KEYS_CACHED_MAX)
 def _key_json(key: Key) -> str:
-    return _to_json(key)
+    return compact_json(key)
 
 
 def _no_writes() -> dict[Entity, dict[Key, Row | None]]:

@@ -24,6 +24,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import ClassVar, Final, TypeAlias
 
+from raftlog.printable import compact_json
 from raftlog.types import ZERO_UUID
 from raftlog_state.enums import (
     ACL_OPERATIONS,
@@ -143,7 +144,7 @@ Part = Endpoint | FeatureRange | VoterEndpoint | Voter
 
 def quota_entity_key(entity: tuple[tuple[str, str | None], ...]) -> str:
     """Return a quota's entity as compact JSON, sorted by type."""
-    return json.dumps(dict(sorted(entity)), separators=(",", ":"), ensure_ascii=False)
+    return compact_json(dict(sorted(entity)))
 
 
 def _sorted_uuids(uuids: tuple[str, ...]) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from raftlog.errors import (
 )
 from raftlog.fast_dataclass import fast_init
 from raftlog.limits import COMMIT_ID_BYTES_MAX, KIB
+from raftlog.printable import compact_json
 from raftlog.records.batch import (
     Compression,
     Header,
@@ -549,7 +550,7 @@ def commit_header(name: CommitName) -> Header:
 def commit_transaction_name(name: CommitName) -> str:
     """Return the name of a commit's metadata transaction."""
     fields = [name.application_id, name.query_id, name.version]
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return compact_json(fields)
 
 
 def parse_commit_header(value: bytes | None) -> CommitName | None:
