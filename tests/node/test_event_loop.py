@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import selectors
 import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from tests.node.test_connections import versions_requests
 from tests.support.hostile_traffic import ACCESS, HEALTHY, MECHANISM, listeners
 from tests.support.quorum_processes import free_ports
 from tests.support.sasl_client import authenticate
-from tests.support.served_node import RawConnection, served_node
+from tests.support.served_node import RawConnection, ServedNode, served_node
 
 STEP_S = 2**-10
 WAITING = 0.0
@@ -149,16 +149,25 @@ def run_on_node_loop(work: Coroutine[None, None, None]) -> None:
         runner.run(work)
 
 
+@contextlib.asynccontextmanager
+async def node_with_connections(
+    path: Path,
+) -> AsyncIterator[tuple[ServedNode, contextlib.AsyncExitStack]]:
+    """Yield a node, and what closes connections to it."""
+    tables = listeners(path, *free_ports(2))
+    async with (
+        served_node(path, ACCESS, listeners=tables) as node,
+        contextlib.AsyncExitStack() as opened,
+    ):
+        yield node, opened
+
+
 def test_a_client_is_answered_before_peers_without_rights_that_sent_earlier(tmp_path: Path) -> None:
     """All are ready in one iteration: peers before their authentication, and the client."""
     stranger_count = 20
 
     async def check() -> None:
-        tables = listeners(tmp_path, *free_ports(2))
-        async with (
-            served_node(tmp_path, ACCESS, listeners=tables) as node,
-            contextlib.AsyncExitStack() as opened,
-        ):
+        async with node_with_connections(tmp_path) as (node, opened):
             received = node.node.server.metrics.requests
             client = await opened.enter_async_context(await node.connect())
             await authenticate(client, MECHANISM, HEALTHY, "healthy")
@@ -207,11 +216,7 @@ def test_sockets_are_restricted_by_their_address(tmp_path: Path) -> None:
     stranger_count = 20
 
     async def check() -> None:
-        tables = listeners(tmp_path, *free_ports(2))
-        async with (
-            served_node(tmp_path, ACCESS, listeners=tables) as node,
-            contextlib.AsyncExitStack() as opened,
-        ):
+        async with node_with_connections(tmp_path) as (node, opened):
             received = node.node.server.metrics.requests
             peers = []
             for at in range(stranger_count + 1):

@@ -1,10 +1,11 @@
 """Event loop of a node: sockets of peers without any right are served after all others.
 
-In an iteration at most one of them is, while no other socket is ready and no callback waits. While
-there is always other work it is one after that has had ``SHARE`` times the time of the last one.
-So a flood of handshakes and refusals delays no client by more than one step of these, and a new
-connection is still established on a busy node. Listeners take turns, so do the addresses of each,
-and the sockets of an address: clients do not keep voters out, nor one address the others.
+In an iteration at most one of them is, if no other socket is ready and no callback waits. While
+there is always other work, one is served after a pause: ``SHARE`` times the iteration that served
+the last one, with the other work in it, and at most ``_PAUSE_S_MAX``. So a flood of handshakes and
+refusals delays no client by more than one step of these, and a new connection is still established
+on a busy node. Listeners take turns, so do the addresses of each, and the sockets of an address:
+clients do not keep voters out, nor one address the others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 SHARE: Final = 4
-"""Time of other work by that of the sockets of peers without any right, while there is both."""
+"""Pause after an iteration with such a socket, by the time of that iteration."""
 _PAUSE_S_MAX: Final = 0.01
 
 
