@@ -22,6 +22,13 @@ TOPIC_ROWS: Final = "tests/state/loader/test_topic_rows.py"
 
 STATE_PLANTS: Final = (
     Plant(
+        bug="a replay for an image leaves out the last change of a broker's registration",
+        path="state/raftlog_state/loader/scans.py",
+        old="is_last = np.arange(len(changes)) >= np.array(",
+        new="is_last = np.arange(len(changes)) > np.array(",
+        tests=("tests/state/loader/test_topic_rows.py",),
+    ),
+    Plant(
         bug="a row that was deleted since the start is there",
         path=f"{STATE}/image/layered_map.py",
         old="            return self._changed[key] is not None\n",

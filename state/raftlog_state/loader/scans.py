@@ -18,11 +18,23 @@ from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog.records.control import ControlRecord, decode_control
 from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import MetadataParseError, ReplayError
-from raftlog_state.image import Entity, Key, Row
+from raftlog_state.image import BrokerRow, Entity, Key, Row
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.entity_names import RowFilter, matching
-from raftlog_state.records import Redactor, decode
-from raftlog_state.replay.coded_columns import Int64s, NotPlainError
+from raftlog_state.records import (
+    BrokerRegistrationChangeRecord,
+    FenceBrokerRecord,
+    ProducerIdsRecord,
+    Redactor,
+    RegisterBrokerRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    decode,
+)
+from raftlog_state.records.typed_columns import frames, typed_columns
+from raftlog_state.replay.coded_columns import Bools, Int64s, NotPlainError
+from raftlog_state.replay.state import Rows
+from raftlog_state.replay.topic_records import MARKER_KEYS
 
 from .metadata_loader import LogRecord, MetadataLoader
 from .payload import Payload
@@ -96,6 +108,7 @@ class _WindowReplay:
                 return False
             values, controls = _joined(window)
             after, others = before.after(values, numbers.offsets, redactor)
+            others = _effective(loader.rows, values, others, redactor)
             _append_others(loader, numbers, values, controls, others, redactor)
         except (MetadataParseError, NotPlainError, ReplayError):
             return False  # record by record, an error has the offset of its record
@@ -263,6 +276,77 @@ def _joined(
 
 def _numbers(columns: list[Any]) -> Any:
     return np.concatenate([column.to_numpy() for column in columns])
+
+
+# --- Records whose effect a later record of their window replaces ---------------------------------
+# A busy cluster allocates producer ids, and fences and unfences brokers, all the time. For the
+# state after a window only the last of these matter: those before them are not replayed.
+
+_REGISTRATIONS: Final = (
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+    FenceBrokerRecord,
+    UnfenceBrokerRecord,
+)
+_KEEPING_KEYS: Final = (*MARKER_KEYS, *(kind.schema.api_key for kind in _REGISTRATIONS))
+"""Types beside which all records of a window are kept: the broker or the outcome may be another."""
+
+
+def _effective(rows: Rows, values: pa.BinaryArray, which: Int64s, redactor: Redactor) -> Int64s:
+    """Return the records ``which`` of a window, without those that have no effect after it.
+
+    Raises ``MetadataParseError``.
+    """
+    chosen = values.take(pa.array(which))
+    found = frames(chosen)
+    if np.isin(found[0], _KEEPING_KEYS).any():
+        return which
+    typed = typed_columns(
+        chosen, (ProducerIdsRecord, BrokerRegistrationChangeRecord), redactor, found
+    )
+    changes = typed[BrokerRegistrationChangeRecord]
+    is_kept = np.ones(len(which), np.bool_)
+    is_kept[typed[ProducerIdsRecord].rows[:-1]] = False
+    is_kept[changes.rows[_is_replaced(rows, changes.fields)]] = False
+    return which[is_kept]
+
+
+def _is_replaced(rows: Rows, changes: pa.StructArray) -> Bools:
+    """Return which changes of registrations set ``fenced`` alone, and a later one sets it again.
+
+    None of them if a broker is not registered with the epoch of a change, or ``fenced`` has an
+    unknown value. A change of other fields, which may be refused, neither is left out nor replaces.
+    """
+    names = ("broker_id", "broker_epoch", "fenced")
+    broker_id, epoch, fenced = (changes.field(name).to_numpy() for name in names)
+    of_broker = {one: rows.find(BrokerRow, one) for one in np.unique(broker_id).tolist()}
+    epochs = {one: None if row is None else row.broker_epoch for one, row in of_broker.items()}
+    if not np.isin(fenced, (-1, 0, 1)).all() or any(
+        epochs[one] != its_epoch
+        for one, its_epoch in zip(broker_id.tolist(), epoch.tolist(), strict=True)
+    ):
+        return np.zeros(len(changes), np.bool_)
+    is_alone = np.ones(len(changes), np.bool_)
+    for field in BrokerRegistrationChangeRecord.fields_schema:
+        if field.attribute not in names:
+            is_alone &= _is_default(changes.field(field.attribute), field.default)
+    last = dict.fromkeys(epochs, -1)
+    last |= {int(broker_id[at]): at for at in np.flatnonzero(is_alone & (fenced != 0)).tolist()}
+    is_last = np.arange(len(changes)) >= np.array([last[one] for one in broker_id.tolist()], int)
+    replaced: Bools = is_alone & ~is_last
+    return replaced
+
+
+def _is_default(column: pa.Array, default: Any) -> Bools:
+    """Return which values of a field are its default: None, an empty list, or a number."""
+    if default is None:
+        found = column.is_null()
+    elif default == ():
+        found = pc.equal(pc.list_value_length(column), pa.scalar(0, pa.int32())).fill_null(False)
+    else:
+        found = pc.equal(column, pa.scalar(default, column.type))
+    are_default: Bools = found.to_numpy(zero_copy_only=False)
+    return are_default
 
 
 def load_snapshot(loader: MetadataLoader, snapshot: SnapshotReader) -> list[RecordChanges]:

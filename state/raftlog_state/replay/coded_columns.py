@@ -62,6 +62,14 @@ Column: TypeAlias = Coded | pa.Array
 """An array has numbers of 32 bits, and no null."""
 
 
+def text(value: str) -> pa.Scalar:
+    """Return an argument for Arrow's functions. For one without a type, Arrow imports ``dateutil``.
+
+    Where that is not installed, each such import searches all of Python's path.
+    """
+    return pa.scalar(value, pa.string())
+
+
 def coded(*parts: pa.Array | pa.ChunkedArray) -> Coded:
     """Return the parts of a column of text, one after another; nulls have the code ``NULL``."""
     chunks = [chunk for part in parts for chunk in _chunks(part)]
@@ -108,6 +116,7 @@ class Lists(NamedTuple):
     def consist_of(self, element: Any) -> Bools:
         """Return which distinct lists have no other element."""
         values = self.lists.values
+        element = pa.scalar(element, values.type.value_type)
         sums = np.cumsum(pc.equal(values.flatten(), element).to_numpy(zero_copy_only=False))
         sums = np.concatenate([[0], sums])
         ends = np.cumsum(self.lengths)

@@ -55,6 +55,7 @@ from .coded_columns import (
     coded_lists,
     numbers,
     require,
+    text,
 )
 from .topics import (
     CONFIG_OF_TOPIC,
@@ -244,7 +245,9 @@ class _Topics:
         topics = topics[events.order]
         return events.versions(
             Entity.TOPIC,
-            key_texts=pc.binary_join_element_wise('["', self.ids.values, '"]', ""),
+            key_texts=pc.binary_join_element_wise(
+                text('["'), self.ids.values, text('"]'), text("")
+            ),
             columns={"topic_id": self.ids.at(topics), "name": self.names.at(topics)},
         )
 
@@ -428,7 +431,7 @@ class _PartitionEvents:
         stored_topics = topics.find(stored.columns["topic_id"], in_state)
         stored_keys = _key(stored_topics, numbers(stored.columns["partition_id"]))
         cleared = given.records[ClearElrRecord]
-        require(is_plain=not pc.any(pc.equal(cleared.column("topic_name"), "")).as_py())
+        require(is_plain=not pc.any(pc.equal(cleared.column("topic_name"), text(""))).as_py())
         cleared_topics = topics.find_names(cleared.column("topic_name"), cleared.rows)
         is_touched = np.zeros(len(stored_keys), dtype=np.bool_)
         if len(stored_keys):  # else numpy sorts the keys of the records
@@ -491,7 +494,7 @@ class _PartitionEvents:
         firsts = np.flatnonzero(self.events.is_first)
         ids = self._ids.values.take(pa.array(self._ids.codes[self.topics[firsts]]))
         texts = pa.array(self.partition_ids[firsts]).cast(pa.string())
-        return pc.binary_join_element_wise('["', ids, '",', texts, "]", "")
+        return pc.binary_join_element_wise(text('["'), ids, text('",'), texts, text("]"), text(""))
 
     def numbers(self, name: str) -> Int64s:
         """Return a field of all events but the removals, unsorted."""
@@ -585,7 +588,7 @@ def _configs(given: Given, topics: _Topics) -> Versions:
     )
     rows = rows[events.order]
     of_topic = pa.array(np.full(len(rows), CONFIG_OF_TOPIC, np.int32))
-    type_name = pa.array([enum_name(CONFIG_RESOURCE_TYPES, CONFIG_OF_TOPIC)])
+    type_name = pa.array([enum_name(CONFIG_RESOURCE_TYPES, CONFIG_OF_TOPIC)], pa.string())
     resources, names, values = (column.at(rows) for column in (resources, names, values))
     key_names = zip(
         *(

@@ -10,6 +10,8 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from tests.support.log_builder import begin, control_batch
 from tests.support.metadata_logs import CLUSTERS, LOGS
@@ -38,17 +40,21 @@ from raftlog_state.loader.scans import (
 )
 from raftlog_state.records import (
     NO_OP_VALUE,
+    BrokerRegistrationChangeRecord,
     ClearElrRecord,
     ConfigRecord,
     DecodedRecord,
+    FenceBrokerRecord,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
     Redactor,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnfenceBrokerRecord,
     decode,
     encode,
 )
@@ -318,6 +324,90 @@ def test_strange_records_that_a_loader_accepts_have_the_same_state(
             loader.append([LogRecord(len(values), 1, 0, value)])
             values.append(value)
     assert_advanced(values, seed)
+
+
+def cluster_records(chance: random.Random, count: int, *, is_strange: bool) -> list[MetadataRecord]:
+    """Return allocations of producer ids and changes of brokers' registrations, in any order.
+
+    Without ``is_strange`` none contradicts another, and most windows have no registration.
+    """
+    found: list[MetadataRecord] = [
+        RegisterBrokerRecord(broker_id=broker, broker_epoch=broker + 5) for broker in range(3)
+    ]
+    while len(found) < count:
+        broker, roll = chance.randrange(4 if is_strange else 3), chance.random()
+        epoch = broker + 5 + (is_strange and chance.random() < 0.02)
+        if roll < 0.3:
+            found.append(ProducerIdsRecord(broker_id=broker, next_producer_id=len(found)))
+        elif roll < 0.9:
+            found.append(
+                BrokerRegistrationChangeRecord(
+                    broker_id=broker,
+                    broker_epoch=epoch,
+                    fenced=chance.choice((-1, 0, 1, 1, 2 if is_strange else 1)),
+                    in_controlled_shutdown=chance.choice([0] * 19 + [2 if is_strange else 1]),
+                    log_dirs=(DIRECTORY,) * (chance.random() < 0.05),
+                    cordoned_log_dirs=chance.choice([None] * 9 + [(), (DIRECTORY,)]),
+                )
+            )
+        elif roll < 0.91:
+            kind = chance.choice((FenceBrokerRecord, UnfenceBrokerRecord))
+            found.append(kind(id=broker, epoch=epoch))
+        else:
+            found.append(NoOpRecord())
+    return found
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_changes_of_registrations_have_the_same_state(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scans, "WINDOW_BYTES", 600)
+    chance = random.Random(seed)
+    values = [encode(one) for one in cluster_records(chance, 300, is_strange=False)]
+    assert_advanced(values, seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_changes_of_registrations_that_are_left_out_are_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that contradict the state, by a loader that continues after them."""
+    monkeypatch.setattr(scans, "WINDOW_BYTES", 600)
+    chance = random.Random(seed)
+    values = [encode(one) for one in cluster_records(chance, 300, is_strange=True)]
+    left_out: tuple[list[ReplayError], list[ReplayError]] = [], []
+    expected, found = (MetadataLoader(on_rejected=errors.append) for errors in left_out)
+    for one in scans_of(values, random.Random(seed)):
+        append_scan(expected, one.records)
+    assert list(advance(found, scans_of(values, random.Random(seed)), REVEALED))
+    assert_same(found, expected)
+    errors_of_found, errors_of_expected = ([*map(str, errors)] for errors in left_out)
+    assert errors_of_found == errors_of_expected != []
+
+
+def test_only_the_last_changes_of_a_window_are_replayed() -> None:
+    loader = MetadataLoader()
+    registered = [RegisterBrokerRecord(broker_id=broker, broker_epoch=5) for broker in (1, 2)]
+    loader.append([LogRecord(at, 1, 0, encode(one)) for at, one in enumerate(registered)])
+    changes: list[MetadataRecord] = []
+    for number in range(500):
+        broker = 1 + number % 2
+        changes += [
+            ProducerIdsRecord(broker_id=1, broker_epoch=5, next_producer_id=number),
+            BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=5, fenced=1),
+            BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=5, fenced=-1),
+        ]
+
+    def kept(*more: MetadataRecord) -> list[int]:
+        values = pa.array([encode(one) for one in (*changes, *more)], pa.binary())
+        found = scans._effective(loader.rows, values, np.arange(len(values)), REVEALED)
+        return [int(at) for at in found]
+
+    assert kept() == [1496, 1497, 1499]
+    of_another_epoch = BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=6, fenced=1)
+    assert len(kept(of_another_epoch)) == 1_002, "all changes, and the last producer ids"
+    assert len(kept(registered[0])) == len(changes) + 1
 
 
 def window_of(values: Sequence[bytes], *, control: bytes | None = None) -> list[RecordColumns]:
