@@ -13,7 +13,7 @@ NATIVE_SOURCES := setup.py $(CRATE)/Cargo.toml $(CRATE)/Cargo.lock $(CRATE)/buil
 QUICK := not spark and not kafka and not slow and not nightly and not style
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check types words native-check format-check imports quick pure long nightly durations kafka crash sim rewrite diagram planted bench wheel release locked lock audit format clean
+.PHONY: help demo test check types words native-check format-check imports quick pure long nightly durations kafka crash sim rewrite diagram planted bench wheel release locked lock jars audit format clean
 
 ##@ Use
 help: ## list the targets
@@ -107,6 +107,9 @@ locked: $(VENV)/.native-ready ## the tests of `make quick` with the locked depen
 
 lock: $(VENV)/.dev-ready ## resolve the dependencies again and write their versions and hashes to .ci/*.lock
 	@site=$$(.ci/locked "$(PYTHON)" $(VENV)) && .ci/lock "$$site"
+
+jars: $(VENV)/.dev-ready ## download all jars of tests, benchmarks and the demo again and write their checksums to .ci/jars.lock
+	@$(BIN)/python -m tests.support.jars --rewrite
 
 audit: $(VENV)/.dev-ready ## compare the locked dependencies with the database of known vulnerabilities
 	@site=$$(.ci/locked "$(PYTHON)" $(VENV)) && "$$site/bin/python" .ci/audit.py .ci/development.lock

@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.run import Row, print_row, row
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.jars import delta, spark_jars
 from tests.support.small_logs import LogWriter
 
 from pyspark_raftlog import RaftlogDataSource
@@ -171,13 +172,11 @@ def of_appends(spark: SparkSession, directory: Path, rounds: int) -> list[float]
 
 def delta_session() -> SparkSession:
     """Return a session for small jobs: with fewer tasks than README's settings for the tables."""
-    from delta import configure_spark_with_delta_pip
-
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("raftlog-benchmark")
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, "spark.jars": spark_jars(delta())}.items():
         builder = builder.config(name, value)
-    return configure_spark_with_delta_pip(builder).getOrCreate()
+    return builder.getOrCreate()
 
 
 def quantiles(title: str, delays: list[float], floor: list[float], other: str) -> Iterator[Row]:

@@ -20,7 +20,6 @@ import asyncio
 import itertools
 import math
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +32,8 @@ from kio.schema.errors import ErrorCode
 from tests.kafka.kafka_cluster import KafkaCluster
 from tests.support.controller_connections import ControllerConnections
 from tests.support.controller_nodes import CONTROLLER
-from tests.support.kafka import KAFKA_VERSION, kafka_jars
+from tests.support.jars import KAFKA_VERSION, JarError
+from tests.support.kafka import kafka_jars
 from tests.support.quorum_processes import QuorumProcesses
 
 from raftlog.node.config import QUORUM_DEFAULT
@@ -230,6 +230,6 @@ def why_not() -> str | None:
         return "java is not installed"
     try:
         kafka_jars()
-    except (OSError, subprocess.CalledProcessError) as failed:
-        return f"Kafka's jars cannot be downloaded: {failed}"
+    except JarError as failed:
+        return str(failed)
     return None

@@ -74,11 +74,16 @@ def print_row(found: Row, *, as_json: bool, decimals: int = 0) -> None:
 
 
 def jars(argument: str | None) -> Path | None:
-    """Return the directory of Kafka's jars; None without them or without Java."""
-    place = argument or os.environ.get("RAFTLOG_KAFKA_JARS") or HOME / "build" / "kafka" / "4.3.1"
-    found = Path(place)
-    usable = shutil.which("java") and any(found.glob("kafka-tools-*.jar"))
-    return found if usable else None
+    """Return the directory of Kafka's jars; None without them or without Java. Those of the default
+    place are verified."""
+    from tests.support.jars import BUILD, KAFKA_VERSION, kafka, verified
+
+    ours = kafka(KAFKA_VERSION)
+    given = argument or os.environ.get("RAFTLOG_KAFKA_JARS")
+    found = Path(given) if given else BUILD / ours.name
+    if not shutil.which("java") or not any(found.glob("kafka-tools-*.jar")):
+        return None
+    return found if given else verified(ours)
 
 
 def main_beside_kafka(

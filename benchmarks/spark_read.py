@@ -9,7 +9,7 @@ processes, the JVM and its workers, which other processes on the machine disturb
 
 ``--kafka`` also starts an Apache Kafka, produces records to it with Kafka's own tool, and reads
 them by Spark's Kafka source and, from the files of the running broker, by raftlog: in one task and
-in two. Maven downloads both. The processor time is Spark's, without the broker's.
+in two. Both are downloaded. The processor time is Spark's, without the broker's.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 from benchmarks.run import Row, row
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
+from tests.support.jars import spark_jars, spark_kafka_source
 from tests.support.kafka import run_java, running_node
 
 from pyspark_raftlog import RaftlogDataSource
@@ -50,7 +50,6 @@ INDEX_INTERVAL_BYTES = 4096
 """As Kafka's own default."""
 WARM_ROUNDS = 2
 KAFKA_TOPIC = "bench"
-KAFKA_SOURCE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 VALUE = "value BINARY"
 KAFKA = "key BINARY, value BINARY, offset BIGINT, timestamp TIMESTAMP, leaderEpoch INT"
 RECORD = "offset BIGINT, recordType STRING, record STRING"
@@ -132,7 +131,7 @@ def metadata_values() -> Iterator[bytes]:
             yield encode(change)
 
 
-def session(packages: str = "") -> SparkSession:
+def session(jars: str = "") -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     return (
         SparkSession.builder.master("local[2]")
@@ -140,7 +139,7 @@ def session(packages: str = "") -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.jars.packages", packages)
+        .config("spark.jars", jars)
         .getOrCreate()
     )
 
@@ -262,7 +261,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="raftlog-bench-") as home:
         plain = write_log(Path(home, "bench-0"), plain_values())
         metadata = write_log(Path(home, "__cluster_metadata-0"), metadata_values())
-        spark = session(KAFKA_SOURCE if arguments.kafka else "")
+        spark = session(spark_jars(spark_kafka_source()) if arguments.kafka else "")
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(RaftlogDataSource)
         spark.dataSource.register(PrebuiltSource)

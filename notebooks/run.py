@@ -15,14 +15,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+HOME = Path(__file__).resolve().parents[1]
 LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 def local_session() -> Any:
     """Return a local session with Delta on two cores, without log output."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from delta import configure_spark_with_delta_pip
+    if str(HOME) not in sys.path:
+        sys.path.append(str(HOME))
     from pyspark.sql import SparkSession
+    from tests.support.jars import delta, spark_jars
 
     from pyspark_raftlog import RaftlogDataSource
 
@@ -37,6 +40,7 @@ def local_session() -> Any:
         # Compiling generated code takes longer than it saves on small data.
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.jars", spark_jars(delta()))  # verified: .ci/jars.lock
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config(
             "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -51,7 +55,7 @@ def local_session() -> Any:
     )
     if "SPARK_REMOTE" not in os.environ:
         builder = builder.master("local[2]")
-    session = configure_spark_with_delta_pip(builder).getOrCreate()
+    session = builder.getOrCreate()
     # Spark finds an installed wheel by name, but not an editable install.
     session.dataSource.register(RaftlogDataSource)
     return session

@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.kafka.kafka_cluster import PATIENCE_S, KafkaCluster, KafkaServer
 from tests.kafka.test_rescue import create
 from tests.support.cli import run
-from tests.support.kafka import KAFKA_VERSION, KafkaNode, run_java, running_node
+from tests.support.jars import KAFKA_VERSION
+from tests.support.kafka import KafkaNode, run_java, running_node
 from tests.support.kafka_state import ordered
 from tests.support.quorum_processes import eventually
 

@@ -1,4 +1,4 @@
-"""Apache Kafka on this machine: jars from Maven's registry, one combined node, its tools.
+"""Apache Kafka on this machine: its jars, one combined node, its tools.
 
 Nothing is simulated. Every wait is for an event of the process (a line of its output, its end),
 never for a time.
@@ -16,67 +16,23 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer
 
+from .jars import KAFKA_VERSION, kafka, tiered_storage, verified
 from .quorum_processes import eventually, free_ports
 
-KAFKA_VERSION = "4.3.1"
 HOME = Path(__file__).parents[2]
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>raftlog</groupId><artifactId>kafka-jars</artifactId><version>1</version><dependencies>
-{dependencies}</dependencies></project>
-"""
-DEPENDENCY = (
-    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId>"
-    "<version>{}</version>{}</dependency>\n"
-)
-
-
 Listeners = Mapping[str, tuple[str, str]]
 """Name to security protocol and address."""
 NO_LISTENERS: Final[Listeners] = {}
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> Path:
-    """Return the directory of Kafka's jars, downloaded by Maven once (120 MB), under build/."""
-    wanted = [
-        ("org.apache.kafka", name, version, "")
-        for name in ("kafka_2.13", "kafka-tools", "kafka-shell")
-    ]
-    wanted.append(("org.slf4j", "slf4j-simple", "1.7.36", ""))
-    return _downloaded(HOME / "build" / "kafka" / version, wanted)
+    """Return the directory of a release's verified jars, downloaded by Maven once (120 MB)."""
+    return verified(kafka(version))
 
 
 def tiered_storage_jar() -> Path:
     """Return the jar with Kafka's ``LocalTieredStorage``, which is one of its tests."""
-    classifier = "<classifier>test</classifier>"
-    wanted = [("org.apache.kafka", "kafka-storage", KAFKA_VERSION, classifier)]
-    jars = _downloaded(
-        HOME / "build" / "kafka" / f"{KAFKA_VERSION}-tiered", wanted, "-DexcludeTransitive=true"
-    )
-    return jars / f"kafka-storage-{KAFKA_VERSION}-test.jar"
-
-
-def _downloaded(jars: Path, wanted: list[tuple[str, str, str, str]], *options: str) -> Path:
-    done = jars / ".complete"
-    if not done.exists():
-        jars.mkdir(parents=True, exist_ok=True)
-        pom = jars / "pom.xml"
-        pom.write_text(POM.format(dependencies="".join(DEPENDENCY.format(*one) for one in wanted)))
-        subprocess.run(
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                str(pom),
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={jars}",
-                *options,
-            ],
-            check=True,
-            capture_output=True,
-        )
-        done.touch()
-    return jars
+    return verified(tiered_storage()) / f"kafka-storage-{KAFKA_VERSION}-test.jar"
 
 
 def run_java(jars: Path, main: str, *arguments: str, memory: str = "256m") -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from raftlog_state.records import encode
-from tests.support.kafka import KAFKA_VERSION, kafka_jars, run_java
+from tests.support.jars import KAFKA_VERSION
+from tests.support.kafka import kafka_jars, run_java
 from tests.support.random_metadata import RandomLog
 
 FOLD = Path(__file__).parents[1] / "state" / "loader"

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from .jars import delta, spark_jars
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -58,7 +60,7 @@ def has_java() -> bool:
 
 @functools.cache
 def shared_session(task_tries: int = 1) -> SparkSession:
-    """Return the session, created at the first call. Maven downloads Delta's jars once (90 MB)."""
+    """Return the session, created at the first call. Delta's jars are downloaded once (87 MB)."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Workers import the code under test from here, and find the source by its module's name.
@@ -94,12 +96,10 @@ def shared_session(task_tries: int = 1) -> SparkSession:
         ),
     }
     builder = SparkSession.builder.master(f"local[2,{task_tries}]").appName("raftlog-tests")
-    for name, value in (settings | (DELTA_SETTINGS if HAS_DELTA else {})).items():
-        builder = builder.config(name, value)
     if HAS_DELTA:
-        from delta import configure_spark_with_delta_pip
-
-        builder = configure_spark_with_delta_pip(builder)
+        settings |= {**DELTA_SETTINGS, "spark.jars": spark_jars(delta())}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     # Of this session only: another one has Spark's default, as that of a user.

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.kafka import KAFKA_VERSION, kafka_jars, run_java
+from tests.support.jars import KAFKA_VERSION
+from tests.support.kafka import kafka_jars, run_java
 
 from raftlog_state.controller.controller_state import TOPIC
 from raftlog_state.controller.partition_change import (
