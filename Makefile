@@ -97,7 +97,7 @@ bench: $(VENV)/.native-ready ## run the benchmarks and write benchmarks/README.m
 wheel: $(VENV)/.dev-ready ## build the distribution into dist/
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/pip wheel -q --no-deps -w dist .
 
-release: $(VENV)/.dev-ready ## build distributions, SBOM, provenance and checksums with locked tools into dist/
+release: $(VENV)/.dev-ready ## build distributions, SBOM, provenance and checksums into dist/; with IMAGE=NAME:TAG and SIGNING_KEY=FILE
 	@.ci/release "$(PYTHON)" $(VENV)
 
 locked: $(VENV)/.native-ready ## the tests of `make quick` with the locked dependencies

@@ -6,8 +6,8 @@
   are the components of ENVIRONMENT_SBOM that ``requirements.lock`` has, with their licences and the
   lock's hashes, one for each distribution of the version; crates are those of ``Cargo.lock``, which
   the compiled core contains.
-- ``raftlog-VERSION.intoto.json``: an unsigned in-toto statement with SLSA provenance (v1).
-- ``SHA256SUMS``: of all files in the directory.
+- ``raftlog-VERSION.intoto.json``: an in-toto statement with SLSA provenance (v1).
+- ``SHA256SUMS``: of all files in the directory; `.ci/sign` signs it.
 
 Equal inputs give equal bytes.
 """
@@ -137,7 +137,7 @@ def provenance(directory: Path, commit: str) -> dict[str, Any]:
                     ),
                 ],
             },
-            "runDetails": {"builder": {"id": "urn:raftlog:unsigned-local-build"}},
+            "runDetails": {"builder": {"id": "urn:raftlog:local-build"}},
         },
     }
 
