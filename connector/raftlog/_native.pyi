@@ -90,6 +90,20 @@ def seal_batch(
     record_count: int,
     /,
 ) -> bytes | None: ...
+def produce_request(
+    data: bytes, start: int, has_ids: bool, name_bytes_max: int, /
+) -> tuple[int, int, bytes, str, int, bytes] | None: ...
+def produced_batch(
+    data: bytes, limits: tuple[int, int, int, int], name: bytes | None, /
+) -> tuple[int, int, int, int, int, int, int, bytes | None] | None: ...
+def followed_batches(
+    data: bytes,
+    end_offset: int,
+    epoch: int,
+    leader_epoch: int,
+    name: tuple[bytes, int, int] | None,
+    /,
+) -> list[tuple[int, int, int, int, int, int, int, int, int, bool, bytes | None]] | None: ...
 
 class Program:
     """Decoder of metadata records, compiled from their declarations."""

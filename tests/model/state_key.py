@@ -150,6 +150,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "_last_leader_and_epoch",  # derived from the role
             "_voters",  # those of the next
             "_by_voter",  # derived from ``_replicas``
+            "all_acknowledged",  # derived from ``acknowledged_voters``
         )
     ),
 }

@@ -539,8 +539,8 @@ LOG_PLANTS: Final = (
     Plant(
         bug="a log is not checked after an append that did not fit",
         path=f"{WRITING}/replicated_log.py",
-        old="        if error is None or (is_refused and self._closed is None):\n",
-        new="        if error is None:\n",
+        old="        elif self._closed is None:\n            self._check_invariants()\n",
+        new="",
         tests=(f"{INVARIANTS}::test_an_append_that_did_not_fit_is_followed_by_a_check",),
     ),
     Plant(

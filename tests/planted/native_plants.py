@@ -23,8 +23,88 @@ TYPED: Final = "tests/state/records/test_typed_columns.py"
 BUILD: Final = "tests/records/test_native_build.py"
 DISTINCT: Final = "tests/state/loader/test_distinct_values.py"
 MEMORY: Final = "tests/records/test_native_memory.py"
+FOLLOWED: Final = (
+    "tests/log/writing/test_quorum_log.py::test_batches_of_a_leader_are_appended_or_refused_alike"
+)
+PRODUCED: Final = (
+    "tests/node/apis/test_sealed_batches.py"
+    "::test_a_batch_that_the_core_has_read_gives_the_request_that_python_reads"
+)
+REQUESTED: Final = (
+    "tests/wire/test_produce_codec.py::test_mutated_requests_of_one_batch_are_decoded_alike"
+)
 
 NATIVE_PLANTS: Final = (
+    Plant(
+        bug="a follower appends a batch of the core that is not at the end of its log",
+        path=f"{RUST}/append.rs",
+        old="header.base_offset == expected_offset\n",
+        new="header.base_offset >= expected_offset\n",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="a follower appends a batch of the core after the epoch of the leader",
+        path=f"{RUST}/append.rs",
+        old="(epoch..=leader_epoch).contains",
+        new="(epoch..).contains",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="the core names the commit of a header that is there twice",
+        path=f"{RUST}/append.rs",
+        old="if count == 1 { found }",
+        new="if count >= 1 { found }",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="the core takes control records of a leader for records",
+        path=f"{RUST}/append.rs",
+        old="            && !header.is_control()\n",
+        new="",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="the core returns the batches before a torn one",
+        path=f"{RUST}/append.rs",
+        old="(batches.position() == data.len()).then_some(found)",
+        new="Some(found)",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="the core accepts a batch whose largest timestamp is not that of its records",
+        path=f"{RUST}/append.rs",
+        old=" || latest_ms != header.max_timestamp_ms",
+        new="",
+        tests=(PRODUCED,),
+    ),
+    Plant(
+        bug="the core accepts a producer's batch without an epoch of the producer",
+        path=f"{RUST}/append.rs",
+        old="header.producer_epoch >= 0 && header.base_sequence >= 0",
+        new="header.base_sequence >= 0",
+        tests=(PRODUCED,),
+    ),
+    Plant(
+        bug="the core accepts a producer's batch of another attribute",
+        path=f"{RUST}/append.rs",
+        old="        && header.attributes == 0\n",
+        new="",
+        tests=(PRODUCED,),
+    ),
+    Plant(
+        bug="the core takes any first header for the name of a commit",
+        path=f"{RUST}/append.rs",
+        old="if key == name => Some(value)",
+        new="if !key.is_empty() => Some(value)",
+        tests=(PRODUCED,),
+    ),
+    Plant(
+        bug="the core accepts a Produce request with tagged fields",
+        path=f"{RUST}/append.rs",
+        old="    is_next(&mut fields, 0)?; // no tagged fields of partition, topic and request\n",
+        new="    fields.byte()?;\n",
+        tests=(REQUESTED,),
+    ),
     Plant(
         bug="the core gathers the elements of lists as bytes",
         path=f"{RUST}/gather.rs",

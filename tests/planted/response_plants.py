@@ -111,22 +111,22 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="the required offset of a request is not checked",
         path=f"{APIS}/produced_batch.py",
-        old="header.base_offset if has_epoch and header.base_offset >= 0 else None",
+        old="base_offset if has_epoch and base_offset >= 0 else None",
         new="None",
         tests=(PRODUCING,),
     ),
     Plant(
         bug="the epoch of a request is not checked",
         path=f"{APIS}/produced_batch.py",
-        old="epoch=header.leader_epoch if has_epoch else None",
+        old="epoch=leader_epoch if has_epoch else None",
         new="epoch=None",
         tests=(PRODUCING,),
     ),
     Plant(
         bug="a stock producer's base offset is taken for a required offset",
         path=f"{APIS}/produced_batch.py",
-        old="has_epoch = header.leader_epoch >= 1",
-        new="has_epoch = header.leader_epoch >= 0",
+        old="has_epoch = leader_epoch >= 1",
+        new="has_epoch = leader_epoch >= 0",
         tests=(PRODUCING,),
     ),
     Plant(

@@ -19,6 +19,7 @@ const LENGTH_MAX: i32 = 256 * 1024 * 1024 - 12;
 const CODEC_BITS: i16 = 0x07;
 const CODEC_MAX: i16 = 4;
 const TIMESTAMP_TYPE_BIT: i16 = 0x08;
+const TRANSACTIONAL_BIT: i16 = 0x10;
 const CONTROL_BIT: i16 = 0x20;
 
 /// Fields of a batch header.
@@ -74,6 +75,11 @@ impl Header {
     /// Return whether the batch holds control records.
     pub const fn is_control(&self) -> bool {
         self.attributes & CONTROL_BIT != 0
+    }
+
+    /// Return whether the batch is of a transaction of its producer.
+    pub const fn is_transactional(&self) -> bool {
+        self.attributes & TRANSACTIONAL_BIT != 0
     }
 
     /// Return whether the log, not the producer, set the timestamp.

@@ -11,6 +11,7 @@
 //!    is given back (`memory.rs`): Python raises the `MemoryError`.
 //! 5. `unsafe` is in `block.rs` only.
 
+mod append;
 mod batch;
 mod block;
 mod build;
@@ -28,7 +29,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// Number of this interface; `raftlog/compiled.py` names the one it uses.
-const INTERFACE: u32 = 11;
+const INTERFACE: u32 = 12;
 
 /// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.
 #[pymodule]
@@ -51,6 +52,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(python::fitting_record_count, module)?)?;
     module.add_function(wrap_pyfunction!(python::build_batch, module)?)?;
     module.add_function(wrap_pyfunction!(python::seal_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(append::produce_request, module)?)?;
+    module.add_function(wrap_pyfunction!(append::produced_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(append::followed_batches, module)?)?;
     module.add_function(wrap_pyfunction!(python::panic, module)?)?;
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::program::{self, Places, Rows, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
 
 /// Run `work`; a panic counts as given back.
-fn guarded<T>(work: impl FnOnce() -> PyResult<Option<T>>) -> PyResult<Option<T>> {
+pub fn guarded<T>(work: impl FnOnce() -> PyResult<Option<T>>) -> PyResult<Option<T>> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Ok(None))
 }
 

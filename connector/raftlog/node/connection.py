@@ -371,8 +371,10 @@ class Connection(ReceivingProtocol):
             self.memory.queued_byte_count -= len(data)
             self._start_request(data, self._session)
         session = self._session
-        self._report_memory()
-        if session is None or self._is_finishing or not self.is_open:
+        if session is None:
+            return
+        self.memory.report(session.memory)
+        if self._is_finishing or not self.is_open:
             return  # nothing more is read
         may_read = self._may_read(session.memory)
         if not may_read and not session.memory.has_room:
@@ -403,8 +405,11 @@ class Connection(ReceivingProtocol):
         )
 
     def _may_start_any(self) -> bool:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
         has_place = len(self._requests) < self._in_flight_max and not self._is_muted
-        return has_place and self._is_writable and self.is_open
+        return has_place and self._is_writable
 
     def _may_read(self, share: MemoryShare) -> bool:
         """Return whether to read more bytes: the rest of a frame, or another request."""

@@ -48,9 +48,6 @@ class MemoryPool:
             found = self._shares[principal] = MemoryShare(self)
         return found
 
-    def _allocate(self, byte_count: int) -> None:
-        self._byte_count += byte_count
-
     def _release(self, byte_count: int) -> None:
         self._byte_count -= byte_count
         assert self._byte_count >= 0, "not more than was allocated"
@@ -86,7 +83,7 @@ class MemoryShare:
     def allocate(self, byte_count: int) -> None:
         """Add bytes to the count."""
         self._byte_count += byte_count
-        self.pool._allocate(byte_count)
+        self.pool._byte_count += byte_count
 
     def release(self, byte_count: int) -> None:
         """Subtract bytes from the count, and call waiting connections that have room now."""

@@ -408,7 +408,7 @@ class RaftNode:
         if not self._is_over:
             if self._waiters:
                 self._wake()
-            if self.fetches.waiting_count:
+            if self.fetches.deadlines.lowest is not None:
                 self.fetches.poll()
             self._runner.set_timer()
 
@@ -426,7 +426,10 @@ class RaftNode:
                 self._runner.run_sync(ticket)
             case ReadIndexConfirmed(ticket):
                 self._appends.confirmed(ticket)
-            case AdvanceHighWatermark() | LeaderChanged() | RoleChanged():
+            case AdvanceHighWatermark():
+                self._runner.notify(outgoing)
+                return self.listeners.has_any
+            case LeaderChanged() | RoleChanged():
                 self.listeners.handle(outgoing)
                 self._runner.notify(outgoing)
                 return True

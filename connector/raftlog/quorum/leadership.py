@@ -93,9 +93,14 @@ class Leadership:
                 fetched_ms = None if progress is None else progress.fetched_ms
                 if fetched_ms is None or state.now_ms - fetched_ms >= interval_ms:
                     role.acknowledged_voters.discard(voter.key)
-        newest = role.pending_reads[-1] if role.pending_reads else 0
-        if not newest and state.other_voter_keys <= role.acknowledged_voters:
-            return
+                    role.all_acknowledged = None
+        newest, others = role.pending_reads[-1] if role.pending_reads else 0, state.other_voter_keys
+        if not newest:
+            if others is role.all_acknowledged:
+                return
+            if others <= role.acknowledged_voters:
+                role.all_acknowledged = others
+                return
         for voter in state.other_voters:
             key, node_id = voter.key, voter.key.node_id
             is_needed = (

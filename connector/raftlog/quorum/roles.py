@@ -163,6 +163,8 @@ class Leader:
     delayed_fetches: dict[int, DelayedFetch] = field(default_factory=dict)
     acknowledged_voters: set[ReplicaKey] = field(default_factory=set)
     """Voters that know this leader, and need no BeginQuorumEpoch request."""
+    all_acknowledged: frozenset[ReplicaKey] | None = None
+    """The other voters of a voter set, if all of them have acknowledged; compared by identity."""
     pending_reads: list[int] = field(default_factory=list)
     """Unconfirmed read ids, ascending."""
     sent_reads: dict[ReplicaKey, int] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from raftlog.errors import (
     RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
 )
+from raftlog.fast_dataclass import fast_init
 from raftlog.limits import (
     BATCH_BYTES_MAX,
     BATCH_HEADER_BYTES,
@@ -116,6 +117,7 @@ _SIZED_AT_ONCE: Final = 1024
 """Records per step when the records that fit into a batch are counted."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
     """Producer id, producer epoch and base sequence of a batch; -1 each for no producer."""

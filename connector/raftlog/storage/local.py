@@ -70,7 +70,7 @@ class LocalFile(Closeable):
     def byte_count(self) -> int:
         """Return the current size of the file."""
         try:
-            return os.fstat(self._open_descriptor()).st_size
+            return os.fstat(self._descriptor or self._open_descriptor()).st_size
         except OSError as error:
             raise _read_error(self._path, error) from None
 
@@ -200,7 +200,7 @@ class WritableLocalFile(LocalFile):
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         """Write all of ``data``, in as many calls as needed."""
-        descriptor = self._open_descriptor()
+        descriptor = self._descriptor or self._open_descriptor()
         rest = data if type(data) is bytes else memoryview(data).cast("B")
         try:
             # One pwrite may write less: after a signal, at 2 GiB, or on a full disk.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, get_type_hints
 
-from raftlog import errors
+from raftlog import compiled, errors
 from raftlog.errors import NotLeaderError, RaftlogError
 from raftlog.limits import STRING_BYTES_MAX
 
@@ -29,6 +29,7 @@ from .codec import Cursor, skip_tagged
 from .log_identity import duration
 from .topic_codec import (
     NO_TAGS,
+    TOPIC_IDS_FROM,
     LeaderEndpoint,
     encode_count,
     encode_endpoints,
@@ -103,8 +104,16 @@ def decode_produce_request(version: int, data: bytes, *, start: int = 0) -> Prod
 
     Raises ``MalformedMessageError``.
     """
-    cursor = Cursor(data, _REQUEST, version, start=start)
     is_flexible = version >= _FLEXIBLE_FROM
+    if is_flexible and compiled.is_native:
+        has_ids = version >= TOPIC_IDS_FROM
+        plain = compiled.core.produce_request(data, start, has_ids, STRING_BYTES_MAX)
+        if plain is not None:
+            acks, timeout_ms, topic_id, name, partition, records = plain
+            batches = [ProducedBatch(partition, records)]
+            topics = [ProducedTopic(topic_id, name, batches)]
+            return ProduceRequest(None, acks, timeout_ms, topics)
+    cursor = Cursor(data, _REQUEST, version, start=start)
     transactional_id = cursor.string("transactional_id", is_compact=is_flexible, is_nullable=True)
     acks, timeout_ms = cursor.unpack(_ACKS_AND_TIMEOUT, "acks and timeout")
     found = read_topics(cursor, version, _batch, 6 if is_flexible else 5, is_flexible=is_flexible)

@@ -19,7 +19,7 @@ from .errors import UnsupportedFieldError
 T = TypeVar("T")
 ID_BYTES: Final = 16
 NO_TAGS: Final = b"\x00"
-_TOPIC_IDS_FROM: Final = 13
+TOPIC_IDS_FROM: Final = 13
 _INT32: Final = struct.Struct(">i")
 _NO_RACK: Final = b"\x00"
 
@@ -44,7 +44,7 @@ def read_topics(
     is_flexible: bool,
 ) -> Iterator[tuple[bytes, str, list[T]]]:
     """Yield the id, the name and the partitions of each topic; the id or the name is empty."""
-    has_ids = version >= _TOPIC_IDS_FROM
+    has_ids = version >= TOPIC_IDS_FROM
     topic_bytes_min = (ID_BYTES if has_ids else 1) + 1 + is_flexible
     for _ in range(cursor.count("topics", topic_bytes_min, is_compact=is_flexible)):
         topic_id, name = b"", ""
@@ -82,7 +82,7 @@ def encode_topics(
     """
     out.append(encode_count(len(topics), is_compact=is_flexible))
     for topic_id, name, partitions in topics:
-        if version >= _TOPIC_IDS_FROM:
+        if version >= TOPIC_IDS_FROM:
             out.append(topic_id)
         else:
             out.append(encode_text(api, version, "topic", name, is_compact=is_flexible))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from crc32c import crc32c
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import TOPIC_ID, append, batch, created_replica, fill
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
+from tests.support.both_implementations import in_each
+from tests.support.hostile_bytes import mutations
 from tests.support.log_builder import control_batch
 from tests.support.written_logs import encoded
 
@@ -20,15 +25,17 @@ from raftlog.errors import (
     DiskFullError,
     DivergedLogError,
     FutureEpochError,
+    LogError,
     LogGapError,
     LogReadOnlyError,
 )
+from raftlog.limits import MIB
 from raftlog.log.format.epoch_cache import EpochEntry
-from raftlog.log.reading.transactions import CommitName
+from raftlog.log.reading.transactions import CommitName, ValueKind, commit_header
 from raftlog.log.recovery.recover import read_checkpoint_files
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog, TailCache
-from raftlog.records.batch import RecordBatch, iter_batches
+from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, iter_batches
 from raftlog.records.control import (
     KRaftVersion,
     LeaderChange,
@@ -173,6 +180,76 @@ def test_a_follower_refuses_batches_that_do_not(data: bytes, error: type[Excepti
     with pytest.raises(error):
         log.append_as_follower(data, leader_epoch=3)
     assert (log.end_offset, disk.files()) == (1, before)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 2))])
+def test_batches_of_a_leader_are_appended_or_refused_alike(seed: int) -> None:
+    """By the compiled core, and in Python."""
+    rng, accepted, refused = random.Random(seed), 0, 0
+    for _ in range(300):
+        data, offset, epoch = b"", 1, 1
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            epoch += rng.random() < 0.2
+            offset += rng.random() < 0.05
+            count = rng.choice((1, 1, 3))
+            data += followed_batch(rng, count, offset, epoch)
+            offset += count
+        if rng.random() < 0.5:
+            data = next(mutations(data, rng))
+            if rng.random() < 0.5 and len(data) > 21:  # of the first batch, if that is the only one
+                data = data[:17] + crc32c(data[21:]).to_bytes(4, "big") + data[21:]
+        values = rng.choice((ValueKind.BYTES, ValueKind.BYTES, ValueKind.MSGPACK))
+        leader_epoch = rng.choice((1, 3, 3))
+        (found,) = set(in_each(partial(followed, data, values, leader_epoch)))
+        accepted += not found.startswith("[")
+        refused += found.startswith("[")
+    assert accepted > 60
+    assert refused > 60
+
+
+def followed_batch(rng: random.Random, count: int, offset: int, epoch: int) -> bytes:
+    """Return a batch as a leader may store it."""
+    name = commit_header(CommitName("app", "q", 3))
+    headers = rng.choice(
+        (
+            *((),) * 4,
+            (name,),
+            (name, Header("h", None)),
+            (name, name),
+            (Header("raftlog.commit", None),),
+            (Header("raftlog.commit", bytes(5_000)),),
+            (Header("h", b"raftlog.commit"),),
+            (*(Header("h", b"x"),) * 16, name),
+        )
+    )
+    records = tuple(
+        NewRecord(rng.choice((None, b"k")), rng.choice((None, b"v")), 5, headers if not at else ())
+        for at in range(count)
+    )
+    new = NewRecordBatch(
+        records=records,
+        base_timestamp_ms=5,
+        producer_id=rng.choice((-1, 7)),
+        producer_epoch=0,
+        base_sequence=rng.choice((0, -1)),
+        is_transactional=rng.random() < 0.2,
+        is_control=rng.random() < 0.1,
+        compression=rng.choice((Compression.NONE,) * 5 + (Compression.GZIP,)),
+    )
+    return encode_batch(new, base_offset=offset, leader_epoch=epoch)
+
+
+def followed(data: bytes, values: ValueKind, leader_epoch: int) -> str:
+    """Return files and producer state of a log of one record that has appended these batches, or
+    the error."""
+    disk = new_disk()
+    log = created_replica(disk, config=LogConfig(values=values))
+    try:
+        end_offset = log.append_as_follower(data, leader_epoch=leader_epoch)
+    except LogError as error:
+        return str(error)
+    read = log.read_bytes(0, MIB), log.producer_state.encode_snapshot().hex()
+    return f"{end_offset} {read} {sorted(disk.files().items())}"
 
 
 def test_a_sync_that_began_before_a_truncation_is_ignored() -> None:

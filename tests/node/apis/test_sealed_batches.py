@@ -11,11 +11,18 @@ import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from raftlog import compiled
+from raftlog.append import InOrderGate
 from raftlog.errors import CorruptBatchError, LogError
 from raftlog.limits import MIB
-from raftlog.log.reading.transactions import ValueKind
+from raftlog.log.reading.transactions import CommitName, ValueKind, commit_header
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.apis.produced_batch import produced_records, read_header
+from raftlog.node.apis.produced_batch import (
+    append_request,
+    plain_request,
+    produced_records,
+    read_header,
+)
 from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, read_batch
 from raftlog.records.compression import compress
 from raftlog.records.encoding import SealedBatch, summarize_records
@@ -191,6 +198,97 @@ def test_both_implementations_keep_and_refuse_the_same_batches(seed: int) -> Non
             data[rng.randrange(23, len(data))] ^= 1 << rng.randrange(8)
         kept += agree(with_crc(data), compression).startswith("True")
     assert 20 < kept < 230
+
+
+GATE: Final = InOrderGate()
+REQUEST_FIELDS: Final = (
+    "epoch",
+    "required_end_offset",
+    "required_base_offset",
+    "unchanged",
+    "is_atomic",
+    "commit",
+    "take_over_from",
+    "producer",
+    "deadline_ms",
+)
+
+
+def requested(data: bytes, config: LogConfig, *, is_plain: bool) -> str | None:
+    """Return the request of a batch, or its error: by the core, None if it has not read it, or as
+    Python reads the header first."""
+    try:
+        if is_plain:
+            found = plain_request(data, config, deadline_ms=7, gate=GATE)
+        else:
+            header = read_header(data, byte_count_max=config.batch_bytes_max)
+            found = append_request(data, header, config, deadline_ms=7, gate=GATE)
+    except LogError as error:
+        return str(error)
+    if found is None:
+        return None
+    fields = [str(getattr(found, name)) for name in REQUEST_FIELDS]
+    assert found.gate is GATE
+    if not isinstance(found.records, SealedBatch):
+        return f"decoded {fields}"
+    stamped = found.records.stamped(base_offset=3, leader_epoch=4)
+    records = len(found.records), found.records.max_timestamp_ms, found.records.is_named
+    return f"{fields} {records} {stamped.hex()}"
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 2))])
+def test_a_batch_that_the_core_has_read_gives_the_request_that_python_reads(seed: int) -> None:
+    rng = random.Random(seed)
+    plain_count = 0
+    headers = (
+        *((),) * 6,
+        (Header("h", b""), Header("n", None)),
+        (commit_header(CommitName("app", "q", 3)),),
+        (commit_header(CommitName("app", "q", 3)), Header("h", b"x")),
+        (Header("h", b"x"), commit_header(CommitName("app", "q", 3))),
+        (Header("raftlog.commit", b"\x93"),),
+        (Header("raftlog.commit", None),),
+        (Header("raftlog.other", b"x"),),
+        (Header("raftlog.other", commit_header(CommitName("app", "q", 3)).value),),
+    )
+    for at in range(600):
+        count = rng.choice((1, 1, 1, 2, 5))
+        time_ms = rng.choice((TIME_MS, TIME_MS, 0, -1))
+        records = [
+            NewRecord(
+                rng.choice((None, b"key")),
+                rng.choice((None, b"", rng.randbytes(9), bytes(990), b"raftlog.x")),
+                time_ms + rng.choice((0, 0, 9, -1)),
+                rng.choice(headers) if not ordinal else (),
+            )
+            for ordinal in range(count)
+        ]
+        data = batch(
+            *records,
+            time_ms=time_ms,
+            condition=rng.choice(((0, -1), (0, 0), (-1, -1), (7, 2), (-1, 2), (-2, 2), (2**62, 1))),
+            producer=rng.choice(((-1, -1, -1), (5, 0, 0), (5, 1, 9), (5, -1, 0), (5, 0, -1))),
+            compression=rng.choice((Compression.NONE, Compression.NONE, Compression.GZIP)),
+        )
+        if rng.random() < 0.4:
+            changed = bytearray(data)
+            changed[rng.randrange(8, len(data))] ^= 1 << rng.randrange(8)
+            data = with_crc(changed) if rng.random() < 0.8 else bytes(changed)
+        config = LogConfig(batch_bytes_max=rng.choice((MIB, MIB, 1024)))
+        plain = requested(data, config, is_plain=True)
+        assert plain in (None, requested(data, config, is_plain=False)), at
+        plain_count += plain is not None
+    assert 40 * compiled.is_native <= plain_count < 400
+    for other in (
+        LogConfig(compression=Compression.LZ4),
+        LogConfig(values=ValueKind.MSGPACK),
+        LogConfig(values=ValueKind.KRAFT),
+    ):
+        assert requested(batch(*RECORDS[:2]), other, is_plain=True) is None
+    valid = batch(*RECORDS)
+    assert (requested(valid, LogConfig(), is_plain=True) is not None) is compiled.is_native
+    for cut in range(len(valid)):
+        assert requested(valid[:cut], LogConfig(), is_plain=True) is None
 
 
 def test_a_sealed_batch_is_a_sequence_of_its_records() -> None:

@@ -28,6 +28,7 @@ from typing import Final, TypeAlias
 
 import msgpack
 
+from raftlog import compiled
 from raftlog.errors import (
     CorruptBatchError,
     DecompressionLimitError,
@@ -370,6 +371,7 @@ TAKE_OVER_HEADER: Final = "raftlog.take-over"
 VERSION_MAX: Final = INT64_MAX
 _HEADER_BYTES_MAX: Final = 2 * (COMMIT_ID_BYTES_MAX + 3) + 10
 _HEADERS_READ_MAX: Final = 16
+_NAME_TO_FIND: Final = (_COMMIT_HEADER_BYTES, _HEADERS_READ_MAX, _HEADER_BYTES_MAX)
 """Headers of a first record that are read: raftlog writes the name before the user's headers."""
 _MARKER_BYTES_MAX: Final = 64 * KIB
 """Bytes of a marker that are read: a longer name is not that of a commit."""
@@ -496,6 +498,54 @@ def batch_metadata(batch: RecordBatch, values: ValueKind) -> BatchMetadata:
         markers=markers,
         control=control,
     )
+
+
+def followed_batches(
+    data: bytes, values: ValueKind, *, end_offset: int, epoch: int, leader_epoch: int
+) -> list[tuple[int, BatchMetadata]] | None:
+    """Return sizes and metadata of all batches in ``data``, as ``batch_metadata``, by the compiled
+    core; they follow a log that ends at ``end_offset`` with a record of ``epoch``.
+
+    None without it, for damaged batches or those that do not follow each other, a last one that is
+    incomplete, one of an epoch after ``leader_epoch``, and any that is compressed, has control
+    records, or values of a ``kraft`` log.
+    """
+    if not compiled.is_native or values is ValueKind.KRAFT:
+        return None
+    name = _NAME_TO_FIND if _COMMIT_HEADER_BYTES in data else None
+    found = compiled.core.followed_batches(data, end_offset, epoch, leader_epoch, name)
+    if found is None:
+        return None
+    return [
+        (
+            byte_count,
+            BatchMetadata(
+                base_offset=base_offset,
+                last_offset=last_offset,
+                leader_epoch=batch_epoch,
+                max_timestamp_ms=max_timestamp_ms,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=base_sequence,
+                record_count=record_count,
+                is_transactional=is_transactional,
+                commit=None if name_value is None else parse_commit_header(name_value),
+            ),
+        )
+        for (
+            byte_count,
+            base_offset,
+            last_offset,
+            batch_epoch,
+            max_timestamp_ms,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+            is_transactional,
+            name_value,
+        ) in found
+    ]
 
 
 def encoded_metadata(

@@ -318,19 +318,16 @@ class ActiveSegment:
 
         Never for an empty segment: the next one would have the same name.
         """
-        if not self._end:
+        end = self.byte_count + self._staged_byte_count
+        if not end:
             return False
-        config = self._config
+        config, first_ms = self._config, self.first_timestamp_ms
         return (
-            self._end + byte_count > config.segment_bytes
-            or self._exceeds_segment_ms(max_timestamp_ms)
+            end + byte_count > config.segment_bytes
+            or (first_ms >= 0 and max_timestamp_ms - first_ms > config.segment_ms)
             or self._indexer.is_full(config.segment_index_bytes)
             or last_offset - self.base_offset > INT32_MAX
         )
-
-    def _exceeds_segment_ms(self, max_timestamp_ms: int) -> bool:
-        first_ms = self.first_timestamp_ms
-        return first_ms >= 0 and max_timestamp_ms - first_ms > self._config.segment_ms
 
     # --- append -----------------------------------------------------------------------------------
 
@@ -342,11 +339,12 @@ class ActiveSegment:
         """Add a batch to those that ``write_staged`` writes. Nothing is written yet."""
         if not self._staged:
             self._mark = self._indexer.mark()
-        self._index_batch(len(data), metadata)
-        if not self._end:
+        end, byte_count = self.byte_count + self._staged_byte_count, len(data)
+        self._index_batch(end, byte_count, metadata)
+        if not end:
             self.first_timestamp_ms = metadata.max_timestamp_ms
         self._staged.append(data)
-        self._staged_byte_count += len(data)
+        self._staged_byte_count += byte_count
 
     def write_staged(self) -> None:
         """Write the staged batches, and the index entries that are due. Nothing is durable yet.
@@ -368,14 +366,9 @@ class ActiveSegment:
             raise
         self.byte_count = Position(self.byte_count + byte_count)
 
-    @property
-    def _end(self) -> int:
-        """The position after the staged batches."""
-        return self.byte_count + self._staged_byte_count
-
     def add_written_batch(self, byte_count: int, metadata: BatchMetadata) -> None:
         """Account for a batch that another process wrote, with its index entries."""
-        self._index_batch(byte_count, metadata)
+        self._index_batch(self.byte_count, byte_count, metadata)
         self._indexer.take()
         if not self.byte_count:
             self.first_timestamp_ms = metadata.max_timestamp_ms
@@ -386,8 +379,6 @@ class ActiveSegment:
 
         On a full disk they are left out: readers do not depend on this index.
         """
-        if not aborted:
-            return
         byte_count = None
         try:
             if self._txn_index is None:
@@ -401,9 +392,9 @@ class ActiveSegment:
             if self._txn_index is not None and byte_count is not None:
                 self._txn_index.truncate(byte_count)
 
-    def _index_batch(self, byte_count: int, metadata: BatchMetadata) -> None:
+    def _index_batch(self, position: int, byte_count: int, metadata: BatchMetadata) -> None:
         self._indexer.add_batch(
-            position=self._end,
+            position=position,
             byte_count=byte_count,
             last_offset=metadata.last_offset,
             max_timestamp_ms=metadata.max_timestamp_ms,

@@ -33,6 +33,7 @@ from raftlog.errors import (
     OutOfOrderSequenceError,
     StaleCommitError,
 )
+from raftlog.fast_dataclass import fast_init
 from raftlog.limits import (
     BATCH_BYTES_MAX,
     COMMIT_ID_BYTES_MAX,
@@ -75,6 +76,7 @@ _SEQUENCES: Final = 2**31
 # --- Producers, commits, transactions -------------------------------------------------------------
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Duplicate:
     """A batch that is in the log already, at these offsets (both inclusive)."""
@@ -83,6 +85,7 @@ class Duplicate:
     last_offset: int
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class ProducerBatch:
     """A producer's batch. ``offset_delta`` is its last offset minus its first."""
@@ -100,6 +103,7 @@ class ProducerBatch:
         return self.last_offset - self.offset_delta
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerEntry:
     """One producer, with the newest batches of its current epoch, oldest first.
@@ -138,7 +142,8 @@ class ProducerEntry:
         if producer_epoch == self.producer_epoch:
             last_sequence = incremented(base_sequence, record_count - 1)
             for batch in self.batches:
-                if (batch.base_sequence, batch.last_sequence) == (base_sequence, last_sequence):
+                is_same = batch.last_sequence == last_sequence
+                if is_same and batch.base_sequence == base_sequence:
                     return Duplicate(batch.base_offset, batch.last_offset)
             expected = incremented(self.last_sequence, 1)
         if base_sequence != expected:
@@ -173,6 +178,7 @@ def decremented(sequence: int, count: int) -> int:
     return (sequence - count) % _SEQUENCES
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class LastCommit:
     """The last commit of an application id: its batch's offsets (inclusive) and its log time.
@@ -530,7 +536,7 @@ class ProducerStateManager:
         if metadata.is_control:
             self._group_offsets.apply(metadata)
         elif metadata.record_count:  # an empty batch replaces commits, after a compaction
-            self._group_offsets.data_end_offset = metadata.next_offset
+            self._group_offsets.data_end_offset = metadata.last_offset + 1
         self._end_offset = metadata.next_offset
         return tuple(aborted)
 
@@ -554,8 +560,13 @@ class ProducerStateManager:
                 metadata.producer_id, first_offset=metadata.base_offset
             )
         self._use_producer(
-            replace(
-                entry, timestamp_ms=self._log_time_ms, open_transaction_first_offset=first_offset
+            ProducerEntry(  # as in ``with_batch``
+                producer_id=entry.producer_id,
+                producer_epoch=entry.producer_epoch,
+                batches=entry.batches,
+                timestamp_ms=self._log_time_ms,
+                coordinator_epoch=entry.coordinator_epoch,
+                open_transaction_first_offset=first_offset,
             )
         )
 

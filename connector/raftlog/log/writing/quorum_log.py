@@ -24,7 +24,7 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from raftlog.errors import (
     CorruptBatchError,
@@ -48,7 +48,12 @@ from raftlog.log.format.directory import (
 from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
 from raftlog.log.format.remote_chain import RemoteChain
 from raftlog.log.reading.foreign_batches import find_foreign_batches
-from raftlog.log.reading.transactions import BatchMetadata, batch_metadata, control_of
+from raftlog.log.reading.transactions import (
+    BatchMetadata,
+    batch_metadata,
+    control_of,
+    followed_batches,
+)
 from raftlog.log.recovery.recover import RecoveredLog
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import ControlRecord, KRaftVoters, OffsetCommit
@@ -70,6 +75,7 @@ if TYPE_CHECKING:
 # The cached batches are contiguous. Their size is bounded, except that the newest batch is always
 # kept.
 
+_Batches: TypeAlias = list[tuple[bytes | memoryview, BatchMetadata]]
 _VALID: Final = Valid()
 TAIL_CACHE_BYTES_MAX: Final = 1 * MIB
 
@@ -278,7 +284,38 @@ class QuorumLog(ReplicatedLog):
         ``FutureEpochError`` for an epoch after ``leader_epoch``, ``CorruptBatchError``, and what
         ``append_as_leader`` raises.
         """
-        found: list[tuple[bytes | memoryview, BatchMetadata]] = []
+        found = self._plain_batches(data, leader_epoch)
+        if found is None:
+            found = self._checked_batches(data, leader_epoch)
+        if found and compacted_offset > self.end_offset:
+            with self._changing():
+                self._directory.raise_compacted_offset(compacted_offset)
+        return self._append(found)
+
+    def _plain_batches(self, data: bytes, leader_epoch: int) -> _Batches | None:
+        """Return a leader's batches that the compiled core has checked, None if it has not."""
+        plain = followed_batches(
+            data,
+            self.config.values,
+            end_offset=self.end_offset,
+            epoch=self.epoch,
+            leader_epoch=leader_epoch,
+        )
+        if plain is None:
+            return None
+        if len(plain) == 1:
+            return [(data, plain[0][1])]
+        view, position = memoryview(data), 0
+        found: _Batches = []
+        for byte_count, metadata in plain:
+            found.append((view[position : position + byte_count], metadata))
+            position += byte_count
+        return found
+
+    def _checked_batches(self, data: bytes, leader_epoch: int) -> _Batches:
+        """Return a leader's batches, without an incomplete last one. Raises as
+        ``append_as_follower``."""
+        found: _Batches = []
         expected, epoch, position = self.end_offset, self.epoch, 0
         while not isinstance(batch := read_batch(data, position), TornTail):
             if batch.base_offset != expected:
@@ -302,10 +339,7 @@ class QuorumLog(ReplicatedLog):
             found.append((view, batch_metadata(batch, self.config.values)))
             expected, epoch = batch.next_offset, batch.leader_epoch
             position += batch.byte_count
-        if found and compacted_offset > self.end_offset:
-            with self._changing():
-                self._directory.raise_compacted_offset(compacted_offset)
-        return self._append(found)
+        return found
 
     # --- high watermark ---------------------------------------------------------------------------
 

@@ -102,10 +102,16 @@ class _Change:
         self._log = log
 
     def __enter__(self) -> None:
-        self._log._begin_change()
+        log = self._log
+        log._check_writable()
+        if not log._is_changed or log._directory.may_be_clean:
+            log._begin_change()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._log._end_change(error)
+        if error is None:
+            self._log._check_invariants()
+        else:
+            self._log._handle_refusal(error)
 
 
 class _Failing:
@@ -268,8 +274,10 @@ class ReplicatedLog(ABC):
 
     def _note_written(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
         """Account for a batch that was written."""
-        self._segments.active.append_aborted(self._producer_state.apply(metadata))
-        self.end_offset = metadata.next_offset
+        aborted = self._producer_state.apply(metadata)
+        if aborted:
+            self._segments.active.append_aborted(aborted)
+        self.end_offset = metadata.last_offset + 1
 
     def _roll(self) -> None:
         """Seal the active segment, publish its end, and create the next one."""
@@ -418,7 +426,7 @@ class ReplicatedLog(ABC):
         return _Failing(self, also_full=also_full)
 
     def _begin_change(self) -> None:
-        self._check_writable()
+        """Delete the clean shutdown file, before the first change since it was written."""
         try:
             self._directory.remove_clean_shutdown()
         except LogError as error:
@@ -426,12 +434,12 @@ class ReplicatedLog(ABC):
             raise
         self._is_changed = True
 
-    def _end_change(self, error: BaseException | None) -> None:
-        is_refused = isinstance(error, AppendError | DiskFullError)
-        if error is None or (is_refused and self._closed is None):
-            self._check_invariants()
-        elif not is_refused:
+    def _handle_refusal(self, error: BaseException) -> None:
+        """Check the log after a change that was refused; fail it after any other error."""
+        if not isinstance(error, AppendError | DiskFullError):
             self._handle_error(error, also_full=False)
+        elif self._closed is None:
+            self._check_invariants()
 
     def _handle_error(self, error: BaseException | None, *, also_full: bool) -> None:
         is_failure = isinstance(error, LogError) and not isinstance(error, AppendError)
@@ -554,7 +562,7 @@ class ReplicatedLog(ABC):
                 raise InvalidAppendError(
                     reason=f"its base offset is {metadata.base_offset}, expected {expected}"
                 )
-            expected = metadata.next_offset
+            expected = metadata.last_offset + 1
         return self._append(batches)
 
     def _begin_epoch(self, epoch: int, head: Sequence[ControlRecord], now_ms: int) -> None:

@@ -117,7 +117,8 @@ class LogDirectory:
         self._is_chain_known = False
         self._published_file: WritableFile | None = None
         self._published: bytes | None = None
-        self._may_be_clean = True
+        self.may_be_clean = True
+        """Whether there may be the file of a clean shutdown."""
 
     def file(self, name: str) -> str:
         """Return the path of a file of this directory."""
@@ -300,14 +301,14 @@ class LogDirectory:
     def write_clean_shutdown(self, marker: CleanShutdown) -> None:
         """Write ``.kafka_cleanshutdown``."""
         replace_file(self.storage, self.file(CLEAN_SHUTDOWN_NAME), encode_clean_shutdown(marker))
-        self._may_be_clean = True
+        self.may_be_clean = True
 
     def remove_clean_shutdown(self) -> None:
         """Delete ``.kafka_cleanshutdown`` before the first write; durable on return."""
-        if self._may_be_clean:
+        if self.may_be_clean:
             if self.unlink([CLEAN_SHUTDOWN_NAME]):
                 self.sync()
-            self._may_be_clean = False
+            self.may_be_clean = False
 
     def unlink(self, names: Iterable[str]) -> int:
         """Delete files in this order, not durably. Returns how many existed."""

@@ -62,7 +62,7 @@ from raftlog.wire.produce_codec import (
 
 from .groups import NO_TRANSACTIONS
 from .metadata_cache import WITH_LEADER, MetadataCache
-from .produced_batch import append_request, read_header
+from .produced_batch import append_request, plain_request, read_header
 
 READ_AT_ONCE_BYTES_MAX: Final = 256 * KIB
 """Maximum size of a batch, also decompressed, that is decoded on the event loop: a larger one would
@@ -192,6 +192,12 @@ class DelayedProduce:
         """
         cache, request = self._cache, self._request
         config = cache.raft_node.replica.log.config
+        deadline_ms = cache.raft_node.now_ms() + request.body.timeout_ms
+        gate = request.session.append_gate
+        if len(data) <= READ_AT_ONCE_BYTES_MAX:
+            plain = plain_request(data, config, deadline_ms=deadline_ms, gate=gate)
+            if plain is not None:
+                return plain
         header = read_header(data, byte_count_max=config.batch_bytes_max)
         if header.compression is Compression.ZSTD and request.version < _ZSTD_FROM:
             return Refused(ErrorCode.unsupported_compression_type)
@@ -200,8 +206,8 @@ class DelayedProduce:
             data,
             header,
             config,
-            deadline_ms=cache.raft_node.now_ms() + request.body.timeout_ms,
-            gate=request.session.append_gate,
+            deadline_ms=deadline_ms,
+            gate=gate,
         )
         if len(data) <= READ_AT_ONCE_BYTES_MAX:
             try:

@@ -29,6 +29,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
+from raftlog import compiled
 from raftlog.append import (
     HEADER_PREFIX,
     NOT_AWAITED,
@@ -45,6 +46,8 @@ from raftlog.errors import (
 )
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
+    HEADERS_PER_BATCH_MAX,
+    HEADERS_PER_RECORD_MAX,
     LOG_OVERHEAD_BYTES,
     PRODUCED_OBJECTS_MAX,
     PRODUCED_RECORDS_MAX,
@@ -91,6 +94,9 @@ _PACKED_FROM: Final = 64
 fixed cost."""
 _VALUES_AT_ONCE: Final = 8192
 HEADER_PREFIX_BYTES: Final = HEADER_PREFIX.encode()
+_COMMIT_HEADER_BYTES: Final = COMMIT_HEADER.encode()
+_NATIVE_LIMITS: Final = (PRODUCED_RECORDS_MAX, HEADERS_PER_RECORD_MAX, HEADERS_PER_BATCH_MAX)
+"""Records of a batch, headers of a record and of a batch."""
 _FRAMED_COMMIT_MIN: Final = 3
 """Begin marker, a record, end marker."""
 
@@ -158,6 +164,40 @@ def read_header(data: bytes, *, byte_count_max: int) -> ProducedHeader:
     )
 
 
+def plain_request(
+    data: bytes, config: LogConfig, *, deadline_ms: float, gate: InOrderGate
+) -> AppendRequest | None:
+    """Return the append request of a batch that is appended with its bytes, not compressed, to a
+    log that is not: what ``read_header`` and ``append_request`` return, by the compiled core.
+
+    None for any other batch, for an invalid one too. Raises ``InvalidAppendError``.
+    """
+    is_plain = config.values is ValueKind.BYTES and config.compression is Compression.NONE
+    prefix_count = data.count(HEADER_PREFIX_BYTES, BATCH_HEADER_BYTES)
+    if not (is_plain and compiled.is_native) or prefix_count > 1:
+        return None
+    name = _COMMIT_HEADER_BYTES if prefix_count else None
+    found = compiled.core.produced_batch(data, (config.batch_bytes_max, *_NATIVE_LIMITS), name)
+    if found is None:
+        return None
+    base_offset, epoch, max_timestamp_ms, producer_id, producer_epoch, sequence, count, value = (
+        found
+    )
+    commit = None
+    if value is not None:
+        commit = parse_commit_header(value)
+        if commit is None or commit_header(commit).value != value:
+            return None
+    data = _with_base_offset_0(data, base_offset)
+    sealed = SealedBatch(data, count, max_timestamp_ms, is_named=commit is not None)
+    producer = None
+    if producer_id >= 0:
+        producer = ProducerStamp(producer_id, producer_epoch, sequence)
+    return _request(
+        Produced(sealed, commit), base_offset, epoch, producer, deadline_ms=deadline_ms, gate=gate
+    )
+
+
 def append_request(
     data: bytes,
     header: ProducedHeader,
@@ -174,23 +214,50 @@ def append_request(
     """
     found = NOTHING
     if header.record_count:
-        if header.base_offset:
-            data = bytes(8) + memoryview(data)[8:]  # the base offset is a condition, or unused
         found = produced_records(
-            data, header, config, decompressed_bytes_max=decompressed_bytes_max
+            _with_base_offset_0(data, header.base_offset),
+            header,
+            config,
+            decompressed_bytes_max=decompressed_bytes_max,
         )
-    has_epoch = header.leader_epoch >= 1
-    if has_epoch and header.base_offset < -1:
-        _refuse(f"the batch has the invalid base offset {header.base_offset}")
+    producer = None if header.producer is NO_PRODUCER else header.producer
+    return _request(
+        found,
+        header.base_offset,
+        header.leader_epoch,
+        producer,
+        deadline_ms=deadline_ms,
+        gate=gate,
+    )
+
+
+def _with_base_offset_0(data: bytes, base_offset: int) -> bytes:
+    """Return a batch without its base offset, which is a condition, or unused."""
+    return bytes(8) + memoryview(data)[8:] if base_offset else data
+
+
+def _request(
+    found: Produced,
+    base_offset: int,
+    leader_epoch: int,
+    producer: ProducerStamp | None,
+    *,
+    deadline_ms: float,
+    gate: InOrderGate,
+) -> AppendRequest:
+    """Return a request with the condition in the header of its batch."""
+    has_epoch = leader_epoch >= 1
+    if has_epoch and base_offset < -1:
+        _refuse(f"the batch has the invalid base offset {base_offset}")
     request = AppendRequest(
         records=found.records,
-        epoch=header.leader_epoch if has_epoch else None,
-        required_base_offset=header.base_offset if has_epoch and header.base_offset >= 0 else None,
+        epoch=leader_epoch if has_epoch else None,
+        required_base_offset=base_offset if has_epoch and base_offset >= 0 else None,
         unchanged=found.unchanged,
         is_atomic=True,
         commit=found.commit,
         take_over_from=found.take_over_from,
-        producer=None if header.producer is NO_PRODUCER else header.producer,
+        producer=producer,
         deadline_ms=deadline_ms,
         gate=gate,
         future=NOT_AWAITED,
