@@ -388,6 +388,17 @@ TABLES_PLANTS: Final = (
         tests=(f"{READS}::test_any_past_offset_can_be_viewed[225]",),
     ),
     Plant(
+        bug="a view without Spark reads the newest state, and not the one it began with",
+        path=READER,
+        old="state = self._read(STATE_TABLE, (of_entity,), columns, version=version)",
+        new="version = self.store.version(STATE_TABLE)\n"
+        "        state = self._read(STATE_TABLE, (of_entity,), columns, version=version)",
+        tests=(
+            "tests/state/tables/test_invariants_beside_writers_spark.py"
+            "::test_states_beside_writers_that_crash_satisfy_the_rules[some]",
+        ),
+    ),
+    Plant(
         bug="a permanent view shows a row of state beside its later version",
         path=VIEWS,
         old="LEFT ANTI JOIN tail USING (cluster_id, key)",

@@ -330,6 +330,23 @@ class MemoryStore:
         )
 
 
+class AllReads(MemoryStore):
+    """Store that keeps its reads of rows; others raise an error."""
+
+    def __init__(self, tables: MemoryTables) -> None:
+        super().__init__(tables)
+        self.reads: list[Read] = []
+
+    def has_read(self, read: Read) -> None:
+        """Keep a read."""
+        self.reads.append(read)
+
+    def cluster_ids(self, table: StoredTable, known: str | None = None) -> list[str]:
+        """Raise an error unless no other cluster is to be looked for: that reads the table."""
+        assert known is not None, f"all rows of {table.name} are read"
+        return super().cluster_ids(table, known)
+
+
 def _is_same_of(clusters: pa.Array, old: pa.Table | None, new: pa.Table | None) -> bool:
     """Return whether the rows of clusters are the same."""
     if old is None or new is None or old is new:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -25,7 +24,7 @@ from tests.support.written_tables import contents
 
 from raftlog.client import open_path
 from raftlog_state.tables import open_tables
-from raftlog_state.tables.schema import CHANGES_TABLE, STORED_TABLES
+from raftlog_state.tables.schema import STORED_TABLES
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
 LOG: Final = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
@@ -48,15 +47,6 @@ def follow_once(log: Path, place: Path, *options: str) -> str:
     )
     assert (status, out) == (0, ""), err
     return err
-
-
-MUCH_UPKEEP: Final = """
-import sys
-from raftlog_state.cli.main import main
-from raftlog_state.tables import upkeep
-upkeep.MERGE_INTERVAL_S, upkeep.COMPACT_FILES, upkeep.CHECKPOINT_APPENDS = 0.0, 3, 5
-sys.exit(main())
-"""
 
 
 @contextmanager
@@ -109,6 +99,7 @@ def test_a_log_is_written_in_batches_with_a_line_for_each(data: Path, tmp_path: 
 def test_processes_that_are_killed_leave_the_same_tables(
     data: Path, whole: Path, tmp_path: Path
 ) -> None:
+    """In ``test_invariants_beside_writers_spark.py`` also during upkeep."""
     place = tmp_path / "tables"
     for kill_after in (1, 3, 2, 5):
         with following(data / LOG, place, "--max-records", "60") as process:
@@ -118,39 +109,6 @@ def test_processes_that_are_killed_leave_the_same_tables(
             assert process.wait() == -signal.SIGKILL
     follow_once(data / LOG, place)
     assert stored(place) == stored(whole)
-
-
-@pytest.mark.slow
-def test_processes_that_are_killed_during_upkeep_leave_the_same_tables(
-    data: Path, whole: Path, tmp_path: Path
-) -> None:
-    """Merges and compactions run all the time, beside the appends and a reader."""
-    place, log_path = tmp_path / "tables", tmp_path / "node" / "__cluster_metadata-0"
-    follow = partial(following, log_path, place, "--max-records", "30")
-    copy_log(data / LOG, log_path, end_offset=60)
-    follow_once(log_path, place)
-    with reading(place, whole):
-        for end_offset in (400, 1000, 1600, 2500):
-            copy_log(data / LOG, log_path, end_offset=end_offset)
-            with follow(program=("-c", MUCH_UPKEEP)) as process:
-                wait_for(process, "appended offsets")
-                process.kill()
-                assert process.wait() == -signal.SIGKILL
-        copy_log(data / LOG, log_path, end_offset=LAST + 1)
-        with follow("--once", program=("-c", MUCH_UPKEEP)) as process:
-            _, err = process.communicate()
-            assert process.returncode == 0, err
-    log = place / CHANGES_TABLE.name / "_delta_log"
-    operations = {operation_of(entry) for entry in log.glob("*.json")}
-    assert operations >= {"WRITE", "OPTIMIZE"}
-    assert stored(place) == stored(whole)
-
-
-def operation_of(entry: Path) -> str:
-    """Return the operation of a commit."""
-    actions = map(json.loads, entry.read_text().splitlines())
-    [found] = [action["commitInfo"] for action in actions if "commitInfo" in action]
-    return str(found["operation"])
 
 
 @contextmanager

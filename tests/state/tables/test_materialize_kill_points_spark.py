@@ -1,5 +1,7 @@
 """A driver killed at every point of ``materialize``, repeatedly on one checkpoint.
 
+A reader runs beside it, and verifies what it has read with the invariant pack.
+
 ``RAFTLOG_KILL_ORDERS=5`` adds five random orders.
 """
 
@@ -16,11 +18,13 @@ from tests.state.tables.tables_driver import (
     STATE_WRITTEN,
     materialize,
 )
+from tests.support.invariant_reader import InvariantReader, reading
 from tests.support.kill_points import DIED, ORDERS, run_driver
 from tests.support.small_logs import copy_log
 from tests.support.tables import Feed, contents, offsets_once
 
 from raftlog_state.errors import TablesError
+from raftlog_state.tables import open_tables
 
 pytestmark = pytest.mark.spark
 
@@ -48,6 +52,7 @@ class Follower:
         self.directory, self.feed, self.template = directory, feed, template
         self.kafkas, self.log = data / LOG, directory / "node" / "__cluster_metadata-0"
         self.tables = directory / "tables"
+        self.reader = InvariantReader(lambda: open_tables(str(self.tables)))
 
     def grow(self, last: int) -> None:
         """Extend the log to this end offset."""
@@ -56,7 +61,8 @@ class Follower:
     def run(self, point: str, occurrence: int = 1) -> int:
         places = (self.log, self.tables, self.directory / "checkpoint")
         said = self.directory / "said"
-        return run_driver(said, "tests.state.tables.tables_driver", *places, point, occurrence)
+        with reading(self.reader):
+            return run_driver(said, "tests.state.tables.tables_driver", *places, point, occurrence)
 
     def said(self) -> str:
         return (self.directory / "said").read_text(errors="replace")[-4000:]
@@ -91,6 +97,8 @@ class Follower:
         assert offsets_once(tables.latest())
         report = tables.verify()
         assert report.ok, str(report)
+        assert not self.reader.violations(self.feed.spark)
+        assert self.reader.state_count
 
 
 @pytest.fixture

@@ -9,15 +9,14 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
-from tests.support.memory_store import MemoryStore, MemoryTables, Read
+from tests.support.interrupted_writers import write_with_crashes
+from tests.support.memory_store import AllReads, MemoryStore, MemoryTables, Read
 from tests.support.metadata_logs import metadata_log, restored
 from tests.support.source_rows import SCHEMA, checkpoint_rows
 from tests.support.written_tables import (
@@ -38,14 +37,12 @@ from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.loader.payload import Payload
 from raftlog_state.tables import tails as cluster_tails
-from raftlog_state.tables.change_slices import SLICE_ROWS
-from raftlog_state.tables.cluster_rows import ClusterRows
 from raftlog_state.tables.following import BatchSink
 from raftlog_state.tables.progress import IS_PROGRESS
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import TableStore
-from raftlog_state.tables.unmerged import SMALL_PARTS_MAX, UNMERGED_ROWS_MAX, Tail
+from raftlog_state.tables.unmerged import SMALL_PARTS_MAX, UNMERGED_ROWS_MAX
 from raftlog_state.tables.upkeep import Upkeep, UpkeepRunner
 from raftlog_state.tables.writer import Writer
 
@@ -176,17 +173,6 @@ class StateReadsCounted(MemoryStore):
 
     def has_read(self, read: Read) -> None:
         self.read_count += read.table == STATE_TABLE and IS_PROGRESS not in read.where
-
-
-class AllReads(MemoryStore):
-    """Store that keeps its reads."""
-
-    def __init__(self, tables: MemoryTables) -> None:
-        super().__init__(tables)
-        self.reads: list[Read] = []
-
-    def has_read(self, read: Read) -> None:
-        self.reads.append(read)
 
 
 @pytest.mark.parametrize("step", [2, END])
@@ -990,68 +976,6 @@ def test_tables_without_log_have_the_same_changes(history: History) -> None:
         writer_of(tables).progress()
 
 
-class Interruptions:
-    """A process that may end before or after each commit, and a reader after each commit."""
-
-    def __init__(
-        self,
-        tables: MemoryTables,
-        history: History,
-        chance: random.Random,
-        unmerged_rows_max: int,
-    ) -> None:
-        self._tables, self._history, self._chance = tables, history, chance
-        self._unmerged_rows_max = unmerged_rows_max
-        self.crash_count = 0
-
-    def before_commit(self, operation: str, table: str) -> None:
-        self._crash(0.15)
-
-    def after_commit(self, operation: str, table: str) -> None:
-        view = read_view(self._tables)
-        if view.offset >= 0:
-            self._history.check(view)
-        self._crash(0.15)
-
-    def _crash(self, probability: float) -> None:
-        if self._chance.random() < probability:
-            self.crash_count += 1
-            raise CrashError
-
-    def writer(self) -> Writer:
-        return writer_of(
-            self._tables,
-            before_commit=self.before_commit,
-            after_commit=self.after_commit,
-            slice_rows=self._chance.choice((2, 9, SLICE_ROWS)),
-            unmerged_rows_max=self._unmerged_rows_max,
-        )
-
-    def beside(self, writer: Writer) -> MergeBeside:
-        """Begin a merge in another store of the writer's process."""
-        store = MemoryStore(
-            self._tables, before_commit=self.before_commit, after_commit=self.after_commit
-        )
-        return MergeBeside(writer, writer.rows_on(store), writer.begin_merge())
-
-
-@dataclass(frozen=True)
-class MergeBeside:
-    """A merge of what ``state`` lacked when it began; the writer appends meanwhile."""
-
-    writer: Writer
-    rows: ClusterRows
-    tails: Mapping[str, Tail]
-
-    def end(self) -> None:
-        try:
-            self.rows.merge(self.tails)
-        except ConcurrentWriterError:
-            self.writer.forget()
-        else:
-            self.writer.end_merge(self.tails)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "end_offset", "unmerged_rows_max"),
@@ -1071,62 +995,23 @@ def test_crashes_between_any_commits_lose_and_repeat_nothing(
     unmerged_rows_max: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two processes take turns, each with its own cache of the tables, and merges beside it."""
+    """Two processes take turns. ``test_invariants_beside_writers_spark.py`` has other readers."""
     monkeypatch.setattr(cluster_tails, "ROWS_READ", 15)
     expected = history.contents(end_offset)
     crash_count = 0
     for seed in seeds:
-        chance = random.Random(seed)
         tables = MemoryTables()
-        interruptions = Interruptions(tables, history, chance, unmerged_rows_max)
-        writers = [interruptions.writer() for _ in range(2)]
-        merges: list[MergeBeside | None] = [None, None]
-        end = 0
-        while end < end_offset:
-            at = chance.choice((0, 0, 1))
-            merge = merges[at]
-            try:
-                if merge is not None and chance.random() < 0.3:
-                    merges[at] = None
-                    merge.end()
-                elif merge is None and chance.random() < 0.1:
-                    merges[at] = interruptions.beside(writers[at])
-                end = step(writers[at], history, chance, end_offset)
-            except CrashError:
-                writers[at], merges[at] = interruptions.writer(), None
+        crash_count += write_with_crashes(
+            tables,
+            history,
+            random.Random(seed),
+            end_offset=end_offset,
+            unmerged_rows_max=unmerged_rows_max,
+        )
         progress = writer_of(tables).progress()
         writer_of(tables).expire(progress.oldest_offset)
         assert contents(tables) == expired(expected, progress.expired_to), seed
-        crash_count += interruptions.crash_count
     assert crash_count > len(seeds)
-
-
-def step(writer: Writer, history: History, chance: random.Random, end_offset: int) -> int:
-    """Do something at random up to an end; return the end of the tables."""
-    progress = writer.progress()
-    next_offset = progress.next_offset
-    others = ("merge", "compact", "truncate", "expire", "forget")
-    what = chance.choice(("apply", "apply", "apply", "apply", *others))
-    if what == "apply":
-        first = max(0, next_offset - chance.randint(0, 5))
-        end = min(end_offset, next_offset + chance.randint(1, 40))
-        try:
-            writer.apply(history.range(first, end), CLUSTER)
-        except OffsetGapError:  # the other process has truncated the tables
-            writer.forget()
-    elif what == "merge":
-        writer.merge_state()
-    elif what == "compact":
-        writer.compact()
-    elif what == "forget":
-        writer.forget()
-    elif next_offset > progress.oldest_offset + 20:
-        offset = chance.randint(max(progress.oldest_offset, next_offset - 30), next_offset - 1)
-        try:
-            writer.truncate_to(offset) if what == "truncate" else writer.expire(offset // 2)
-        except OffsetOutOfRangeError:  # the other process has changed the range
-            writer.forget()
-    return writer.progress().next_offset
 
 
 def test_records_of_a_topic_of_another_name_are_written_if_they_are_metadata(
