@@ -6,12 +6,15 @@ and deletes all versions but the newest; then the writer continues.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from deltalake import DeltaTable
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import metadata_log, restored
 from tests.support.written_tables import CLUSTER, END, History, contents
@@ -20,6 +23,7 @@ from raftlog_state.errors import OffsetGapError
 from raftlog_state.tables import tails as cluster_tails
 from raftlog_state.tables.group_writer import GroupWriter
 from raftlog_state.tables.schema import STORED_TABLES
+from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import TableStore
 from raftlog_state.tables.writer import Writer
 
@@ -122,18 +126,46 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     return History(metadata_log(directory))
 
 
-def run(write: Write, other: Other, at_step: int, history: History, tables: MemoryTables) -> int:
+Vacuum: TypeAlias = Callable[[], None]
+
+
+def run(
+    write: Write,
+    other: Other,
+    at_step: int,
+    history: History,
+    open_store: OpenStore,
+    vacuum: Vacuum,
+) -> int:
     """Write with the change of another process at a step; return the number of steps."""
 
     def before_step(number: int) -> None:
         if number == at_step:
-            other(MemoryStore(tables), history)
-            for table in STORED_TABLES.values():
-                MemoryStore(tables).vacuum(table)
+            other(open_store(), history)
+            vacuum()
 
-    store = Stepwise(MemoryStore(tables), before_step)
+    store = Stepwise(open_store(), before_step)
     write(store, history, END)
     return store.step_count
+
+
+def vacuum_memory(tables: MemoryTables) -> None:
+    for table in STORED_TABLES.values():
+        MemoryStore(tables).vacuum(table)
+
+
+def vacuum_files(place: Path) -> None:
+    """Delete the files that the newest versions do not have, regardless of their age."""
+    for name in STORED_TABLES:
+        DeltaTable(str(place / name)).vacuum(
+            retention_hours=0, dry_run=False, enforce_retention_duration=False
+        )
+
+
+def contents_of(store: TableStore) -> list[tuple[str, str]]:
+    """Return the contents of the tables in files."""
+    tables = MemoryTables({name: store.read(table) for name, table in STORED_TABLES.items()})
+    return contents(tables, CLUSTER)
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -153,10 +185,56 @@ def test_a_vacuum_at_any_step_of_a_writer_loses_and_repeats_nothing(
     monkeypatch.setattr(cluster_tails, "ROWS_READ", rows_read)
     first = MemoryTables()
     begun(lambda: MemoryStore(first), history)
-    step_count = run(write, other, 0, history, first.copy())
+
+    def run_at(step: int, tables: MemoryTables) -> int:
+        vacuum = partial(vacuum_memory, tables)
+        return run(write, other, step, history, lambda: MemoryStore(tables), vacuum)
+
+    step_count = run_at(0, first.copy())
     assert step_count > 20
     for step in range(1, step_count + 1, every):
         tables = first.copy()
-        run(write, other, step, history, tables)
+        run_at(step, tables)
         write(MemoryStore(tables), history, END)  # a truncation may have been the last change
         assert contents(tables, CLUSTER) == history.contents(END, CLUSTER), step
+
+
+@pytest.mark.parametrize(
+    ("write", "other", "every"),
+    [
+        pytest.param(write_group, truncates, 41, marks=pytest.mark.slow),
+        pytest.param(write_one, merges, 41, marks=pytest.mark.slow),
+        *(
+            pytest.param(write, other, 1, marks=pytest.mark.nightly)
+            for write in (write_group, write_one)
+            for other in OTHERS
+        ),
+    ],
+)
+def test_a_vacuum_of_files_at_any_step_of_a_writer_loses_and_repeats_nothing(
+    write: Write,
+    other: Other,
+    every: int,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """By delta-rs: a version without its files cannot be read, nor a commit be based on it."""
+    monkeypatch.setattr(cluster_tails, "ROWS_READ", 10)
+    first = tmp_path / "first"
+    begun(lambda: DeltaRsStore(str(first)), history)
+
+    def run_at(step: int) -> tuple[int, DeltaRsStore]:
+        place = tmp_path / str(step)
+        shutil.copytree(first, place)
+        vacuum = partial(vacuum_files, place)
+        count = run(write, other, step, history, lambda: DeltaRsStore(str(place)), vacuum)
+        return count, DeltaRsStore(str(place))
+
+    step_count, _ = run_at(0)
+    assert step_count > 20
+    for step in range(1, step_count + 1, every):
+        _, store = run_at(step)
+        write(store, history, END)
+        assert contents_of(store) == history.contents(END, CLUSTER), step
+        shutil.rmtree(tmp_path / str(step))
