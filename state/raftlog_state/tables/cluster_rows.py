@@ -49,7 +49,6 @@ from .schema import (
     CLUSTER_ID,
     LOG_TABLE,
     PROGRESS,
-    PROGRESS_OP,
     STATE_TABLE,
     STORED_TABLES,
     StoredTable,
@@ -57,6 +56,7 @@ from .schema import (
 from .stored_rows import StoredState, read_progress, read_state, read_states
 from .stores.compaction import COMPACT_BYTES
 from .stores.protocol import (
+    AnyOf,
     Condition,
     Rows,
     TableStore,
@@ -73,6 +73,20 @@ pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker s
 RECORD_IDENTITY: Final = ("offset", "snapshot_position", "leader_epoch")
 _OFFSET_BITS: Final = 44
 """A version of a transaction has 63 bits: the incarnation, then an offset."""
+
+_IN_BOTH: Final = (CLUSTER_ID, "topic", "partition", "entity")
+_IN_STATE: Final = {
+    "after": "row",
+    "visible_offset": "_visible_offset",
+    "leader_epoch": "_leader_epoch",
+    "log_time": "_log_time",
+    "incarnation": "_incarnation",
+}
+"""Columns of a progress row of ``changes``, and the names of those that differ in ``state``."""
+_PROGRESS_COLUMNS: Final = (
+    *_IN_BOTH,
+    *(f"{name}.{PROGRESS}" if name == "after" else name for name in _IN_STATE),
+)
 
 Step = Callable[[str], None]
 
@@ -171,17 +185,23 @@ class ClusterRows:
         caches = [cache for cache in found.values() if isinstance(cache, ClusterCache)]
         return found | self._log_errors([cache.progress for cache in caches])
 
-    def ends(self) -> Ends:
-        """Return the progress of all clusters, and the last versions of all groups."""
+    def ends(self, cluster_id: str | None = None) -> Ends:
+        """Return the progress of all clusters, or of one, and the last versions of its groups.
+
+        It reads progress rows alone: those of ``state``, and the later ones of ``changes``.
+        """
         check_layout(self.store)
-        rows = read_progress(self.store, None)
+        rows = read_progress(self.store, cluster_id)
         bases = {progress.cluster_id: progress for progress in rows}
         newest = dict(bases)
         if self.store.exists(CHANGES_TABLE):
-            named = (Progress(cluster_id=name) for name in self.store.cluster_ids(CHANGES_TABLE))
-            starts = [_from(bases.get(progress.cluster_id, progress)) for progress in named]
-            is_append: Condition = ("op", "=", PROGRESS_OP)
-            found = self.store.read(CHANGES_TABLE, (is_append,), any_of=tuple(starts))
+            where: Where = (IS_PROGRESS,)
+            any_of: AnyOf = tuple(map(_from, rows))
+            if cluster_id is not None:
+                where += (_of_cluster(cluster_id),)
+            elif rows:
+                any_of += (((CLUSTER_ID, "not in", tuple(map(str, bases))),),)
+            found = self.store.read(CHANGES_TABLE, where, _PROGRESS_COLUMNS, any_of=any_of)
             for progress in progress_rows_of(with_state_columns(found)):
                 rows.append(progress)
                 base = bases.get(progress.cluster_id)
@@ -408,7 +428,7 @@ class ClusterRows:
 
     def ends_at(self, end: Progress) -> bool:
         """Return whether the newest append of a cluster is that of ``end``."""
-        found = self.ends().progress.get(str(end.cluster_id), Progress())
+        found = self.ends(end.cluster_id).progress.get(str(end.cluster_id), Progress())
         return (found.incarnation, found.offset) == (end.incarnation, end.offset)
 
     def _check_incarnations(self, ends: Sequence[Progress]) -> None:
@@ -587,16 +607,8 @@ def _state_of_tables(tables: Sequence[pa.Table]) -> Iterator[pa.Table]:
 
 def with_state_columns(changes: pa.Table) -> pa.Table:
     """Return progress rows of ``changes`` with the columns of ``state``."""
-    names = {
-        "after": "row",
-        "visible_offset": "_visible_offset",
-        "leader_epoch": "_leader_epoch",
-        "log_time": "_log_time",
-        "incarnation": "_incarnation",
-    }
-    kept = ("cluster_id", "topic", "partition", "entity")
-    found = changes.select([*kept, *names])
-    return found.rename_columns([*kept, *names.values()])
+    found = changes.select([*_IN_BOTH, *_IN_STATE])
+    return found.rename_columns([*_IN_BOTH, *_IN_STATE.values()])
 
 
 def _is_valid(progress: Progress, base: Progress) -> bool:

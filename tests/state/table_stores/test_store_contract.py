@@ -295,6 +295,7 @@ COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+    "not in": lambda value, others: value not in others,
 }
 
 
@@ -322,6 +323,8 @@ def test_reads_return_the_rows_for_which_all_conditions_hold(filled_store_at: St
         (("key", "=", QUOTED),),
         (("leader_epoch", "<=", 1),),
         (("record_type", ">", ""),),
+        (("key", "not in", (QUOTED, "")),),
+        (("record_type", "not in", ("",)),),
         (("offset", ">", FIRST), ("offset", "<", LAST), ("op", "=", "c"), ("partition", "=", 0)),
     )
     for where in conditions:

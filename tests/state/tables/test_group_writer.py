@@ -11,7 +11,16 @@ import random
 
 import pyarrow as pa
 import pytest
-from tests.support.memory_store import Commit, Hook, MemoryStore, MemoryTables, Read, no_hook
+from tests.state.table_stores.rows import change, table_of
+from tests.support.memory_store import (
+    AllReads,
+    Commit,
+    Hook,
+    MemoryStore,
+    MemoryTables,
+    Read,
+    no_hook,
+)
 from tests.support.metadata_logs import metadata_log, restored
 from tests.support.source_rows import SCHEMA
 from tests.support.written_tables import (
@@ -33,8 +42,10 @@ from raftlog_state.errors import (
 from raftlog_state.tables import tails as tails_module
 from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.group_writer import GroupWriter
-from raftlog_state.tables.progress import Progress
+from raftlog_state.tables.latest import state_rows
+from raftlog_state.tables.progress import Progress, changes_progress
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from raftlog_state.tables.stores.protocol import Transaction
 from raftlog_state.tables.unmerged import GROUP_UNMERGED_ROWS_MAX
 from raftlog_state.tables.writer import Writer
 
@@ -571,6 +582,36 @@ def test_a_restart_reads_the_unmerged_changes_of_all_clusters_in_windows(
     merges = [commit for commit in tables.commits[merge_count:] if commit.operation == "merge"]
     assert len(merges) > 10 if offsets_read == 10 else len(merges) == 1
     check(tables, history, dict.fromkeys(CLUSTERS, END))
+
+
+def test_a_restart_of_500_clusters_reads_their_unmerged_progress_rows() -> None:
+    """It reads a row for each append since the last merge; new clusters are not in ``state`` yet.
+
+    Other changes are not read, nor are the appends before the merge.
+    """
+    old, new = ([f"{word} {number}" for number in range(250)] for word in ("old", "new"))
+    tables = MemoryTables()
+    store = MemoryStore(tables)
+    for version in range(1, 12):
+        names = [*old, *new] if version == 11 else old
+        ends = [
+            Progress(cluster_id=name, offset=10 * version, group="one").appended_by("one", version)
+            for name in names
+        ]
+        others = table_of(CHANGES_TABLE, [change(10 * version, cluster_id=name) for name in old])
+        rows = pa.concat_tables([changes_progress(ends, 1), others])
+        store.append(CHANGES_TABLE, rows, Transaction(app_id="one", version=version))
+        if version == 9:
+            store.merge(state_rows(rows))
+    reads = AllReads(tables)
+    group = GroupWriter(reads, "one", writes_log=False, clock_us=lambda: 1)
+    for name in (old[0], new[-1]):
+        assert group.progress(name) == Progress(
+            cluster_id=name, offset=110, group="one", group_versions={"one": 11}
+        )
+    found = [(read.table.name, read.found.num_rows) for read in reads.reads]
+    assert found == [("state", len(old)), ("changes", len(old) * len((9, 10, 11)) + len(new))]
+    assert all(read.columns is not None for read in reads.reads)
 
 
 def test_the_states_that_are_kept_have_a_limit(history: History) -> None:

@@ -751,6 +751,8 @@ def _sql(where: Where, any_of: AnyOf) -> str:
 
     def one(condition: Condition) -> str:
         column, sign, value = condition
+        if isinstance(value, tuple):
+            return f'"{column}" NOT IN ({", ".join(map(_literal, value))})'
         return f'"{column}" {sign} {_literal(value)}'
 
     return condition_sql(where, any_of, one)

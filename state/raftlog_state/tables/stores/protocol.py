@@ -24,8 +24,12 @@ from raftlog_state.tables.schema import CLUSTER_ID, ROW, StoredTable
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
-Condition: TypeAlias = tuple[str, Literal["=", "!=", "<", "<=", ">", ">="], int | str]
-"""A column, a comparison and a value that is not null, as in pyarrow's ``filters``."""
+Condition: TypeAlias = (
+    tuple[str, Literal["=", "!=", "<", "<=", ">", ">="], int | str]
+    | tuple[str, Literal["not in"], tuple[str, ...]]
+)
+"""A column, a comparison and a value that is not null, as in pyarrow's ``filters``; or a column and
+values that it does not have, one or more."""
 Where: TypeAlias = tuple[Condition, ...]
 """Conditions that all hold. None of them holds for a null."""
 AnyOf: TypeAlias = tuple[Where, ...]
@@ -78,6 +82,9 @@ def _comparison(rows: pa.Table, condition: Condition) -> pa.ChunkedArray:
     """
     name, sign, value = condition
     values = rows[name]
+    if isinstance(value, tuple):
+        is_in = pc.is_in(values, value_set=pa.array(value, values.type))
+        return pc.and_(pc.is_valid(values), pc.invert(is_in))
     return _COMPARISONS[sign](values, pa.scalar(value, values.type))
 
 

@@ -639,7 +639,11 @@ def _clause(table: StoredTable, where: Where, any_of: AnyOf) -> str:
 
     def one(condition: Condition) -> str:
         column, comparison, value = condition
-        return f"{quoted(column)} {comparison} {_literal(value, table.columns[column])}"
+        kind = table.columns[column]
+        if isinstance(value, tuple):
+            listed = ", ".join(_literal(one, kind) for one in value)
+            return f"{quoted(column)} NOT IN ({listed})"
+        return f"{quoted(column)} {comparison} {_literal(value, kind)}"
 
     conditions = condition_sql(where, any_of, one)
     return f" WHERE {conditions}" if conditions else ""
