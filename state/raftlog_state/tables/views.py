@@ -6,10 +6,14 @@ Rules of this file:
    join of views is one state of each cluster. For another offset there is ``ClusterTables.at``.
 2. Its rows are those of each cluster's ``ClusterView``: the last change of a key replaces its row
    of ``state``.
+3. To create all views takes seconds. ``clusters`` is created last, and has a digest of all of them
+   as a property: while that is the same and no view is missing, none is created.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -33,6 +37,9 @@ _LOGGER: Final = logging.getLogger("raftlog_state")
 
 CLUSTERS: Final = "clusters"
 """The view of the clusters and their ends."""
+
+DIGEST: Final = "raftlog.views"
+"""Name of the property with the digest of all views."""
 
 _ORIGIN: Final[Mapping[str, str]] = {
     **{name: name[1:] for name in ORIGIN_COLUMNS},
@@ -142,7 +149,7 @@ class ViewsOfWriter:
             self.create()
 
     def create(self) -> None:
-        """Create or replace the views. What was written is published even if that fails."""
+        """Create the views if needed. What was written is published even if that fails."""
         self._are_created = True
         try:
             create_permanent_views(self._store)
@@ -151,21 +158,23 @@ class ViewsOfWriter:
 
 
 def create_permanent_views(store: SparkStore) -> None:
-    """Create or replace the views of a schema.
+    """Create or replace the views of a schema, unless it has those of this release.
 
     A missing ``state`` is created without rows. Tables at a path have no such views, nor has a
     schema without ``changes``. Raises ``TablesError``.
     """
     if store.is_path or not store.exists(CHANGES_TABLE):
         return
+    queries, clauses = dict(_queries(store)), dict(_comments())
+    digest = hashlib.sha256(json.dumps([queries, clauses]).encode()).hexdigest()
+    if store.has_views(queries, CLUSTERS, (DIGEST, digest)):
+        return
     store.create(STATE_TABLE)
-    queries = dict(_queries(store))
+    clauses[CLUSTERS] = f"TBLPROPERTIES ('{DIGEST}' = '{digest}') "
     typed = [table.name for table in TYPED_TABLES]
-    comments = dict(_comments())
-    for names in (typed, [name for name in queries if name not in typed]):
-        for_each(
-            lambda name: _create_view(store, name, comments.get(name, ""), queries[name]), names
-        )
+    histories = [name for name in queries if name not in (*typed, CLUSTERS)]
+    for names in (typed, histories, [CLUSTERS]):
+        for_each(lambda name: _create_view(store, name, clauses[name], queries[name]), names)
 
 
 def _queries(store: SparkStore) -> Iterator[tuple[str, str]]:
@@ -197,9 +206,9 @@ def _clause(columns: Mapping[str, str], comment: str) -> str:
     return f"({_list(*listed)}) COMMENT '{comment}' "
 
 
-def _create_view(store: SparkStore, name: str, comments: str, query: str) -> None:
+def _create_view(store: SparkStore, name: str, clauses: str, query: str) -> None:
     with store.errors(name):
-        store.session.sql(f"CREATE OR REPLACE VIEW {store.reference(name)} {comments}AS\n{query}")
+        store.session.sql(f"CREATE OR REPLACE VIEW {store.reference(name)} {clauses}AS\n{query}")
 
 
 def _list(*items: str) -> str:

@@ -220,6 +220,16 @@ class SparkStore:
         """The name in SQL of the schema."""
         return ".".join(quoted(part) for part in self._place.split("."))
 
+    def has_views(self, names: Iterable[str], one: str, property_of_it: tuple[str, str]) -> bool:
+        """Return whether the schema has all of these views, and one of them a property."""
+        name, value = property_of_it
+        with self.errors(one):
+            views = self._spark.sql(f"SHOW VIEWS IN {self._schema}").collect()
+            if not {row["viewName"] for row in views if not row["isTemporary"]}.issuperset(names):
+                return False
+            found = self._spark.sql(f"SHOW TBLPROPERTIES {self.reference(one)} ('{name}')")
+            return [row["value"] for row in found.collect()] == [value]
+
     # --- reads ------------------------------------------------------------------------------------
 
     def exists(self, table: StoredTable) -> bool:
@@ -641,7 +651,7 @@ def _clause(table: StoredTable, where: Where, any_of: AnyOf) -> str:
         column, comparison, value = condition
         kind = table.columns[column]
         if isinstance(value, tuple):
-            listed = ", ".join(_literal(one, kind) for one in value)
+            listed = ", ".join(_literal(each, kind) for each in value)
             return f"{quoted(column)} NOT IN ({listed})"
         return f"{quoted(column)} {comparison} {_literal(value, kind)}"
 
