@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,10 @@ gc.set_threshold(GC_THRESHOLD)
 
 SPARK_FILES = "_spark.py"
 """End of the names of files whose tests are all marked ``spark``."""
+LONG = "(spark or slow)"
+"""Begin of the marker expression of `make long`."""
+LONG_MARKS = re.compile(r"mark\.(slow|spark)|sweep_size")
+"""What a file contains that has tests marked ``slow`` or ``spark``, unless its name says so."""
 
 settings.register_profile(
     "replayable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -43,19 +48,31 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore files of Spark tests that the marker expression does not select."""
-    is_excluded = "not spark" in config.option.markexpr
-    return True if is_excluded and collection_path.name.endswith(SPARK_FILES) else None
+    """Ignore files of which the marker expression selects no test.
+
+    In `make long` they are more than half, and each worker would import them for seconds.
+    """
+    expression, name = config.option.markexpr, collection_path.name
+    if name.endswith(SPARK_FILES):
+        return True if "not spark" in expression else None
+    if expression.startswith(LONG) and name.startswith("test_") and name.endswith(".py"):
+        return None if LONG_MARKS.search(collection_path.read_text()) else True
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist adds the groups to the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests of a shared Spark session on one worker, and the longest tests first."""
+    marked: set[Path] = set()
     for item in items:
         if item.path.name.endswith(SPARK_FILES):
             item.add_marker(pytest.mark.spark)
+        elif any(item.get_closest_marker(name) for name in ("slow", "spark")):
+            marked.add(item.path)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(session_group(item.path.as_posix())))
+    hidden = [str(path) for path in marked if not LONG_MARKS.search(path.read_text())]
+    assert not hidden, f"`make long` ignores {', '.join(sorted(hidden))}: it lacks mark.slow"
     sort_longest_first(items)
 
 
