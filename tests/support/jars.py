@@ -28,6 +28,7 @@ from typing import Final
 HOME: Final = Path(__file__).parents[2]
 BUILD: Final = HOME / "build"
 LOCK: Final = HOME / ".ci" / "jars.lock"
+_IVY_SETTINGS: Final = HOME / ".ci" / "ivysettings.xml"
 KAFKA_VERSION: Final = "4.3.1"
 KAFKA_VERSIONS: Final = ("3.3.2", "3.5.2", "3.7.2", "3.9.2", "4.2.0", KAFKA_VERSION)
 SCALA: Final = "2.13"
@@ -118,9 +119,10 @@ def _by_ivy(folder: str, group: str, artifact: str, version: str) -> JarSet:
         (ivy,) = Path(pyspark.origin).with_name("jars").glob("ivy-*.jar")
         home = os.environ.get("JAVA_HOME")
         java = f"{home}/bin/java" if home else "java"
-        ivy_main = (java, "-cp", str(ivy), "org.apache.ivy.Main", "-warn", "-confs", "default")
+        ivy_main = (java, "-cp", str(ivy), "org.apache.ivy.Main", "-settings", str(_IVY_SETTINGS))
         pattern = f"{directory}/[organisation]_[artifact]-[revision](-[classifier]).[ext]"
-        _run(*ivy_main, "-dependency", group, artifact, version, "-retrieve", pattern)
+        wanted = ("-confs", "default", "-dependency", group, artifact, version)
+        _run(*ivy_main, "-warn", *wanted, "-retrieve", pattern)
         for path in directory.glob("org.scala-lang_*.jar"):  # Spark has it, and spark-submit's Ivy
             path.unlink()  # excludes it
 
