@@ -99,6 +99,9 @@ class ModelLog:
     def snapshots(self) -> tuple[SnapshotId, ...]:
         return ()
 
+    def misses_tombstones(self, tombstone_start_offset: int) -> bool:
+        return False
+
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
         return None
 

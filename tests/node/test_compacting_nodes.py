@@ -21,6 +21,7 @@ from raftlog.log.reading.reads import LogKind
 from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.node.raft_node import CleaningRefused, LogCompacted
 from raftlog.records.record import NewRecord
+from raftlog.storage.local import LocalStorage
 from raftlog.wire import ApiKey, latest_schemas
 from tests.log.cleaning.test_compaction import COMPACTED
 from tests.node.apis.batches import batch, produce
@@ -40,9 +41,11 @@ from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import batches_of
 from tests.support.one_replica import OneReplica
+from tests.support.quorum_checks import follows
 from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
 
 INTERVAL_MS = 1_000
+PATH = f"/data/{TOPIC}-0"
 
 
 def fill(one: OneReplica, count: int = 40) -> None:
@@ -228,7 +231,8 @@ def state_at(node: Node, offset: int) -> dict[bytes, bytes | None] | None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_past_state_is_refused_or_right_on_every_replica(seed: int) -> None:
-    """Also on those that have fetched from a leader that had compacted what they lacked."""
+    """Also on those that have fetched from a leader that had compacted what they lacked, or had
+    removed tombstones that they have missed."""
 
     async def work() -> None:
         rng = Random(seed)
@@ -250,6 +254,9 @@ def test_a_past_state_is_refused_or_right_on_every_replica(seed: int) -> None:
                     await put(leader, key, value)
                 states[leader.replica.log.end_offset] = dict(now)
             compact(rng.choice([leader, *cluster.nodes]))
+            if rng.random() < 0.5:
+                cluster.pass_time(COMPACTED.delete_retention_ms + 100)
+                compact(leader)
             for node in cluster.nodes:  # as on a log that is larger than the cache of its end
                 node.replica.log._tail_cache.clear()
             lagging.is_cut_off = False
@@ -264,6 +271,100 @@ def test_a_past_state_is_refused_or_right_on_every_replica(seed: int) -> None:
                     assert found in (None, expected), f"offset {offset} of node {node.node_id}"
                 assert state_at(node, max(states)) is not None
         assert refused
+
+    run(work())
+
+
+async def miss_a_tombstone(cluster: Cluster) -> tuple[Node, Node]:
+    """Cut off a follower that has key a; return the leader, which has removed the key and its
+    tombstone, and the follower."""
+    leader = cluster.elect()
+    lagging = cluster.follower
+    await put(leader, b"a", b"old")
+    cluster.pass_time(1_000)
+    lagging.is_cut_off = True
+    await put(leader, b"a", None)
+    for _ in range(2):
+        for at in range(30):
+            await put(leader, b"key %d" % (at % 3), b"%d" % at + b"v" * 30)
+        compact(leader)
+        cluster.pass_time(COMPACTED.delete_retention_ms + 100)
+    compact(leader)
+    keys = {one.key for found in batches_of(leader.disk, PATH) for one in found.records()}
+    assert b"a" not in keys, "the tombstone is removed"
+    assert table(lagging)[b"a"] == b"old"
+    return leader, lagging
+
+
+def test_a_deleted_key_does_not_return_from_a_follower_that_has_missed_its_tombstone() -> None:
+    """It fetches the log from the start, once, also after a restart."""
+
+    async def work() -> None:
+        cluster = Cluster(3, COMPACTED)
+        leader, lagging = await miss_a_tombstone(cluster)
+        expected, end_offset = table(leader), leader.replica.log.end_offset
+        lagging.is_cut_off = False
+        cluster.pass_time(50)
+        assert lagging.refetch_count == 1
+        cluster.pass_time(10_000)
+        assert not lagging.replica.log.is_out_of_election
+        assert lagging.refetch_count == 1
+        assert [table(node) for node in cluster.nodes] == [expected] * 3
+        start = leader.replica.log.tombstone_start_offset
+        assert 0 < start <= leader.replica.log.compacted_offset <= end_offset
+        assert lagging.replica.log.tombstone_start_offset == start
+        lagging.restart()
+        assert lagging.replica.log.tombstone_start_offset == start
+        cluster.pass_time(10_000)
+        assert lagging.refetch_count == 1
+
+    run(work())
+
+
+def test_a_follower_that_has_all_tombstones_continues_where_its_log_ends() -> None:
+    async def work() -> None:
+        cluster = Cluster(3, COMPACTED)
+        leader, lagging = await miss_a_tombstone(cluster)
+        lagging.is_cut_off = False
+        cluster.pass_time(10_000)
+        others = [node for node in cluster.nodes if node is not leader]
+        for node in others:
+            node.is_cut_off = node is lagging
+        for at in range(30):
+            await put(leader, b"key %d" % (at % 3), b"%d" % at + b"v" * 30)
+        assert compact(leader)
+        assert leader.replica.log.tombstone_start_offset <= lagging.replica.log.end_offset
+        lagging.is_cut_off = False
+        cluster.pass_time(10_000)
+        assert [node.refetch_count for node in others] == [int(one is lagging) for one in others]
+        assert {node.replica.log.end_offset for node in cluster.nodes} == {
+            leader.replica.log.end_offset
+        }
+
+    run(work())
+
+
+def test_a_crash_while_a_log_is_deleted_to_be_fetched_again_revives_no_key() -> None:
+    async def work() -> None:
+        cluster = Cluster(3, COMPACTED)
+        leader, lagging = await miss_a_tombstone(cluster)
+        expected, end_offset = table(leader), lagging.replica.log.end_offset
+        recording = lagging.disk.record()
+        lagging.is_cut_off = False
+        cluster.pass_time(10_000)
+        assert table(lagging) == expected
+        start = leader.replica.log.tombstone_start_offset
+        for state in list(recording.states((None, *Survival), seeds=range(1)))[::6]:
+            lagging.disk = SimulatedDisk.after(state)
+            lagging.restart()
+            log = lagging.replica.log
+            is_whole = log.end_offset in (end_offset, leader.replica.log.end_offset)
+            assert log.is_out_of_election or is_whole, f"{state}"
+            if log.end_offset and not log.misses_tombstones(start):
+                assert log.tombstone_start_offset == start, f"{state}"
+            cluster.pass_time(4_000)
+            assert table(lagging) == expected, f"{state}"
+            assert not lagging.replica.log.is_out_of_election, f"{state}"
 
     run(work())
 
@@ -367,3 +468,45 @@ def test_real_nodes_compact_in_a_thread_and_survive_kills(tmp_path: Path) -> Non
             assert 50 < end_offset <= state.end_offset
             assert state.as_of(end_offset).keys() == expected.keys()
             assert state.as_of(state.end_offset) == state.state()
+
+
+def has_key(directory: Path, key: bytes) -> bool:
+    log = open_log(LocalStorage(), str(directory / "raftlog-0"), kind=LogKind.PARTITION)
+    batches = log.batches(log.log_start_offset, log.log_end_offset)
+    return any(record.key == key for one in batches for record in one.records())
+
+
+@pytest.mark.nightly
+def test_a_real_node_that_has_missed_a_tombstone_fetches_its_log_again(tmp_path: Path) -> None:
+    settings = (
+        '[log]\ncleanup_policy = "compact"\nmin_cleanable_dirty_ratio = 0.01\n'
+        "segment_bytes = 20000\ndelete_retention_ms = 300\n"
+    )
+    node_keys = "retention_check_interval_ms = 200\n"
+    with QuorumProcesses(tmp_path, extra=settings, node_keys=node_keys) as quorum:
+        with raftlog.connect(quorum.bootstrap) as log:
+            log.append([(b"deleted", b"old")])
+            eventually(
+                lambda: all(has_key(one.directory, b"deleted") for one in quorum.nodes), "all"
+            )
+            lagging = next(node for node in quorum.nodes if follows(node))
+            assert lagging.stop() == 0
+            log.append([(b"deleted", None)])
+
+            def is_removed() -> bool:
+                log.append([(b"key %d" % at, b"v" * 500) for at in range(20)])
+                return not any(has_key(one.directory, b"deleted") for one in quorum.running())
+
+            eventually(is_removed, "both nodes have removed the tombstone")
+            assert has_key(lagging.directory, b"deleted")
+            lagging.launch()
+            lagging.wait_until_it_listens()
+
+            def votes_again() -> bool:
+                return any("votes again" in one.get("reason", "") for one in lagging.lines())
+
+            eventually(votes_again, "it has fetched the log")
+            assert not has_key(lagging.directory, b"deleted")
+        events = [one["event"] for one in lagging.lines()]
+        assert events.count("restarting") == events.count("withdrawn") == 1
+        assert events.count("started") == 3

@@ -12,6 +12,7 @@ import pytest
 from pyspark_raftlog import errors as spark_errors
 from raftlog import errors
 from raftlog.client import errors as client_errors
+from raftlog.log.writing import quorum_log
 from raftlog.node import errors as node_errors
 from raftlog.node import survivor
 from raftlog.storage import errors as storage_errors
@@ -22,7 +23,7 @@ KINDS = [
     kind
     for module in (
         *(errors, storage_errors, client_errors, wire_errors, node_errors, survivor, state_errors),
-        spark_errors,
+        *(quorum_log, spark_errors),
     )
     for _, kind in inspect.getmembers(module, inspect.isclass)
     if issubclass(kind, errors.RaftlogError) and kind.__module__ == module.__name__

@@ -62,9 +62,43 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a response does not have how far the log of its records was compacted",
         path="connector/raftlog/node/replica.py",
-        old="with_records(records, log.compacted_offset)",
-        new="with_records(records, 0)",
+        old="records, log.compacted_offset, log.tombstone_start_offset",
+        new="records, 0, log.tombstone_start_offset",
         tests=(f"{NODES}::test_a_past_state_is_refused_or_right_on_every_replica",),
+    ),
+    Plant(
+        bug="a follower that has missed a removed tombstone continues where its log ends",
+        path="connector/raftlog/quorum/following.py",
+        old="        if is_below and log.misses_tombstones(missed_offset):\n",
+        new="        if is_below and log.misses_tombstones(0):\n",
+        tests=(NODES, "tests/quorum/test_log_start.py"),
+    ),
+    Plant(
+        bug="a compaction does not store up to where it has removed tombstones",
+        path=f"{CLEANING}/compaction.py",
+        old="self._directory.raise_tombstone_start(self._tombstone_start_offset)",
+        new="pass",
+        tests=(
+            f"{NODES}::test_a_deleted_key_does_not_return_from_a_follower_that_has_missed_its"
+            "_tombstone",
+        ),
+    ),
+    Plant(
+        bug="a log that is fetched again does not have up to where its leader removed tombstones",
+        path="connector/raftlog/log/writing/quorum_log.py",
+        old="self._directory.write_tombstone_start(tombstone_start_offset)",
+        new="pass",
+        tests=(
+            f"{NODES}::test_a_deleted_key_does_not_return_from_a_follower_that_has_missed_its"
+            "_tombstone",
+        ),
+    ),
+    Plant(
+        bug="a replica that has deleted its log votes before it has fetched it again",
+        path="connector/raftlog/log/writing/quorum_log.py",
+        old='            self._directory.leave_election(f"{error.reason}\\n")\n',
+        new="",
+        tests=(f"{NODES}::test_a_crash_while_a_log_is_deleted_to_be_fetched_again_revives_no_key",),
     ),
     Plant(
         bug="a record of an aborted transaction supersedes those before it",

@@ -57,6 +57,9 @@ class LogEnds:
     def earliest_offset(self) -> int | None:
         return self.remote_start if self.is_tiered else self.log_start_offset
 
+    def misses_tombstones(self, tombstone_start_offset: int) -> bool:
+        return self.end_offset < tombstone_start_offset
+
     def snapshot_byte_count(self, _: SnapshotId) -> int | None:
         return None
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from raftlog.quorum.effects import AdvanceLogStart, ReplyWithRecords, Send
+from raftlog.quorum.effects import (
+    AdvanceLogStart,
+    AppendAsFollower,
+    ReplyWithRecords,
+    Send,
+    TruncateFully,
+)
 from raftlog.quorum.events import LogStartAdvanced, RequestReceived
 from raftlog.quorum.messages import FetchRequest, FetchResponse, LeaderAndEpoch
 from raftlog.types import ReplicaKey
@@ -80,6 +86,26 @@ def test_a_follower_with_remote_segments_compares_their_start_and_follows_if_it_
     (sent,) = found(one.step(LogStartAdvanced()), Send)
     assert isinstance(sent.request, FetchRequest)
     assert sent.request.log_start_offset is None
+
+
+def test_a_follower_below_removed_tombstones_appends_nothing_and_deletes_its_records() -> None:
+    for missed_offset, compacted_offset, is_truncated in (
+        (9, 20, False),
+        (10, 20, True),
+        (10, 9, False),  # not what a leader's log can have
+    ):
+        one = follower(end_offset=9)
+        response = FetchResponse(
+            leader_and_epoch=LeaderAndEpoch(epoch=EPOCH, leader_id=2),
+            high_watermark=20,
+            records=b"records",
+            compacted_offset=compacted_offset,
+            tombstone_start_offset=missed_offset,
+        )
+        effects = one.answer(2, response)
+        expected = [TruncateFully(missed_offset)] if is_truncated else []
+        assert found(effects, TruncateFully) == expected
+        assert len(found(effects, AppendAsFollower)) == 1 - len(expected)
 
 
 def fetch(

@@ -106,6 +106,7 @@ def same_response(message: Any, version: int) -> FetchResponse:
                     (one.current_leader.leader_id, one.current_leader.leader_epoch),
                     (one.snapshot_id.epoch, one.snapshot_id.end_offset),
                     one.compacted_offset,
+                    one.tombstone_start_offset,
                 )
                 for one in topic.partitions
             ],

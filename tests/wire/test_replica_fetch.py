@@ -71,6 +71,7 @@ def responses(rng: random.Random) -> FetchResponse:
         diverging=OffsetAndEpoch(epoch=2, offset=7) if kind == 1 else None,
         snapshot_id=SnapshotId(epoch=2, end_offset=9) if kind == 2 else None,
         compacted_offset=rng.choice((0, 0, 7)),
+        tombstone_start_offset=rng.choice((0, 0, 6)),
     )
 
 

@@ -25,9 +25,10 @@ from typing import Any, Final
 from raftlog import __version__
 from raftlog.client.object_stores import open_object_store, surroundings
 from raftlog.clock import Clock
-from raftlog.errors import NodeRunningError
+from raftlog.errors import NodeRunningError, RaftlogError
 from raftlog.log.format.directory import NODE_LOCK_NAME, MetaProperties
 from raftlog.log.reading.transactions import ValueKind
+from raftlog.log.writing.quorum_log import TombstonesMissedError
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
@@ -137,23 +138,37 @@ async def _run(
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload(config, settings, node, lines))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    node = Node(config, meta, storage, settings=settings, lines=lines, services=services)
+    while True:
+        node = Node(config, meta, storage, settings=settings, lines=lines, services=services)
+        try:
+            error = await _run_until(stop, node)
+            if isinstance(error, TombstonesMissedError):
+                lines.log("restarting", level="warning", reason=error.reason)
+                continue
+            if error is not None:
+                lines.log("failed", level="error", reason=str(error))
+                return EXIT_FAILED
+            lines.log("stopping")
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)  # a second signal ends the process
+            await node.hand_over()
+            return 0
+        finally:
+            await node.close()
+            lines.log("stopped")
+
+
+async def _run_until(stop: asyncio.Event, node: Node) -> RaftlogError | None:
+    """Start a node, and wait until it has ended or is to stop; return why it has ended, else None.
+    Raises the exception of a bug."""
+    await node.start()
+    stopping = asyncio.ensure_future(stop.wait())
+    ended = node.driver.ended
     try:
-        await node.start()
-        node.driver.ended.add_done_callback(lambda _: stop.set())
-        await stop.wait()
-        if node.driver.ended.done():
-            error = node.driver.ended.result()
-            lines.log("failed", level="error", reason=str(error))
-            return EXIT_FAILED
-        lines.log("stopping")
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)  # a second signal ends the process
-        await node.hand_over()
-        return 0
+        await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await node.close()
-        lines.log("stopped")
+        stopping.cancel()
+    return ended.result() if ended.done() else None
 
 
 def _reload(config: NodeConfig, settings: ReloadableSettings, node: Node, lines: LogLines) -> None:

@@ -63,6 +63,7 @@ from raftlog.quorum.effects import (
     Send,
     StartSync,
     StoreSnapshotBytes,
+    TruncateFully,
     TruncateToEndOfEpoch,
 )
 from raftlog.quorum.events import (
@@ -401,7 +402,9 @@ class Replica:
                 log.rejoin_election()
             case ReplyWithRecords():
                 records = log.read_bytes(effect.start_offset, effect.max_bytes)
-                response = effect.response.with_records(records, log.compacted_offset)
+                response = effect.response.with_records(
+                    records, log.compacted_offset, log.tombstone_start_offset
+                )
                 self._outgoing.append(Reply(effect.request_id, response))
             case ReplyWithSnapshot():
                 self._reply_with_snapshot(effect)
@@ -426,6 +429,8 @@ class Replica:
             case TruncateToEndOfEpoch(diverging):
                 log.truncate_to_end_of_epoch(diverging)
                 self._events.append(Truncated())
+            case TruncateFully(offset):
+                log.truncate_fully(offset)
             case AdvanceLogStart(offset):
                 self._follow_log_start(offset)
             case StoreSnapshotBytes():
@@ -441,6 +446,7 @@ class Replica:
                 effect.records,
                 leader_epoch=effect.leader_epoch,
                 compacted_offset=effect.compacted_offset,
+                tombstone_start_offset=effect.tombstone_start_offset,
             )
         except (CorruptBatchError, LogGapError, DivergedLogError, FutureEpochError) as error:
             self._events.append(AppendRefused(error.message()))

@@ -337,6 +337,7 @@ def _write_node_log(
     if log.log_start_offset:
         directory.write_log_start(log.log_start_offset)
     directory.raise_compacted_offset(min(source.compacted_offset(), survivor.end_offset))
+    directory.raise_tombstone_start(min(source.tombstone_start_offset(), survivor.end_offset))
     chain = source.read_remote_chain() if tail is None else tail.chain
     if chain is not None:
         directory.write_remote_chain(chain)

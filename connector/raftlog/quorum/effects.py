@@ -139,6 +139,8 @@ class AppendAsFollower:
     leader_epoch: int
     compacted_offset: int = 0
     """End of what the leader's log was compacted up to, at least."""
+    tombstone_start_offset: int = 0
+    """Offset from which on the leader's log has all tombstones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,15 @@ class TruncateToEndOfEpoch:
     """Truncate the log to where it diverges from the leader's. Followed by ``Truncated``."""
 
     diverging: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateFully:
+    """Delete all records, because the leader's log no longer has tombstones of keys in them, by the
+    offset from which on it has all. The replica ends, and fetches the log when it is opened again.
+    """
+
+    tombstone_start_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +246,7 @@ Effect: TypeAlias = (
     | AppendAsFollower
     | StartSync
     | TruncateToEndOfEpoch
+    | TruncateFully
     | StoreSnapshotBytes
     | InstallSnapshot
     | AdvanceHighWatermark

@@ -9,6 +9,7 @@ Invariants:
 3. The log is truncated only to the diverging epoch that the leader returns, and never below the
    high watermark.
 4. The log start follows that of the leader (KIP-107), at most to the high watermark.
+5. No record is appended after which the leader's log lacks tombstones that this log has missed.
 
 Kafka: the follower part of ``KafkaRaftClient``.
 """
@@ -26,6 +27,7 @@ from .effects import (
     RejoinElections,
     StartSync,
     StoreSnapshotBytes,
+    TruncateFully,
     TruncateToEndOfEpoch,
 )
 from .events import AppendRefused, SnapshotInstalled, SnapshotRefused
@@ -167,6 +169,12 @@ class Following:
             role.is_appending = True
             state.emit(TruncateToEndOfEpoch(response.diverging))
             return
+        missed_offset, log = response.tombstone_start_offset, state.log
+        is_below = log.end_offset < missed_offset <= response.compacted_offset
+        if is_below and log.misses_tombstones(missed_offset):
+            role.is_appending = True
+            state.emit(TruncateFully(missed_offset))
+            return
         role.leader_high_watermark = response.high_watermark
         role.leader_log_start_offset = response.log_start_offset
         if response.records:
@@ -176,6 +184,7 @@ class Following:
                     records=response.records,
                     leader_epoch=role.epoch,
                     compacted_offset=response.compacted_offset,
+                    tombstone_start_offset=missed_offset,
                 )
             )
             state.emit(StartSync())

@@ -125,7 +125,8 @@ class FetchResponse:
     """Records, or the diverging epoch to truncate to, or the snapshot to fetch instead.
 
     The last batch of ``records`` may be incomplete. ``compacted_offset``: the log that they were
-    read from may lack records below it that were superseded there.
+    read from may lack records below it that were superseded there. ``tombstone_start_offset``: it
+    may lack tombstones below it.
     """
 
     leader_and_epoch: LeaderAndEpoch
@@ -136,8 +137,11 @@ class FetchResponse:
     diverging: OffsetAndEpoch | None = None
     snapshot_id: SnapshotId | None = None
     compacted_offset: int = 0
+    tombstone_start_offset: int = 0
 
-    def with_records(self, records: bytes, compacted_offset: int) -> FetchResponse:
+    def with_records(
+        self, records: bytes, compacted_offset: int, tombstone_start_offset: int
+    ) -> FetchResponse:
         """Return the response with these records, and how far their log was compacted."""
         return FetchResponse(
             leader_and_epoch=self.leader_and_epoch,
@@ -148,6 +152,7 @@ class FetchResponse:
             diverging=self.diverging,
             snapshot_id=self.snapshot_id,
             compacted_offset=compacted_offset,
+            tombstone_start_offset=tombstone_start_offset,
         )
 
 

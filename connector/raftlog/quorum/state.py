@@ -89,6 +89,11 @@ class LogView(Protocol):
         """Snapshots that replicas may fetch, ascending."""
         ...
 
+    def misses_tombstones(self, tombstone_start_offset: int) -> bool:
+        """Return whether the log may have keys whose tombstones a leader's log no longer has, which
+        has all from that offset on."""
+        ...
+
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
         """Return the size of a snapshot file in bytes; None if there is no such snapshot."""
         ...

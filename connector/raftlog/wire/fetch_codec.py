@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from .codec import Cursor, Reader, error_of, read_tagged, skip_tagged
-from .latest_schemas import COMPACTED_OFFSET_TAG
+from .latest_schemas import COMPACTED_OFFSET_TAG, TOMBSTONE_START_TAG
 from .topic_codec import (
     ID_BYTES,
     NO_TAGS,
@@ -104,7 +104,8 @@ class FetchRequest(NamedTuple):
 class FetchedPartition(NamedTuple):
     """Partition of a response. ``aborted`` has producer ids and first offsets; ``diverging`` and
     ``snapshot`` are an epoch and an end offset, ``leader`` an id and an epoch.
-    ``compacted_offset`` is a tagged field of raftlog's nodes: states below it may lack keys."""
+    ``compacted_offset`` and ``tombstone_start_offset`` are tagged fields of raftlog's nodes: states
+    below the first may lack keys, and the log below the second tombstones."""
 
     partition: int
     error: int = 0
@@ -118,6 +119,7 @@ class FetchedPartition(NamedTuple):
     leader: tuple[int, int] = NO_END
     snapshot: tuple[int, int] = NO_END
     compacted_offset: int = 0
+    tombstone_start_offset: int = 0
 
 
 class FetchedTopic(NamedTuple):
@@ -335,6 +337,8 @@ def _encode_result(out: list[bytes], one: FetchedPartition, version: int) -> Non
         tags.append((2, _INT64_INT32.pack(end_offset, epoch) + NO_TAGS))
     if one.compacted_offset:
         tags.append((COMPACTED_OFFSET_TAG, _INT64.pack(one.compacted_offset)))
+    if one.tombstone_start_offset:
+        tags.append((TOMBSTONE_START_TAG, _INT64.pack(one.tombstone_start_offset)))
     out.append(encode_tagged(*tags))
 
 
@@ -359,6 +363,10 @@ _RESULT_TAGS: Final[Mapping[int, tuple[str, Reader]]] = {
     COMPACTED_OFFSET_TAG: (
         "compacted_offset",
         lambda cursor: cursor.unpack(_INT64, "compacted_offset")[0],
+    ),
+    TOMBSTONE_START_TAG: (
+        "tombstone_start_offset",
+        lambda cursor: cursor.unpack(_INT64, "tombstone_start_offset")[0],
     ),
 }
 

@@ -41,8 +41,10 @@ _ERROR = {"kafka_type": "error_code"}
 _BOOL = {"kafka_type": "bool"}
 _DURATION = {"kafka_type": "timedelta_i64"}
 COMPACTED_OFFSET_TAG = 100
-"""Tag of raftlog's own field in the partitions of a Fetch response. Kafka's tags are small."""
+TOMBSTONE_START_TAG = 101
+"""Tags of raftlog's own fields in the partitions of a Fetch response. Kafka's tags are small."""
 _COMPACTED_OFFSET = {"kafka_type": "int64", "tag": COMPACTED_OFFSET_TAG, OF_RAFTLOG: True}
+_TOMBSTONE_START = {"kafka_type": "int64", "tag": TOMBSTONE_START_TAG, OF_RAFTLOG: True}
 _NO_DURATION = i64Timedelta.parse(timedelta(milliseconds=-1))
 
 # --- EndQuorumEpoch: successors without directory ids until version 0 -----------------------------
@@ -64,7 +66,8 @@ class EndQuorumEpochRequest(end_quorum_epoch.EndQuorumEpochRequest):
 
 
 # --- Fetch: topic names until version 12, replica_id outside of replica_state until 14 ------------
-# A partition of a response has a field of raftlog's nodes: the end of what was compacted.
+# A partition of a response has two fields of raftlog's nodes: the end of what was compacted, and of
+# the tombstones that were removed.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,7 @@ class FetchRequest(fetch.FetchRequest):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition(fetch_response.PartitionData):
     compacted_offset: i64 = field(metadata=_COMPACTED_OFFSET, default=i64(0))
+    tombstone_start_offset: i64 = field(metadata=_TOMBSTONE_START, default=i64(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

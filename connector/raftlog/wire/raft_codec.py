@@ -517,6 +517,7 @@ def _fetch_response_to_wire(
         leader=(leader_id, epoch),
         snapshot=NO_END if snapshot is None else (snapshot.epoch, snapshot.end_offset),
         compacted_offset=response.compacted_offset,
+        tombstone_start_offset=response.tombstone_start_offset,
     )
     topic = FetchedTopic(uuid_bytes(identity.topic_id), identity.topic, [partition])
     return FetchResponse([topic], endpoints=endpoints if version >= _FETCH_ENDPOINTS_FROM else ())
@@ -542,6 +543,7 @@ def _fetch_response(response: FetchResponse, context: ResponseContext) -> Decode
         log_start_offset=None if one.log_start_offset < 0 else one.log_start_offset,
         records=one.records or b"",
         compacted_offset=max(one.compacted_offset, 0),
+        tombstone_start_offset=max(one.tombstone_start_offset, 0),
         diverging=diverging,
         snapshot_id=None
         if snapshot is None

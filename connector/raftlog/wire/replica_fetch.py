@@ -67,6 +67,7 @@ class _ResponsePattern(NamedTuple):
 
     leader_and_epoch: LeaderAndEpoch
     compacted_offset: int
+    tombstone_start_offset: int
     head: bytes
     middle: bytes
     tail: bytes
@@ -172,6 +173,7 @@ class ReplicaFetchCodec:
             found is None
             or response.leader_and_epoch is not found.leader_and_epoch
             or response.compacted_offset != found.compacted_offset
+            or response.tombstone_start_offset != found.tombstone_start_offset
         ):
             parts = encode_response(ApiKey.FETCH, version, response, self._identity)
             data = b"".join(parts)
@@ -240,7 +242,12 @@ def _response_pattern(
         return None
     tail = data[after + length - 1 :]
     return _ResponsePattern(
-        response.leader_and_epoch, response.compacted_offset, head, middle, tail
+        response.leader_and_epoch,
+        response.compacted_offset,
+        response.tombstone_start_offset,
+        head,
+        middle,
+        tail,
     )
 
 
@@ -277,4 +284,5 @@ def _known_response(
         log_start_offset=None if log_start < 0 else log_start,
         records=data[after:end],
         compacted_offset=found.compacted_offset,
+        tombstone_start_offset=found.tombstone_start_offset,
     )

@@ -27,6 +27,7 @@ from raftlog.log.format.directory import (
     COMPACTED_CHECKPOINT_NAME,
     INDEX_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
+    TOMBSTONE_CHECKPOINT_NAME,
 )
 from raftlog.log.format.segment_files import OFFSET_ENTRY
 from raftlog.log.segment import Segment, SegmentMetadata
@@ -266,6 +267,53 @@ def test_a_damaged_compacted_offset_is_the_end_of_the_log_when_it_was_opened() -
     assert log.compacted_offset == end_offset < log.end_offset
     log.close()
     assert reopened_replica(disk).compacted_offset == end_offset
+
+
+def test_a_damaged_start_of_tombstones_is_the_compacted_offset_and_known_to_no_follower() -> None:
+    disk, log = replica()
+    append(log, b"deleted", b"v" * 40)
+    append(log, b"deleted", None)
+    for at in range(2):
+        fill(log, at, 40)
+        assert compact(log, now_ms=NOW_MS + 10_000 * at)
+    start = log.tombstone_start_offset
+    assert 0 < start < log.compacted_offset < log.end_offset
+    assert not log.misses_tombstones(start)
+    assert log.misses_tombstones(log.end_offset + 1)
+    log.close()
+    disk.flip_bit(f"{DIRECTORY}/{TOMBSTONE_CHECKPOINT_NAME}", 8 * 14)
+    for _ in range(2):
+        log = reopened_replica(disk)
+        assert log.tombstone_start_offset == log.compacted_offset
+        assert log.misses_tombstones(log.end_offset + 1)
+        fill(log, 5, 40)
+        log.advance_high_watermark(log.end_offset)
+        assert compact(log, now_ms=NOW_MS + 40_000)
+        log.close()
+
+
+def test_the_start_of_tombstones_is_after_those_whose_horizon_has_passed_only() -> None:
+    disk, log = replica()
+    append(log, b"deleted", b"v" * 40)
+    append(log, b"deleted", None)
+    deleted_end = log.end_offset
+    fill(log, 7, 40)
+    assert compact(log)
+    assert log.tombstone_start_offset == 0, "each is retained"
+    append(log, b"later", b"v" * 40)
+    append(log, b"later", None)
+    for at in range(30):
+        append(log, b"key 1", b"%d" % at + b"v" * 40)
+    assert compact(log, now_ms=NOW_MS + 10_000)
+    start, horizons = (
+        log.tombstone_start_offset,
+        [one.delete_horizon_ms for one in batches_of(disk)],
+    )
+    assert deleted_end <= start
+    assert [one.key for found in batches_of(disk) for one in found.records()].count(b"later") == 1
+    assert any(one is not None and one > NOW_MS + 10_000 for one in horizons)
+    later = next(one for one in batches_of(disk) if b"later" in [at.key for at in one.records()])
+    assert start <= later.base_offset
 
 
 def test_a_damaged_batch_is_no_empty_one() -> None:

@@ -20,6 +20,7 @@ from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.quorum_log import TombstonesMissedError
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis
 from raftlog.node.memory_pool import MemoryPool
@@ -139,6 +140,8 @@ class Node:
         self.disk.sync_directory("/")
         self.is_sync_held = self.is_remote_held = False
         self.is_cut_off = False
+        self.refetch_count = 0
+        """How often it has deleted its log, to fetch it again."""
         self.refusals: Final[list[RaftlogError]] = []
         """Why segments were not deleted, compacted or copied."""
         self._cluster = cluster
@@ -275,7 +278,10 @@ class Node:
         self.raft_node.submit()
 
     def failed(self, error: Exception) -> None:
-        raise error
+        if not isinstance(error, TombstonesMissedError):
+            raise error
+        self.refetch_count += 1
+        self._cluster.later(self.restart)  # as the process does
 
     # --- requests ---------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ Adjacent small segments become one (``group_segments``). The order of the durabl
 
     1. compacted-offset-checkpoint := end of what was compacted  a reader of an earlier state
                                                                  detects that it may lack keys
+       tombstone-start-offset-checkpoint := end of the           a follower that ends below it does
+       tombstones whose delete horizon has passed                not append what is after them
     2. delete the indexes of a segment, sync the directory       an index never has positions of
                                                                  another file
     3. rename <base>.log.cleaned to <base>.log, sync the         a tombstone is deleted after what
@@ -44,12 +46,13 @@ Kafka: ``LogCleanerManager.cleanableOffsets``, ``Cleaner.clean``, ``UnifiedLog.r
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import CorruptFileError, DiskFailedError, DiskFullError, LogNotFoundError
-from raftlog.limits import MIB, OFFSET_MAP_BYTES_MAX
+from raftlog.limits import LOG_OVERHEAD_BYTES, MIB, OFFSET_MAP_BYTES_MAX
 from raftlog.log.format.directory import (
     CLEANED_SUFFIX,
     CLEANER_LOCK_NAME,
@@ -67,7 +70,7 @@ from raftlog.log.recovery.recover import complete_swap, newest_producer_state
 from raftlog.log.segment import BatchCursor, Segment, SegmentMetadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import RecordBatch
-from raftlog.records.header import INT32_MAX
+from raftlog.records.header import DELETE_HORIZON_BIT, INT32_MAX, LENGTH_MIN
 from raftlog.storage.protocol import Closeable, FileLock, WritableFile
 
 from .retained_records import BatchFilter, CleanedCounts, OffsetMap, RetentionRules
@@ -77,6 +80,8 @@ if TYPE_CHECKING:
     from raftlog.log.writing.segments import LogSegments
 
 _WRITE_BYTES: Final = 1 * MIB
+_HORIZON_FIELDS: Final = struct.Struct(">qi9xhiq")
+"""Base offset, length, attributes, last offset delta and base timestamp of a batch header."""
 
 
 # --- Plan -----------------------------------------------------------------------------------------
@@ -306,6 +311,7 @@ class Compaction(Closeable):
         self._lock = lock
         self._offset_map_bytes_max = offset_map_bytes_max
         self._compacted: list[CompactedGroup] = []
+        self._tombstone_start_offset = 0
         self._has_files = False
         self._is_closed = False
         self._is_aborted: Callable[[], bool] = lambda: False
@@ -432,6 +438,7 @@ class Compaction(Closeable):
         if compacted:
             sealed_end_offset = segments.active.base_offset
             self._directory.raise_compacted_offset(self.end_offset, offset_max=sealed_end_offset)
+            self._directory.raise_tombstone_start(self._tombstone_start_offset)
         for group in compacted:
             extents = {_extent(one) for one in segments.sealed}
             if self._is_closed or not extents.issuperset(map(_extent, group.before)):
@@ -512,6 +519,7 @@ class Compaction(Closeable):
             pending, byte_count = bytearray(), 0
             for segment in segments:
                 for cursor in self._cursors(segment, segment.base_offset):
+                    self._note_expired(cursor)
                     for data in batches.clean(cursor):
                         pending += data
                     self._transferred(cursor.at)
@@ -528,6 +536,21 @@ class Compaction(Closeable):
         group = CompactedGroup(segments, byte_count)
         self._write_indexes(group.after, path + CLEANED_SUFFIX)
         self._compacted.append(group)
+
+    def _note_expired(self, cursor: BatchCursor) -> None:
+        """Note the end of the last batch whose delete horizon has passed: it has no tombstone
+        afterwards. The batches are checked later."""
+        data, at, end_offset = cursor.data, cursor.at, self.end_offset
+        last = len(data) - _HORIZON_FIELDS.size
+        while at <= last:
+            base_offset, length, attributes, last_delta, horizon_ms = _HORIZON_FIELDS.unpack_from(
+                data, at
+            )
+            if length < LENGTH_MIN or base_offset >= end_offset:
+                return
+            if attributes & DELETE_HORIZON_BIT and horizon_ms <= self._now_ms:
+                self._tombstone_start_offset = min(base_offset + last_delta + 1, end_offset)
+            at += LOG_OVERHEAD_BYTES + length
 
     def _append(self, file: WritableFile, position: int, data: bytearray) -> int:
         file.write_at(position, bytes(data))

@@ -443,13 +443,16 @@ def _node_id(value: int) -> int | None:
 # log has its own. All bytes below the recovery point are synced: ``recovery_point <= synced``.
 # ``cleaner-offset-checkpoint`` has the first offset that no compaction has read. raftlog's own
 # ``compacted-offset-checkpoint``, written before segments are replaced, has the end of the records
-# that may supersede a removed one: states below it may lack keys. The lines of
-# ``leader-epoch-checkpoint`` are ``epoch start_offset`` (``LeaderEpochCheckpointFile``).
+# that may supersede a removed one: states below it may lack keys. raftlog's own
+# ``tombstone-start-offset-checkpoint`` has the end of the tombstones that were removed: a log that
+# ends below it may have values of deleted keys, of which it cannot get the tombstones any more. The
+# lines of ``leader-epoch-checkpoint`` are ``epoch start_offset`` (``LeaderEpochCheckpointFile``).
 
 LOG_START_CHECKPOINT_NAME: Final = "log-start-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT_NAME: Final = "recovery-point-offset-checkpoint"
 CLEANER_CHECKPOINT_NAME: Final = "cleaner-offset-checkpoint"
 COMPACTED_CHECKPOINT_NAME: Final = "compacted-offset-checkpoint"
+TOMBSTONE_CHECKPOINT_NAME: Final = "tombstone-start-offset-checkpoint"
 
 
 def encode_checkpoint(rows: Collection[str]) -> bytes:

@@ -31,6 +31,7 @@ from raftlog.log.format.directory import (
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
+    TOMBSTONE_CHECKPOINT_NAME,
     checkpoint_name,
     encode_epoch_checkpoint,
     encode_offset_checkpoint,
@@ -50,6 +51,7 @@ BOUNDED_NAMES: Final = (
     CLEANER_CHECKPOINT_NAME,
     COMPACTED_CHECKPOINT_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
+    TOMBSTONE_CHECKPOINT_NAME,
 )
 """Files with one offset, which is at most the end of the log."""
 SMALL_NAMES: Final = (

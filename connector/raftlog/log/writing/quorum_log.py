@@ -13,6 +13,9 @@ by giving it its name:
        (a crash in between: the next opening does this again)
     3. recover; delete older snapshots
 
+A log that has missed tombstones which its leader has removed is truncated to its start, and fetched
+again (``truncate_fully``).
+
 Damage below the durable offset makes the log read-only. The replica decides whether the other
 replicas have the lost records: ``open_damaged`` truncates the log, and the replica does not vote
 until it has caught up.
@@ -24,7 +27,7 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeAlias
 
 from raftlog.errors import (
     CorruptBatchError,
@@ -33,6 +36,7 @@ from raftlog.errors import (
     DivergedLogError,
     ForeignBatchError,
     FutureEpochError,
+    LogError,
     LogGapError,
     LogReadOnlyError,
     TruncationRefusedError,
@@ -124,6 +128,30 @@ class TailCache:
             self._byte_count -= len(self._batches[count])
             count += 1
         del self._bases[:count], self._batches[:count]
+
+
+class TombstonesMissedError(LogError, code="RAFTLOG_TOMBSTONES_MISSED"):
+    """A follower was off for longer than ``delete.retention.ms``, and its leader has removed
+    tombstones of keys that the follower may still have. Its log is fetched again."""
+
+    path: str
+    end_offset: int
+    tombstone_start_offset: int
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"the log ended at offset {self.end_offset}, and the leader has removed tombstones "
+            f"below offset {self.tombstone_start_offset} since, which were older than "
+            "delete.retention.ms: keys that they deleted would return. All records of this node "
+            "are fetched from the leader again"
+        )
+
+    def message(self) -> str:
+        return (
+            f"{self.path}: {self.reason}; restart the node, and keep nodes off for less than "
+            "delete.retention.ms, or increase it"
+        )
 
 
 # --- Log of a replica -----------------------------------------------------------------------------
@@ -270,13 +298,63 @@ class QuorumLog(ReplicatedLog):
         offset = self._directory.compacted_offset()
         return self.end_offset if offset == INT64_MAX else offset
 
+    @property
+    def tombstone_start_offset(self) -> int:
+        """The offset from which on this log has all tombstones; 0 if none was removed, by a
+        compaction of this log or of one that it was fetched from. The compacted offset, which is
+        not below it, if its file is damaged."""
+        offset = self._directory.tombstone_start_offset()
+        return self.compacted_offset if offset == INT64_MAX else offset
+
+    def misses_tombstones(self, tombstone_start_offset: int) -> bool:
+        """Return whether this log may have values of keys that were deleted by tombstones which a
+        leader's log no longer has, by the offset from which on that one has all.
+
+        Not those below this log's own start of tombstones: it was empty when it was fetched from a
+        leader with that start, or had them when it removed them.
+        """
+        end_offset = self.end_offset
+        if tombstone_start_offset <= end_offset or end_offset == self.log_start_offset:
+            return False
+        known = self._directory.tombstone_start_offset()
+        return known < tombstone_start_offset or known == INT64_MAX
+
+    def truncate_fully(self, tombstone_start_offset: int) -> NoReturn:
+        """Delete all records, durably, because ``misses_tombstones``, and close the log.
+
+        A majority without this replica has the records, since they were committed before tombstones
+        after them were removed. The order of the steps: store that this replica does not vote until
+        it has caught up, since voters may be among the records; delete ``.kafka_cleanshutdown`` and
+        ``synced``; those of ``LogSegments.truncate_to``. After a crash in between the log may still
+        have records, and this is repeated. Raises ``TombstonesMissedError``.
+        """
+        self._check_writable()
+        error = TombstonesMissedError(
+            path=self.path,
+            end_offset=self.end_offset,
+            tombstone_start_offset=tombstone_start_offset,
+        )
+        with self._failing(also_full=True):
+            self._directory.leave_election(f"{error.reason}\n")
+            self._directory.remove_clean_shutdown()
+            self._directory.unpublish()
+            self._segments.truncate_to(self.log_start_offset, is_committed=True)
+        self._release("its records are fetched again")
+        raise error
+
     def append_as_follower(
-        self, data: bytes, *, leader_epoch: int, compacted_offset: int = 0
+        self,
+        data: bytes,
+        *,
+        leader_epoch: int,
+        compacted_offset: int = 0,
+        tombstone_start_offset: int = 0,
     ) -> int:
         """Append a leader's batches unchanged; return the new end offset. Nothing is durable yet.
 
         If the leader's log was compacted beyond the end of this one, up to ``compacted_offset``,
         they may lack records that later ones have superseded: this is stored, durably, before them.
+        If this log is empty, so is the offset from which on the leader's has all tombstones.
 
         An incomplete last batch is ignored, since a fetch is limited in bytes. All batches are
         checked before the first one is written. Raises ``LogGapError`` if a batch does not begin at
@@ -290,6 +368,9 @@ class QuorumLog(ReplicatedLog):
         if found and compacted_offset > self.end_offset:
             with self._changing():
                 self._directory.raise_compacted_offset(compacted_offset)
+        if found and self.end_offset == self.log_start_offset:
+            with self._changing():
+                self._directory.write_tombstone_start(tombstone_start_offset)
         return self._append(found)
 
     def _plain_batches(self, data: bytes, leader_epoch: int) -> _Batches | None:

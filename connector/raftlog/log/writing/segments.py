@@ -40,6 +40,7 @@ from raftlog.log.format.directory import (
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
+    TOMBSTONE_CHECKPOINT_NAME,
     UNNAMED_PARTITION,
     CleanShutdown,
     Listing,
@@ -110,9 +111,9 @@ class LogDirectory:
         self.boot_id = storage.boot_id()
         self.published_name = PUBLISHED_NAME
         self.is_exclusive = False
-        """Whether no other process writes files here: the list of remote segments and the end of
-        compaction are read once."""
-        self._compacted_offset: int | None = None
+        """Whether no other process writes files here: the list of remote segments and the
+        checkpoints of compaction are read once."""
+        self._known_offsets: dict[str, int] = {}
         self._remote_chain: RemoteChain | CorruptFileError | None = None
         self._is_chain_known = False
         self._published_file: WritableFile | None = None
@@ -211,16 +212,7 @@ class LogDirectory:
 
         A damaged file may have any offset: then it is the greatest one.
         """
-        if self._compacted_offset is not None:
-            return self._compacted_offset
-        path = self.file(COMPACTED_CHECKPOINT_NAME)
-        try:
-            data = read_checked(self.storage, path)
-            offset = 0 if data is None else parse_single_offset(data, path)
-        except CorruptFileError:
-            offset = INT64_MAX
-        self._compacted_offset = offset if self.is_exclusive else None
-        return offset
+        return self._read_offset(COMPACTED_CHECKPOINT_NAME)
 
     def raise_compacted_offset(self, offset: int, *, offset_max: int | None = None) -> None:
         """Raise the end of what supersedes removed records, before any of them is removed, or
@@ -233,11 +225,46 @@ class LogDirectory:
         if known == INT64_MAX and offset_max is not None:
             known, offset = -1, offset_max
         if offset > known:
-            self._compacted_offset = None
-            self._replace(
-                COMPACTED_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset)
-            )
-            self._compacted_offset = offset if self.is_exclusive else None
+            self._write_offset(COMPACTED_CHECKPOINT_NAME, offset)
+
+    def tombstone_start_offset(self) -> int:
+        """Return the offset from which on the log has all tombstones; 0 if none was removed. As
+        ``compacted_offset``, also for a damaged file."""
+        return self._read_offset(TOMBSTONE_CHECKPOINT_NAME)
+
+    def raise_tombstone_start(self, offset: int) -> None:
+        """Raise the start of the tombstones, before any below ``offset`` is removed. A damaged file
+        is left: the compacted offset, which is not below it, is used in its place."""
+        if offset > self.tombstone_start_offset():
+            self._write_offset(TOMBSTONE_CHECKPOINT_NAME, offset)
+
+    def write_tombstone_start(self, offset: int) -> None:
+        """Replace the start of the tombstones by that of the leader, before the first records of an
+        empty log are appended."""
+        if offset != self.tombstone_start_offset():
+            self._write_offset(TOMBSTONE_CHECKPOINT_NAME, offset)
+
+    def _read_offset(self, name: str) -> int:
+        """Return the offset in a checkpoint: 0 without one, the greatest one if it is damaged.
+        Read once, unless another process may write it."""
+        known = self._known_offsets.get(name)
+        if known is not None:
+            return known
+        path = self.file(name)
+        try:
+            data = read_checked(self.storage, path)
+            offset = 0 if data is None else parse_single_offset(data, path)
+        except CorruptFileError:
+            offset = INT64_MAX
+        if self.is_exclusive:
+            self._known_offsets[name] = offset
+        return offset
+
+    def _write_offset(self, name: str, offset: int) -> None:
+        self._known_offsets.pop(name, None)
+        self._replace(name, encode_offset_checkpoint(self.partition, offset))
+        if self.is_exclusive:
+            self._known_offsets[name] = offset
 
     def read_remote_chain(self) -> RemoteChain | None:
         """Read the list of remote segments; None if the log has never had any. Once, also if it is
@@ -600,14 +627,14 @@ class LogSegments:
 
     # --- truncation -------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, *, is_committed: bool = False) -> None:
         """Truncate every batch that does not end below ``offset``. Durable on return.
 
         The order of the durable steps:
 
             1. lower the recovery point to the new end, if it is above
-            2. back up what will be truncated, if the disk has room: it was never committed, but
-               may be the only copy of an append whose result is unknown
+            2. back up what will be truncated, if the disk has room: unless ``is_committed``, it may
+               be the only copy of an append whose result is unknown
             3. delete later segments, newest first, and later producer snapshots
             4. truncate the segment of ``offset``, sync
             5. leader-epoch-checkpoint without later epochs
@@ -625,12 +652,8 @@ class LogSegments:
         if self.recovery_point > end_offset:
             self.write_recovery_point(end_offset)
         deleted = [one.base_offset for one in segments[len(kept) :]]
-        first_backup = next_backup_ordinal(storage.list_names(self.directory.path))
-        with contextlib.suppress(DiskFullError):
-            back_up(storage, last.path(), new_end.position)
-            for base in deleted:
-                back_up(storage, self.directory.file(offset_name(base, LOG_SUFFIX)), 0)
-        delete_old_backups(storage, self.directory.path, before=first_backup)
+        if not is_committed:
+            self._back_up(last.path(), new_end.position, deleted)
         self._unlink_segments(deleted)
         self._unlink_producer_snapshots(lambda at: at > end_offset)
         self.directory.sync()
@@ -641,6 +664,17 @@ class LogSegments:
         if epochs != self.epochs:
             self.directory.write_epochs(epochs)
             self.epochs = epochs
+
+    def _back_up(self, last_path: str, position: int, deleted: Sequence[int]) -> None:
+        """Back up a segment from a position on, and those with these base offsets, if the disk has
+        room; then delete older backups."""
+        storage = self.directory.storage
+        first_backup = next_backup_ordinal(storage.list_names(self.directory.path))
+        with contextlib.suppress(DiskFullError):
+            back_up(storage, last_path, position)
+            for base in deleted:
+                back_up(storage, self.directory.file(offset_name(base, LOG_SUFFIX)), 0)
+        delete_old_backups(storage, self.directory.path, before=first_backup)
 
     def truncate_fully_and_start_at(
         self, snapshot_id: SnapshotId, *, is_damaged: bool = False
