@@ -18,15 +18,17 @@ from raftlog.errors import (
     StaleCommitError,
     UnexpectedEndOffsetError,
 )
-from raftlog.log.format.directory import NODE_LOCK_NAME
+from raftlog.log.format.directory import COMPACTED_CHECKPOINT_NAME, NODE_LOCK_NAME
 from raftlog.log.reading.transactions import ValueKind, commit_header, encoded_metadata
 from raftlog.log.writing.quorum_log import QuorumLog
+from raftlog.log.writing.segments import LogDirectory
 from raftlog.node.config import NodeConfig, parse_config
 from raftlog.node.errors import AlreadyFormattedError, NotFormattedError, WrongDirectoryError
 from raftlog.node.formatting import read_identity
 from raftlog.node.rescue import format_from, open_node_survivor
 from raftlog.records.builder import NO_PRODUCER, ProducerStamp, build_batch
 from raftlog.records.record import Header, NewRecord
+from raftlog_state.cli.rescue import describe
 from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
 from tests.support.cli import run
 from tests.support.crash_injection import crashes_after
@@ -205,6 +207,30 @@ def opened(disk: SimulatedDisk, path: str) -> QuorumLog:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("compacted_offset", "words"),
+    [(0, None), (-1, None), (1, "had compacted records below offset"), (None, "is damaged")],
+)
+def test_a_survivor_that_ends_below_its_compacted_offset_is_incomplete(
+    compacted_offset: int | None, words: str | None
+) -> None:
+    """``compacted_offset``: after the end of the log, None if its file is damaged."""
+    disk = disk_of_a_survivor()
+    with open_node_survivor(CONFIG, "/data", disk) as survivor:
+        end_offset = survivor.end_offset
+        assert survivor.incompleteness is None
+    directory = LogDirectory(disk, "/data/orders-0")
+    directory.raise_compacted_offset(end_offset + (compacted_offset or 0))
+    if compacted_offset is None:
+        disk.put(f"/data/orders-0/{COMPACTED_CHECKPOINT_NAME}", b"damaged")
+    with open_node_survivor(CONFIG, "/data", disk) as survivor:
+        lines = [one for one in describe(survivor, CLUSTER_ID) if one.startswith("incomplete: ")]
+        assert len(lines) == (words is not None)
+        assert words is None or words in lines[0]
+        format_from(survivor, CONFIG, cluster_id=CLUSTER_ID, storage=disk, time_ms=TIME_MS)
+    assert LogDirectory(disk, "/new/orders-0").compacted_offset() <= end_offset
+
+
 def test_formatting_can_be_repeated_after_a_power_loss_at_any_step() -> None:
     source = disk_of_a_survivor()
     done = source.copy()

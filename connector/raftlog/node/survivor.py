@@ -27,9 +27,15 @@ from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
-from raftlog.errors import DataLossError, NotALogError, RaftlogError, TooFewVotersError
+from raftlog.errors import (
+    CorruptFileError,
+    DataLossError,
+    NotALogError,
+    RaftlogError,
+    TooFewVotersError,
+)
 from raftlog.limits import EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
-from raftlog.log.format.directory import OUT_OF_ELECTION_NAME
+from raftlog.log.format.directory import COMPACTED_CHECKPOINT_NAME, OUT_OF_ELECTION_NAME
 from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.quorum_copies import QuorumCopies, ReplicaLogState, agreed_end
@@ -46,6 +52,7 @@ from raftlog.records.control import (
     LeaderChange,
     encode_control,
 )
+from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import Storage
 from raftlog.types import SnapshotId
 
@@ -69,7 +76,8 @@ class Survivor:
     with static voters, which have no record. ``known_epoch``: the latest epoch in the files of all
     given copies. ``damage``: why a node of raftlog had lost acknowledged records before, None if it
     had not. ``directory_ids``: those of all given copies, by node id. ``others``: what is not
-    used of the copies that were not chosen. ``tail``: the remote segments of a node of raftlog, and
+    used of the copies that were not chosen. ``compacted_offset``: the log may lack keys below it,
+    the greatest offset if that is damaged. ``tail``: the remote segments of a node of raftlog, and
     what they add to the end of the copy.
     """
 
@@ -88,7 +96,26 @@ class Survivor:
     directory_ids: Mapping[int, str]
     damage: str | None = None
     others: tuple[str, ...] = ()
+    compacted_offset: int = 0
     tail: RemoteTail | None = None
+
+    @property
+    def incompleteness(self) -> str | None:
+        """Why records below the end may be missing: later ones, which are lost, had superseded them
+        in the log of the leader. None if all are there."""
+        if self.compacted_offset <= self.end_offset:
+            return None
+        cause = f"{COMPACTED_CHECKPOINT_NAME} is damaged: it may be that"
+        if self.compacted_offset < INT64_MAX:
+            cause = (
+                f"its leader had compacted records below offset {self.compacted_offset}, after the "
+                f"end of this copy: "
+            )
+        return (
+            f"{cause} records below offset {self.end_offset} are missing which later, lost ones "
+            "had superseded, so that the latest state and states as of an offset lack keys; "
+            "another copy of the log may have them"
+        )
 
     def addresses(self) -> Addresses:
         """Return the addresses of the old voters that the record of the voters has."""
@@ -235,7 +262,16 @@ def _survivor(
         directory_ids=directory_ids,
         damage=None if damage is None else damage.decode("utf-8", errors="replace").strip(),
         others=others,
+        compacted_offset=_compacted_offset(log),
     )
+
+
+def _compacted_offset(log: DirectoryLog) -> int:
+    """Return up to where a log of raftlog was compacted, or fetched compacted."""
+    try:
+        return log.compacted_offset if log.is_raftlog else 0
+    except CorruptFileError:
+        return INT64_MAX
 
 
 class _Controls:

@@ -113,7 +113,7 @@ def check_survivor(
     from raftlog.node.survivor import check_majority_is_lost, contact_voters
 
     cluster_id = _cluster_id(survivor, arguments.cluster_id)
-    output.lines(_describe(survivor, cluster_id))
+    output.lines(describe(survivor, cluster_id))
     if not arguments.old_voters_stopped:
         contacts = contact_voters(addresses(survivor))
         output.lines(_describe_contact(contact) for contact in contacts)
@@ -132,7 +132,7 @@ def _parse_voters(text: str) -> VoterSet:
         raise OptionError(option="--voters", reason=str(error)) from None
 
 
-def _describe(survivor: Survivor, cluster_id: str) -> Iterator[str]:
+def describe(survivor: Survivor, cluster_id: str) -> Iterator[str]:
     """Yield lines: the chosen copy, what is certain, what is not, and what is lost."""
     from raftlog.client.offset_spec import time_text
 
@@ -153,6 +153,8 @@ def _describe(survivor: Survivor, cluster_id: str) -> Iterator[str]:
         )
     if survivor.damage is not None:
         yield f"damaged: it had lost acknowledged records, and did not vote: {survivor.damage}"
+    if survivor.incompleteness is not None:
+        yield f"incomplete: {survivor.incompleteness}"
     yield f"lost: records from offset {end} on, if other voters had committed any"
 
 
