@@ -12,10 +12,13 @@ from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.both_implementations import in_each
 from tests.support.log_builder import control_batch
 
+from raftlog.log.cleaning.retained_records import OffsetMap
+from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.reading.latest_by_key import LatestByKey
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import LogKind
 from raftlog.log.writing.single_voter_log import SingleVoterLog
+from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.records.control import ControlType, EndTransactionMarker
 from raftlog.records.record import NewRecord
 
@@ -141,3 +144,45 @@ def fill_other_keys(log: SingleVoterLog) -> None:
             log, encode_batch(fill_one, base_offset=log.end_offset, leader_epoch=log.epoch)
         )
     log.flush()
+
+
+def test_a_transaction_is_found_among_all_of_its_producer_in_few_steps() -> None:
+    """A producer may have aborted each of its transactions, and each batch is looked up."""
+    count = 5_000
+    looked_at: list[int] = []
+
+    class Counted(AbortedTransaction):
+        def __getattribute__(self, name: str) -> object:
+            if name == "first_offset":
+                looked_at.append(1)
+            return super().__getattribute__(name)
+
+    aborted = [
+        Counted(
+            producer_id=at % 2, first_offset=20 * at, last_offset=20 * at + 9, last_stable_offset=0
+        )
+        for at in range(count)
+    ]
+    offsets = OffsetMap(0, 1_000, reversed(aborted))
+    looked_at.clear()
+    for at in (0, 1, count // 2, count - 2, count - 1):
+        for delta, is_inside in ((0, True), (8, True), (9, False), (19, False)):
+            for producer_id in (0, 1):
+                batch = new_batch(20 * at + delta, producer_id)
+                assert offsets.is_aborted(batch) == (is_inside and producer_id == at % 2)
+    assert not offsets.is_aborted(new_batch(0, 7))
+    assert not offsets.is_aborted(new_batch(0, 0, is_transactional=False))
+    assert len(looked_at) < 5 * 4 * 2 * 20
+
+
+def new_batch(base_offset: int, producer_id: int, *, is_transactional: bool = True) -> RecordBatch:
+    new = NewRecordBatch(
+        records=(NewRecord(b"a", b"1"),),
+        base_timestamp_ms=NOW_MS,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=is_transactional,
+    )
+    (batch,) = iter_batches(encode_batch(new, base_offset=base_offset, leader_epoch=1))
+    return batch

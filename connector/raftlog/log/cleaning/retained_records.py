@@ -31,6 +31,7 @@ Kafka: ``Cleaner.buildOffsetMap``, ``cleanInto``, ``shouldRetainRecord``, ``Memo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 from typing import Final
@@ -103,7 +104,8 @@ class OffsetMap:
     ) -> None:
         self.start_offset: Final = start_offset
         self._aborted: dict[int, list[AbortedTransaction]] = {}
-        for one in aborted:
+        """By producer, which has one transaction at a time: in the order of their offsets."""
+        for one in sorted(aborted, key=_first_offset):
             self._aborted.setdefault(one.producer_id, []).append(one)
         self.native: compiled.core.OffsetMap | None = None
         if compiled.is_native and not self._aborted:
@@ -156,15 +158,20 @@ class OffsetMap:
 
     def is_aborted(self, batch: RecordBatch) -> bool:
         """Return whether a batch of records belongs to an aborted transaction."""
-        return batch.is_transactional and any(
-            one.first_offset <= batch.base_offset < one.last_offset
-            for one in self._aborted.get(batch.producer_id, ())
-        )
+        if not batch.is_transactional:
+            return False
+        found = self._aborted.get(batch.producer_id, [])
+        at = bisect_right(found, batch.base_offset, key=_first_offset)
+        return at > 0 and batch.base_offset < found[at - 1].last_offset
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
         """Return whether the range has a later record of the key."""
         last_offset = self._keys.get(key)
         return last_offset is not None and offset < last_offset
+
+
+def _first_offset(one: AbortedTransaction) -> int:
+    return one.first_offset
 
 
 def stored_records(batch: RecordBatch) -> Iterator[tuple[int, StoredRecord]]:
