@@ -99,6 +99,10 @@ class ModelLog:
     def snapshots(self) -> tuple[SnapshotId, ...]:
         return ()
 
+    @property
+    def remote_store_id(self) -> int:
+        return 0
+
     def misses_tombstones(self, tombstone_start_offset: int) -> bool:
         return False
 

@@ -62,8 +62,8 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a response does not have how far the log of its records was compacted",
         path="connector/raftlog/node/replica.py",
-        old="records, log.compacted_offset, log.tombstone_start_offset",
-        new="records, 0, log.tombstone_start_offset",
+        old="compacted_offset=log.compacted_offset",
+        new="compacted_offset=0",
         tests=(f"{NODES}::test_a_past_state_is_refused_or_right_on_every_replica",),
     ),
     Plant(

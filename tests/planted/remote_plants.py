@@ -29,6 +29,17 @@ REMOTE_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a node deletes what its leader has deleted of another object store",
+        path="connector/raftlog/quorum/following.py",
+        old=" or role.is_deleting or role.has_other_remote_store:\n",
+        new=" or role.is_deleting:\n",
+        tests=(
+            "tests/quorum/test_log_start.py",
+            "tests/node/apis/test_remote_storage.py"
+            "::test_a_node_with_another_store_than_the_leader_deletes_nothing_and_says_so",
+        ),
+    ),
+    Plant(
         bug="a quorum copies records that its nodes have compacted, each by itself",
         path=f"{REMOTE}/tiering.py",
         old="            self._check_not_compacted(copied_end_offset)\n",

@@ -52,6 +52,7 @@ class LogEnds:
     remote_start: int | None = 0
     """Start of the segments in remote storage; None while it is not known."""
     is_tiered: bool = False
+    remote_store_id: int = 0
 
     @property
     def earliest_offset(self) -> int | None:

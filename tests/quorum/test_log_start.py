@@ -65,6 +65,24 @@ def test_a_follower_that_could_not_delete_tries_it_at_the_next_response() -> Non
     assert fetched(one, high_watermark=9, log_start_offset=5) == [5]
 
 
+def test_a_follower_with_another_object_store_deletes_nothing_that_the_leader_has_deleted() -> None:
+    for own, leaders, starts in ((7, 8, []), (7, 7, [5]), (0, 8, [5]), (7, 0, [5])):
+        one = follower(end_offset=9)
+        one.log.remote_store_id = own
+        for _ in range(2):
+            response = FetchResponse(
+                leader_and_epoch=LeaderAndEpoch(epoch=EPOCH, leader_id=2),
+                high_watermark=9,
+                log_start_offset=5,
+                remote_store_id=leaders,
+            )
+            effects = one.answer(2, response)
+            assert [effect.offset for effect in found(effects, AdvanceLogStart)] == starts
+            one.log.log_start_offset = 5 if starts else 0
+            starts = []
+            one.step(LogStartAdvanced())
+
+
 def test_a_log_start_never_decreases() -> None:
     one = OneCore(
         log=LogEnds(log_start_offset=6, end_offset=9, synced_end_offset=9, last_fetched_epoch=1)

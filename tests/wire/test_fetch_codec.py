@@ -107,6 +107,7 @@ def same_response(message: Any, version: int) -> FetchResponse:
                     (one.snapshot_id.epoch, one.snapshot_id.end_offset),
                     one.compacted_offset,
                     one.tombstone_start_offset,
+                    one.remote_store_id,
                 )
                 for one in topic.partitions
             ],

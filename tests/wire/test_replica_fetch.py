@@ -72,6 +72,7 @@ def responses(rng: random.Random) -> FetchResponse:
         snapshot_id=SnapshotId(epoch=2, end_offset=9) if kind == 2 else None,
         compacted_offset=rng.choice((0, 0, 7)),
         tombstone_start_offset=rng.choice((0, 0, 6)),
+        remote_store_id=rng.choice((0, 0, 5)),
     )
 
 

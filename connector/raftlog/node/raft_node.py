@@ -39,6 +39,7 @@ from raftlog.errors import (
     RaftlogError,
 )
 from raftlog.log.writing.active_segment import PendingSync
+from raftlog.printable import store_location
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
@@ -59,7 +60,8 @@ from raftlog.quorum.events import (
     TimePassed,
 )
 from raftlog.quorum.messages import Request, Response
-from raftlog.quorum.roles import Leader, Resigned
+from raftlog.quorum.roles import Follower, Leader, Resigned
+from raftlog.storage.errors import RemoteStoreDiffersError
 from raftlog.wire import LogIdentity
 
 from .durations import DURATION_BUCKETS_S, DurationHistogram
@@ -654,6 +656,11 @@ class RaftNode:
         if self._is_over or self._remote_run is not None or self.remote is None:
             return
         self._remote_steps_before = 0
+        role = self.replica.core.role
+        if isinstance(role, Follower) and role.has_other_remote_store:
+            self.counts.remote.errors += 1
+            self._runner.notify(CleaningRefused(self._other_store(role)))
+            return
         try:
             self._remote_run = self.replica.begin_remote_run(
                 self.remote.open_store, self.remote.surroundings, cache=self._manifest_cache
@@ -665,6 +672,11 @@ class RaftNode:
             self.fail(error)
         if self._remote_run is not None:
             self._runner.run_remote(self._remote_run)
+
+    def _other_store(self, role: Follower) -> RemoteStoreDiffersError:
+        log = self.replica.log
+        location = store_location(log.config.remote_storage_uri)
+        return RemoteStoreDiffersError(path=log.path, location=location, leader_id=role.leader_id)
 
     def _look_at_remote_run(self) -> None:
         """Report a run without progress since the last look: it does not end, so that

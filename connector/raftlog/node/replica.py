@@ -403,7 +403,10 @@ class Replica:
             case ReplyWithRecords():
                 records = log.read_bytes(effect.start_offset, effect.max_bytes)
                 response = effect.response.with_records(
-                    records, log.compacted_offset, log.tombstone_start_offset
+                    records,
+                    compacted_offset=log.compacted_offset,
+                    tombstone_start_offset=log.tombstone_start_offset,
+                    remote_store_id=log.remote_store_id,
                 )
                 self._outgoing.append(Reply(effect.request_id, response))
             case ReplyWithSnapshot():

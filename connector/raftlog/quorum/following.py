@@ -8,7 +8,8 @@ Invariants:
    current epoch and role (``RequestManager``).
 3. The log is truncated only to the diverging epoch that the leader returns, and never below the
    high watermark.
-4. The log start follows that of the leader (KIP-107), at most to the high watermark.
+4. The log start follows that of the leader (KIP-107), at most to the high watermark, unless it
+   may be that of remote segments in another object store than this replica has.
 5. No record is appended after which the leader's log lacks tombstones that this log has missed.
 
 Kafka: the follower part of ``KafkaRaftClient``.
@@ -175,6 +176,8 @@ class Following:
             role.is_appending = True
             state.emit(TruncateFully(missed_offset))
             return
+        role.has_other_remote_store = response.remote_store_id not in (0, log.remote_store_id)
+        role.has_other_remote_store &= log.remote_store_id != 0
         role.leader_high_watermark = response.high_watermark
         role.leader_log_start_offset = response.log_start_offset
         if response.records:
@@ -222,7 +225,7 @@ class Following:
         What prevents it, such as a full disk, is over at one of the next responses.
         """
         log, offset = self._state.log, role.leader_log_start_offset
-        if not offset or role.is_deleting:
+        if not offset or role.is_deleting or role.has_other_remote_store:
             return
         known = log.earliest_offset
         committed = min(self._state.high_watermark or 0, log.synced_end_offset)

@@ -126,7 +126,7 @@ class FetchResponse:
 
     The last batch of ``records`` may be incomplete. ``compacted_offset``: the log that they were
     read from may lack records below it that were superseded there. ``tombstone_start_offset``: it
-    may lack tombstones below it.
+    may lack tombstones below it. ``remote_store_id``: that of the leader's ``LogView``.
     """
 
     leader_and_epoch: LeaderAndEpoch
@@ -138,11 +138,17 @@ class FetchResponse:
     snapshot_id: SnapshotId | None = None
     compacted_offset: int = 0
     tombstone_start_offset: int = 0
+    remote_store_id: int = 0
 
     def with_records(
-        self, records: bytes, compacted_offset: int, tombstone_start_offset: int
+        self,
+        records: bytes,
+        *,
+        compacted_offset: int,
+        tombstone_start_offset: int,
+        remote_store_id: int,
     ) -> FetchResponse:
-        """Return the response with these records, and how far their log was compacted."""
+        """Return the response with these records and facts of their log."""
         return FetchResponse(
             leader_and_epoch=self.leader_and_epoch,
             error=self.error,
@@ -153,6 +159,7 @@ class FetchResponse:
             snapshot_id=self.snapshot_id,
             compacted_offset=compacted_offset,
             tombstone_start_offset=tombstone_start_offset,
+            remote_store_id=remote_store_id,
         )
 
 

@@ -114,6 +114,8 @@ class Follower:
     is_deleting: bool = False
     """Whether the log start is being advanced; no fetch is sent, as it would have the old one."""
     snapshot: SnapshotFetch | None = None
+    has_other_remote_store: bool = False
+    """Whether the leader copies segments to another object store than this replica would."""
 
 
 @dataclass(slots=True)

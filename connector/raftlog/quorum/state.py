@@ -70,6 +70,11 @@ class LogView(Protocol):
         ...
 
     @property
+    def remote_store_id(self) -> int:
+        """Number of the object store to which segments are copied; 0 without remote storage."""
+        ...
+
+    @property
     def end_offset(self) -> int:
         """Offset of the next record to append."""
         ...

@@ -79,6 +79,26 @@ class WrongBackupError(LogError, code="RAFTLOG_WRONG_BACKUP"):
         )
 
 
+class RemoteStoreDiffersError(LogError, code="RAFTLOG_REMOTE_STORE_DIFFERS"):
+    """A node whose ``remote_storage_uri`` is not that of the leader of its quorum.
+
+    It deletes nothing that the leader has deleted.
+    """
+
+    path: str
+    location: str
+    leader_id: int
+
+    def message(self) -> str:
+        return (
+            f"{self.path}: remote_storage_uri is {self.location} on this node, and another store "
+            f"on node {self.leader_id}, which leads. Each has only its own remote segments, and a "
+            "leader begins the log where its own do. So this node deletes nothing that the leader "
+            "has deleted, and copies nothing; give all nodes the same remote_storage_uri "
+            "(`raftlog configure`), and restart them"
+        )
+
+
 class LogEndsBeforeRemoteError(LogError, code="RAFTLOG_LOG_ENDS_BEFORE_REMOTE"):
     """A log that ends before its remote segments, which another leader or writer has copied.
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from .codec import Cursor, Reader, error_of, read_tagged, skip_tagged
-from .latest_schemas import COMPACTED_OFFSET_TAG, TOMBSTONE_START_TAG
+from .latest_schemas import COMPACTED_OFFSET_TAG, REMOTE_STORE_TAG, TOMBSTONE_START_TAG
 from .topic_codec import (
     ID_BYTES,
     NO_TAGS,
@@ -104,8 +104,9 @@ class FetchRequest(NamedTuple):
 class FetchedPartition(NamedTuple):
     """Partition of a response. ``aborted`` has producer ids and first offsets; ``diverging`` and
     ``snapshot`` are an epoch and an end offset, ``leader`` an id and an epoch.
-    ``compacted_offset`` and ``tombstone_start_offset`` are tagged fields of raftlog's nodes: states
-    below the first may lack keys, and the log below the second tombstones."""
+    ``compacted_offset``, ``tombstone_start_offset`` and ``remote_store_id`` are tagged fields of
+    raftlog's nodes: states below the first may lack keys, and the log below the second tombstones.
+    """
 
     partition: int
     error: int = 0
@@ -120,6 +121,7 @@ class FetchedPartition(NamedTuple):
     snapshot: tuple[int, int] = NO_END
     compacted_offset: int = 0
     tombstone_start_offset: int = 0
+    remote_store_id: int = 0
 
 
 class FetchedTopic(NamedTuple):
@@ -339,6 +341,8 @@ def _encode_result(out: list[bytes], one: FetchedPartition, version: int) -> Non
         tags.append((COMPACTED_OFFSET_TAG, _INT64.pack(one.compacted_offset)))
     if one.tombstone_start_offset:
         tags.append((TOMBSTONE_START_TAG, _INT64.pack(one.tombstone_start_offset)))
+    if one.remote_store_id:
+        tags.append((REMOTE_STORE_TAG, _INT64.pack(one.remote_store_id)))
     out.append(encode_tagged(*tags))
 
 
@@ -367,6 +371,10 @@ _RESULT_TAGS: Final[Mapping[int, tuple[str, Reader]]] = {
     TOMBSTONE_START_TAG: (
         "tombstone_start_offset",
         lambda cursor: cursor.unpack(_INT64, "tombstone_start_offset")[0],
+    ),
+    REMOTE_STORE_TAG: (
+        "remote_store_id",
+        lambda cursor: cursor.unpack(_INT64, "remote_store_id")[0],
     ),
 }
 

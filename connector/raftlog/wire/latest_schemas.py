@@ -42,9 +42,11 @@ _BOOL = {"kafka_type": "bool"}
 _DURATION = {"kafka_type": "timedelta_i64"}
 COMPACTED_OFFSET_TAG = 100
 TOMBSTONE_START_TAG = 101
+REMOTE_STORE_TAG = 102
 """Tags of raftlog's own fields in the partitions of a Fetch response. Kafka's tags are small."""
 _COMPACTED_OFFSET = {"kafka_type": "int64", "tag": COMPACTED_OFFSET_TAG, OF_RAFTLOG: True}
 _TOMBSTONE_START = {"kafka_type": "int64", "tag": TOMBSTONE_START_TAG, OF_RAFTLOG: True}
+_REMOTE_STORE = {"kafka_type": "int64", "tag": REMOTE_STORE_TAG, OF_RAFTLOG: True}
 _NO_DURATION = i64Timedelta.parse(timedelta(milliseconds=-1))
 
 # --- EndQuorumEpoch: successors without directory ids until version 0 -----------------------------
@@ -66,8 +68,8 @@ class EndQuorumEpochRequest(end_quorum_epoch.EndQuorumEpochRequest):
 
 
 # --- Fetch: topic names until version 12, replica_id outside of replica_state until 14 ------------
-# A partition of a response has two fields of raftlog's nodes: the end of what was compacted, and of
-# the tombstones that were removed.
+# A partition of a response has fields of raftlog's nodes: the end of what was compacted, and of the
+# tombstones that were removed; the number of the object store.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,7 @@ class FetchRequest(fetch.FetchRequest):
 class FetchedPartition(fetch_response.PartitionData):
     compacted_offset: i64 = field(metadata=_COMPACTED_OFFSET, default=i64(0))
     tombstone_start_offset: i64 = field(metadata=_TOMBSTONE_START, default=i64(0))
+    remote_store_id: i64 = field(metadata=_REMOTE_STORE, default=i64(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

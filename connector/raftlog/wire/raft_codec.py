@@ -518,6 +518,7 @@ def _fetch_response_to_wire(
         snapshot=NO_END if snapshot is None else (snapshot.epoch, snapshot.end_offset),
         compacted_offset=response.compacted_offset,
         tombstone_start_offset=response.tombstone_start_offset,
+        remote_store_id=response.remote_store_id,
     )
     topic = FetchedTopic(uuid_bytes(identity.topic_id), identity.topic, [partition])
     return FetchResponse([topic], endpoints=endpoints if version >= _FETCH_ENDPOINTS_FROM else ())
@@ -544,6 +545,7 @@ def _fetch_response(response: FetchResponse, context: ResponseContext) -> Decode
         records=one.records or b"",
         compacted_offset=max(one.compacted_offset, 0),
         tombstone_start_offset=max(one.tombstone_start_offset, 0),
+        remote_store_id=max(one.remote_store_id, 0),
         diverging=diverging,
         snapshot_id=None
         if snapshot is None

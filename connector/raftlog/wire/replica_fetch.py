@@ -68,6 +68,7 @@ class _ResponsePattern(NamedTuple):
     leader_and_epoch: LeaderAndEpoch
     compacted_offset: int
     tombstone_start_offset: int
+    remote_store_id: int
     head: bytes
     middle: bytes
     tail: bytes
@@ -174,6 +175,7 @@ class ReplicaFetchCodec:
             or response.leader_and_epoch is not found.leader_and_epoch
             or response.compacted_offset != found.compacted_offset
             or response.tombstone_start_offset != found.tombstone_start_offset
+            or response.remote_store_id != found.remote_store_id
         ):
             parts = encode_response(ApiKey.FETCH, version, response, self._identity)
             data = b"".join(parts)
@@ -245,6 +247,7 @@ def _response_pattern(
         response.leader_and_epoch,
         response.compacted_offset,
         response.tombstone_start_offset,
+        response.remote_store_id,
         head,
         middle,
         tail,
@@ -285,4 +288,5 @@ def _known_response(
         records=data[after:end],
         compacted_offset=found.compacted_offset,
         tombstone_start_offset=found.tombstone_start_offset,
+        remote_store_id=found.remote_store_id,
     )

@@ -17,8 +17,9 @@ from raftlog.errors import LogNotFoundError, OptionError
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.records.batch import NewRecord, iter_batches
-from raftlog.storage.errors import LogEndsBeforeRemoteError
+from raftlog.storage.errors import LogEndsBeforeRemoteError, RemoteStoreDiffersError
 from raftlog.storage.objects import StorageObjects, StoredObject
 from raftlog.storage.protocol import ReadableFile
 from raftlog.wire import ApiKey, latest_schemas
@@ -27,7 +28,7 @@ from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_machine import SimulatedFile
 
 from .batches import batch, produce
-from .cluster import TIME_MS, Cluster, Node, answer_of, caller, run, session, settle
+from .cluster import TIME_MS, TOPIC_ID, Cluster, Node, answer_of, caller, run, session, settle
 from .requests import epoch_end, fetch, list_offsets
 from .test_offsets import EARLIEST, LOCAL, MAX_TIMESTAMP, PENDING, TIERED, put
 
@@ -123,6 +124,63 @@ def test_a_consumer_reads_remote_and_local_segments_as_one_log(limit: dict[str, 
         assert await consumed(leader, last_fetched_epoch=1) == [value(at) for at in range(COUNT)]
 
     run(work())
+
+
+def test_a_node_with_another_store_than_the_leader_deletes_nothing_and_says_so() -> None:
+    """Also if it is the leader: its log starts where its own remote segments do."""
+
+    class TwoStores(Cluster):
+        def config_of(self, node_id: int, config: LogConfig) -> LogConfig:
+            return replace(config, remote_storage_uri="/elsewhere") if node_id == 1 else config
+
+    async def work() -> None:
+        cluster = TwoStores(3, config=TIERED_LOG)
+        leader = await filled(cluster)
+        one = next(node for node in cluster.nodes if node.node_id == 1)
+        others = [node for node in cluster.nodes if node is not one]
+        while leader is not one:
+            leader = cluster.change_leader()
+        copy_all(cluster)
+        assert local_start(leader) > 20
+        cluster.pass_time(1_000)
+        assert [local_start(node) for node in others] == [0, 0]
+        leader.raft_node.delete_records(30)
+        cluster.pass_time(1_000)
+        assert [node.replica.log.earliest_offset for node in cluster.nodes] == [30, 0, 0]
+        for node in others:
+            (refusal,) = node.refusals
+            assert isinstance(refusal, RemoteStoreDiffersError)
+            assert (refusal.location, refusal.leader_id) == (REMOTE, one.node_id)
+            assert node.raft_node.counts.remote.errors == 1
+        while leader is one:
+            leader = cluster.change_leader()
+        copy_all(cluster)
+        cluster.pass_time(1_000)
+        assert [local_start(node) > 20 for node in others] == [True, True]
+        assert leader.replica.log.earliest_offset == 0
+        assert await consumed(leader) == [value(at) for at in range(COUNT)]
+        (refusal,) = one.refusals
+        assert "/elsewhere on this node" in str(refusal)
+
+    run(work())
+
+
+def test_one_store_has_one_number_whatever_its_options_are() -> None:
+    disk = SimulatedDisk()
+    disk.make_directory("/data")
+    uris = ("s3://bucket/logs?region=x", "s3://bucket/logs/", "s3://bucket/logs", "s3://other")
+    numbers = [
+        QuorumLog.create(
+            disk,
+            f"/data/orders-{at}",
+            config=replace(TIERED_LOG, remote_storage_uri=uri),
+            topic_id=TOPIC_ID,
+            now_ms=TIME_MS,
+        ).remote_store_id
+        for at, uri in enumerate(uris)
+    ]
+    assert numbers[0] == numbers[1] == numbers[2] != numbers[3]
+    assert min(numbers) > 0
 
 
 def test_offsets_of_remote_segments_are_listed() -> None:

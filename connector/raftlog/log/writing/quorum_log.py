@@ -27,6 +27,8 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeAlias
 
 from raftlog.errors import (
@@ -128,6 +130,12 @@ class TailCache:
             self._byte_count -= len(self._batches[count])
             count += 1
         del self._bases[:count], self._batches[:count]
+
+
+@lru_cache(maxsize=16)
+def _store_id(uri: str) -> int:
+    location = uri.partition("?")[0].rstrip("/")
+    return int.from_bytes(sha256(location.encode()).digest()[:7], "big") + 1
 
 
 class TombstonesMissedError(LogError, code="RAFTLOG_TOMBSTONES_MISSED"):
@@ -450,6 +458,13 @@ class QuorumLog(ReplicatedLog):
         None while it is not known, see ``RemoteStorage``.
         """
         return self.remote.earliest_offset
+
+    @property
+    def remote_store_id(self) -> int:
+        """Number of the object store to which segments are copied, by its URI without the query; 0
+        without remote storage."""
+        config = self.config
+        return _store_id(config.remote_storage_uri) if config.remote_storage_enable else 0
 
     def delete_records(self, offset: int, *, now_ms: int, voters_at: VotersAt | None = None) -> int:
         """As ``ReplicatedLog.delete_records``, but a log with remote storage starts at ``offset``,
