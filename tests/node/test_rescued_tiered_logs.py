@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from raftlog.errors import CorruptFileError
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
 from raftlog.log.reading.opening import open_log
 from raftlog.log.writing.atomic_files import replace_checked
-from raftlog.log.writing.properties import LogProperties, encode_log_properties
+from raftlog.log.writing.properties import LogConfig, LogProperties, encode_log_properties
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.node.config import parse_config
 from raftlog.node.rescue import format_from, open_node_survivor
@@ -194,8 +195,7 @@ def test_a_survivor_whose_remote_storage_is_disabled_needs_no_store() -> None:
         copy_all(cluster)
         chain = leader.replica.log.remote.chain()
         disk = stopped(leader)
-        properties = encode_log_properties(LogProperties(topic_id=TOPIC_ID, config=DISABLED))
-        replace_checked(disk, "/data/orders-0", {RAFTLOG_PROPERTIES_NAME: properties})
+        configure(disk, DISABLED)
         remote, cluster.remote_disk = cluster.remote_disk, SimulatedDisk()
         rescued(cluster, disk)
         new = QuorumLog.open(disk, NEW, now_ms=TIME_MS)
@@ -206,6 +206,32 @@ def test_a_survivor_whose_remote_storage_is_disabled_needs_no_store() -> None:
         assert values_in(cluster, disk) == [value(at) for at in range(COUNT)]
 
     run(work())
+
+
+def test_a_damaged_list_is_an_error_if_remote_storage_is_disabled_and_nothing_is_formatted() -> (
+    None
+):
+    async def work() -> None:
+        cluster = Cluster(config=TIERED_LOG)
+        leader = cluster.elect()
+        await put_all(leader, 0, COUNT)
+        copy_all(cluster)
+        disk = stopped(leader)
+        configure(disk, DISABLED)
+        disk.put(f"/data/orders-0/{REMOTE_SEGMENTS_NAME}", b"damaged")
+        with pytest.raises(CorruptFileError, match=r"remote.storage.enable is false.*configure"):
+            rescued(cluster, disk)
+        assert not any(path.startswith("/new") for path in disk.files())
+        configure(disk, TIERED_LOG)
+        rescued(cluster, disk)
+        assert values_in(cluster, disk) == [value(at) for at in range(COUNT)]
+
+    run(work())
+
+
+def configure(disk: SimulatedDisk, config: LogConfig) -> None:
+    properties = encode_log_properties(LogProperties(topic_id=TOPIC_ID, config=config))
+    replace_checked(disk, "/data/orders-0", {RAFTLOG_PROPERTIES_NAME: properties})
 
 
 def test_a_damaged_list_of_remote_segments_is_written_again_from_the_manifest() -> None:

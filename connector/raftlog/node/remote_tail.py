@@ -99,10 +99,12 @@ def find_remote_tail(
     store has none.
 
     Raises ``WrongBackupError`` if they are not those of this log, ``CorruptRemoteObjectError`` for
-    a damaged manifest, and the errors of the store.
+    a damaged manifest, ``CorruptFileError`` for a damaged list of a log that does not use its store
+    any more, and the errors of the store.
     """
     properties = directory.read_properties()
     if properties is None or not properties.config.remote_storage_enable:
+        _check_list(directory)
         return None
     uri = properties.config.remote_storage_uri
     store = open_store(uri)
@@ -146,6 +148,20 @@ def find_remote_tail(
         end_offset=end if is_ahead else agreed,
         last_epoch=epoch if is_ahead else last_epoch,
     )
+
+
+def _check_list(directory: LogDirectory) -> None:
+    """Raise ``CorruptFileError`` if the list of remote segments is damaged, and remote storage is
+    disabled: nothing says which segments there are."""
+    try:
+        directory.read_remote_chain()
+    except CorruptFileError as error:
+        reason = (
+            f"{error.reason}, and remote.storage.enable is false, so that the list is not read "
+            "from the store: enable it there with the remote.storage.uri of the segments (`raftlog "
+            "configure`), or delete the file if the log has none"
+        )
+        raise CorruptFileError(path=error.path, reason=reason) from None
 
 
 def _epochs_of(ranges: Sequence[SegmentRange]) -> EpochCache:
