@@ -12,6 +12,7 @@ from raftlog.node.config import LimitsConfig
 from raftlog.node.connection_quotas import (
     BUCKETS_MAX,
     BUCKETS_PER_CHECK,
+    KNOWN_MAX,
     ConnectionQuotas,
     CountedConnection,
     LimitExceeded,
@@ -168,6 +169,72 @@ def test_connections_without_rights_have_a_small_pool_and_a_short_timeout() -> N
     assert here.quotas.unprivileged_count == 2
     assert here.quotas.close_oldest_unprivileged()
     assert here.closed == ["a", "b", "d"]
+
+
+def with_known(*hosts: str, **limits: int) -> Quotas:
+    """Return quotas of addresses that had a connection with a right, which is closed."""
+    here = Quotas(handshake_ms=5_000, **limits)
+    for host in hosts:
+        here.quotas.leave(counted(here.let_in(CLIENTS, host=host)))
+    return here
+
+
+def test_a_known_address_replaces_an_unknown_one_and_is_replaced_by_none() -> None:
+    here = with_known("known", stranger_connections_max=4)
+    for number in range(4):
+        counted(here.enter(CLIENTS, f"flood-{number}", 10))
+    assert here.quotas.is_full(CLIENTS)
+    assert not here.quotas.is_full(VOTERS)
+    assert limit_of(here.enter(CLIENTS, "other", 10)) == "stranger_connections_max"
+    known = counted(here.enter(CLIENTS, "known", 10))
+    assert here.closed == ["flood-0"], "although it has just begun"
+    for number in range(4, 400):
+        here.enter(CLIENTS, f"flood-{number}", 10 + number / 100)
+    assert "known" not in here.closed
+    assert here.quotas.admit(known, caller_on(CLIENTS)) is None
+
+
+def test_known_addresses_leave_half_of_the_connections_to_unknown_ones() -> None:
+    here = with_known("known", stranger_connections_max=4)
+    for _ in range(4):
+        counted(here.enter(CLIENTS, "known", 10))
+    assert limit_of(here.enter(CLIENTS, "a", 10.5)) == "stranger_connections_max"
+    for host in ("a", "b"):
+        counted(here.enter(CLIENTS, host, 11))
+    assert here.closed == ["known", "known"]
+    for _ in range(20):
+        here.enter(CLIENTS, "known", 13)
+    assert {"a", "b"}.isdisjoint(here.closed)
+
+
+def test_one_of_an_unknown_address_replaces_no_other_where_it_may_not() -> None:
+    here = with_known("known", stranger_connections_max=2)
+    for host in ("a", "b"):
+        counted(here.enter(CLIENTS, host, 10))
+    found = here.quotas.enter(CLIENTS, "c", lambda: None, 20, may_replace=False)
+    assert limit_of(found) == "stranger_connections_max"
+    counted(here.quotas.enter(CLIENTS, "known", lambda: None, 20, may_replace=False))
+    assert here.closed == ["a"]
+
+
+def test_for_a_descriptor_an_unknown_address_is_disconnected_first() -> None:
+    here = with_known("known")
+    counted(here.enter(CLIENTS, "known", 10))
+    counted(here.enter(VOTERS, "other", 11))
+    assert here.quotas.close_oldest_unprivileged()
+    assert here.quotas.close_oldest_unprivileged()
+    assert here.closed == ["other", "known"]
+
+
+def test_known_addresses_are_bounded_and_the_last_ones_are_kept() -> None:
+    here = with_known("first", "second")
+    for number in range(KNOWN_MAX - 2):
+        here.quotas.leave(counted(here.let_in(CLIENTS, host=f"host-{number}")))
+    for host in ("first", "one more"):
+        here.quotas.leave(counted(here.let_in(CLIENTS, host=host)))
+    assert counted(here.enter(CLIENTS, "first")).is_known
+    assert not counted(here.enter(CLIENTS, "second")).is_known
+    assert len(here.quotas._known) == KNOWN_MAX
 
 
 def test_a_connection_with_rights_is_kept() -> None:

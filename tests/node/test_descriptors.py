@@ -117,7 +117,7 @@ def test_a_connection_closed_before_its_handshake_is_not_counted(
                 socket.create_connection(listening.getsockname()),
             ):
                 peer, _ = listening.accept()
-                server._enter(listener_socket, peer, "127.0.0.1", "127.0.0.1:1")
+                server._enter(listener_socket, peer, ("127.0.0.1", 1))
                 server._note_no_descriptor()
                 assert server.metrics.closed_connections["no right"] == 1
                 async with asyncio.timeout(10):

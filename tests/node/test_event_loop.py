@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import selectors
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.node.connection import DIRECT_PER_ITERATION, REQUESTS_PER_TURN
 from raftlog.node.event_loop import NodeEventLoop, PrivilegedFirstSelector, RestrictedSocket
+from raftlog.node.server import ACCEPTED_PER_TURN
 from raftlog.wire import ApiKey
 from tests.node.test_connections import versions_requests
-from tests.support.hostile_traffic import ACCESS, HEALTHY, MECHANISM, listeners
+from tests.support.hostile_traffic import ACCESS, GREEDY, HEALTHY, MECHANISM, listeners
 from tests.support.quorum_processes import free_ports
 from tests.support.sasl_client import authenticate
 from tests.support.served_node import RawConnection, ServedNode, served_node
@@ -93,6 +96,20 @@ def test_after_a_long_step_restricted_sockets_wait_for_a_bounded_time(sockets: S
     assert sockets.select(taking_s=10) == ["client", "stranger"]
     found = [sockets.select() for _ in range(20)]
     assert ["client", "stranger"] in found
+
+
+def test_a_group_is_not_delayed_by_the_number_of_addresses_of_another(sockets: Sockets) -> None:
+    for at in range(250):
+        sockets.ready(f"flood {at}", "unknown", f"10.0.0.{at}")
+    sockets.ready("listener", "listener")
+    sockets.select()
+    sockets.ready("client", "known", "10.1.0.1")
+    found = [sockets.select()[0] for _ in range(30)]
+    for name in ("listener", "client"):
+        steps = [step for step, one in enumerate(found) if one == name]
+        assert steps[0] < 3
+        pauses = [after - before for before, after in itertools.pairwise(steps)]
+        assert pauses == [3] * (len(steps) - 1)
 
 
 def test_listeners_take_turns(sockets: Sockets) -> None:
@@ -233,5 +250,119 @@ def test_sockets_are_restricted_by_their_address(tmp_path: Path) -> None:
             assert received["API_VERSIONS"] - before < stranger_count // 2, "the others wait"
             for one in peers[:-1]:
                 await one.answer(ApiKey.API_VERSIONS, 3)
+
+    run_on_node_loop(check())
+
+
+async def peer_at(
+    opened: contextlib.AsyncExitStack, node: ServedNode, address: str
+) -> RawConnection:
+    """Open a connection from an address."""
+    streams = await asyncio.open_connection("127.0.0.1", node.port, local_addr=(address, 0))
+    return await opened.enter_async_context(RawConnection(*streams))
+
+
+async def make_known(node: ServedNode, address: str) -> None:
+    """Authenticate from an address, and disconnect."""
+    async with contextlib.AsyncExitStack() as opened:
+        client = await peer_at(opened, node, address)
+        await authenticate(client, MECHANISM, HEALTHY, "healthy")
+    while node.node.server.connections:
+        await asyncio.sleep(0)
+
+
+def test_a_known_address_is_served_before_those_of_many_others(tmp_path: Path) -> None:
+    stranger_count = 40
+
+    async def check() -> None:
+        async with node_with_connections(tmp_path) as (node, opened):
+            received = node.node.server.metrics.requests
+            await make_known(node, "127.0.0.2")
+            peers = []
+            for at in range(stranger_count + 1):
+                address = f"127.0.1.{at + 1}" if at < stranger_count else "127.0.0.2"
+                one = await peer_at(opened, node, address)
+                one.ask_versions()
+                await one.answer(ApiKey.API_VERSIONS, 3)
+                peers.append(one)
+            before = received["API_VERSIONS"]
+            for one in peers:
+                one.writer.write(versions_requests(1))
+            await peers[-1].answer(ApiKey.API_VERSIONS, 3)
+            assert received["API_VERSIONS"] - before < 8, "it takes turns with all of the others"
+            for one in peers[:-1]:
+                await one.answer(ApiKey.API_VERSIONS, 3)
+
+    run_on_node_loop(check())
+
+
+def test_a_known_address_does_not_wait_for_a_turn_of_each_refused_connection(
+    tmp_path: Path,
+) -> None:
+    """Peers without rights use all of their connections; more of them connect before the client."""
+    refused_count = 3 * ACCEPTED_PER_TURN
+    limits = "[limits]\nstranger_connections_max = 4\nhandshake_ms = 60000\n"
+
+    async def check(node: ServedNode, opened: contextlib.AsyncExitStack) -> None:
+        server = node.node.server
+        await make_known(node, "127.0.0.2")
+        for at in range(4):
+            await peer_at(opened, node, f"127.0.1.{at + 1}")
+        while server.quotas.unprivileged_count < 4:
+            await asyncio.sleep(0)
+        waiting = [("127.0.2.1", at) for at in range(refused_count)] + [("127.0.0.2", 0)]
+        for address, _ in waiting:  # the loop does not turn: all wait to be accepted
+            one = opened.enter_context(contextlib.closing(socket.socket()))
+            one.bind((address, 0))
+            one.connect(("127.0.0.1", node.port))
+        refused = server.metrics.refused_connections
+        turns = before = 0
+        while not any(one.where.startswith("127.0.0.2:") for one in server.connections):
+            await asyncio.sleep(0)
+            turns += refused["stranger_connections_max"] > before
+            before = refused["stranger_connections_max"]
+        assert before == refused_count
+        assert turns == refused_count // ACCEPTED_PER_TURN
+
+    async def run() -> None:
+        tables = listeners(tmp_path, *free_ports(2))
+        async with (
+            served_node(tmp_path, ACCESS + limits, listeners=tables) as node,
+            contextlib.AsyncExitStack() as opened,
+        ):
+            await check(node, opened)
+
+    run_on_node_loop(run())
+
+
+def test_all_connections_of_a_principal_share_the_requests_that_do_not_wait(
+    tmp_path: Path,
+) -> None:
+    """Each has received as many as it may start before those of its other connections."""
+    peer_count = 3 * DIRECT_PER_ITERATION // REQUESTS_PER_TURN
+
+    async def check() -> None:
+        async with node_with_connections(tmp_path) as (node, opened):
+            requests = node.node.server.metrics.requests
+            peers = []
+            for _ in range(peer_count):
+                peers.append(await opened.enter_async_context(await node.connect()))
+                await authenticate(peers[-1], MECHANISM, GREEDY, "greedy")
+            of_peers = node.node.server.connections
+            client = await opened.enter_async_context(await node.connect())
+            await authenticate(client, MECHANISM, HEALTHY, "healthy")
+            (of_client,) = set(node.node.server.connections) - set(of_peers)
+            before = requests["API_VERSIONS"]
+            for one in of_peers:
+                one.data_received(versions_requests(REQUESTS_PER_TURN))
+            assert requests["API_VERSIONS"] == before + DIRECT_PER_ITERATION
+            of_client.data_received(versions_requests(REQUESTS_PER_TURN))
+            assert requests["API_VERSIONS"] == before + DIRECT_PER_ITERATION + REQUESTS_PER_TURN
+            for peer in (*peers, client):
+                for number in range(REQUESTS_PER_TURN):
+                    assert (await peer.answer(ApiKey.API_VERSIONS, 3))[0] == number
+            before = requests["API_VERSIONS"]
+            of_peers[0].data_received(versions_requests(1))
+            assert requests["API_VERSIONS"] == before + 1, "in another iteration"
 
     run_on_node_loop(check())

@@ -111,9 +111,50 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="an address with many connections keeps others of its listener waiting",
         path=f"{NODE}/server.py",
-        old="        restricted = self._restrict(peer, listener_socket, entered.address)\n",
-        new="        restricted = self._restrict(peer, listener_socket)\n",
+        old="        restricted = self._restrict(peer, listener_socket, kind, entered.address)\n",
+        new="        restricted = self._restrict(peer, listener_socket, kind)\n",
         tests=(f"{EVENT_LOOP}::test_sockets_are_restricted_by_their_address",),
+    ),
+    Plant(
+        bug="a known address waits for a turn of each unknown one",
+        path=f"{NODE}/server.py",
+        old='        kind = "known" if entered.is_known else "unknown"\n',
+        new='        kind = "unknown"\n',
+        tests=(f"{EVENT_LOOP}::test_a_known_address_is_served_before_those_of_many_others",),
+    ),
+    Plant(
+        bug="a known address waits in the backlog for a turn of each refused connection",
+        path=f"{NODE}/server.py",
+        old="            if self.quotas.is_full(listener_socket.listener):\n",
+        new="            if False:\n",
+        tests=(
+            f"{EVENT_LOOP}"
+            "::test_a_known_address_does_not_wait_for_a_turn_of_each_refused_connection",
+        ),
+    ),
+    Plant(
+        bug="a known address is refused while unknown ones use all connections",
+        path=f"{NODE}/connection_quotas.py",
+        old=" and not (is_known and not oldest.is_known):",
+        new=":",
+        tests=(QUOTAS,),
+    ),
+    Plant(
+        bug="known addresses leave no connection to unknown ones",
+        path=f"{NODE}/connection_quotas.py",
+        old="        return next(iter(others if len(own) < half and others else own))\n",
+        new="        return next(iter(others if is_known and others else own or others))\n",
+        tests=(QUOTAS,),
+    ),
+    Plant(
+        bug="each connection of a principal starts requests without the queue in every iteration",
+        path=f"{NODE}/connection.py",
+        old="        self._direct_left -= found\n",
+        new="",
+        tests=(
+            f"{EVENT_LOOP}"
+            "::test_all_connections_of_a_principal_share_the_requests_that_do_not_wait",
+        ),
     ),
     Plant(
         bug="a socket stays restricted after its authentication",
@@ -188,7 +229,7 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="running handshakes use all slots",
         path=f"{NODE}/connection_quotas.py",
-        old="        if len(strangers) >= self._limits.stranger_connections_max:\n",
+        old="        if self.is_full(listener):\n",
         new="        if False:\n",
         tests=(QUOTAS,),
     ),

@@ -16,13 +16,14 @@ Invariants:
    of the callback: the loop does not turn between a request and a response that is there already.
 6. Connections without any right start one request in each iteration of the event loop, all of them
    together, so that their number delays no client. Those of a principal share its time in each
-   iteration, but for requests that are received one at a time.
+   iteration, but for ``DIRECT_PER_ITERATION`` requests that are started when they are received.
 7. While it is muted, because its client exceeds a quota, nothing is read and no request is started.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import ssl
 from collections import deque
@@ -53,6 +54,9 @@ _WRITE_BYTES_MAX: Final = 256 * 1024
 """Maximum bytes of one write: TLS encrypts all bytes of a write before it pauses the writer."""
 REQUESTS_PER_TURN: Final = 8
 """Requests of a connection that are started before those of other ones."""
+DIRECT_PER_ITERATION: Final = 4 * REQUESTS_PER_TURN
+"""Requests of a principal that are started in one iteration without the queue, on all of its
+connections: those that are received one at a time do not wait for a connection with thousands."""
 TURN_S: Final = 0.0002
 """Time of the queued requests of a principal in each iteration of the event loop, in seconds: one
 with thousands of small requests must not delay other clients by much more."""
@@ -118,18 +122,33 @@ class RequestQueue:
     Peers without any right start one request in each iteration.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_unprivileged: bool) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_unprivileged: bool,
+        iteration: Callable[[], int] | None = None,
+    ) -> None:
+        """``iteration`` returns the number of the current one; None: each call is in its own."""
         self._loop = loop
         self._is_unprivileged = is_unprivileged
+        self._iteration = iteration or itertools.count().__next__
+        self._direct_iteration = -1
+        self._direct_left = 0
         self._connections: deque[Connection] = deque()
         self._is_run_queued = False
 
-    @property
-    def direct_count(self) -> int:
-        """Number of requests that a connection starts when it receives them, without the queue."""
+    def take_direct(self, count: int) -> int:
+        """Return how many of this number of requests a connection may start when it has received
+        them, without the queue; they count for the iteration."""
         if self._is_unprivileged:
             return 0
-        return 1 if self._connections else REQUESTS_PER_TURN
+        iteration = self._iteration()
+        if iteration != self._direct_iteration:
+            self._direct_iteration, self._direct_left = iteration, DIRECT_PER_ITERATION
+        found = min(count, 1 if self._connections else REQUESTS_PER_TURN, self._direct_left)
+        self._direct_left -= found
+        return found
 
     def add(self, connection: Connection) -> None:
         """Let a connection start requests, which is not queued yet."""
@@ -264,7 +283,7 @@ class Connection(ReceivingProtocol):
                 self._session.memory.end_overdraft(self._start_requests_soon)
         self.memory.partial_byte_count = decoder.buffered_byte_count
         assert self._request_queue is not None, "the connection is open"
-        self._start_requests(self._request_queue.direct_count)
+        self._start_requests(self._request_queue.take_direct(len(self._frames)))
 
     def eof_received(self) -> bool:
         return False

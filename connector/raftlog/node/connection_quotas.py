@@ -2,8 +2,11 @@
 
 Each listener has a pool of connections without any right: handshakes in progress, and certificates
 without rights. They are closed after ``handshake_ms``; while the pool is full, a new connection
-replaces the oldest one if that is older than a fifth of this time. A connection with a right moves
-to the pool of clients or of voters. The latter is reserved for connections to the voters' listener
+replaces the oldest one if that is older than a fifth of this time. Addresses from which a
+connection had a right before, the known ones, have half of the pool: while they use less, a new
+connection of theirs replaces the oldest one of an unknown address, whatever its age; and unknown
+addresses have the other half. A connection with a right moves to the pool of clients or of
+voters. The latter is reserved for connections to the voters' listener
 and of nodes that have proven their id (Kafka: inter-broker listener, KIP-402).
 
 Limits per address and per principal apply within a pool. An address is an IPv4 host or the /64
@@ -32,6 +35,8 @@ from .config import LimitsConfig
 _STRANGER_TIME_DIVISOR: Final = 5
 _BURST_S: Final = 5.0
 _IPV6_HOST_BITS: Final = 64
+KNOWN_MAX: Final = 10_000
+"""Known addresses; of more, the one whose last connection with a right is the oldest is dropped."""
 BUCKETS_MAX: Final = 100_000
 """Addresses whose rate is known: with a low quota a bucket takes long to be full again."""
 BUCKETS_PER_CHECK: Final = 5_000
@@ -78,6 +83,8 @@ class CountedConnection:
     address: str
     began_s: float
     close: Callable[[], None]
+    is_known: bool
+    """Whether a connection of the address had a right when this one was opened."""
     pool: ConnectionPool | None = None
     """None while the connection has no right."""
     principal: str | None = None
@@ -139,8 +146,10 @@ class ConnectionQuotas:
             limits.connections_per_address_max,
             max(1, limits.voters_connections_max // 2),
         )
-        self._strangers: dict[Listener, dict[CountedConnection, None]] = {}
-        """Connections without any right, the oldest first."""
+        self._strangers: dict[tuple[Listener, bool], dict[CountedConnection, None]] = {}
+        """Connections without any right, the oldest first, by whether their addresses are known."""
+        self._known: dict[str, None] = {}
+        """Known addresses, the one whose connection had a right last at the end."""
         self.rate_of: Callable[[str], float | None] = lambda _: None
         """Returns the quota of an address, in connections per second; None without one."""
         self._buckets: dict[tuple[str, str], _Bucket] = {}
@@ -151,10 +160,24 @@ class ConnectionQuotas:
         """Return the number of connections without any right."""
         return sum(map(len, self._strangers.values()))
 
+    def is_full(self, listener: Listener) -> bool:
+        """Return whether a new connection of a listener replaces another one, or is refused."""
+        count = sum(len(self._strangers.get((listener, known), ())) for known in (False, True))
+        return count >= self._limits.stranger_connections_max
+
     def enter(
-        self, listener: Listener, host: str, close: Callable[[], None], now_s: float
+        self,
+        listener: Listener,
+        host: str,
+        close: Callable[[], None],
+        now_s: float,
+        *,
+        may_replace: bool = True,
     ) -> CountedConnection | LimitExceeded:
-        """Count a new connection, before its handshake, or return its refusal."""
+        """Count a new connection, before its handshake, or return its refusal.
+
+        ``may_replace``: whether one of an unknown address may replace another connection.
+        """
         address = _address_of(host)
         refusal = self._rate_refusal(listener, host, now_s)
         if refusal is None and listener == Listener.CLIENTS:
@@ -163,17 +186,29 @@ class ConnectionQuotas:
             refusal = self.voters.refusal(address)
         if refusal is not None:
             return refusal
-        strangers = self._strangers.setdefault(listener, {})
-        if len(strangers) >= self._limits.stranger_connections_max:
-            oldest = next(iter(strangers))
-            if (now_s - oldest.began_s) * _STRANGER_TIME_DIVISOR < self._handshake_s:
-                reason = f"{len(strangers)} connections are not authorized yet"
+        is_known = address in self._known
+        if self.is_full(listener):
+            oldest = self._replaceable(listener, is_known=is_known)
+            is_old = (now_s - oldest.began_s) * _STRANGER_TIME_DIVISOR >= self._handshake_s
+            if not (is_old and may_replace) and not (is_known and not oldest.is_known):
+                count = self._limits.stranger_connections_max
+                reason = f"{count} connections are not authorized yet"
                 return LimitExceeded("stranger_connections_max", reason)
-            del strangers[oldest]
+            self._remove_unprivileged(oldest)
             oldest.close()
-        entered = CountedConnection(listener, address, now_s, close)
-        strangers[entered] = None
+        entered = CountedConnection(listener, address, now_s, close, is_known)
+        self._strangers.setdefault((listener, is_known), {})[entered] = None
         return entered
+
+    def _replaceable(self, listener: Listener, *, is_known: bool) -> CountedConnection:
+        """Return the oldest connection of a full pool, of the addresses with more than their half;
+        if a new one has the others' half, of its own."""
+        own, others = (self._strangers.get((listener, one), {}) for one in (is_known, not is_known))
+        half = max(1, self._limits.stranger_connections_max // 2)
+        return next(iter(others if len(own) < half and others else own))
+
+    def _remove_unprivileged(self, connection: CountedConnection) -> None:
+        self._strangers[connection.listener, connection.is_known].pop(connection, None)
 
     def admit(self, connection: CountedConnection, principal: Principal) -> LimitExceeded | None:
         """Move a connection to the pool of its principal, or return its refusal.
@@ -190,7 +225,11 @@ class ConnectionQuotas:
         name = None if principal.name in ("", ANONYMOUS) else principal.name
         refusal = pool.refusal(connection.address, name)
         if refusal is None:
-            self._strangers[connection.listener].pop(connection, None)
+            self._remove_unprivileged(connection)
+            self._known.pop(connection.address, None)
+            self._known[connection.address] = None
+            if len(self._known) > KNOWN_MAX:
+                del self._known[next(iter(self._known))]
             connection.pool, connection.principal = pool, name
             pool.count_one(connection.address, name, 1)
         return refusal
@@ -198,17 +237,18 @@ class ConnectionQuotas:
     def leave(self, connection: CountedConnection) -> None:
         """Remove a closed connection from the counts."""
         if connection.pool is None:
-            self._strangers[connection.listener].pop(connection, None)
+            self._remove_unprivileged(connection)
         else:
             connection.pool.count_one(connection.address, connection.principal, -1)
 
     def close_oldest_unprivileged(self) -> bool:
-        """Close the oldest connection without any right; return whether there was one."""
+        """Close the oldest connection without any right, of an unknown address if there is one;
+        return whether there was one."""
         oldest = [next(iter(strangers)) for strangers in self._strangers.values() if strangers]
         if not oldest:
             return False
-        found = min(oldest, key=lambda one: one.began_s)
-        del self._strangers[found.listener][found]
+        found = min(oldest, key=lambda one: (one.is_known, one.began_s))
+        self._remove_unprivileged(found)
         found.close()
         return True
 

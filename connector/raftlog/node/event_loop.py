@@ -4,8 +4,10 @@ In an iteration at most one of them is, if no other socket is ready and no callb
 there is always other work, one is served after a pause: ``SHARE`` times the iteration that served
 the last one, with the other work in it, and at most ``_PAUSE_S_MAX``. So a flood of handshakes and
 refusals delays no client by more than one step of these, and a new connection is still established
-on a busy node. Listeners take turns, so do the addresses of each, and the sockets of an address:
-clients do not keep voters out, nor one address the others.
+on a busy node. Groups of sockets take turns, so do the addresses of each, and the sockets of an
+address. A listener has three groups (``server``): itself, with the connections that wait to be
+accepted, the peers of known addresses, and those of others. So clients do not keep voters out, one
+address not the others, and any number of addresses not those that had a connection with a right.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
         self._began_s: float | None = None
         """When the last restricted socket was returned, until the next call."""
         self._due_s = 0.0
+        self.call_count = 0
+        """Number of calls: asyncio makes one in each iteration."""
 
     def restrict(
         self, descriptor: int, group: Hashable, address: str | None = None
@@ -79,6 +83,7 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
         return len(self._restricted)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.call_count += 1
         if self._began_s is not None:
             now_s = self._now_s()
             self._due_s = now_s + min(SHARE * (now_s - self._began_s), _PAUSE_S_MAX)
@@ -131,6 +136,10 @@ class NodeEventLoop(asyncio.SelectorEventLoop):
     def restricted_count(self) -> int:
         """Return the number of restricted sockets."""
         return self._privileged_first.restricted_count
+
+    def iteration(self) -> int:
+        """Return the number of the current iteration."""
+        return self._privileged_first.call_count
 
     def release(self, restricted: RestrictedSocket) -> None:
         """Serve a socket like any other again."""

@@ -48,6 +48,8 @@ from .request import Request
 from .sasl import SaslAuthenticator, SaslStateError
 
 _BACKLOG: Final = 1024
+ACCEPTED_PER_TURN: Final = 16
+"""Connections that are accepted in one turn while peers without any right use all of theirs."""
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
 _CHECKS: Final = 4
 """Number of checks for overdue connections within the shortest timeout."""
@@ -129,6 +131,7 @@ class Server:
         self._restricted: dict[CountedConnection, RestrictedSocket] = {}
         """Sockets of connections without any right: others are served first."""
         self._flush_queue: Final = flush_queue
+        self._iteration = self._loop.iteration if isinstance(self._loop, NodeEventLoop) else None
         self._unprivileged_queue: Final = RequestQueue(self._loop, is_unprivileged=True)
         self._request_queues: WeakValueDictionary[str, RequestQueue] = WeakValueDictionary()
         """Of principals with a right, by the key of their memory."""
@@ -183,7 +186,7 @@ class Server:
             connection.abort()
 
     async def _accept(self, listener_socket: ListenerSocket, listening: socket.socket) -> None:
-        self._restrict(listening, listener_socket)
+        self._restrict(listening, listener_socket, "listener")
         while True:
             await self._wait_until_readable(listening)
             while not self._has_descriptors():
@@ -200,7 +203,23 @@ class Server:
                     self._log_refused("all peers", error.strerror or str(error))
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
                 continue
-            self._enter(listener_socket, peer, str(address[0]), f"{address[0]}:{address[1]}")
+            self._enter(listener_socket, peer, address)
+            if self.quotas.is_full(listener_socket.listener):
+                self._accept_known(listener_socket, listening)
+
+    def _accept_known(self, listener_socket: ListenerSocket, listening: socket.socket) -> None:
+        """Accept more connections in the same turn, up to the first that is of a known address, and
+        refuse the others: the kernel has them in one queue, where it would wait for a turn of each.
+        """
+        for _ in range(ACCEPTED_PER_TURN - 1):
+            if not self._has_descriptors():
+                return
+            try:
+                peer, address = listening.accept()
+            except OSError:  # none is there, or the next turn logs why not
+                return
+            if self._enter(listener_socket, peer, address, may_replace=False):
+                return
 
     async def _wait_until_readable(self, listening: socket.socket) -> None:
         """Wait until the event loop returns a listener: else the whole backlog is accepted before
@@ -213,11 +232,16 @@ class Server:
             self._loop.remove_reader(listening)
 
     def _restrict(
-        self, one: socket.socket, listener_socket: ListenerSocket, address: str | None = None
+        self,
+        one: socket.socket,
+        listener_socket: ListenerSocket,
+        kind: str,
+        address: str | None = None,
     ) -> RestrictedSocket | None:
-        """Serve a socket after those of connections with a right, in the loop of a process."""
+        """Serve a socket after those of connections with a right, in the loop of a process. The
+        sockets of each kind of a listener take turns with those of the other kinds."""
         if isinstance(self._loop, NodeEventLoop):
-            return self._loop.restrict(one.fileno(), id(listener_socket), address)
+            return self._loop.restrict(one.fileno(), (id(listener_socket), kind), address)
         return None
 
     def _release(self, entered: CountedConnection) -> None:
@@ -233,25 +257,35 @@ class Server:
         self.quotas.close_oldest_unprivileged()
 
     def _enter(
-        self, listener_socket: ListenerSocket, peer: socket.socket, host: str, where: str
-    ) -> None:
-        """Start the handshake with a peer, if the limits allow it."""
+        self,
+        listener_socket: ListenerSocket,
+        peer: socket.socket,
+        peer_address: tuple[Any, ...],
+        *,
+        may_replace: bool = True,
+    ) -> bool:
+        """Start the handshake with a peer, if the limits allow it; return whether they do."""
+        host, where = str(peer_address[0]), f"{peer_address[0]}:{peer_address[1]}"
 
         def close() -> None:
             self.metrics.closed_connections["no right"] += 1
             self._log_refused(where, _NO_RIGHT)
             self._loop.call_soon(handshake.cancel)  # before its first step it would skip `finally`
 
-        entered = self.quotas.enter(listener_socket.listener, host, close, self._loop.time())
+        entered = self.quotas.enter(
+            listener_socket.listener, host, close, self._loop.time(), may_replace=may_replace
+        )
         if isinstance(entered, LimitExceeded):
             self._refuse(entered, where)
             peer.close()
-            return
+            return False
         self.metrics.connections += 1
-        restricted = self._restrict(peer, listener_socket, entered.address)
+        kind = "known" if entered.is_known else "unknown"
+        restricted = self._restrict(peer, listener_socket, kind, entered.address)
         if restricted is not None:
             self._restricted[entered] = restricted
         handshake = self._start(self._handshake(listener_socket, peer, entered, host, where))
+        return True
 
     def _refuse(self, refusal: LimitExceeded, where: str) -> None:
         """Count and log a refused connection; log lines are throttled for each limit."""
@@ -385,7 +419,7 @@ class Server:
         key = _memory_key(principal, host)
         found = self._request_queues.get(key)
         if found is None:
-            found = RequestQueue(self._loop, is_unprivileged=False)
+            found = RequestQueue(self._loop, is_unprivileged=False, iteration=self._iteration)
             self._request_queues[key] = found
         return found
 
