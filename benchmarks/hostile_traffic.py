@@ -41,6 +41,7 @@ from tests.support.hostile_traffic import (
     ATTACKERS,
     ATTACKS,
     LOG,
+    LOST_PEERS,
     TLS_ATTACKS,
     attack_once,
     healthy_options,
@@ -66,8 +67,6 @@ RSS_GROWTH_MAX: Final = 1.1
 """Bound of the mean memory of the last third of a run by that of the second third."""
 POOL_MAX: Final = 2
 """Threads, and files, that are created when they are needed first."""
-LOST_PEER: Final = "socket.send() raised exception."
-"""Warning of asyncio for a peer that has disconnected, which is no error of the node."""
 
 
 # --- nodes and attackers --------------------------------------------------------------------------
@@ -299,7 +298,7 @@ def measure(seconds: float, *, has_tls: bool, attacker_count: int) -> Run:
             run.attacked.cpu_s += attacked.cpu_s
         for line in node.lines_path.read_text().splitlines():
             found = json.loads(line)
-            is_bug = found["event"] == "asyncio" and found["about"] != LOST_PEER
+            is_bug = found["event"] == "asyncio" and found["about"] not in LOST_PEERS
             if found["level"] == "error" or is_bug:
                 run.errors.append(line)
     return run

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from raftlog.append import AppendRequest, Done
+from raftlog.node.connection import REQUESTS_PER_TURN, Connection
 from raftlog.wire import ApiKey, encode
 from tests.node.apis.requests import fetch
+from tests.node.test_connections import versions_requests
 from tests.support.certificates import Authority, KeyPair
+from tests.support.hostile_traffic import LOST_PEERS
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, ServedNode, appended, served_node
 
@@ -241,3 +246,33 @@ def test_an_old_connection_is_closed_although_it_is_used(tmp_path: Path) -> None
         assert node.node.server.metrics.closed_connections["age"] >= 1
 
     TlsPort(tmp_path).run(check, "connection_age_max_ms = 300\n")
+
+
+def test_asyncio_warns_of_writes_to_a_lost_peer_although_its_transport_is_not_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The peer disconnects while its requests are started in turns. The node writes to no transport
+    that is closing, so that the warning is not about a write after a close."""
+    monkeypatch.setattr("raftlog.node.connection.TURN_S", 0)
+    caplog.set_level(logging.WARNING, "asyncio")
+    were_closing: list[bool] = []
+    write = Connection._write
+
+    def recorded(self: Connection, data: bytes) -> None:
+        assert self._transport is not None
+        were_closing.append(self._transport.is_closing())
+        write(self, data)
+
+    async def check(node: ServedNode, port: TlsPort) -> None:
+        async with await port.connect("jobs-1") as peer:
+            peer.ask_versions()
+            await peer.answer(ApiKey.API_VERSIONS, 3)
+            monkeypatch.setattr(Connection, "_write", recorded)
+            peer.writer.write(versions_requests(20 * REQUESTS_PER_TURN))
+            peer.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+            while node.node.server.connections:
+                await asyncio.sleep(0)
+
+    TlsPort(tmp_path).run(check)
+    assert were_closing == [False] * 20
+    assert {one.message for one in caplog.records} == {LOST_PEERS[1]}

@@ -35,6 +35,12 @@ LIMITS: Final = (
 LOG: Final = f"[log]\nbatch_bytes_max = {MIB // 2}\n"
 ACCESS: Final = '[access]\nread = ["jobs-*"]\nappend = ["jobs-*"]\n'
 
+LOST_PEERS: Final = ("socket.send() raised exception.", "SSL connection is closed")
+"""Warnings of asyncio about the fifth write to a peer that has disconnected. They are no error of a
+node: until asyncio calls ``connection_lost``, the transport is not closing. That of TLS ends so if
+the peer ends its side without a ``close_notify`` while the node does not read.
+"""
+
 Attack: TypeAlias = Callable[[RawConnection, random.Random], Awaitable[None]]
 
 
