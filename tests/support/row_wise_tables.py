@@ -47,7 +47,7 @@ def plain(value: Any, kind: pa.DataType) -> Any:
 def attribute(value: Any, column: pa.Field) -> Any:
     """Return the value of a column of a row or part."""
     if column.name == "redacted" and isinstance(value, ConfigRow):
-        return bool(re.fullmatch(r"\[redacted\]|hmac:[0-9a-f]{32}", value.value))
+        return bool(re.fullmatch(r"\[redacted\]|hmac:([0-9a-f]{8}:)?[0-9a-f]{32}", value.value))
     is_time = pa.types.is_timestamp(column.type)
     return getattr(value, f"{column.name}_ms" if is_time else column.name)
 

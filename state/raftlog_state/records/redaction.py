@@ -14,11 +14,12 @@ In the records of Kafka's coordinators and of remote storage nothing is secret. 
 hides the data that clients send: their hosts, the metadata of offset commits, the user data of
 subscriptions and assignments, endpoints and tags, and what is unknown. Declared as ``of_client``.
 
-A secret is replaced by a fixed mask or, with a key, by text such as ``hmac:0f3a..``: 128 bits of
-HMAC-SHA256, which are equal for equal secrets. The hash covers the field and the config's name, so
-that equal secrets of different fields have different hashes. In fields of type bytes the text is
-stored as bytes, whose JSON is base64. An unknown payload becomes empty. A redacted record keeps its
-type and version.
+A secret is replaced by a fixed mask or, with a key, by text such as ``hmac:5c01a9d2:0f3a..``: the
+id of the key, and 128 bits of HMAC-SHA256, which are equal for equal secrets. The hash covers the
+field and the config's name, so that equal secrets of different fields have different hashes. The
+id is 32 bits of a hash with the same key, by which hashes of a key and of a later one are
+distinguished. In fields of type bytes the text is stored as bytes, whose JSON is base64. An
+unknown payload becomes empty. A redacted record keeps its type and version.
 """
 
 from __future__ import annotations
@@ -47,9 +48,20 @@ MASK: Final = "[redacted]"
 
 HASH_PREFIX: Final = "hmac:"
 _HASH_BYTES: Final = 16
-_REPLACEMENT: Final = re.compile(f"{re.escape(MASK)}|{HASH_PREFIX}[0-9a-f]{{{2 * _HASH_BYTES}}}")
+_KEY_ID_BYTES: Final = 4
+_KEY_ID_TEXT: Final = b"raftlog redaction key id"
+"""Hashed for the id of a key. No secret is hashed as this text: those begin with a digit."""
+_REPLACEMENT: Final = re.compile(
+    rf"{re.escape(MASK)}|{HASH_PREFIX}"
+    rf"([0-9a-f]{{{2 * _KEY_ID_BYTES}}}:)?[0-9a-f]{{{2 * _HASH_BYTES}}}"
+)
+"""Tables that were written before hashes had the id of their key have none."""
 _K = TypeVar("_K", bound=Message | UnknownRecord | None)
 _ANY_TEXT: Final = ("utf-8", "surrogatepass")
+
+
+def _key_id(key: bytes) -> str:
+    return hmac.digest(key, _KEY_ID_TEXT, hashlib.sha256)[:_KEY_ID_BYTES].hex()
 
 
 def is_redacted(text: str) -> bool:
@@ -162,7 +174,8 @@ class Redactor:
         if self.key is None:
             return MASK
         salted = f"{len(label)} {label} ".encode(*_ANY_TEXT) + secret
-        return HASH_PREFIX + hmac.digest(self.key, salted, hashlib.sha256)[:_HASH_BYTES].hex()
+        found = hmac.digest(self.key, salted, hashlib.sha256)[:_HASH_BYTES].hex()
+        return f"{HASH_PREFIX}{_key_id(self.key)}:{found}"
 
     def _hide_config(self, record: ConfigRecord) -> dict[str, Any]:
         if record.value is None or not is_secret_config(record.resource_type, record.name):

@@ -31,7 +31,7 @@ _ENDPOINTS: Final = (
 _FEATURES: Final = (
     "features ARRAY<STRUCT<name: STRING, minSupportedVersion: INT, maxSupportedVersion: INT>>"
 )
-_REDACTED: Final = r"^(\[redacted\]|hmac:[0-9a-f]{32})$"
+_REDACTED: Final = r"^(\[redacted\]|hmac:([0-9a-f]{8}:)?[0-9a-f]{32})$"
 _TOPIC: Final = 2
 
 _STATE: Final = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -41,6 +42,7 @@ from raftlog_state.records import (
     decode,
     encode,
     from_json,
+    is_redacted,
     peek,
 )
 
@@ -216,10 +218,21 @@ def test_a_keyed_hash_shows_whether_a_secret_changed() -> None:
     assert hashed(value="one") == hashed(value="one", resource_name="2")
     assert hashed(value="one") != hashed(value="two")
     assert hashed(value="one") != hashed(value="one", name="ssl.keystore.password")
-    assert hashed(value="one").startswith("hmac:")
-    assert len(hashed(value="one")) == len("hmac:") + 32
+    assert re.fullmatch("hmac:[0-9a-f]{8}:[0-9a-f]{32}", hashed(value="one"))
+
+
+def test_a_keyed_hash_has_the_id_of_its_key() -> None:
+    """After a rotation the same secrets have other hashes, which are not changes of them."""
     other = Redactor(key=b"another key of its user")
-    assert other.mask(b"one", "x") != KEYED.mask(b"one", "x")
+    (_, key_id, hashed), (_, other_id, other_hash) = (
+        one.mask(b"one", "x").split(":") for one in (KEYED, other)
+    )
+    assert key_id != other_id
+    assert hashed != other_hash
+    assert KEYED.mask(b"two", "y").split(":")[1] == key_id
+    for text in (KEYED.mask(b"one", "x"), f"hmac:{hashed}"):  # in tables of older versions
+        assert is_redacted(text)
+        assert not is_redacted(text[:-1])
 
 
 def test_the_mask_is_the_same_for_every_secret() -> None:

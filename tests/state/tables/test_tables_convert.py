@@ -120,6 +120,7 @@ def test_changes_of_random_logs_are_those_built_row_by_row(level: int) -> None:
 
 # --- any values -----------------------------------------------------------------------------------
 
+REDACTED = ("[redacted]", "hmac:" + "0f" * 16, "hmac:5c01a9d2:" + "0f" * 16)
 SCALARS: dict[Scalar, st.SearchStrategy[Any]] = {
     Scalar.BOOL: st.booleans(),
     Scalar.INT8: st.integers(-(2**7), 2**7 - 1),
@@ -129,7 +130,7 @@ SCALARS: dict[Scalar, st.SearchStrategy[Any]] = {
     Scalar.INT64: st.integers(-(2**63), LONG_MAX),
     Scalar.FLOAT64: st.floats(allow_nan=False),
     Scalar.UUID: st.text(max_size=22),
-    Scalar.STRING: st.text(max_size=9) | st.just("[redacted]") | st.just("hmac:" + "0f" * 16),
+    Scalar.STRING: st.text(max_size=9) | st.sampled_from(REDACTED),
     Scalar.BYTES: st.binary(max_size=9),
 }
 
@@ -261,7 +262,8 @@ def test_every_field_of_a_row_is_a_column() -> None:
 
 
 def test_a_redacted_config_is_marked() -> None:
-    values = {"[redacted]": True, "hmac:" + "0f" * 16: True, "hmac:short": False, "1000": False}
+    values = {"[redacted]": True, "hmac:short": False, "1000": False}
+    values |= {f"hmac:{key_id}{'0f' * 16}": True for key_id in ("", "5c01a9d2:")}
     for value, redacted in values.items():
         row = ConfigRow(resource_type=2, resource_name="t", name="n", value=value)
         assert columns_of(Entity.CONFIG, [row])["redacted"].to_pylist() == [redacted]
