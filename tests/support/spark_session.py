@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 HOME = Path(__file__).parents[2]
 JVM_OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """In minutes on two cores the second compiler and a concurrent collector cost more than they save.
 
 Without the second compiler the default code cache has 48 MiB. Spark fills them: then nothing is
 compiled any more, and a call can fail with "Out of space in CodeCache for method handle intrinsic".
 The default threshold of metadata, 21 MiB, causes several collections of the whole heap while Spark
-loads its classes.
+loads its classes. Verification of their bytecode, which released jars pass, takes a sixth of the
+processor time of a session with few queries.
 """
 HEAP_OPTIONS: Final = "-Xms1g -Xmn600m"
 """Planning a query allocates up to a gigabyte, most of which is garbage at the end. In a young
