@@ -84,7 +84,7 @@ class LogCheck:
         that at the committed end.
         """
         (check,) = self._checks if len(self._checks) == 1 else (None,)
-        return None if check is None else check.image
+        return None if check is None else check.image()
 
     def summary(self) -> dict[str, int]:
         """Return the numbers of what was read."""
@@ -155,9 +155,12 @@ class _CopyCheck:
         self._is_contiguous = self._is_metadata or self._files.listing.is_embedded
         self.segment_count = self.batch_count = self.record_count = 0
         self.snapshot_count = self.compared_count = 0
-        self.image: MetadataImage | None = None
+        self._replay_check: ReplayCheck | None = None
         self.start_offset = log.log_start_offset
         self.end_offset = self.start_offset
+
+    def image(self) -> MetadataImage | None:
+        return None if self._replay_check is None else self._replay_check.image()
 
     def run(self) -> Iterator[Finding]:
         durable_offset = 0
@@ -308,4 +311,4 @@ class _CopyCheck:
             ),
         )
         yield from check.run()
-        self.compared_count, self.image = check.compared_count, check.image
+        self.compared_count, self._replay_check = check.compared_count, check

@@ -2,9 +2,9 @@
 
 Replay begins at offset 0, or at the oldest valid snapshot that the log continues from. Where the
 log cannot be read or replayed, it begins again at the next snapshot. Damage of segments is not
-reported here: ``SegmentCheck`` has reported it. Topics are replayed by columns where their records
-are plain (``advance``). States are compared by rows; a finding names the key and the columns of a
-row that differs, never a value, which may be secret.
+reported here: ``SegmentCheck`` has reported it. Topics are replayed and compared by columns where
+their records are plain (``Replay``); their rows become objects only if a snapshot differs. A
+finding names the key and the columns of a row that differs, never a value, which may be secret.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from raftlog.errors import (
 from raftlog.types import SnapshotId
 from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import MetadataImage
-from raftlog_state.image.differences import diff
 from raftlog_state.loader.metadata_loader import MetadataLoader
-from raftlog_state.loader.scans import LOADER_COLUMNS, advance, load_snapshot
+from raftlog_state.loader.scans import LOADER_COLUMNS, Replay
 from raftlog_state.records import Redactor
 
 from .findings import Finding, Kind, damage, note, of_error
@@ -40,8 +39,7 @@ class ReplayCheck:
     """Replay of one replica of a metadata log.
 
     ``compared_count``, of snapshots, increases while ``run`` is consumed.
-    ``on_progress`` is called with the replayed and the total number of offsets. ``image`` is the
-    state at the end of the log; None before, and of a log that cannot be replayed to its end.
+    ``on_progress`` is called with the replayed and the total number of offsets.
     """
 
     log: DirectoryLog
@@ -49,44 +47,53 @@ class ReplayCheck:
     log_end_offset: int
     on_progress: Callable[[int, int], None]
     compared_count: int = 0
-    image: MetadataImage | None = None
+    _replay: Replay | None = None
 
     def run(self) -> Iterator[Finding]:
         """Replay to each snapshot and to the end of the log."""
         has_log = bool(self.log.files.listing.segments)
-        loader = MetadataLoader() if has_log and self.log_start_offset == 0 else None
+        replay = self._begin() if has_log and self.log_start_offset == 0 else None
         for snapshot_id in sorted(self.log.snapshots, key=lambda one: one.end_offset):
-            if loader is not None and snapshot_id.end_offset <= self.log_end_offset:
-                loader = yield from self._advance(loader, snapshot_id.end_offset)
+            if replay is not None and snapshot_id.end_offset <= self.log_end_offset:
+                replay = yield from self._advance(replay, snapshot_id.end_offset)
             loaded = yield from self._load(snapshot_id)
             if loaded is None:
                 continue
-            if loader is not None and loader.next_offset == snapshot_id.end_offset:
-                yield from self._compare(snapshot_id, loaded.image, loader.image)
+            if replay is not None and replay.loader.next_offset == snapshot_id.end_offset:
+                yield from self._compare(snapshot_id, loaded, replay)
                 self.compared_count += 1
-            elif loader is None and snapshot_id.end_offset >= self.log_start_offset:
-                loader = loaded
-        if loader is None:
+            elif replay is None and snapshot_id.end_offset >= self.log_start_offset:
+                replay = loaded
+        if replay is None:
             return
-        loader = yield from self._advance(loader, self.log_end_offset)
-        if loader is None:
+        replay = yield from self._advance(replay, self.log_end_offset)
+        if replay is None:
             return
-        self.image = loader.image
-        if loader.open_transaction_offset is not None:
+        self._replay = replay
+        if replay.loader.open_transaction_offset is not None:
             yield note(
                 Kind.REPLAY,
                 self.log.path,
                 "the metadata transaction that begins here is still open at the end of the log",
-                offset=loader.open_transaction_offset,
+                offset=replay.loader.open_transaction_offset,
             )
 
-    def _advance(
-        self, loader: MetadataLoader, end_offset: int
-    ) -> Generator[Finding, None, MetadataLoader | None]:
-        """Replay up to ``end_offset``; return the loader, None if the log cannot be replayed."""
+    def image(self) -> MetadataImage | None:
+        """Return the state at the end of the log.
+
+        None before ``run``, and of a log that cannot be replayed to its end.
+        """
+        return None if self._replay is None else self._replay.image
+
+    def _begin(self) -> Replay:
+        is_compared = bool(self.log.snapshots)
+        return Replay(MetadataLoader(), _REVEALING, is_compared=is_compared)
+
+    def _advance(self, replay: Replay, end_offset: int) -> Generator[Finding, None, Replay | None]:
+        """Replay up to ``end_offset``; return the replay, None if the log cannot be replayed."""
         try:
-            scans = self.log.scan(loader.next_offset, end_offset, columns=LOADER_COLUMNS)
-            for next_offset in advance(loader, scans, _REVEALING):
+            scans = self.log.scan(replay.loader.next_offset, end_offset, columns=LOADER_COLUMNS)
+            for next_offset in replay.advance(scans):
                 done = next_offset - self.log_start_offset
                 self.on_progress(done, self.log_end_offset - self.log_start_offset)
         except (CorruptBatchError, LogGapError, DataLossError, SegmentDeletedError):
@@ -99,15 +106,15 @@ class ReplayCheck:
             reason = f"{error.record} cannot be replayed: {error.reason}"
             yield damage(Kind.REPLAY, self.log.path, reason, offset=error.offset)
             return None
-        yield from self._unknown(loader)
-        return loader
+        yield from self._unknown(replay.loader)
+        return replay
 
-    def _load(self, snapshot_id: SnapshotId) -> Generator[Finding, None, MetadataLoader | None]:
-        """Load a snapshot; return a loader at its end offset, None if it cannot be loaded."""
+    def _load(self, snapshot_id: SnapshotId) -> Generator[Finding, None, Replay | None]:
+        """Load a snapshot; return the state at its end offset, None if it cannot be loaded."""
         snapshot = self.log.read_snapshot(snapshot_id)
-        loader = MetadataLoader()
+        loaded = self._begin()
         try:
-            load_snapshot(loader, snapshot)
+            loaded.load(snapshot)
         except CorruptSnapshotError as error:
             yield of_error(error, snapshot.path)
             return None
@@ -118,20 +125,20 @@ class ReplayCheck:
             reason = f"{error.record} cannot be loaded: {error.reason}"
             yield damage(Kind.SNAPSHOT, snapshot.path, reason)
             return None
-        yield from self._unknown(loader)
-        return loader
+        yield from self._unknown(loaded.loader)
+        return loaded
 
     def _compare(
-        self, snapshot_id: SnapshotId, from_snapshot: MetadataImage, replayed: MetadataImage
+        self, snapshot_id: SnapshotId, loaded: Replay, replayed: Replay
     ) -> Iterator[Finding]:
         path = self.log.files.checkpoint_path(snapshot_id)
-        if replayed.leader_epoch != snapshot_id.epoch:
+        before, after = loaded.loader.image, replayed.loader.image  # without rows of topics
+        if after.leader_epoch != snapshot_id.epoch:
             reason = (
-                f"the leader epoch of the log at the snapshot's end offset is "
-                f"{replayed.leader_epoch}"
+                f"the leader epoch of the log at the snapshot's end offset is {after.leader_epoch}"
             )
             yield damage(Kind.SNAPSHOT, path, reason, offset=snapshot_id.end_offset)
-        changes = diff(from_snapshot, replayed)
+        changes = loaded.differences(replayed)
         if changes:
             first = changes[0]
             columns = f", columns {', '.join(first.changed)}" if first.changed else ""
@@ -142,7 +149,7 @@ class ReplayCheck:
                 f"{first.entity} {first.key_json}{columns}",
                 offset=snapshot_id.end_offset,
             )
-        if from_snapshot.quorum != replayed.quorum:
+        if before.quorum != after.quorum:
             reason = "differs from the replayed log in its set of voters"
             yield damage(Kind.REPLAY, path, reason, offset=snapshot_id.end_offset)
 

@@ -29,7 +29,7 @@ from raftlog_state.records import DecodedRecord, Redactor, decode
 
 from .metadata_loader import MetadataLoader
 from .payload import SkippedRecords
-from .scans import LOADER_COLUMNS, advance, changes_of_scans, load_snapshot
+from .scans import LOADER_COLUMNS, advance, changes_of_scans, load_rows, load_snapshot
 
 
 class Listener(Protocol):
@@ -201,13 +201,17 @@ class ImageReader:
 
     def _load_snapshot(self, snapshot_id: SnapshotId) -> MetadataLoader | None:
         loader = MetadataLoader(decode=self._decode)
+        snapshot = self._log.read_snapshot(snapshot_id)
+        self._base_changes = []
         try:
-            changes = load_snapshot(loader, self._log.read_snapshot(snapshot_id))
+            if self._from_oldest:
+                self._base_changes = load_snapshot(loader, snapshot)
+            else:
+                load_rows(loader, snapshot, self._redactor)
         except CorruptSnapshotError as error:
             self._console.log(f"skipped: {error}")
             return None
         self._base = f"snapshot {snapshot_id}"
-        self._base_changes = changes if self._from_oldest else []
         return loader
 
     def _no_base_error(self, end_offset: int) -> DataLossError:

@@ -15,11 +15,12 @@ from raftlog.client import SnapshotReader
 from raftlog.errors import CorruptBatchError, RaftlogError
 from raftlog.limits import MIB
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
-from raftlog.records.control import ControlRecord, decode_control
+from raftlog.records.control import ControlRecord, SnapshotHeader, decode_control
 from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import MetadataParseError, ReplayError
-from raftlog_state.image import BrokerRow, Entity, Key, Row
-from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image import STATE_ENTITIES, BrokerRow, Entity, Key, MetadataImage, Row
+from raftlog_state.image.delta import RecordChanges, RowChange
+from raftlog_state.image.differences import diff, differences
 from raftlog_state.image.entity_names import RowFilter, matching
 from raftlog_state.records import (
     BrokerRegistrationChangeRecord,
@@ -32,9 +33,10 @@ from raftlog_state.records import (
     decode,
 )
 from raftlog_state.records.typed_columns import frames, typed_columns
-from raftlog_state.replay.coded_columns import Bools, Int64s, NotPlainError
+from raftlog_state.replay.coded_columns import Bools, Int64s, NotPlainError, require
 from raftlog_state.replay.state import Rows
 from raftlog_state.replay.topic_records import MARKER_KEYS
+from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 
 from .metadata_loader import LogRecord, MetadataLoader
 from .payload import Payload
@@ -49,6 +51,10 @@ WINDOW_BYTES: Final = 4 * MIB
 """Values that are replayed together: the more, the fewer rows are written."""
 RECORDS_MIN: Final = 1_000
 """Fewer records are replayed one by one."""
+COMPARED_RECORDS_MIN: Final = 1
+"""The same where each state is compared, which reads all rows."""
+SNAPSHOT_WINDOW_BYTES: Final = 64 * MIB
+"""Values of a snapshot that are loaded together: each window copies the rows before it."""
 
 
 def append_scan(loader: MetadataLoader, records: RecordColumns) -> list[RecordChanges]:
@@ -65,23 +71,59 @@ def advance(loader: MetadataLoader, scans: Iterable[Scan], redactor: Redactor) -
     of values. Their rows are in the loader at the end of the iteration. ``redactor`` is that of the
     loader's ``decode``. Raises the errors of ``append_scan`` and of ``scans``, in their order.
     """
-    replay = _WindowReplay(loader, redactor)
+    replay = Replay(loader, redactor)
     try:
-        for window in _windows(scans):
-            replay.append(window)
-            window.clear()  # else it is in memory while the next one is read
-            yield loader.next_offset
+        yield from replay.advance(scans)
     finally:
         replay.write()
 
 
-class _WindowReplay:
-    """Replay of windows; ``topics`` are the rows that the loader lacks until ``write``."""
+class Replay:
+    """Replay of a log through states at ascending offsets, with the rows of topics as columns.
 
-    def __init__(self, loader: MetadataLoader, redactor: Redactor) -> None:
-        self._loader = loader
-        self._redactor = redactor
+    ``topics`` are the rows that the loader lacks until ``write``; None if it has them. With
+    ``is_compared`` they are columns after few records, too: ``differences`` reads all of them.
+    """
+
+    def __init__(
+        self, loader: MetadataLoader, redactor: Redactor, *, is_compared: bool = False
+    ) -> None:
+        """``redactor`` is that of the loader's ``decode``."""
+        self.loader = loader
         self.topics: TopicColumns | None = None
+        self._redactor = redactor
+        self._is_compared = is_compared
+
+    @property
+    def image(self) -> MetadataImage:
+        """State after the last record, with an object for each row."""
+        self.write()
+        return self.loader.image
+
+    def load(self, snapshot: SnapshotReader) -> None:
+        """Replace the state by that of a snapshot. Raises the errors of ``load_snapshot``."""
+        self.topics = None
+        try:
+            self.topics = self._load_columns(snapshot)
+        except (MetadataParseError, NotPlainError, ReplayError):
+            load_snapshot(self.loader, snapshot)  # an error has the number of its record
+
+    @collection_paused()
+    def _load_columns(self, snapshot: SnapshotReader) -> TopicColumns:
+        records = _SnapshotRecords(self._redactor)
+        scans = snapshot.scan(columns=LOADER_COLUMNS)
+        self.loader.bootstrap(snapshot.snapshot_id, records.of_no_topic(scans))
+        return records.topics
+
+    def advance(self, scans: Iterable[Scan]) -> Iterator[int]:
+        """Replay scans, and yield the next offset after several of them.
+
+        Raises the errors of ``append_scan`` and of ``scans``, in their order.
+        """
+        for window in _windows(scans, WINDOW_BYTES):
+            self.append(window)
+            window.clear()  # else it is in memory while the next one is read
+            yield self.loader.next_offset
 
     def append(self, window: Sequence[RecordColumns]) -> None:
         """Replay a window. Raises the errors of ``append_scan``."""
@@ -89,21 +131,23 @@ class _WindowReplay:
             return
         is_tried = self.topics is not None
         self.write()
-        if is_tried or _append_window(self._loader, window, self._redactor) is None:
+        if is_tried or _append_window(self.loader, window, self._redactor) is None:
             for records in window:
-                append_scan(self._loader, records)
+                append_scan(self.loader, records)
 
     @collection_paused()
     def _append_to_columns(self, window: Sequence[RecordColumns]) -> bool:
         """Replay a window after ``topics``, or if the loader has few; False if nothing was done."""
-        loader, redactor = self._loader, self._redactor
-        numbers = _plain_numbers(loader, window)
+        loader, redactor = self.loader, self._redactor
+        record_count_min = COMPARED_RECORDS_MIN if self._is_compared else RECORDS_MIN
+        numbers = _plain_numbers(loader, window, record_count_min)
         if numbers is None:
             return False
         try:
             before = self.topics
             if before is None:
-                before = TopicColumns.of(loader.rows, row_count_max=len(numbers.offsets))
+                row_count_max = None if self._is_compared else len(numbers.offsets)
+                before = TopicColumns.of(loader.rows, row_count_max)
             if before is None:
                 return False
             values, controls = _joined(window)
@@ -115,12 +159,71 @@ class _WindowReplay:
         self.topics = after
         return True
 
+    def differences(self, other: Replay) -> list[RowChange]:
+        """Return the changes from this state to another, as ``diff`` of their images."""
+        return [] if self._has_rows_of(other) else diff(self.image, other.image)
+
+    def _has_rows_of(self, other: Replay) -> bool:
+        """Return whether all rows are equal; False if any are not columns."""
+        if self.topics is None or other.topics is None or not self.topics.has_rows_of(other.topics):
+            return False
+        images = self.loader.image, other.loader.image
+        return not any(
+            entity is not Entity.CONFIG or change.key[0] != CONFIG_OF_TOPIC
+            for entity in STATE_ENTITIES
+            if entity not in (Entity.TOPIC, Entity.PARTITION)
+            for change in differences(*images, entity)
+        )
+
     @collection_paused()
     def write(self) -> None:
         """Write the rows of topics to the loader."""
         topics, self.topics = self.topics, None
         if topics is not None:
-            self._loader.replace_rows(topics.written(), topics.deleted())
+            self.loader.replace_rows(topics.written(), topics.deleted())
+
+
+class _SnapshotRecords:
+    """Records of a snapshot; ``topics`` are the rows of those that were read."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self.topics = TopicColumns.empty()
+        self._redactor = redactor
+
+    def of_no_topic(self, scans: Iterable[Scan]) -> Iterator[LogRecord]:
+        """Yield the control records, and the records that are not of topics.
+
+        Raises:
+            NotPlainError: the loader is needed for all of them.
+            MetadataParseError: a value is damaged.
+            CorruptSnapshotError: after the records before the damage.
+        """
+        first = 0
+        for window in _windows(scans, SNAPSHOT_WINDOW_BYTES):
+            values, controls = _joined(window)
+            # Else the time of the state is the latest of its records.
+            require(is_plain=first > 0 or isinstance(controls.get(0), SnapshotHeader))
+            offsets = np.arange(first, first + len(values))
+            self.topics, others = self.topics.after_snapshot(values, offsets, self._redactor)
+            first += len(values)
+            yield from self._records(window, values, controls, others)
+            window.clear()  # else it is in memory while the next one is read
+
+    def _records(
+        self,
+        window: Sequence[RecordColumns],
+        values: pa.BinaryArray,
+        controls: dict[int, ControlRecord],
+        which: Int64s,
+    ) -> Iterator[LogRecord]:
+        columns = (
+            _numbers([one.offset for one in window])[which],
+            _numbers([one.leader_epoch for one in window])[which],
+            _numbers([one.timestamp_ms for one in window])[which],
+        )
+        payloads = _payloads(values, controls, which, self._redactor)
+        for record in zip(*(column.tolist() for column in columns), payloads, strict=True):
+            yield LogRecord(*record)
 
 
 def changes_of_scans(
@@ -134,7 +237,7 @@ def changes_of_scans(
     They are those of rows that match any of ``filters``; None: of all rows. Of topics, only these
     are objects.
     """
-    for window in _windows(scans):
+    for window in _windows(scans, WINDOW_BYTES):
         replayed = _append_window(loader, window, redactor)
         if replayed is None:
             for records in window:
@@ -145,7 +248,7 @@ def changes_of_scans(
         window.clear()
 
 
-def _windows(scans: Iterable[Scan]) -> Iterator[list[RecordColumns]]:
+def _windows(scans: Iterable[Scan], window_bytes: int) -> Iterator[list[RecordColumns]]:
     """Yield the records of several scans. Those before an error are yielded first."""
     window: list[RecordColumns] = []
     byte_count = 0
@@ -154,7 +257,7 @@ def _windows(scans: Iterable[Scan]) -> Iterator[list[RecordColumns]]:
             if len(scan.records):
                 window.append(scan.records)
                 byte_count += 0 if scan.records.value is None else scan.records.value.nbytes
-            if byte_count >= WINDOW_BYTES:
+            if byte_count >= window_bytes:
                 yield window
                 window, byte_count = [], 0
     except RaftlogError:
@@ -194,7 +297,7 @@ def _append_window(
     loader: MetadataLoader, window: Sequence[RecordColumns], redactor: Redactor
 ) -> _Replayed | None:
     """Replay a window with its topics by columns; None if nothing was done."""
-    numbers = _plain_numbers(loader, window)
+    numbers = _plain_numbers(loader, window, RECORDS_MIN)
     if numbers is None:
         return None
     try:
@@ -210,12 +313,14 @@ def _append_window(
     return _Replayed(topics.changes, others, numbers)
 
 
-def _plain_numbers(loader: MetadataLoader, window: Sequence[RecordColumns]) -> _Numbers | None:
+def _plain_numbers(
+    loader: MetadataLoader, window: Sequence[RecordColumns], record_count_min: int
+) -> _Numbers | None:
     """Return the numbers of a window that may be replayed by columns."""
     offsets = _numbers([records.offset for records in window])
     leader_epochs = _numbers([records.leader_epoch for records in window])
     is_plain = (
-        len(offsets) >= RECORDS_MIN
+        len(offsets) >= record_count_min
         and loader.open_transaction_offset is None
         and offsets[0] == loader.next_offset
         and np.all(np.diff(offsets) == 1)
@@ -239,9 +344,7 @@ def _append_others(
     deleted: Iterable[tuple[Entity, Key]] = (),
 ) -> list[RecordChanges]:
     """Append the records ``which`` of a window, that are not of topics, and rows of topics."""
-    payloads = decoded_payloads(values.take(pa.array(which)), redactor)
-    for row, control in controls.items():
-        payloads[int(np.searchsorted(which, row))] = control
+    payloads = _payloads(values, controls, which, redactor)
     offset, leader_epoch, timestamp_ms = (int(column[-1]) for column in numbers)
     offsets, leader_epochs, timestamps_ms = (column[which].tolist() for column in numbers)
     return loader.append_selected(
@@ -253,6 +356,16 @@ def _append_others(
         written=written,
         deleted=deleted,
     )
+
+
+def _payloads(
+    values: pa.BinaryArray, controls: dict[int, ControlRecord], which: Int64s, redactor: Redactor
+) -> list[Payload]:
+    """Return the records ``which`` of a window, that has these control records by their row."""
+    payloads = decoded_payloads(values.take(pa.array(which)), redactor)
+    for row, control in controls.items():
+        payloads[int(np.searchsorted(which, row))] = control
+    return payloads
 
 
 def _joined(
@@ -358,6 +471,17 @@ def load_snapshot(loader: MetadataLoader, snapshot: SnapshotReader) -> list[Reco
     return loader.bootstrap(
         snapshot.snapshot_id, _log_records(snapshot.scan(columns=LOADER_COLUMNS))
     )
+
+
+def load_rows(loader: MetadataLoader, snapshot: SnapshotReader, redactor: Redactor) -> None:
+    """Load a snapshot as ``load_snapshot``, without its changes.
+
+    Topics are loaded by columns where that gives the same state. ``redactor`` is that of the
+    loader's ``decode``.
+    """
+    replay = Replay(loader, redactor)
+    replay.load(snapshot)
+    replay.write()
 
 
 def _log_records(scans: Iterable[Scan]) -> Iterator[LogRecord]:

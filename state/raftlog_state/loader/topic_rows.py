@@ -50,6 +50,8 @@ from raftlog_state.replay.coded_columns import (
     NotPlainError,
     coded,
     coded_lists,
+    numbers,
+    require,
 )
 from raftlog_state.replay.distinct_values import DistinctValues
 from raftlog_state.replay.row_versions import (
@@ -62,7 +64,7 @@ from raftlog_state.replay.row_versions import (
     versions_of,
 )
 from raftlog_state.replay.state import Rows
-from raftlog_state.replay.topic_records import TopicRecords, topic_records
+from raftlog_state.replay.topic_records import MARKER_KEYS, TopicRecords, topic_records
 from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 
 _CONSTRUCTORS: Final[Mapping[Entity, Callable[..., Row]]] = {
@@ -359,14 +361,21 @@ class TopicColumns(NamedTuple):
     keys: Mapping[tuple[Entity, Key], str | None]
 
     @classmethod
-    def of(cls, before: Rows, row_count_max: int) -> Self | None:
+    def empty(cls) -> Self:
+        """Return the columns of the state before the first record of a log."""
+        return cls(
+            {kind: _numbered(_table(row_schema(ROW_TYPES[kind]), ())) for kind in _KEY_COLUMNS}, {}
+        )
+
+    @classmethod
+    def of(cls, before: Rows, row_count_max: int | None) -> Self | None:
         """Return the columns of all rows of a state; None if they are too many.
 
         Raises:
             NotPlainError: an epoch of a row is greater than that of a record can be.
         """
         keys = {entity: before.keys(entity) for entity in _KEY_COLUMNS}
-        if sum(map(len, keys.values())) > row_count_max:
+        if row_count_max is not None and sum(map(len, keys.values())) > row_count_max:
             return None
         keys[Entity.CONFIG] = [key for key in keys[Entity.CONFIG] if key[0] == CONFIG_OF_TOPIC]
         rows: dict[Entity, StoredColumns] = {}
@@ -386,7 +395,23 @@ class TopicColumns(NamedTuple):
 
         NoOps have no number. Raises as ``replay_topics``.
         """
+        return self._after(topic_records(values, offsets, redactor), values)
+
+    def after_snapshot(
+        self, values: pa.BinaryArray, offsets: Int64s, redactor: Redactor
+    ) -> tuple[TopicColumns, Int64s]:
+        """Return rows and numbers as ``after``, of records of a snapshot, which delete no row.
+
+        Raises as ``replay_topics``.
+        """
         found = topic_records(values, offsets, redactor)
+        configs = found.by_type[ConfigRecord]
+        require(is_plain=not np.isin(found.api_keys, MARKER_KEYS).any())
+        require(is_plain=not len(found.by_type[RemoveTopicRecord].rows))
+        require(is_plain=not configs.column("value").null_count)
+        return self._after(found, values)
+
+    def _after(self, found: TopicRecords, values: pa.BinaryArray) -> tuple[TopicColumns, Int64s]:
         given = Given(row_count=len(values), records=found.by_type, stored=self.rows)
         rows = {of.entity: self._last(of, len(values)) for of in versions_of(given)}
         is_other = ~found.is_of_topics & ~no_ops(values, found.api_keys)
@@ -406,6 +431,13 @@ class TopicColumns(NamedTuple):
         if is_kept.any():
             tables.append(stored.filter(pa.array(is_kept)))
         return _numbered(pa.concat_tables(tables).combine_chunks())
+
+    def has_rows_of(self, other: TopicColumns) -> bool:
+        """Return whether both have the same rows, in any order."""
+        return all(
+            _are_equal(entity, stored.columns, other.rows[entity].columns)
+            for entity, stored in self.rows.items()
+        )
 
     def written(self) -> list[Row]:
         """Return all rows."""
@@ -430,6 +462,26 @@ class TopicColumns(NamedTuple):
 
 def _numbered(table: pa.Table) -> StoredColumns:
     return StoredColumns(table, np.arange(table.num_rows))
+
+
+def _are_equal(entity: Entity, rows: pa.Table, others: pa.Table) -> bool:
+    """Return whether two tables have the same rows, in any order; keys are unique in each."""
+    count = rows.num_rows
+    if count != others.num_rows:
+        return False
+    keys = []
+    for name in _KEY_COLUMNS[entity]:
+        columns = rows.column(name), others.column(name)
+        is_text = pa.types.is_string(columns[0].type)
+        keys.append(coded(*columns).codes if is_text else numbers(*columns))
+    orders = np.lexsort([key[:count] for key in keys]), np.lexsort([key[count:] for key in keys])
+    if not all(np.array_equal(key[orders[0]], key[count:][orders[1]]) for key in keys):
+        return False
+    before, after = (
+        table.take(pa.array(order)) for table, order in zip((rows, others), orders, strict=True)
+    )
+    found: bool = before.equals(after)
+    return found
 
 
 def _gathered(column: Column, which: Int64s) -> pa.Array:

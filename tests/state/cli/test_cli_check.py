@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -23,8 +24,13 @@ from tests.support.small_logs import NO_OP, LogWriter, write_epochs
 
 import raftlog
 from raftlog.records import NewRecord
+from raftlog_state.image import BrokerRow, ConfigRow, MetadataImage, PartitionRow, Row
+from raftlog_state.image.delta import key_json
 from raftlog_state.loader import scans
-from raftlog_state.records import BeginTransactionRecord, RemoveTopicRecord, encode
+from raftlog_state.loader.image_reader import ImageReader
+from raftlog_state.records import BeginTransactionRecord, Redactor, RemoveTopicRecord, encode
+from raftlog_state.replay.topics import CONFIG_OF_TOPIC
+from raftlog_state.snapshots import snapshot_bytes
 
 LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
 NODE = LOGS / "three-nodes-4.3.1" / "node-100"
@@ -467,6 +473,46 @@ def test_a_snapshot_that_contradicts_the_log_is_found(whole_log: Path) -> None:
     assert "differs from the replayed log in" in found["reason"]
 
 
+def leader_of_another(image: MetadataImage) -> tuple[MetadataImage, str]:
+    row = image.rows_of(PartitionRow)[-1]
+    changed = dataclasses.replace(row, leader=row.leader + 1)
+    return with_row(image, changed), f"partition {key_json(row.key)}, columns leader"
+
+
+def config_of_a_topic(image: MetadataImage) -> tuple[MetadataImage, str]:
+    row = next(row for row in image.rows_of(ConfigRow) if row.resource_type == CONFIG_OF_TOPIC)
+    changed = dataclasses.replace(row, value="no value of the log")
+    return with_row(image, changed), f"config {key_json(row.key)}, columns value"
+
+
+def broker_of_another_epoch(image: MetadataImage) -> tuple[MetadataImage, str]:
+    row = image.rows_of(BrokerRow)[0]
+    changed = dataclasses.replace(row, broker_epoch=row.broker_epoch + 1)
+    return with_row(image, changed), f"broker {key_json(row.key)}, columns broker_epoch"
+
+
+def with_row(image: MetadataImage, row: Row) -> MetadataImage:
+    maps = {**image.maps, row.ENTITY: {**image.map(row.ENTITY), row.key: row}}
+    return dataclasses.replace(image, maps=maps)
+
+
+@pytest.mark.parametrize("change", [leader_of_another, config_of_a_topic, broker_of_another_epoch])
+def test_one_row_of_a_snapshot_that_differs_is_found_and_later_snapshots_are_compared(
+    whole_log: Path, change: Callable[[MetadataImage], tuple[MetadataImage, str]]
+) -> None:
+    """Rows are compared as columns; those of the snapshot that differs as objects."""
+    path = whole_log / "00000000000000001762-0000000002.checkpoint"
+    image = ImageReader(str(whole_log), Redactor(reveal=True)).image_at(1762)
+    changed, expected = change(image)
+    path.chmod(0o600)
+    path.write_bytes(snapshot_bytes(changed, written_ms=1))
+    found = damage_of(whole_log)
+    assert (found["kind"], found["path"], found["offset"]) == ("replay", str(path), 1762)
+    assert found["reason"] == f"differs from the replayed log in 1 rows, the first is {expected}"
+    _, out, _ = run("check", whole_log, "--json")
+    assert json.loads(out.splitlines()[-1])["summary"]["checkpoints_compared"] == 3
+
+
 def test_a_snapshot_of_another_epoch_is_found(whole_log: Path) -> None:
     path = whole_log / "00000000000000001762-0000000002.checkpoint"
     renamed = path.rename(whole_log / "00000000000000001762-0000000003.checkpoint")
@@ -509,7 +555,7 @@ def test_replay_by_columns_finds_what_replay_record_by_record_does(
     change(whole_log)
     outputs = []
     for records_min in (2, 10**9):
-        monkeypatch.setattr(scans, "RECORDS_MIN", records_min)
+        monkeypatch.setattr(scans, "COMPARED_RECORDS_MIN", records_min)
         outputs.append(run("check", whole_log, "--json"))
     assert outputs[0] == outputs[1]
 

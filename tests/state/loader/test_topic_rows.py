@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,20 +20,26 @@ from tests.support.random_metadata import RandomLog
 from tests.support.random_topics import Topics
 from tests.support.small_logs import END_TRANSACTION
 
-from raftlog.client import open_path
+from raftlog.client import SnapshotReader, open_path
 from raftlog.errors import CorruptBatchError
 from raftlog.records.batch_columns import RecordColumns, Scan
 from raftlog.records.builder import BatchBuilder
-from raftlog.records.control import LeaderChange
+from raftlog.records.control import LeaderChange, SnapshotFooter, SnapshotHeader
 from raftlog.records.scan import scan
+from raftlog.types import SnapshotId
 from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import Entity, MetadataImage, TopicRow
 from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image.differences import diff
 from raftlog_state.image.entity_names import RowFilter, matching, row_filters
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.image.metadata_image import METADATA_VERSION
+from raftlog_state.image.record_versions import ELR_FEATURE, LEVEL_MAX
 from raftlog_state.loader import scans, topic_rows
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.loader.scans import (
     LOADER_COLUMNS,
+    Replay,
     advance,
     append_scan,
     changes_of_scans,
@@ -44,6 +51,7 @@ from raftlog_state.records import (
     ClearElrRecord,
     ConfigRecord,
     DecodedRecord,
+    FeatureLevelRecord,
     FenceBrokerRecord,
     MetadataRecord,
     NoOpRecord,
@@ -58,6 +66,7 @@ from raftlog_state.records import (
     decode,
     encode,
 )
+from raftlog_state.snapshots import encoded_batches
 
 IDS = [f"{number:021d}A" for number in range(1, 8)]
 PARTITIONS = 4
@@ -71,6 +80,7 @@ SEEDS = int(os.environ.get("RAFTLOG_TOPIC_ROWS_SEEDS", "8"))
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "RECORDS_MIN", 2)
     monkeypatch.setattr(scans, "WINDOW_BYTES", 6_000)
+    monkeypatch.setattr(scans, "SNAPSHOT_WINDOW_BYTES", 6_000)
 
 
 def created(topic_id: str) -> Iterator[MetadataRecord]:
@@ -470,7 +480,7 @@ def columns_after(found: MetadataLoader, *parts: Sequence[bytes]) -> MetadataLoa
     Asserts that the image is that of all records. Returns the loader.
     """
     expected = MetadataLoader(found.image)
-    replay = scans._WindowReplay(found, REVEALED)
+    replay = Replay(found, REVEALED)
     for part in parts:
         window = [one.records for one in scans_of(part, chance(), found.next_offset)]
         for records in window:
@@ -486,7 +496,7 @@ def test_rows_of_topics_are_columns_between_windows() -> None:
     plain = (one for one in random_records(8, 600) if not isinstance(one, ClearElrRecord))
     records = [encode(record) for record in plain]
     found = MetadataLoader()
-    replay = scans._WindowReplay(found, REVEALED)
+    replay = Replay(found, REVEALED)
     replay.append(window_of(records))
     assert replay.topics is not None
     assert not found.image.rows(Entity.TOPIC)  # the rows of all windows are written once
@@ -542,7 +552,7 @@ def test_a_state_of_more_rows_than_a_window_has_records_is_not_converted() -> No
     records = [record for topic_id in IDS for record in created(topic_id)]
     found = replayed([LogRecord(at, 1, 0, encode(one)) for at, one in enumerate(records)])
     window = [one.records for one in scans_of([NO_OP_VALUE] * 5, chance(), found.next_offset)]
-    replay = scans._WindowReplay(found, REVEALED)
+    replay = Replay(found, REVEALED)
     replay.append(window)
     assert replay.topics is None
     assert found.next_offset == len(records) + 5
@@ -599,6 +609,138 @@ def test_records_before_damage_of_the_log_are_replayed_first() -> None:
     with pytest.raises(CorruptBatchError):
         list(advance(loader, damaged(), REVEALED))
     assert loader.next_offset == len(values)
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+def topics_of_a_cluster(seed: int, count: int) -> list[bytes]:
+    """Return records of topics after the features that a snapshot of them needs."""
+    features = (METADATA_VERSION, LEVEL_MAX), (ELR_FEATURE, 1)
+    records = [FeatureLevelRecord(name=name, feature_level=level) for name, level in features]
+    return [*map(encode, records), *Topics(random.Random(seed)).values(count)]
+
+
+def snapshot_file(
+    directory: Path, snapshot_id: SnapshotId, values: Iterable[bytes]
+) -> SnapshotReader:
+    batches = encoded_batches(
+        values,
+        head=[SnapshotHeader(last_contained_log_timestamp_ms=77)],
+        tail=[SnapshotFooter()],
+        base_offset=0,
+        leader_epoch=snapshot_id.epoch,
+        written_ms=9,
+        batch_bytes_max=1_500,
+    )
+    path = directory / f"{snapshot_id}.checkpoint"
+    path.write_bytes(b"".join(batch.data for batch in batches))
+    return open_path(str(path)).read_snapshot(snapshot_id)
+
+
+def snapshot_of(image: MetadataImage, directory: Path) -> SnapshotReader:
+    values = (encode(record) for record in image_records(image))
+    return snapshot_file(directory, image.snapshot_id, values)
+
+
+def loaded(snapshot: SnapshotReader, redactor: Redactor = REVEALED) -> Replay:
+    """Return the state of a snapshot, of which the rows of topics are columns."""
+    found = Replay(loader_of(redactor), redactor, is_compared=True)
+    found.load(snapshot)
+    assert found.topics is not None
+    assert not found.loader.image.rows(Entity.TOPIC)
+    return found
+
+
+def assert_loaded(snapshot: SnapshotReader, redactor: Redactor = REVEALED) -> None:
+    expected = loader_of(redactor)
+    load_snapshot(expected, snapshot)
+    found = loaded(snapshot, redactor)
+    found.write()
+    assert_same(found.loader, expected)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_snapshot_of_topics_is_loaded_by_columns(seed: int, tmp_path: Path) -> None:
+    loader = MetadataLoader()
+    for one in scans_of(topics_of_a_cluster(seed, 400), random.Random(seed)):
+        append_scan(loader, one.records)
+    assert loader.image.rows(Entity.PARTITION)
+    snapshot = snapshot_of(loader.image, tmp_path)
+    assert_loaded(snapshot, Redactor(key=b"a redaction key of 30 characters"))
+    assert loaded(snapshot).image.same_rows(loader.image)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_snapshots_that_kafka_wrote_are_loaded_by_columns(cluster: str) -> None:
+    log = open_path(str(LOGS / cluster / "__cluster_metadata-0"))
+    for snapshot_id in log.snapshots:
+        assert_loaded(log.read_snapshot(snapshot_id))
+
+
+@pytest.mark.parametrize("level", [7, 17, 30])
+def test_snapshots_of_all_record_types_have_the_same_state(level: int, tmp_path: Path) -> None:
+    log = RandomLog(level, level)
+    log.grow(400)
+    loader = MetadataLoader()
+    for one in scans_of([encode(record) for record in log.records], chance()):
+        append_scan(loader, one.records)
+    assert_loaded(snapshot_of(loader.image, tmp_path))
+
+
+TOPIC = TopicRecord(name="a", topic_id=IDS[0])
+NOT_OF_SNAPSHOTS = {
+    "a removal": [encode(TOPIC), encode(RemoveTopicRecord(topic_id=IDS[0]))],
+    "a config that is deleted": [
+        encode(ConfigRecord(resource_type=2, resource_name="a", name="x", value="1")),
+        encode(ConfigRecord(resource_type=2, resource_name="a", name="x", value=None)),
+    ],
+    "a topic twice": [encode(TOPIC), encode(TOPIC)],
+    "a partition without a topic": [encode(PartitionRecord(topic_id=IDS[0]))],
+    "a damaged value": [encode(TOPIC)[:-1]],
+    "a damaged value of another type": [encode(TOPIC), b"\x01\x1b\x00\x7f"],
+    "a transaction": [begin("t"), encode(TOPIC), END_TRANSACTION],
+}
+
+
+@pytest.mark.parametrize("values", NOT_OF_SNAPSHOTS.values(), ids=NOT_OF_SNAPSHOTS.keys())
+def test_what_no_snapshot_has_is_loaded_record_by_record(
+    values: list[bytes], tmp_path: Path
+) -> None:
+    snapshot = snapshot_file(tmp_path, SnapshotId(epoch=3, end_offset=900), values)
+    outcomes: list[object] = []
+    for load in (load_snapshot, lambda loader, snapshot: Replay(loader, REVEALED).load(snapshot)):
+        loader = MetadataLoader()
+        try:
+            load(loader, snapshot)
+        except ReplayError as error:
+            outcomes.append(str(error))
+        else:
+            outcomes.append(loader.image.to_json())
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_differences_of_columns_are_those_of_images(seed: int, tmp_path: Path) -> None:
+    """A log is compared with snapshots of its state at the same and at the next offset."""
+    values = topics_of_a_cluster(seed, 300)
+    parts = list(scans_of(values, random.Random(seed)))
+    objects, columns = MetadataLoader(), Replay(MetadataLoader(), REVEALED, is_compared=True)
+    before = objects.image
+    equal_count = different_count = 0
+    for part in parts:
+        append_scan(objects, part.records)
+        list(columns.advance([part]))
+        state = objects.image
+        assert loaded(snapshot_of(state, tmp_path)).differences(columns) == []
+        equal_count += columns.topics is not None
+        if before.offset >= 0:
+            expected = diff(before, state)
+            assert loaded(snapshot_of(before, tmp_path)).differences(columns) == expected
+            different_count += bool(expected)
+        before = state
+    assert equal_count > len(parts) / 2
+    assert different_count
 
 
 # --- changes --------------------------------------------------------------------------------------
