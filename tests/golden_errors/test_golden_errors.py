@@ -63,6 +63,9 @@ def usage() -> Iterator[Mistake]:
     """Yield mistakes with commands, options and their values."""
     yield command()
     yield command("stat", NODE)
+    yield command("history", NODE, "topic/orders-0")
+    yield command("tail", NODE)
+    yield command("rewind", NODE)
     yield command("cat", NODE, CLUSTER / "node-101")
     yield command("state", NODE, CLUSTER / "node-101", "topics")
     yield command("cat", NODE, "--folow")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from raftlog.client import EndBasis, Isolation
 from raftlog.client.inspection import Divergence, QuorumCopies, first_divergence
@@ -11,8 +11,10 @@ from raftlog.errors import CorruptBatchError, CorruptFileError, TooFewVotersErro
 from .findings import Finding, Kind, damage, note
 
 
-def divergences(log: QuorumCopies) -> Iterator[Finding]:
+def divergences(log: QuorumCopies) -> Generator[Finding, None, int]:
     """Yield a finding for each replica that diverges from the most up-to-date one.
+
+    Returns the number of replicas that were compared: 0 if one of them cannot be.
 
     Divergence is damage below the committed offset. Above it, a former leader truncates its
     uncommitted records when it becomes a follower.
@@ -21,7 +23,7 @@ def divergences(log: QuorumCopies) -> Iterator[Finding]:
         newest = log.newest_log()
         committed = _committed_end(log)
     except (CorruptBatchError, CorruptFileError):
-        return  # a replica without any batch or a valid quorum-state: reported by its own check
+        return 0  # a replica without any batch or a valid quorum-state: reported by its own check
     for copy in log.logs:
         found = None if copy is newest else first_divergence(newest, copy)
         if found is None:
@@ -35,6 +37,7 @@ def divergences(log: QuorumCopies) -> Iterator[Finding]:
         yield make(
             Kind.DIVERGENCE, where, reason, position=found.other.position, offset=found.offset
         )
+    return len(log.logs)
 
 
 def _has_epochs(found: Divergence) -> bool:

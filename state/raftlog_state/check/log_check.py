@@ -64,6 +64,7 @@ class LogCheck:
             self.copies = (log,)
         self._on_progress = on_progress
         self._checks: list[_CopyCheck] = []
+        self._replicas_compared = 0
 
     def run(self) -> Iterator[Finding]:
         """Read everything and yield the findings.
@@ -75,7 +76,7 @@ class LogCheck:
             self._checks.append(check)
             yield from check.run()
         if self._voters is not None:
-            yield from divergences(self._voters)
+            self._replicas_compared = yield from divergences(self._voters)
 
     def image(self) -> MetadataImage | None:
         """Return the state at the end of a metadata log, as its replay has found it.
@@ -94,6 +95,7 @@ class LogCheck:
             "records": sum(check.record_count for check in self._checks),
             "checkpoints": sum(check.snapshot_count for check in self._checks),
             "checkpoints_compared": sum(check.compared_count for check in self._checks),
+            "replicas_compared": self._replicas_compared,
             "start_offset": min(check.start_offset for check in self._checks),
             "end_offset": max(check.end_offset for check in self._checks),
         }
@@ -110,6 +112,8 @@ class LogCheck:
                 f"; {count} snapshot{'' if count == 1 else 's'}, {compared} compared with a replay "
                 "of the log"
             )
+        if self._replicas_compared:
+            text += f"; {self._replicas_compared} replicas compared with each other"
         return text
 
     def _part(self, ordinal: int) -> OnProgress:

@@ -44,6 +44,17 @@ _SYNONYMS: Final = {
     "--until": ("--to",),
 }
 """Options of similar tools, which no spelling is near to; the first that a command has is meant."""
+_COMMANDS_ELSEWHERE: Final = {
+    **dict.fromkeys(("compare", "drift"), "diff"),
+    **dict.fromkeys(("consume", "dump", "dump-log", "print", "read"), "cat"),
+    **dict.fromkeys(("describe", "get", "list", "ls", "show"), "state"),
+    **dict.fromkeys(("events", "history"), "log"),
+    **dict.fromkeys(("fsck", "validate", "verify"), "check"),
+    **dict.fromkeys(("produce", "publish", "put", "write"), "append"),
+    "tail": "cat --follow",
+    "watch": "log --follow",
+}
+"""Commands of similar tools, which no spelling is near to."""
 _UNNECESSARY: Final = {
     **dict.fromkeys(
         ("-n", "--count", "--head", "--limit", "--max-messages"),
@@ -189,9 +200,7 @@ class Parser(argparse.ArgumentParser):
             return self._parse_command(commands, [*rest, "--help"])
         command = commands.choices.get(name)
         if command is None:
-            hint = did_you_mean(name, commands.choices)
-            hint = hint or "the commands are " + ", ".join(commands.choices)
-            self.error(f"unknown command {name!r}; {hint}")
+            self.error(f"unknown command {name!r}; {_hint_of_command(name, commands)}")
         return command.parse(rest)
 
     def _help(self) -> argparse.Namespace:
@@ -268,6 +277,15 @@ def _operand(action: argparse.Action) -> str:
     """Return a positional argument as in the usage of a command."""
     name = action.metavar or action.dest
     return {"?": f"[{name}]", "*": f"[{name} ...]"}.get(str(action.nargs), str(name))
+
+
+def _hint_of_command(name: str, commands: Commands) -> str:
+    """Return what to do instead of giving a command that there is not."""
+    meant = _COMMANDS_ELSEWHERE.get(name, "")
+    if meant.partition(" ")[0] in commands.choices:
+        return f"did you mean {meant}?"
+    hint = did_you_mean(name, commands.choices)
+    return hint or "the commands are " + ", ".join(commands.choices)
 
 
 def _print_help(arguments: argparse.Namespace, output: Output, console: Console) -> int:

@@ -69,7 +69,10 @@ def test_replicas_that_agree_are_read_up_to_their_common_end(tmp_path: Path) -> 
     reader = RaftlogReader(RaftlogOptions.parse({"path": path}), ("value",))
     read = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert [row["value"] for batch in read for row in batch.to_pylist()] == [b"a", b"b", b"c"]
-    assert run("check", path)[0] == 0
+    status, out, _ = run("check", path)
+    assert status == 0
+    assert out.endswith("offsets from 0 to 4 (exclusive); 3 replicas compared with each other\n")
+    assert json.loads(run("check", path, "--json")[1])["summary"]["replicas_compared"] == 3
 
 
 @pytest.mark.parametrize(
