@@ -236,10 +236,25 @@ class SparkStore:
         """Return whether a table exists."""
         with self.errors(table.name):
             try:
-                return bool(self._spark.catalog.tableExists(self.reference(table.name)))
+                if self._spark.catalog.tableExists(self.reference(table.name)):
+                    return True
             except PySparkException as error:
-                if _condition_and_reason(error)[0] in _NO_TABLE:
-                    return False
+                if _condition_and_reason(error)[0] not in _NO_TABLE:
+                    raise
+            self._check_delta()
+        return False
+
+    def _check_delta(self) -> None:
+        """Raise Spark's error if the session has no Delta: for it no table of a path exists.
+
+        A stream would fail in its first micro-batch, with a stack trace of Java.
+        """
+        if not self._is_path:
+            return
+        try:
+            self._spark.read.format("delta").load(self._place).columns.copy()
+        except PySparkException as error:
+            if _condition_and_reason(error)[0].startswith(_NO_DELTA):
                 raise
 
     def frame(self, table: StoredTable, version: int | None = None) -> DataFrame:
