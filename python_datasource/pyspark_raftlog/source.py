@@ -57,10 +57,12 @@ class RaftlogDataSource(DataSource):
     names of this paragraph and the next two.
 
     ``security.protocol`` is that of Kafka's clients. ``ssl.ca.location`` (or its content as
-    ``ssl.ca.pem`` or ``ssl.truststore.certificates``) verifies the nodes;
-    ``ssl.certificate.location``, ``ssl.key.location`` and ``ssl.key.password`` configure the client
-    certificate; ``ssl.endpoint.identification.algorithm=none`` disables the check of host names.
-    Files are in PEM format, at the same path on the driver and on every executor, also those of
+    ``ssl.ca.pem`` or ``ssl.truststore.certificates``) verifies the nodes; with
+    ``ssl.crl.location``, a list of their issuer, nodes whose certificate is revoked are refused,
+    and all of them if the list has expired. ``ssl.certificate.location``, ``ssl.key.location`` and
+    ``ssl.key.password`` configure the client certificate;
+    ``ssl.endpoint.identification.algorithm=none`` disables the check of host names. Files are in
+    PEM format, at the same path on the driver and on every executor, also those of
     ``ssl.truststore.location`` and ``ssl.keystore.location``, which require
     ``ssl.truststore.type=PEM`` and ``ssl.keystore.type=PEM`` and have neither
     ``ssl.truststore.password`` nor ``ssl.keystore.password``. The content of a key is refused as an

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from raftlog.client.remote.connection import tls_context
+from raftlog.client.remote.security import parse_security
+from raftlog.errors import OptionError
 from raftlog.node.access import AccessTable
 from raftlog.node.config import ListenerConfig, NodeConfig
 from raftlog.node.errors import ConfigError
@@ -42,6 +45,43 @@ def test_a_node_does_not_connect_to_a_node_with_a_revoked_certificate(authority:
         found = shown(server_context(tls_of(authority, "node-2.example")), client)
         assert isinstance(found, dict) is is_accepted
         authority.revoke(node)
+
+
+def test_a_client_does_not_connect_to_a_node_with_a_revoked_certificate(
+    authority: Authority,
+) -> None:
+    pair = authority.sign("node-1.example")
+    server = server_context(tls_of(authority, "node-1.example"))
+    certificate = authority.sign("jobs-1")
+    config = {
+        "ssl.ca.location": authority.path,
+        "ssl.crl.location": authority.revoke(),
+        "ssl.endpoint.identification.algorithm": "none",
+        "ssl.certificate.location": certificate.certificate,
+        "ssl.key.location": certificate.key,
+    }
+
+    def connected(**changes: str) -> bool:
+        context = tls_context(parse_security(config | changes).tls)
+        assert context is not None
+        return isinstance(shown(server, context), dict)
+
+    assert connected()
+    authority.revoke(pair)
+    assert not connected()
+    authority.revoke(has_expired=True)
+    assert not connected()
+
+
+@pytest.mark.parametrize("text", ["", "no list", None])
+def test_a_client_refuses_a_file_without_a_revocation_list(
+    authority: Authority, tmp_path: Path, text: str | None
+) -> None:
+    path = tmp_path / "crl.pem"
+    path.write_text(Path(authority.path).read_text() if text is None else text)
+    config = {"ssl.ca.location": authority.path, "ssl.crl.location": str(path)}
+    with pytest.raises(OptionError, match=r"ssl\.crl\.location"):
+        tls_context(parse_security(config).tls)
 
 
 def test_lists_that_are_old_or_of_another_ca_refuse_every_certificate(

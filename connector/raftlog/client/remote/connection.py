@@ -49,7 +49,7 @@ from raftlog.wire.errors import NoCommonVersionError, WireError
 
 from .login import SaslLogin, TokenEndpointError
 from .nodes import Address
-from .security import KEY_PASSWORD, MECHANISM, PROTOCOL, TlsOptions, resolve_references
+from .security import CRL, KEY_PASSWORD, MECHANISM, PROTOCOL, TlsOptions, resolve_references
 
 _LOGGER: Final = logging.getLogger("raftlog")
 
@@ -741,6 +741,14 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext | None:
     except (OSError, ValueError) as error:
         option = "ssl.ca.location" if options.ca_pem is None else "ssl.ca.pem"
         raise OptionError(option=option, reason=_reason(error)) from None
+    if options.crl is not None:
+        try:
+            context.load_verify_locations(cafile=options.crl)
+        except (OSError, ValueError) as error:
+            raise OptionError(option=CRL, reason=_reason(error)) from None
+        if not context.cert_store_stats()["crl"]:
+            raise OptionError(option=CRL, reason="the file contains no certificate revocation list")
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     context.check_hostname = options.check_host
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if options.certificate is not None:

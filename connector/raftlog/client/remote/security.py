@@ -46,6 +46,8 @@ _ALIASES: Final = {
 """librdkafka's name, or Kafka's, to the name here."""
 _CA: Final = "ssl.ca.location"
 _CA_PEM: Final = "ssl.ca.pem"
+CRL: Final = "ssl.crl.location"
+"""librdkafka's: Kafka's clients have system properties of Java for it."""
 _CERTIFICATE: Final = "ssl.certificate.location"
 _KEY: Final = "ssl.key.location"
 _STORES: Final = {"ssl.truststore": _CA, "ssl.keystore": _CERTIFICATE}
@@ -56,7 +58,7 @@ _IN_MEMORY: Final = (
     "ssl.certificate.pem",
 )
 _TLS_NAMES: Final = (
-    *(_CA, _CA_PEM, _CERTIFICATE, _KEY, KEY_PASSWORD, CHECK_HOST),
+    *(_CA, _CA_PEM, CRL, _CERTIFICATE, _KEY, KEY_PASSWORD, CHECK_HOST),
     *(f"{store}.{part}" for store in _STORES for part in ("type", "location", "password")),
     *_IN_MEMORY,
 )
@@ -83,14 +85,16 @@ _PROTOCOLS: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
     """TLS of connections. Nodes' certificates are verified with ``ca``, a PEM file, or ``ca_pem``,
-    its content, or else the CAs of the system. ``certificate`` (with its chain) and ``key`` are
-    this client's, if the nodes require one.
+    its content, or else the CAs of the system. ``crl``: a PEM file with revocation lists of their
+    issuers, as in librdkafka; None: revoked ones are accepted. ``certificate`` (with its chain) and
+    ``key`` are this client's, if the nodes require one.
 
     ``check_host``: whether a node's certificate must name the host that is connected to.
     """
 
     ca: str | None = None
     ca_pem: str | None = field(default=None, repr=False)
+    crl: str | None = None
     certificate: str | None = None
     key: str | None = None
     key_password: str | None = field(default=None, repr=False)
@@ -221,7 +225,7 @@ def _tls(given: Mapping[str, str]) -> TlsOptions:
         if name in given:
             reason = f"keys are read from files: write it to a file, and set {_CERTIFICATE}"
             raise OptionError(option=name, reason=reason)
-    files = {name: given[name] for name in (_CA, _CERTIFICATE, _KEY) if name in given}
+    files = {name: given[name] for name in (_CA, CRL, _CERTIFICATE, _KEY) if name in given}
     for store, name in _STORES.items():
         path = _store(given, store)
         if path is not None and files.setdefault(name, path) != path:
@@ -232,6 +236,7 @@ def _tls(given: Mapping[str, str]) -> TlsOptions:
     return TlsOptions(
         ca=path_of.get(_CA),
         ca_pem=given.get(_CA_PEM),
+        crl=path_of.get(CRL),
         certificate=path_of.get(_CERTIFICATE),
         key=path_of.get(_KEY),
         key_password=given.get(KEY_PASSWORD),
