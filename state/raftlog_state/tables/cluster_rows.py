@@ -326,6 +326,7 @@ class ClusterRows:
         at_end: Condition = ("offset", ">=", progress.offset)
         rows = self.read(LOG_TABLE, progress.cluster_id, at_end, columns=columns)
         if rows.num_rows == 0 and progress.offset != NOTHING:
+            self._check_incarnations([progress])  # a truncation has deleted its end meanwhile
             raise self._log_lacks(progress)
         is_later: Condition = ("offset", ">", progress.offset)
         is_current: Condition = ("incarnation", ">=", progress.incarnation)
@@ -341,7 +342,9 @@ class ClusterRows:
             any_of = tuple((_of_cluster(str(end.cluster_id)), _is_at(end)) for end in ends)
             found = self.store.read(LOG_TABLE, columns=(CLUSTER_ID,), any_of=any_of)
             names = set(pc.unique(found[CLUSTER_ID]).to_pylist())
-        lacking = (end for end in ends if end.cluster_id not in names)
+        lacking = [end for end in ends if end.cluster_id not in names]
+        if lacking:
+            self._check_incarnations(lacking)
         return {str(end.cluster_id): self._log_lacks(end) for end in lacking}
 
     def _log_lacks(self, progress: Progress) -> TablesError:

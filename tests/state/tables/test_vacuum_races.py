@@ -203,7 +203,7 @@ def test_a_vacuum_at_any_step_of_a_writer_loses_and_repeats_nothing(
     ("write", "other", "every"),
     [
         pytest.param(write_group, truncates, 41, marks=pytest.mark.slow),
-        pytest.param(write_one, merges, 41, marks=pytest.mark.slow),
+        pytest.param(write_one, truncates, 24, marks=pytest.mark.slow),
         *(
             pytest.param(write, other, 1, marks=pytest.mark.nightly)
             for write in (write_group, write_one)
