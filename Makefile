@@ -13,7 +13,7 @@ NATIVE_SOURCES := setup.py $(CRATE)/Cargo.toml $(CRATE)/Cargo.lock $(CRATE)/buil
 QUICK := not spark and not kafka and not slow and not nightly and not style
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check types words native-check format-check imports quick pure long nightly durations kafka crash sim rewrite diagram planted bench wheel release locked lock jars audit format clean
+.PHONY: help demo test check types words native-check format-check imports quick pure long nightly durations kafka crash sim rewrite diagram planted bench site wheel release locked lock jars audit format clean
 
 ##@ Use
 help: ## list the targets
@@ -93,6 +93,9 @@ planted: $(VENV)/.native-ready ## apply known bugs, one at a time, and verify th
 
 bench: $(VENV)/.native-ready ## run the benchmarks and write benchmarks/README.md
 	@$(BIN)/python -m benchmarks.run
+
+site: $(VENV)/.dev-ready ## write the documentation as HTML into build/site
+	@$(BIN)/python -m tests.packaging.site build/site
 
 wheel: $(VENV)/.dev-ready ## build the distribution into dist/
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/pip wheel -q --no-deps -w dist .
