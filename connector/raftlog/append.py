@@ -158,20 +158,18 @@ class AppendRequest:
 
     def check(self) -> None:
         """Raise ``InvalidAppendError`` for arguments that are invalid in combination."""
-        reason = None
-        if not self.records and self.epoch is None and not self.needs_own_batch:
+        reason, has_records = None, bool(self.records)
+        if not has_records and self.epoch is None and not self.needs_own_batch:
             reason = "there are no records to append, and no required offset or epoch to check"
         elif self.take_over_from is not None and self.commit is None:
             reason = "take_over_from requires commit"
-        elif self.producer is not None and not self.records:
+        elif self.producer is not None and not has_records:
             reason = "an append with a producer needs at least one record"
-        elif self.unchanged is not None and not self.records:
+        elif self.unchanged is not None and not has_records:
             reason = "an append with unchanged keys needs at least one record"
-        elif any(
-            number is not None and number < 0
-            for number in (self.epoch, self.required_end_offset, self.required_base_offset)
-        ):
-            reason = "epoch and required offsets must not be negative"
+        for number in (self.epoch, self.required_end_offset, self.required_base_offset):
+            if number is not None and number < 0:
+                reason = reason or "epoch and required offsets must not be negative"
         if reason is not None:
             raise InvalidAppendError(reason=reason)
 
@@ -622,9 +620,10 @@ class AppendBatch:
         if self._log.config.cleanup_policy.compacts:
             _check_keys(request.records)
         records, values = request.records, self._log.config.values
-        if records and request.commit is not None:
+        if request.commit is not None and records:
             records = named_records(records, request.commit, values)
-        duplicate = self._duplicate(request, len(records))
+        count = len(records)
+        duplicate = self._duplicate(request, count)
         if duplicate is not None:
             return AppendResult(
                 duplicate.base_offset,
@@ -634,21 +633,21 @@ class AppendBatch:
             )
         if request.unchanged is not None:
             self.write()  # the earlier appends of the group, which may change the keys
-            self._log.check_unchanged(request.unchanged, len(records))
+            self._log.check_unchanged(request.unchanged, count)
         has_markers = values is ValueKind.KRAFT and self._check_markers(request)
         if request.is_atomic or request.needs_own_batch:
             last_offset = self._append_atomic(request, epoch, records)
-        elif records:
+        elif count:
             last_offset = self._accumulator.append(epoch, records, now_ms=self._now_ms)
         else:
             last_offset = self._accumulator.next_offset - 1
-        result = AppendResult(last_offset - len(records) + 1, last_offset, epoch)
+        result = AppendResult(last_offset - count + 1, last_offset, epoch)
         if has_markers:
             self._being_written = result
             # The next request is checked against an open transaction that includes this one.
             self.write(markers=metadata_markers(records, result.base_offset))
             self._being_written = None
-        elif records:
+        elif count:
             self._add_identity(request, result)
         return result
 
@@ -803,7 +802,7 @@ def named_records(
     if values is ValueKind.KRAFT:
         begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
         return (begin, *records, marker_value(Marker.END))
-    if isinstance(records, PackedRecords | SealedBatch) and records.is_named:
+    if isinstance(records, SealedBatch | PackedRecords) and records.is_named:
         return records
     first = records[0]
     header = commit_header(name)

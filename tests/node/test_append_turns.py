@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from raftlog.client.remote.messages import TopicIdentity, produce_request
+from raftlog.node.event_loop import NodeEventLoop
 from raftlog.quorum.roles import Leader
 from raftlog.wire import ApiKey, encode_produce_request
 from tests.node.apis.batches import batch
@@ -47,10 +48,14 @@ async def until_all_fetch(leader: ServedNode) -> None:
         await asyncio.sleep(0)
 
 
+def produce_body() -> bytes:
+    request = produce_request(LOG, batch(b"a"), timeout_ms=30_000)
+    return encode_produce_request(VERSION, request)
+
+
 async def append(connection: RawConnection, leader: ServedNode) -> None:
     """Append a record, and wait until it is on all nodes."""
-    body = encode_produce_request(VERSION, produce_request(LOG, batch(b"a"), timeout_ms=30_000))
-    connection.ask(ApiKey.PRODUCE, VERSION, body)
+    connection.ask(ApiKey.PRODUCE, VERSION, produce_body())
     await connection.answer(ApiKey.PRODUCE, VERSION)
     await until_all_fetch(leader)
 
@@ -100,8 +105,41 @@ def test_one_append_is_one_callback_and_one_sync_of_each_node(
 
     asyncio.run(run())
     callbacks = [one for one in callbacks if one != "Driver._on_time"]
-    assert callbacks == ["Driver._run"], "of the leader: the append is written with others"
+    assert callbacks == ["Driver._submit"], "of the leader: the append is written with others"
     assert len(syncs) == len(set(syncs)) == 3
+
+
+def test_an_append_that_alone_is_received_is_written_in_the_same_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that are received in one iteration, neither is."""
+    iterations: list[int] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NodeEventLoop)
+        async with quiet_quorum(tmp_path) as (nodes, connection), await nodes[0].connect() as other:
+            await append(other, nodes[0])
+            log, select = nodes[0].node.raft_node.replica.log, loop._privileged_first.select
+
+            def selected(timeout: float | None) -> Any:
+                ends.append(log.end_offset)
+                return select(timeout)
+
+            for senders in ((connection,), (connection, other)):
+                ends: list[int] = []
+                body = produce_body()
+                monkeypatch.setattr(loop._privileged_first, "select", selected)
+                for sender in senders:
+                    sender.ask(ApiKey.PRODUCE, VERSION, body)
+                await connection._reader.read(2**16)
+                monkeypatch.undo()
+                iterations.append(ends.count(ends[0]))
+                await until_all_fetch(nodes[0])
+
+    with asyncio.Runner(loop_factory=NodeEventLoop) as runner:
+        runner.run(run())
+    assert iterations == [1, 2], "iterations that begin before the append is written"
 
 
 def test_an_append_derives_deadlines_once_a_callback_and_nothing_from_known_voters(

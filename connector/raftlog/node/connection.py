@@ -45,6 +45,7 @@ from raftlog.wire import (
 from raftlog.wire.errors import WireError
 
 from .access import Principal
+from .event_loop import NodeEventLoop
 from .memory_pool import ConnectionMemory, MemoryShare
 from .request import Request, Session
 from .sasl import SaslAuthenticator
@@ -75,6 +76,8 @@ class FlushQueue:
         self._loop = loop
         self._connections: list[Connection] = []
         self._is_running = False
+        self._work: Callable[[], object] | None = None
+        """What is called after a callback that is being called."""
 
     def run(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call ``work``, the whole of a callback of the event loop or the last part, then flush."""
@@ -85,6 +88,19 @@ class FlushQueue:
         finally:
             self._is_running = False
             self._flush()
+            work_after, self._work = self._work, None
+            if work_after is not None:
+                work_after()
+
+    def call_after(self, work: Callable[[], object]) -> None:
+        """Call ``work``, which flushes, after the callback of the event loop that is being called;
+        outside of a callback, or if other sockets are served in this iteration, in the next one:
+        all of them share the work. For one socket an iteration is saved."""
+        is_alone = isinstance(self._loop, NodeEventLoop) and self._loop.is_alone
+        if is_alone and self._is_running and self._work is None:
+            self._work = work
+        else:
+            self._loop.call_soon(work)
 
     def add(self, connection: Connection) -> None:
         """Flush a connection, which is not queued yet."""

@@ -160,7 +160,13 @@ class Driver:
             self._timer = None
 
     def submit_soon(self) -> None:
-        self._loop.call_soon(self._run, self.raft_node.submit)
+        if self._is_running:
+            self._loop.call_soon(self._submit)
+        else:
+            self._flush_queue.call_after(self._submit)
+
+    def _submit(self) -> None:
+        self._run(self.raft_node.submit)
 
     def run_sync(self, ticket: PendingSync) -> None:
         assert self._syncing is None, "one sync at a time"

@@ -49,6 +49,8 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
         """By descriptor."""
         self._orders: dict[Hashable, dict[str | None, dict[int, None]]] = {}
         """Descriptors by group and address; of each, what was returned last is at the end."""
+        self.is_alone = False
+        """Whether the last call returned one event, and no callback waited."""
         self._began_s: float | None = None
         """When the last restricted socket was returned, until the next call."""
         self._due_s = 0.0
@@ -89,6 +91,9 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
             self._due_s = now_s + min(SHARE * (now_s - self._began_s), _PAUSE_S_MAX)
             self._began_s = None
         found = super().select(timeout)
+        self.is_alone = len(found) == 1 and timeout != 0
+        if not self._restricted:
+            return found
         privileged = [one for one in found if one[0].fd not in self._restricted]
         if len(privileged) == len(found):
             return found
@@ -122,6 +127,9 @@ def _move_to_end(items: dict[K, V], key: K) -> None:
 class NodeEventLoop(asyncio.SelectorEventLoop):
     """Event loop with sockets that are restricted to what others leave."""
 
+    time = staticmethod(time.monotonic)
+    """As of asyncio, which calls it within a method."""
+
     def __init__(self) -> None:
         self._privileged_first: Final = PrivilegedFirstSelector()
         super().__init__(self._privileged_first)
@@ -140,6 +148,11 @@ class NodeEventLoop(asyncio.SelectorEventLoop):
     def iteration(self) -> int:
         """Return the number of the current iteration."""
         return self._privileged_first.call_count
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether one socket is served in this iteration, and nothing else was waiting."""
+        return self._privileged_first.is_alone
 
     def release(self, restricted: RestrictedSocket) -> None:
         """Serve a socket like any other again."""

@@ -383,23 +383,16 @@ class Replica:
 
     def _execute(self, effect: Effect) -> None:
         log = self.log
-        match effect:
-            case (
-                Send()
-                | Reply()
-                | LeaderChanged()
-                | RoleChanged()
-                | ReadIndexConfirmed()
-                | LogMessage()
-            ):
+        match effect:  # those of each append first
+            case StartSync():
+                self._start_sync()
+            case Send() | Reply():
                 self._outgoing.append(effect)
             case AdvanceHighWatermark(offset):
                 log.advance_high_watermark(offset)
                 self._outgoing.append(effect)
-            case PersistElection(state):
-                log.write_election_state(quorum_state(state))
-            case RejoinElections():
-                log.rejoin_election()
+            case AppendAsFollower():
+                self._append_as_follower(effect)
             case ReplyWithRecords():
                 records = log.read_bytes(effect.start_offset, effect.max_bytes)
                 response = effect.response.with_records(
@@ -409,10 +402,14 @@ class Replica:
                     remote_store_id=log.remote_store_id,
                 )
                 self._outgoing.append(Reply(effect.request_id, response))
+            case LeaderChanged() | RoleChanged() | ReadIndexConfirmed() | LogMessage():
+                self._outgoing.append(effect)
+            case PersistElection(state):
+                log.write_election_state(quorum_state(state))
+            case RejoinElections():
+                log.rejoin_election()
             case ReplyWithSnapshot():
                 self._reply_with_snapshot(effect)
-            case StartSync():
-                self._start_sync()
             case _:
                 self._change_log(effect)
 
@@ -427,8 +424,6 @@ class Replica:
                 self._note_appended()
             case AppendVoters():
                 self._append_voters(effect)
-            case AppendAsFollower():
-                self._append_as_follower(effect)
             case TruncateToEndOfEpoch(diverging):
                 log.truncate_to_end_of_epoch(diverging)
                 self._events.append(Truncated())

@@ -19,6 +19,7 @@ from .memory_pool import MemoryShare
 
 Body = TypeVar("Body")
 T = TypeVar("T")
+_NO_BODY: Final[Any] = None
 INTERNAL_ERROR: Final = "internal error: the request has no response"
 
 
@@ -103,7 +104,7 @@ class Request(Generic[Body]):
     frame: bytes
     body_start: int
     connection: RequestConnection
-    body: Body = cast("Body", None)  # noqa: RUF009
+    body: Body = _NO_BODY
     """Decoded body; None until it is decoded."""
     closes_connection: bool = False
     """Set to close the connection after the response. A client that may send a request to any node
@@ -214,4 +215,4 @@ class Request(Generic[Body]):
     def complete(self, response: bytes | None) -> None:
         """Replace the request by the frame of its response."""
         self.response, self.is_answered = response, True
-        self.frame, self.body = b"", cast("Body", None)
+        self.frame, self.body = b"", _NO_BODY

@@ -173,14 +173,17 @@ class QuorumCore:
     def next_deadline_ms(self) -> int | None:
         """Latest time for the next ``TimePassed``; None while no timer is running."""
         state = self._state
-        at_ms = state.requests.next_deadline_ms(state.now_ms)
         role = state.role
+        at_ms = state.requests.next_deadline_ms(state.now_ms)
         if isinstance(role, Leader):
-            at_ms = earliest(at_ms, self._leadership.deadline_ms())
-            if role.voter_change is None:
-                return at_ms
-            return earliest(at_ms, role.voter_change.deadline_ms)
-        return earliest(at_ms, self._elections.deadline_ms())
+            role_ms = self._leadership.deadline_ms()
+            if role.voter_change is not None:
+                role_ms = earliest(role_ms, role.voter_change.deadline_ms)
+        else:
+            role_ms = self._elections.deadline_ms()
+        if at_ms is None or (role_ms is not None and role_ms < at_ms):
+            return role_ms
+        return at_ms
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -205,27 +208,27 @@ class QuorumCore:
         return state.take_effects()
 
     def _handle_event(self, event: Event) -> None:
-        match event:
-            case TimePassed():
-                pass
+        match event:  # those of each append first
+            case Appended():
+                self._on_appended(event)
+            case SyncCompleted():
+                self._leadership.commit()
+                self._following.on_sync_completed()
             case RequestReceived():
                 self._on_request(event)
-            case RequestDropped(request_id):
-                self._leadership.on_request_dropped(request_id)
             case ResponseReceived(correlation_id):
                 in_flight = self._state.requests.complete(correlation_id)
                 if in_flight is not None:
                     self._on_response(in_flight, event)
+            case TimePassed():
+                pass
+            case RequestDropped(request_id):
+                self._leadership.on_request_dropped(request_id)
             case SendFailed(correlation_id):
                 self._on_send_failed(self._state.requests.complete(correlation_id), event)
-            case Appended():
-                self._on_appended(event)
             case AppendRefused():
                 self._following.on_append_refused(event)
                 self._membership.on_append_refused(event)
-            case SyncCompleted():
-                self._leadership.commit()
-                self._following.on_sync_completed()
             case Truncated():
                 self._following.on_truncated()
             case SnapshotInstalled():
@@ -251,14 +254,14 @@ class QuorumCore:
     def _on_request(self, event: RequestReceived) -> None:
         request, request_id = event.request, event.request_id
         match request:
+            case FetchRequest():
+                self._leadership.on_fetch(request_id, request)
             case VoteRequest():
                 self._elections.on_vote_request(request_id, request)
             case BeginQuorumEpochRequest():
                 self._elections.on_begin_epoch(request_id, request)
             case EndQuorumEpochRequest():
                 self._elections.on_end_epoch(request_id, request)
-            case FetchRequest():
-                self._leadership.on_fetch(request_id, request)
             case FetchSnapshotRequest():
                 self._leadership.on_fetch_snapshot(request_id, request)
             case AddVoterRequest():
@@ -299,14 +302,14 @@ class QuorumCore:
         if self._state.maybe_transition(response.leader_and_epoch):
             return
         match in_flight.request, response:
+            case FetchRequest(), FetchResponse():
+                self._following.on_fetch_response(node_id, response)
             case VoteRequest() as request, VoteResponse():
                 self._elections.on_vote_response(node_id, request, response)
             case BeginQuorumEpochRequest() as request, BeginQuorumEpochResponse():
                 self._leadership.on_begin_epoch_response(node_id, request, response)
             case EndQuorumEpochRequest(), EndQuorumEpochResponse():
                 self._elections.on_end_epoch_response(node_id, response)
-            case FetchRequest(), FetchResponse():
-                self._following.on_fetch_response(node_id, response)
             case UpdateVoterRequest(), VoterChangeResponse():
                 self._following.on_update_response(response)
             case FetchSnapshotRequest(), FetchSnapshotResponse():

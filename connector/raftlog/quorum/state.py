@@ -49,6 +49,10 @@ from .roles import (
 )
 from .voters import NO_OFFSET, Endpoint, Voter, VoterSet, VoterSetHistory
 
+_OWN_ROLES: Final = (Leader, Resigned)
+"""Roles in which a replica is the leader of its epoch, or was it; no union, which each step would
+build."""
+
 
 class LogView(Protocol):
     """Read-only view of a replica's log; it answers from memory, without I/O.
@@ -405,7 +409,7 @@ class ReplicaState:
         assert is_stored, "the vote is the stored one"
         assert role.epoch >= log.last_fetched_epoch, "the log has no later epoch"
         is_own = role.leader_id == self.local_voter.key.node_id
-        assert is_own is isinstance(role, Leader | Resigned)
+        assert is_own is isinstance(role, _OWN_ROLES)
         if isinstance(role, Leader):
             assert role.epoch_start_offset <= end_offset, "its epoch begins in its log"
         elif isinstance(role, Candidate):

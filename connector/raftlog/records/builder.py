@@ -498,7 +498,7 @@ class BatchAccumulator:
             RecordBatchTooLargeError: one record alone exceeds a batch; no record is appended.
             InvalidTimestampError: a timestamp is too far ahead of ``now_ms``.
         """
-        self._check(epoch, records)
+        self._check(epoch, len(records))
         current = self._current_batch or self._new_builder(now_ms)
         parts = self._encode_whole(current, records, now_ms) or self._split(
             current, records, now_ms
@@ -533,9 +533,11 @@ class BatchAccumulator:
             AppendError: as ``append``.
         """
         has_required_offset = required_end_offset is not None or required_base_offset is not None
-        self._check(epoch, records, may_be_empty=has_required_offset)
-        self._check_required_offsets(len(records), required_end_offset, required_base_offset)
-        if not records:
+        count = len(records)
+        self._check(epoch, count, may_be_empty=has_required_offset)
+        if has_required_offset:
+            self._check_required_offsets(count, required_end_offset, required_base_offset)
+        if not count:
             return self._next_offset - 1
         if isinstance(records, SealedBatch):
             self._append_sealed(records, now_ms, producer or NO_PRODUCER)
@@ -563,12 +565,12 @@ class BatchAccumulator:
 
     # --- batching ---------------------------------------------------------------------------------
 
-    def _check(self, epoch: int, records: Sequence[object], *, may_be_empty: bool = False) -> None:
+    def _check(self, epoch: int, count: int, *, may_be_empty: bool = False) -> None:
         if epoch < self._epoch:
             raise NotLeaderError(epoch=epoch, current_epoch=self._epoch)
         if epoch > self._epoch:
             raise FutureEpochError(epoch=epoch, current_epoch=self._epoch)
-        if not records and not may_be_empty:
+        if not count and not may_be_empty:
             raise InvalidAppendError(reason="there are no records")
 
     def _check_required_offsets(

@@ -340,7 +340,12 @@ class ActiveSegment:
         if not self._staged:
             self._mark = self._indexer.mark()
         end, byte_count = self.byte_count + self._staged_byte_count, len(data)
-        self._index_batch(end, byte_count, metadata)
+        self._indexer.add_batch(
+            position=end,
+            byte_count=byte_count,
+            last_offset=metadata.last_offset,
+            max_timestamp_ms=metadata.max_timestamp_ms,
+        )
         if not end:
             self.first_timestamp_ms = metadata.max_timestamp_ms
         self._staged.append(data)
@@ -368,7 +373,12 @@ class ActiveSegment:
 
     def add_written_batch(self, byte_count: int, metadata: BatchMetadata) -> None:
         """Account for a batch that another process wrote, with its index entries."""
-        self._index_batch(self.byte_count, byte_count, metadata)
+        self._indexer.add_batch(
+            position=self.byte_count,
+            byte_count=byte_count,
+            last_offset=metadata.last_offset,
+            max_timestamp_ms=metadata.max_timestamp_ms,
+        )
         self._indexer.take()
         if not self.byte_count:
             self.first_timestamp_ms = metadata.max_timestamp_ms
@@ -391,14 +401,6 @@ class ActiveSegment:
         except DiskFullError:
             if self._txn_index is not None and byte_count is not None:
                 self._txn_index.truncate(byte_count)
-
-    def _index_batch(self, position: int, byte_count: int, metadata: BatchMetadata) -> None:
-        self._indexer.add_batch(
-            position=position,
-            byte_count=byte_count,
-            last_offset=metadata.last_offset,
-            max_timestamp_ms=metadata.max_timestamp_ms,
-        )
 
     def _write_entries(self) -> None:
         if self._indexer.has_new:

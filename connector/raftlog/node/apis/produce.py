@@ -244,7 +244,7 @@ class DelayedProduce:
         ordinal, records = len(self._outcomes), append.records
         self._outcomes.append(None)
         byte_count = 0
-        if isinstance(records, PackedRecords | SealedBatch):
+        if isinstance(records, SealedBatch | PackedRecords):
             byte_count = records.byte_count()
         # Counted until the append is done: decompressed, it may be a thousand times the request.
         request.session.memory.allocate(byte_count)

@@ -188,7 +188,8 @@ def plain_request(
         commit = parse_commit_header(value)
         if commit is None or commit_header(commit).value != value:
             return None
-    data = _with_base_offset_0(data, base_offset)
+    if base_offset:
+        data = _with_base_offset_0(data)
     sealed = SealedBatch(data, count, max_timestamp_ms, is_named=commit is not None)
     producer = None
     if producer_id >= 0:
@@ -215,7 +216,7 @@ def append_request(
     found = NOTHING
     if header.record_count:
         found = produced_records(
-            _with_base_offset_0(data, header.base_offset),
+            _with_base_offset_0(data) if header.base_offset else data,
             header,
             config,
             decompressed_bytes_max=decompressed_bytes_max,
@@ -231,9 +232,9 @@ def append_request(
     )
 
 
-def _with_base_offset_0(data: bytes, base_offset: int) -> bytes:
+def _with_base_offset_0(data: bytes) -> bytes:
     """Return a batch without its base offset, which is a condition, or unused."""
-    return bytes(8) + memoryview(data)[8:] if base_offset else data
+    return bytes(8) + memoryview(data)[8:]
 
 
 def _request(
