@@ -233,6 +233,19 @@ class SimulatedDisk:
                 self._new_name(path, OperationKind.MAKE_DIRECTORY)
             return node is None
 
+    def remove_directory(self, path: str) -> bool:
+        """Remove an empty directory; return False if it has entries, or does not exist."""
+        with self._machine.step:
+            node = self._find(path)
+            if isinstance(node, FileNode):
+                raise NotALogError(path=path, reason="a directory was expected there")
+            if node is None or node.names:
+                return False
+            parent, name = self.split(path)
+            number = self._directory(parent).number
+            self._machine.change(Operation(OperationKind.UNLINK, path, number, name))
+            return True
+
     def rename(self, path: str, new_path: str) -> None:
         """Rename atomically, replacing an existing file."""
         with self._machine.step:

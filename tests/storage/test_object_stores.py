@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
+from tests.simulated_disk.simulated_machine import SimulatedFile
 from tests.support.cli import rows, run
 from tests.support.kafka import HOME
 from tests.support.quorum_processes import free_ports
@@ -106,6 +107,47 @@ def test_a_store_keeps_the_contract(kind: str, tmp_path: Path) -> None:
 
 def test_an_object_is_durable_when_it_is_put() -> None:
     disk = SimulatedDisk()
+    StorageObjects(disk, "/objects").put("a/b/c", [b"content"])
+    disk.crash(Survival.NOTHING)
+    assert disk.files() == {"/objects/a/b/c": b"content"}
+
+
+def test_a_directory_is_deleted_with_its_last_object_but_not_that_of_the_store() -> None:
+    disk = SimulatedDisk()
+    store = StorageObjects(disk, "/objects")
+    for name in ("a/b/c", "a/b/d", "a/e", "f"):
+        store.put(name, [b"content"])
+    store.delete("a/b/c")
+    assert disk.list_names("/objects/a") == ["b", "e"]
+    store.delete("a/b/d")
+    assert disk.list_names("/objects/a") == ["e"]
+    for name in ("a/e", "f", "a/e"):
+        store.delete(name)
+    assert disk.list_names("/objects") == []
+    assert disk.list_names("/") == ["objects"]
+    store.put("a/b/c", [b"again"])
+    disk.crash(Survival.NOTHING)
+    assert disk.files() == {"/objects/a/b/c": b"again"}
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_an_object_is_durable_also_if_another_process_has_deleted_its_directory_meanwhile(
+    is_created_again: bool,
+) -> None:
+    """With the last object in it; and has perhaps created it again, and not synced that yet."""
+
+    class RacingDisk(SimulatedDisk):
+        is_racing = True
+
+        def create_file(self, path: str) -> SimulatedFile:
+            if self.is_racing:
+                self.is_racing = False
+                assert self.remove_directory("/objects/a/b")
+                if is_created_again:
+                    self.make_directory("/objects/a/b")
+            return super().create_file(path)
+
+    disk = RacingDisk()
     StorageObjects(disk, "/objects").put("a/b/c", [b"content"])
     disk.crash(Survival.NOTHING)
     assert disk.files() == {"/objects/a/b/c": b"content"}

@@ -92,6 +92,9 @@ class Runner:
     def make_directory(self, name: str) -> bool:
         return self.storage.make_directory(self.path(name))
 
+    def remove_directory(self, name: str) -> bool:
+        return self.storage.remove_directory(self.path(name))
+
     def rename(self, name: str, new_name: str) -> None:
         directory, _ = self.storage.split(self.path(name))
         self.storage.rename(self.path(name), self.storage.join(directory, new_name))
@@ -137,7 +140,7 @@ def real_files(home: Path) -> dict[str, bytes]:
 
 
 @settings(max_examples=80)
-@given(st.lists(STEPS, min_size=5, max_size=60))
+@given(st.lists(STEPS | st.tuples(st.just("remove_directory"), PATHS), min_size=5, max_size=60))
 def test_a_script_has_the_same_results_on_both(script: list[tuple[object, ...]]) -> None:
     disk = SimulatedDisk()
     disk.make_directory("/home")

@@ -273,6 +273,20 @@ class WritableLocalStorage(LocalStorage):
             self._set_directory_mode(path)  # the umask may have removed permissions
         return True
 
+    def remove_directory(self, path: str) -> bool:
+        """Delete an empty directory; False if it has entries, or does not exist."""
+        with _errors_of(path, _write_error):
+            try:
+                os.rmdir(path)
+            except OSError as error:
+                if os.path.isfile(path):
+                    reason = "a directory was expected there"
+                    raise NotALogError(path=path, reason=reason) from None
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
+                    return False
+                raise
+        return True
+
     def rename(self, path: str, new_path: str) -> None:
         """Rename atomically, replacing a file with the new name."""
         assert os.path.dirname(path) == os.path.dirname(new_path), (

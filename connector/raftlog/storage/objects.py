@@ -7,22 +7,24 @@ Invariants:
 2. ``put`` is durable on return. After an error, or a crash before its return, the object may be
    absent, complete or, where uploads have parts, truncated: what is stored is the manifest's to
    say, not the store's.
-3. Errors are raftlog's own: ``RemoteObjectNotFoundError``, ``RemoteStorageError``, and those of
+3. A directory of a storage without objects is deleted with the last of them.
+4. Errors are raftlog's own: ``RemoteObjectNotFoundError``, ``RemoteStorageError``, and those of
    ``storage.protocol`` where objects are files.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from raftlog.errors import LogError, LogNotFoundError
 
 from .errors import RemoteObjectNotFoundError
-from .protocol import Closeable, ReadableFile, WritableStorage
+from .protocol import Closeable, ReadableFile, WritableFile, WritableStorage
 
 _TEMPORARY_SUFFIX: Final = ".tmp"
+_ATTEMPTS_MAX: Final = 10
 
 
 class StoredObject(NamedTuple):
@@ -63,20 +65,21 @@ class StorageObjects:
     def __init__(self, storage: WritableStorage, directory: str) -> None:
         self._storage = storage
         self._directory = directory
-        self._durable: set[str] = set()
 
     @property
     def location(self) -> str:
         return self._directory
 
     def put(self, name: str, chunks: Iterable[bytes]) -> None:
-        *directories, file_name = name.split("/")
-        directory = self._make_directories(directories)
-        path = self._storage.join(directory, file_name)
+        *names, file_name = name.split("/")
+        directories = [self._directory]
+        for part in names:
+            directories.append(self._storage.join(directories[-1], part))
+        path = self._storage.join(directories[-1], file_name)
         temporary = path + _TEMPORARY_SUFFIX
         self._unlink(temporary)  # left by a crash
         try:
-            with self._storage.create_file(temporary) as file:
+            with self._created(temporary, directories) as file:
                 position = 0
                 for chunk in chunks:
                     file.write_at(position, chunk)
@@ -88,7 +91,11 @@ class StorageObjects:
                 self._unlink(temporary)
             raise
         self._storage.rename(temporary, path)
-        self._storage.sync_directory(directory)
+        for directory in reversed(directories):
+            self._storage.sync_directory(directory)
+        # They cannot be removed any more, and may have been created by another process, which has
+        # not synced them yet.
+        self._storage.sync_directory(self._storage.split(self._directory)[0])
 
     def open_object(self, name: str) -> ReadableFile:
         path = self._directory
@@ -107,6 +114,10 @@ class StorageObjects:
             self._unlink(path + _TEMPORARY_SUFFIX)  # left by a crash
             self._storage.unlink(path)
             self._storage.sync_directory(self._storage.split(path)[0])
+        for _ in name.split("/")[1:]:
+            path = self._storage.split(path)[0]
+            if not self._storage.remove_directory(path):
+                break
 
     def list_objects(self, directory: str) -> list[StoredObject]:
         path = self._directory
@@ -123,8 +134,13 @@ class StorageObjects:
             if entry.endswith(_TEMPORARY_SUFFIX):  # a writer may rename it meanwhile
                 continue
             below, entry_name = self._storage.join(path, entry), f"{name}/{entry}"
-            if self._storage.is_directory(below):
-                yield from self._below(below, entry_name, self._storage.list_names(below))
+            try:
+                is_directory = self._storage.is_directory(below)
+                names = self._storage.list_names(below) if is_directory else []
+            except LogNotFoundError:  # it was deleted meanwhile
+                continue
+            if is_directory:
+                yield from self._below(below, entry_name, names)
             else:
                 with self._storage.open_file(below) as file:
                     yield StoredObject(entry_name, file.byte_count())
@@ -133,17 +149,15 @@ class StorageObjects:
         with contextlib.suppress(LogNotFoundError):
             self._storage.unlink(path)
 
-    def _make_directories(self, directories: list[str]) -> str:
-        """Create the directories of an object, each durably in the one above it."""
-        path = self._directory
-        for part in (None, *directories):
-            path = path if part is None else self._storage.join(path, part)
-            if path not in self._durable:
-                self._storage.make_directory(path)
-                # Also if it exists: another process may have created it and not synced yet.
-                self._storage.sync_directory(self._storage.split(path)[0])
-                self._durable.add(path)
-        return path
+    def _created(self, path: str, directories: Sequence[str]) -> WritableFile:
+        """Create a file and the directories above it. Another process may remove an empty one in
+        between, with the last object in it."""
+        for _ in range(_ATTEMPTS_MAX):
+            with contextlib.suppress(LogNotFoundError):
+                for directory in directories:
+                    self._storage.make_directory(directory)
+                return self._storage.create_file(path)
+        return self._storage.create_file(path)
 
 
 class ReadAheadFile(Closeable):

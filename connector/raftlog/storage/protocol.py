@@ -146,6 +146,10 @@ class WritableStorage(Storage, Protocol):
         """Create a directory in an existing one; False if it exists."""
         ...
 
+    def remove_directory(self, path: str) -> bool:
+        """Delete an empty directory; False if it has entries, or does not exist."""
+        ...
+
     def rename(self, path: str, new_path: str) -> None:
         """Rename a file or directory within its directory, atomically.
 
