@@ -134,6 +134,16 @@ class Program:
         reveal: bool,
         spread: bool,
     ) -> list[tuple[list[Part | None], Block] | None] | None: ...
+    def merged(
+        self,
+        offsets: memoryview,
+        data: memoryview,
+        which: memoryview,
+        api_key: int,
+        key_bytes: int,
+        fields: list[tuple[int, int, int]],
+        /,
+    ) -> tuple[Block, Block, Block, Block, Block, Block] | None: ...
 
 class Values:
     """Distinct values of a column."""

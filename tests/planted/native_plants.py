@@ -18,11 +18,13 @@ MUTATED_VALUES: Final = f"{JSON}::test_mutated_values_are_written_alike_or_given
 CONFIGS: Final = f"{JSON}::test_a_secret_is_given_back_and_a_public_config_is_written"
 LINES: Final = f"{JSON}::test_lines_have_the_places_and_only_the_selected_types"
 
+CHANGES: Final = "tests/state/loader/test_merged_changes.py"
 TYPED: Final = "tests/state/records/test_typed_columns.py"
 
 BUILD: Final = "tests/records/test_native_build.py"
 DISTINCT: Final = "tests/state/loader/test_distinct_values.py"
 MEMORY: Final = "tests/records/test_native_memory.py"
+MERGED: Final = "tests/state/records/test_merged_records.py"
 FOLLOWED: Final = (
     "tests/log/writing/test_quorum_log.py::test_batches_of_a_leader_are_appended_or_refused_alike"
 )
@@ -104,6 +106,27 @@ NATIVE_PLANTS: Final = (
         old="    is_next(&mut fields, 0)?; // no tagged fields of partition, topic and request\n",
         new="    fields.byte()?;\n",
         tests=(REQUESTED,),
+    ),
+    Plant(
+        bug="the core merges changes across a creation of their partition",
+        path=f"{RUST}/merge.rs",
+        old="            entry.run = NONE;\n",
+        new="",
+        tests=(f"{MERGED}::test_merged_changes_have_the_effects_of_all",),
+    ),
+    Plant(
+        bug="the core merges a number that is out of bounds",
+        path=f"{RUST}/merge.rs",
+        old="number < lowest || number > highest",
+        new="number < lowest",
+        tests=(f"{CHANGES}::test_changes_that_contradict_the_state_are_not_merged",),
+    ),
+    Plant(
+        bug="the core merges a change whose list is null",
+        path=f"{RUST}/merge.rs",
+        old="read_length(field.nullable, &mut inner)??;",
+        new="read_length(field.nullable, &mut inner)?.unwrap_or(0);",
+        tests=(f"{MERGED}::test_a_list_that_is_null_is_as_an_absent_one",),
     ),
     Plant(
         bug="the core gathers the elements of lists as bytes",

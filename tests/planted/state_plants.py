@@ -19,8 +19,25 @@ BATCH: Final = "tests/state/tables/test_tables_batch.py"
 EXPORTS: Final = "tests/state/exports/test_exports.py"
 
 TOPIC_ROWS: Final = "tests/state/loader/test_topic_rows.py"
+CHANGES: Final = "tests/state/loader/test_merged_changes.py"
 
 STATE_PLANTS: Final = (
+    Plant(
+        bug="changes are merged across a deletion of their topic",
+        path="state/raftlog_state/replay/row_versions.py",
+        old="require(is_plain=np.array_equal(of_topics[len(created.rows) :], of_last))",
+        new="require(is_plain=len(of_last) == len(changed.rows))",
+        tests=(
+            f"{CHANGES}::test_changes_before_and_after_a_deletion_of_their_topic_are_not_merged",
+        ),
+    ),
+    Plant(
+        bug="a merged change increments the leader epoch once",
+        path="state/raftlog_state/replay/row_versions.py",
+        old="elections = np.where(merged.counts > 1, merged.set_counts, of_changed)",
+        new="elections = of_changed",
+        tests=(f"{CHANGES}::test_merged_changes_of_partitions_have_the_same_state",),
+    ),
     Plant(
         bug="a replay for an image leaves out the last change of a broker's registration",
         path="state/raftlog_state/loader/scans.py",

@@ -15,6 +15,7 @@ use crate::clean::{self, Dropped, Place, Put};
 use crate::columns::{self, Column};
 use crate::gather;
 use crate::memory::{Grow, Temporary, keep, reused, scratch};
+use crate::merge;
 use crate::new_records::{self, Encoded};
 use crate::program::{self, Places, Rows, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
@@ -195,6 +196,9 @@ type WrittenBlocks = (Block, Block, Block);
 type ColumnBlocks = Option<(Option<Block>, Option<Block>, Block)>;
 /// Columns of a type and of their elements, each before its inner ones; ordinals given back.
 type TypedBlocks = Option<(Vec<ColumnBlocks>, Block)>;
+/// Arrow's offsets and bytes of merged records; their first and last rows, the number of records,
+/// and of those with the first field.
+type MergedBlocks = (Block, Block, Block, Block, Block, Block);
 
 /// Return a copy of a buffer, `None` if memory is refused.
 fn copied(py: Python<'_>, buffer: &PyBuffer<u8>) -> PyResult<Option<Temporary>> {
@@ -338,6 +342,44 @@ impl Program {
             }
         }
         Ok(Some(found))
+    }
+
+    /// Merge the records of a type in `which` rows: those of a key of `key_bytes`, one after the
+    /// other, to one. `fields`, which alone may be set, have a place and the bounds of a number.
+    #[pyo3(signature = (offsets, data, which, api_key, key_bytes, fields, /))]
+    #[allow(clippy::too_many_arguments)]
+    fn merged(
+        &self,
+        py: Python<'_>,
+        offsets: PyBuffer<u8>,
+        data: PyBuffer<u8>,
+        which: PyBuffer<u8>,
+        api_key: u8,
+        key_bytes: usize,
+        fields: Vec<(usize, i64, i64)>,
+    ) -> PyResult<Option<MergedBlocks>> {
+        let (Some(offsets), Some(data), Some(which)) = (
+            copied(py, &offsets)?,
+            copied(py, &data)?,
+            copied(py, &which)?,
+        ) else {
+            return Ok(None);
+        };
+        guarded(|| {
+            Ok(py.detach(|| {
+                let rows = Rows::new(&offsets.0, &data.0)?;
+                let request = merge::Request::new(api_key, key_bytes, &fields)?;
+                let found = merge::merge(&self.0, &rows, &which.0, &request)?;
+                Some((
+                    found.ends.into(),
+                    found.data.into(),
+                    found.first_rows.into(),
+                    found.last_rows.into(),
+                    found.counts.into(),
+                    found.set_counts.into(),
+                ))
+            }))
+        })
     }
 }
 

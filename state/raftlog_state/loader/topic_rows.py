@@ -395,7 +395,8 @@ class TopicColumns(NamedTuple):
 
         NoOps have no number. Raises as ``replay_topics``.
         """
-        return self._after(topic_records(values, offsets, redactor), values)
+        found = topic_records(values, offsets, redactor, is_merged=True)
+        return self._after(found, values)
 
     def after_snapshot(
         self, values: pa.BinaryArray, offsets: Int64s, redactor: Redactor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,6 +36,24 @@ def require(*, is_plain: bool | np.bool) -> None:
         raise NotPlainError
 
 
+def distinct(keys: Int64s) -> Int64s:
+    """Return distinct numbers, ascending, as ``np.unique``, which hashes them in more time."""
+    found = np.sort(keys)
+    is_first = np.ones(len(found), np.bool_)
+    is_first[1:] = found[1:] != found[:-1]
+    return found[is_first]
+
+
+def are_among(keys: Int64s, others: Int64s) -> Bools:
+    """Return which numbers are among others, as ``np.isin``, which takes longer for large ones."""
+    if not len(others):
+        return np.zeros(len(keys), np.bool_)
+    ordered = np.sort(others)
+    at = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
+    found: Bools = ordered[at] == keys
+    return found
+
+
 class Coded(NamedTuple):
     """Column as codes of its distinct values: equal values have equal codes."""
 
@@ -45,10 +63,6 @@ class Coded(NamedTuple):
     def at(self, rows: Int64s) -> Coded:
         """Return the column at these rows."""
         return Coded(self.values, self.codes[rows])
-
-    def mapped(self, convert: Callable[[Any], Any], kind: pa.DataType) -> Coded:
-        """Return the column with each distinct value converted."""
-        return Coded(pa.array(map(convert, self.values.to_pylist()), kind), self.codes)
 
     def in_order(self) -> Coded:
         """Return the column with codes in the order of their values."""
@@ -130,9 +144,12 @@ def coded_lists(kind: pa.DataType, parts: Iterable[pa.Array | pa.ChunkedArray]) 
     Raises:
         NotPlainError: an element is null.
     """
+    lists = [chunk for part in parts for chunk in _chunks(part)]
+    if not any(map(_has_elements, lists)):  # nearly no partition is moved
+        return _empty_lists(kind, lists)
     is_text = pa.types.is_string(kind.value_type)
     size = _UUID_CHARS if is_text else _INT_BYTES
-    chunks = [_as_bytes(chunk, size, is_text=is_text) for part in parts for chunk in _chunks(part)]
+    chunks = [_as_bytes(chunk, size, is_text=is_text) for chunk in lists]
     encoded = pa.chunked_array(chunks, pa.large_binary()).combine_chunks().dictionary_encode()
     ends, data = _bounds(encoded.dictionary, np.int64)
     require(is_plain=ends[-1] <= _BYTES_MAX)
@@ -145,6 +162,17 @@ def coded_lists(kind: pa.DataType, parts: Iterable[pa.Array | pa.ChunkedArray]) 
     list_ends = pa.array((ends // size).astype(np.int32))
     values = pa.ListArray.from_arrays(list_ends, elements, type=kind)
     return Lists(Coded(values, _codes(encoded)), np.diff(ends) // size)
+
+
+def _has_elements(lists: pa.ListArray) -> bool:
+    return bool(lists.null_count < len(lists) and lists.offsets[-1] != lists.offsets[0])
+
+
+def _empty_lists(kind: pa.DataType, parts: Sequence[pa.ListArray]) -> Lists:
+    """Return lists that are all null or without elements."""
+    is_valid = [part.is_valid().to_numpy(zero_copy_only=False) for part in parts]
+    codes = np.where(np.concatenate([np.zeros(0, np.bool_), *is_valid]), 0, NULL)
+    return Lists(Coded(pa.array([[]], kind), codes.astype(np.int64)), np.zeros(1, np.int64))
 
 
 def _as_bytes(lists: pa.ListArray, size: int, *, is_text: bool) -> pa.Array:

@@ -19,7 +19,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +43,8 @@ from raftlog_state.records import (
     is_redacted,
 )
 from raftlog_state.records.declare import Array
+from raftlog_state.records.merged_records import MergedRecords
+from raftlog_state.records.redaction import HASH_PREFIX, MASK
 
 from .coded_columns import (
     NULL,
@@ -51,8 +53,10 @@ from .coded_columns import (
     Column,
     Int64s,
     Lists,
+    are_among,
     coded,
     coded_lists,
+    distinct,
     numbers,
     require,
     text,
@@ -83,10 +87,14 @@ _INT_MAX: Final = 2**31 - 1
 
 
 class TypedRecords(NamedTuple):
-    """Records of one type: their rows in the range, and their fields."""
+    """Records of one type: their rows in the range, and their fields.
+
+    ``merged``: each is the sum of several of a partition, of which ``rows`` has the first one.
+    """
 
     rows: Int64s
     fields: pa.StructArray
+    merged: MergedRecords | None = None
 
     def column(self, name: str) -> pa.Array:
         """Return a field of all of them."""
@@ -118,7 +126,8 @@ class Versions:
     """Versions of an entity's rows, sorted by key and position.
 
     ``positions`` are rows of records; ``sources`` are these, or ``row_count`` + the number of the
-    row in the state, whose position is before all. ``keys`` number the keys in their order.
+    row in the state, whose position is before all. ``keys`` number the keys in their order, that of
+    ``key_texts``.
     ``columns`` are those of the entity's table. A deleted version has the values before it.
     """
 
@@ -126,7 +135,7 @@ class Versions:
     positions: Int64s
     sources: Int64s
     keys: Int64s
-    key_texts: pa.Array
+    key_texts: Callable[[], pa.Array]
     is_deleted: Bools
     columns: Mapping[str, Column]
     changed: Mapping[str, Bools]
@@ -245,7 +254,7 @@ class _Topics:
         topics = topics[events.order]
         return events.versions(
             Entity.TOPIC,
-            key_texts=pc.binary_join_element_wise(
+            key_texts=lambda: pc.binary_join_element_wise(
                 text('["'), self.ids.values, text('"]'), text("")
             ),
             columns={"topic_id": self.ids.at(topics), "name": self.names.at(topics)},
@@ -280,6 +289,14 @@ class _Events:
         padded[: len(flags)] = flags
         return padded[self.order]
 
+    def with_numbers(self, flags: Bools, first: int, numbers: Int64s) -> Int64s:
+        """Return sorted flags as numbers, with those of the events from ``first`` on, unsorted."""
+        found = flags.astype(np.int64)
+        place = self.order - first
+        is_numbered = (place >= 0) & (place < len(numbers))
+        found[is_numbered] = numbers[place[is_numbered]]
+        return found
+
     def filled(self, values: Int64s, has_value: Bools) -> Int64s:
         """Return sorted values: those without one have that of the event before.
 
@@ -291,12 +308,12 @@ class _Events:
         found: Int64s = values[last]
         return found
 
-    def incremented(self, base: Int64s, is_increment: Bools) -> Int64s:
+    def incremented(self, base: Int64s, increments: Bools | Int64s) -> Int64s:
         """Return the value of the last whole event, and the number of increments after it.
 
-        ``base`` has the values of whole events; ``is_increment`` is sorted.
+        ``base`` has the values of whole events; ``increments`` are sorted.
         """
-        counts = np.cumsum(is_increment)
+        counts: Int64s = np.cumsum(increments)
         found: Int64s = base[self._whole] + counts - counts[self._last_whole]
         require(is_plain=np.all(found <= _INT_MAX))
         return found
@@ -311,7 +328,7 @@ class _Events:
         self,
         entity: Entity,
         *,
-        key_texts: pa.Array,
+        key_texts: Callable[[], pa.Array],
         columns: Mapping[str, Column],
         changed: Mapping[str, Bools] | None = None,
     ) -> Versions:
@@ -366,13 +383,12 @@ def _partitions(given: Given, topics: _Topics) -> Versions:
     require(is_plain=np.all(np.isin(of_whole, RECOVERY_STATES)))
     require(is_plain=np.all(np.isin(recovery, (*RECOVERY_STATES, RECOVERY_UNCHANGED))))
     events = found.events
-    is_change = ~events.is_whole & ~events.is_deleted
     has_leader = leaders != LEADER_UNCHANGED
-    elects = is_change & events.sorted(has_leader)
+    changes, elections = found.increments(has_leader)
     values = {
         "leader": events.filled(leaders, has_leader),
-        "leader_epoch": events.incremented(found.numbers_of_whole("leader_epoch"), elects),
-        "partition_epoch": events.incremented(found.numbers_of_whole("partition_epoch"), is_change),
+        "leader_epoch": events.incremented(found.numbers_of_whole("leader_epoch"), elections),
+        "partition_epoch": events.incremented(found.numbers_of_whole("partition_epoch"), changes),
         "leader_recovery_state": events.filled(recovery, recovery != RECOVERY_UNCHANGED),
     }
     lists = {name: found.lists(name) for name in _LISTS}
@@ -385,7 +401,7 @@ def _partitions(given: Given, topics: _Topics) -> Versions:
     texts = [enum_name(LEADER_RECOVERY_STATES, state) for state in RECOVERY_STATES]
     return events.versions(
         Entity.PARTITION,
-        key_texts=found.key_texts(),
+        key_texts=found.key_texts,
         columns={
             "topic_id": topics.ids.at(found.topics),
             "topic_name": topics.names.at(found.topics),
@@ -424,6 +440,10 @@ class _PartitionEvents:
         ids = pa.concat_arrays([created.column("topic_id"), changed.column("topic_id")])
         rows = np.concatenate([created.rows, changed.rows])
         of_topics = topics.find(ids, rows)
+        if changed.merged is not None:  # nor is the topic deleted between them
+            last_rows = changed.merged.last_rows.astype(np.int64)
+            of_last = topics.find(changed.column("topic_id"), last_rows)
+            require(is_plain=np.array_equal(of_topics[len(created.rows) :], of_last))
         partition_ids = numbers(created.column("partition_id"), changed.column("partition_id"))
 
         stored = given.stored[Entity.PARTITION]
@@ -434,9 +454,9 @@ class _PartitionEvents:
         require(is_plain=not pc.any(pc.equal(cleared.column("topic_name"), text(""))).as_py())
         cleared_topics = topics.find_names(cleared.column("topic_name"), cleared.rows)
         is_touched = np.zeros(len(stored_keys), dtype=np.bool_)
-        if len(stored_keys):  # else numpy sorts the keys of the records
-            is_touched = np.isin(stored_keys, _key(of_topics, partition_ids))
-        is_touched |= np.isin(stored_topics, cleared_topics)
+        if len(stored_keys):  # else the keys of the records are sorted
+            is_touched = are_among(stored_keys, _key(of_topics, partition_ids))
+        is_touched |= are_among(stored_topics, cleared_topics)
         touched = np.flatnonzero(is_touched | topics.is_removed(stored_topics))
         self._stored = stored = stored.at(touched)
         of_topics = np.concatenate([stored_topics[touched], of_topics])
@@ -446,7 +466,7 @@ class _PartitionEvents:
         self._whole_count = len(touched) + len(created.rows)
 
         keys = _key(of_topics, partition_ids)
-        removed = np.unique(keys[topics.is_removed(of_topics)])
+        removed = distinct(keys[topics.is_removed(of_topics)])
         removed_topics, removed_ids = removed >> _KEY_SHIFT, removed & _KEY_MASK
         sources = np.concatenate([given.row_count + stored.numbers, rows])
         self._kept = (of_topics, partition_ids, sources)
@@ -488,6 +508,23 @@ class _PartitionEvents:
         found = np.empty(self._clear_count, dtype=np.bool_)
         found[self.events.order[places] - first] = has_none[places - 1]
         return found
+
+    def increments(self, has_leader: Bools) -> tuple[Bools | Int64s, Bools | Int64s]:
+        """Return how many changes each event is, and how many of them set the leader, sorted.
+
+        ``has_leader`` is unsorted.
+        """
+        events, merged = self.events, self._changed.merged
+        is_change = ~events.is_whole & ~events.is_deleted
+        elects = is_change & events.sorted(has_leader)
+        if merged is None:
+            return is_change, elects
+        of_changed = has_leader[self._whole_count :][: len(merged.counts)]
+        elections = np.where(merged.counts > 1, merged.set_counts, of_changed)
+        return (
+            events.with_numbers(is_change, self._whole_count, merged.counts.astype(np.int64)),
+            events.with_numbers(elects, self._whole_count, elections.astype(np.int64)),
+        )
 
     def key_texts(self) -> pa.Array:
         """Return the text of each key, in order."""
@@ -590,26 +627,38 @@ def _configs(given: Given, topics: _Topics) -> Versions:
     of_topic = pa.array(np.full(len(rows), CONFIG_OF_TOPIC, np.int32))
     type_name = pa.array([enum_name(CONFIG_RESOURCE_TYPES, CONFIG_OF_TOPIC)], pa.string())
     resources, names, values = (column.at(rows) for column in (resources, names, values))
-    key_names = zip(
-        *(
-            c.values.take(pa.array(c.codes[events.is_first])).to_pylist()
-            for c in (resources, names)
-        ),
-        strict=True,
-    )
+
+    def key_texts() -> pa.Array:
+        parts = (
+            column.values.take(pa.array(column.codes[events.is_first]))
+            for column in (resources, names)
+        )
+        keys = zip(*(part.to_pylist() for part in parts), strict=True)
+        return pa.array([key_json((CONFIG_OF_TOPIC, *key)) for key in keys], pa.string())
+
     return events.versions(
         Entity.CONFIG,
-        key_texts=pa.array([key_json((CONFIG_OF_TOPIC, *key)) for key in key_names], pa.string()),
+        key_texts=key_texts,
         columns={
             "resource_type": of_topic,
             "resource_type_name": Coded(type_name, np.zeros(len(rows), dtype=np.int64)),
             "resource_name": resources,
             "name": names,
             "value": values,
-            "redacted": values.mapped(is_redacted, pa.bool_()),
+            "redacted": Coded(_are_redacted(values.values), values.codes),
         },
         changed={"value": events.differ(values.codes)},
     )
+
+
+def _are_redacted(values: pa.StringArray) -> pa.BooleanArray:
+    """Return ``is_redacted`` of each value, which is called for few of them."""
+    found = np.zeros(len(values), np.bool_)
+    for prefix in (MASK, HASH_PREFIX):
+        found |= pc.starts_with(values, prefix).to_numpy(zero_copy_only=False)
+    for at in np.flatnonzero(found).tolist():
+        found[at] = is_redacted(values[at].as_py())
+    return pa.array(found)
 
 
 def _removed_with_topics(

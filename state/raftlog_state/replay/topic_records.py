@@ -12,20 +12,38 @@ import pyarrow.compute
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    ClearElrRecord,
     ConfigRecord,
     EndTransactionRecord,
     MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
     Redactor,
 )
+from raftlog_state.records.merged_records import MergedRecords, merged_records
 from raftlog_state.records.typed_columns import frames, typed_columns
 
 from .coded_columns import Bools, Int32s, Int64s, require
 from .row_versions import TOPIC_RECORDS, TypedRecords
-from .topics import CONFIG_OF_TOPIC
+from .topics import CONFIG_OF_TOPIC, RECOVERY_STATES
 
 MARKERS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 MARKER_KEYS: Final = tuple(kind.schema.api_key for kind in MARKERS)
 _BEGIN, _END, _ABORT = MARKER_KEYS
+_ANY_NUMBER: Final = (-(2**31), 2**31 - 1)
+_BOUNDS: Final = {"leader_recovery_state": (min(RECOVERY_STATES), max(RECOVERY_STATES))}
+MERGED_FIELDS: Final = {
+    name: _BOUNDS.get(name, _ANY_NUMBER)
+    for name in sorted(
+        (field.attribute for field in PartitionChangeRecord.fields_schema if field.tag is not None),
+        key="leader".__ne__,  # first, since its changes are counted
+    )
+    if name not in ("replicas", "directories")
+}
+"""Fields of a change that never contradict a state, whatever it has, and bounds of their numbers.
+
+Replicas and their directories may: there must be as many of both after each change.
+"""
 
 
 class TopicRecords(NamedTuple):
@@ -40,8 +58,13 @@ class TopicRecords(NamedTuple):
     visible_offsets: Int64s
 
 
-def topic_records(values: pa.BinaryArray, offsets: Int64s, redactor: Redactor) -> TopicRecords:
+def topic_records(
+    values: pa.BinaryArray, offsets: Int64s, redactor: Redactor, *, is_merged: bool = False
+) -> TopicRecords:
     """Return the records of topics among the records of a range, which may have nulls.
+
+    ``is_merged``: PartitionChangeRecords of a partition may be merged, since the caller reads
+    only the state after the range.
 
     Raises:
         NotPlainError: a transaction is not completed, or its markers have no counterparts.
@@ -50,12 +73,23 @@ def topic_records(values: pa.BinaryArray, offsets: Int64s, redactor: Redactor) -
     found = frames(values)
     api_keys, _ = found
     is_applied, visible_offsets = _transactions(api_keys, offsets)
-    typed = typed_columns(values, (*TOPIC_RECORDS, *MARKERS), redactor, found)
+    merged = _merged_changes(values, *found) if is_merged else None
+    kinds: tuple[type[MetadataRecord], ...] = (*TOPIC_RECORDS, *MARKERS)
+    if merged is not None:
+        kinds = tuple(kind for kind in kinds if kind is not PartitionChangeRecord)
+    typed = typed_columns(values, kinds, redactor, found)
     is_marker = np.isin(api_keys, MARKER_KEYS)
     require(is_plain=sum(len(typed[kind].rows) for kind in MARKERS) == np.count_nonzero(is_marker))
     is_of_topics = np.zeros(len(values), np.bool_)
     by_type: dict[type[MetadataRecord], TypedRecords] = {}
     for kind in TOPIC_RECORDS:
+        if kind not in typed:
+            assert merged is not None, "all others have columns"
+            is_of_topics |= _are_of(kind, *found)
+            changes = typed_columns(merged.values, (kind,), redactor)[kind]
+            rows = merged.first_rows.astype(np.int64)
+            by_type[kind] = TypedRecords(rows, changes.fields, merged)
+            continue
         rows, fields = typed[kind].rows.astype(np.int64), typed[kind].fields
         is_kept = is_applied[rows]
         if kind is ConfigRecord:
@@ -68,6 +102,29 @@ def topic_records(values: pa.BinaryArray, offsets: Int64s, redactor: Redactor) -
             rows, fields = rows[is_kept], fields.filter(pa.array(is_kept))
         by_type[kind] = TypedRecords(rows, fields)
     return TopicRecords(by_type, is_of_topics, api_keys, visible_offsets)
+
+
+def _merged_changes(
+    values: pa.BinaryArray, api_keys: Int32s, versions: Int32s
+) -> MergedRecords | None:
+    """Merge the changes of each partition. None if they are replayed as they are.
+
+    A PartitionRecord, which has the same key, ends what is merged of its partition. A
+    ClearElrRecord has no key, and of the records between markers it is not known here which ones
+    take effect.
+    """
+    if np.isin(api_keys, (ClearElrRecord.schema.api_key, *MARKER_KEYS)).any():
+        return None
+    of_partitions = _are_of(PartitionChangeRecord, api_keys, versions)
+    of_partitions |= _are_of(PartitionRecord, api_keys, versions)
+    rows = np.flatnonzero(of_partitions).astype(np.int32)
+    return merged_records(values, rows, PartitionChangeRecord, MERGED_FIELDS)
+
+
+def _are_of(kind: type[MetadataRecord], api_keys: Int32s, versions: Int32s) -> Bools:
+    schema = kind.schema
+    found: Bools = (api_keys == schema.api_key) & (versions <= schema.latest_version)
+    return found
 
 
 def _transactions(api_keys: Int32s, offsets: Int64s) -> tuple[Bools, Int64s]:

@@ -124,9 +124,10 @@ class ColumnarChanges:
         self._rows = {str(of.entity): _rows_of(of) for of in versions}
         self._origins = _origins(records, found.visible_offsets, origins)
         self._starts = np.cumsum([0, *(len(of.keys) for of in versions)])
-        key_starts = np.cumsum([0, *(len(of.key_texts) for of in versions)])
+        key_texts = [of.key_texts() for of in versions]
+        key_starts = np.cumsum([0, *map(len, key_texts)])
         pairs = list(zip(versions, key_starts, strict=False))
-        self._key_texts = DistinctValues(pa.concat_arrays([of.key_texts for of in versions]))
+        self._key_texts = DistinctValues(pa.concat_arrays(key_texts))
         self._keys = np.concatenate([of.keys + start for of, start in pairs])
         self._sources = np.concatenate([of.sources for of in versions])
         self._is_deleted = np.concatenate([of.is_deleted for of in versions])

@@ -336,6 +336,18 @@ def test_strange_records_that_a_loader_accepts_have_the_same_state(
     assert_advanced(values, seed)
 
 
+def assert_left_out(values: Sequence[bytes], seed: int) -> None:
+    """Assert that a loader that continues after contradictions has the same ones, and state."""
+    left_out: tuple[list[ReplayError], list[ReplayError]] = [], []
+    expected, found = (MetadataLoader(on_rejected=errors.append) for errors in left_out)
+    for one in scans_of(values, random.Random(seed)):
+        append_scan(expected, one.records)
+    assert list(advance(found, scans_of(values, random.Random(seed)), REVEALED))
+    assert_same(found, expected)
+    errors_of_found, errors_of_expected = ([*map(str, errors)] for errors in left_out)
+    assert errors_of_found == errors_of_expected != []
+
+
 def cluster_records(chance: random.Random, count: int, *, is_strange: bool) -> list[MetadataRecord]:
     """Return allocations of producer ids and changes of brokers' registrations, in any order.
 
@@ -385,15 +397,7 @@ def test_changes_of_registrations_that_are_left_out_are_the_same(
     """Those that contradict the state, by a loader that continues after them."""
     monkeypatch.setattr(scans, "WINDOW_BYTES", 600)
     chance = random.Random(seed)
-    values = [encode(one) for one in cluster_records(chance, 300, is_strange=True)]
-    left_out: tuple[list[ReplayError], list[ReplayError]] = [], []
-    expected, found = (MetadataLoader(on_rejected=errors.append) for errors in left_out)
-    for one in scans_of(values, random.Random(seed)):
-        append_scan(expected, one.records)
-    assert list(advance(found, scans_of(values, random.Random(seed)), REVEALED))
-    assert_same(found, expected)
-    errors_of_found, errors_of_expected = ([*map(str, errors)] for errors in left_out)
-    assert errors_of_found == errors_of_expected != []
+    assert_left_out([encode(one) for one in cluster_records(chance, 300, is_strange=True)], seed)
 
 
 def test_only_the_last_changes_of_a_window_are_replayed() -> None:
