@@ -311,6 +311,10 @@ impl Column {
                     add_struct(program, body, latest, reader, shows, &mut self.inner)?;
                 }
             }
+            (Shape::Array(Kind::Int32), _) => {
+                let bytes = reader.take(count.checked_mul(size_of::<i32>())?)?;
+                self.inner.first_mut()?.add_int32s(bytes)?;
+            }
             (Shape::Array(kind), _) => {
                 let elements = self.inner.first_mut()?;
                 for _ in 0..count {
@@ -360,6 +364,17 @@ impl Column {
                 self.data.try_extend(&value.to_ne_bytes())
             }
         }
+    }
+
+    /// Add 32-bit numbers in network byte order.
+    #[inline]
+    fn add_int32s(&mut self, bytes: &[u8]) -> Option<()> {
+        let first = self.data.len();
+        self.data.try_extend(bytes)?;
+        for number in self.data.get_mut(first..)?.as_chunks_mut::<4>().0 {
+            *number = i32::from_be_bytes(*number).to_ne_bytes();
+        }
+        Some(())
     }
 
     fn add_number(&mut self, kind: Kind, value: i64) -> Option<()> {

@@ -754,6 +754,18 @@ const fn is_printable(character: char) -> bool {
 /// Characters of the text of a uuid.
 pub const UUID_CHARACTERS: usize = 22;
 
+/// Characters of each number of twelve bits.
+#[allow(clippy::indexing_slicing)] // by the compiler
+const PAIRS: [[u8; 2]; 1 << 12] = {
+    let mut pairs = [[0; 2]; 1 << 12];
+    let mut bits = 0;
+    while bits < pairs.len() {
+        pairs[bits] = [URL_DIGITS[bits >> 6], URL_DIGITS[bits & 63]];
+        bits += 1;
+    }
+    pairs
+};
+
 /// Return the text of a uuid as Kafka's: base64 for URLs.
 #[inline]
 pub fn uuid_text(uuid: [u8; 16]) -> [u8; UUID_CHARACTERS] {
@@ -762,18 +774,18 @@ pub fn uuid_text(uuid: [u8; 16]) -> [u8; UUID_CHARACTERS] {
     let (threes, tail) = uuid.as_chunks::<3>();
     for (four, &[one, two, three]) in fours.iter_mut().zip(threes) {
         let bits = u32::from_be_bytes([0, one, two, three]);
-        *four = [18, 12, 6, 0].map(|shift| url_digit(bits >> shift));
+        let ([first, second], [third, fourth]) = (url_pair(bits >> 12), url_pair(bits));
+        *four = [first, second, third, fourth];
     }
     if let ([first, second], &[last]) = (ends, tail) {
-        *first = url_digit(u32::from(last) >> 2);
-        *second = url_digit(u32::from(last) << 4); // the last two bits
+        [*first, *second] = url_pair(u32::from(last) << 4); // the second one has the last two bits
     }
     text
 }
 
-/// Return the character of the last six bits.
+/// Return the characters of the last twelve bits.
 #[inline]
-fn url_digit(bits: u32) -> u8 {
-    let at = usize::try_from(bits & 63).unwrap_or_default();
-    URL_DIGITS.get(at).copied().unwrap_or_default()
+fn url_pair(bits: u32) -> [u8; 2] {
+    let at = usize::try_from(bits & 0xfff).unwrap_or_default();
+    PAIRS.get(at).copied().unwrap_or_default()
 }

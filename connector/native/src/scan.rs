@@ -25,6 +25,10 @@ const PLAIN_RECORDS_MIN: usize = 4;
 const NULL_KEY: u8 = 1;
 /// End of a record without headers: their number.
 const NO_HEADERS: [u8; 1] = [0];
+/// Prefixes whose first bytes are compared at once.
+const HEADS: usize = 4;
+/// First bytes of a prefix.
+type Head = [u8; 2];
 
 /// Columns to build: the bits of `batch_columns.Column`.
 #[derive(Clone, Copy)]
@@ -64,6 +68,19 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// Return the first bytes of each prefix, one of them repeatedly; `None` if there are none, too
+    /// many, or a shorter one.
+    fn heads(&self) -> Option<[Head; HEADS]> {
+        let mut heads = [*self.prefixes.first()?.first_chunk()?; HEADS];
+        if self.prefixes.len() > HEADS {
+            return None;
+        }
+        for (head, prefix) in heads.iter_mut().zip(self.prefixes) {
+            *head = *prefix.first_chunk()?;
+        }
+        Some(heads)
+    }
+
     fn has_prefix(&self, value: Option<&[u8]>) -> bool {
         value.is_some_and(|bytes| self.prefixes.iter().any(|prefix| bytes.starts_with(prefix)))
     }
@@ -186,6 +203,7 @@ struct Builder<'a> {
     reserve: (usize, usize),
     /// All records so far have been those of `add_plain`.
     is_plain: bool,
+    heads: Option<[Head; HEADS]>,
     rows: usize,
     header_count: usize,
     ordinals: Vec<i32>,
@@ -309,6 +327,7 @@ impl<'a> Builder<'a> {
             request,
             reserve,
             is_plain: request.columns.are_of_plain_records() && request.prefixes.is_empty(),
+            heads: request.heads(),
             rows: 0,
             header_count: 0,
             ordinals: reused(rows)?,
@@ -372,6 +391,9 @@ impl<'a> Builder<'a> {
         {
             return Err(Refused::Damaged);
         }
+        if self.are_others(header, payload, count).is_some() {
+            return Ok(());
+        }
         if count >= PLAIN_RECORDS_MIN && self.may_be_plain(header) {
             let before = (self.rows, self.values.data.len());
             if self.add_plain(header, payload, count).is_some() {
@@ -400,6 +422,29 @@ impl<'a> Builder<'a> {
         } else {
             Err(Refused::Damaged)
         }
+    }
+
+    /// Return unless a record of a batch may have one of the prefixes, or is not one of
+    /// `read_plain`: nearly no record of a log is a marker of a transaction.
+    #[inline]
+    fn are_others(&self, header: &Header, payload: &[u8], count: usize) -> Option<()> {
+        let heads = self.heads?;
+        if header.is_control() {
+            return None;
+        }
+        let mut records = Reader::new(payload);
+        let mut last_delta = -1;
+        for _ in 0..count {
+            let (_, offset_delta, value) = read_plain(&mut records)?;
+            let is_wanted = value
+                .first_chunk()
+                .is_some_and(|head: &Head| heads.contains(head));
+            if is_wanted || offset_delta <= last_delta {
+                return None;
+            }
+            last_delta = offset_delta;
+        }
+        (last_delta <= header.last_offset_delta && records.is_at_end()).then_some(())
     }
 
     /// Return whether `add_plain` may add the records of a batch.
