@@ -14,7 +14,7 @@ from raftlog.client.location import open_reader
 from raftlog.clock import Clock
 from raftlog.errors import LogNotFoundError, WrongClusterError
 from raftlog_state.records import Redactor
-from raftlog_state.records.internal_logs import INTERNAL_LOGS
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, cluster_of
 from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.internal_columns import InternalFormat
 from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
@@ -135,8 +135,11 @@ def _part_rows(part: LogPart, columns: tuple[str, ...]) -> Iterator[pa.RecordBat
 
 
 def check_cluster(log: LogReader, cluster_id: str) -> None:
-    """Raise ``WrongClusterError`` if the log has another cluster id."""
-    if log.cluster_id not in (None, cluster_id):
+    """Raise ``WrongClusterError`` if the log has another cluster id.
+
+    ``cluster_id`` may be the id of one of the cluster's internal logs.
+    """
+    if log.cluster_id not in (None, cluster_of(cluster_id)):
         raise WrongClusterError(
             path=log.path,
             expected_cluster_id=cluster_id,

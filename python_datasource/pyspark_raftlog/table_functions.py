@@ -45,7 +45,7 @@ from raftlog_state.log_changes import LoggedChange, changes_between, offset_spec
 from raftlog_state.log_state import read_state
 from raftlog_state.tables.comments import column_comments
 from raftlog_state.tables.convert import columns_of, microseconds
-from raftlog_state.tables.schema import BY_ENTITY, BY_NAME, CLUSTER_ID
+from raftlog_state.tables.schema import BY_ENTITY, CLUSTER_ID, METADATA_TABLES
 
 from .errors import ResultTooLargeError
 from .options import CONNECTION_OPTIONS, OPTIONS, RaftlogOptions, has_location, unknown_option
@@ -82,6 +82,7 @@ CHANGE_TYPES: Final[Mapping[Op, tuple[str, ...]]] = {
     Op.DELETE: ("delete",),
 }
 """Delta's ``_change_type`` of the rows of a change."""
+_TABLES: Final = {table.name: table for table in METADATA_TABLES}
 _OF_ROWS_BEFORE: Final = frozenset({"update_preimage", "delete"})
 
 CHANGE_COLUMNS: Final[Mapping[str, tuple[pa.DataType, str]]] = {
@@ -157,7 +158,7 @@ class RaftlogState:
         parsed = _options(path, options)
         name = _text("table", table)
         if name is None:
-            reason = f"is missing; tables are {', '.join(BY_NAME)}"
+            reason = f"is missing; tables are {', '.join(_TABLES)}"
             raise OptionError(option="table", reason=reason)
         typed = _typed_table(name)
         comments = column_comments(typed)
@@ -230,7 +231,7 @@ class RaftlogChanges:
         """Yield the rows in the order in which the changes took effect."""
         call = self._call
         assert call.options is not None
-        typed = None if call.table is None else BY_NAME[call.table]
+        typed = None if call.table is None else _TABLES[call.table]
         redactor = redactor_of(call.options)
         with call.open() as log:
             changes = changes_between(
@@ -244,9 +245,9 @@ class RaftlogChanges:
 
 def _typed_table(name: str) -> TypedTable:
     """Return a table by its name. Raises ``OptionError``."""
-    found = BY_NAME.get(name)
+    found = _TABLES.get(name)
     if found is None:
-        hint = did_you_mean(name, BY_NAME) or f"tables are {', '.join(BY_NAME)}"
+        hint = did_you_mean(name, _TABLES) or f"tables are {', '.join(_TABLES)}"
         raise OptionError(option="table", reason=f"unknown table {name!r}; {hint}")
     return found
 

@@ -1,8 +1,8 @@
-"""Names of the enum values in Kafka's metadata records.
+"""Names of the enum values in Kafka's metadata records, and in those of its other internal logs.
 
 Sources: Kafka's ``ConfigResource.Type``, ``ResourceType``, ``PatternType``, ``AclOperation``,
 ``AclPermissionType``, ``ScramMechanism``, ``SecurityProtocol``, ``LeaderRecoveryState``,
-``ZkMigrationState``.
+``ZkMigrationState``, ``TransactionState``, ``RecordState``, ``RemoteLogSegmentState``.
 """
 
 from __future__ import annotations
@@ -37,6 +37,29 @@ ZK_MIGRATION_STATES: Final[Mapping[int, str]] = {
     2: "MIGRATION",
     3: "POST_MIGRATION",
     4: "ZK_DECOMMISSION",
+}
+TRANSACTION_STATES: Final[Mapping[int, str]] = {
+    0: "Empty",
+    1: "Ongoing",
+    2: "PrepareCommit",
+    3: "PrepareAbort",
+    4: "CompleteCommit",
+    5: "CompleteAbort",
+    6: "Dead",
+    7: "PrepareEpochFence",
+}
+DELIVERY_STATES: Final[Mapping[int, str]] = {
+    0: "Available",
+    1: "Acquired",
+    2: "Acknowledged",
+    3: "Archiving",
+    4: "Archived",
+}
+REMOTE_SEGMENT_STATES: Final[Mapping[int, str]] = {
+    0: "CopySegmentStarted",
+    1: "CopySegmentFinished",
+    2: "DeleteSegmentStarted",
+    3: "DeleteSegmentFinished",
 }
 
 

@@ -1,4 +1,4 @@
-"""State of a metadata log as Arrow tables, without Delta tables, Spark or Java.
+"""State of a metadata log, or of another internal log, as Arrow tables, without Spark or Java.
 
 ``read_state`` is what ``open_tables(path).at(...)`` is of tables: the same columns and types, but
 for the origin of each row, which is in the history of a log and not in its state.
@@ -10,19 +10,22 @@ import os
 
 import pyarrow as pa
 
-from raftlog.client import LogReader, open_path
-from raftlog.client.offset_spec import LATEST, Resolved, resolve
+from raftlog.client import Isolation, LogReader, open_path
+from raftlog.client.offset_spec import LATEST, OffsetSpec, Resolved, resolve
 from raftlog.clock import Clock
 
+from .errors import TablesError
 from .image import MetadataImage
 from .image.column_types import STRING
+from .internal.loader import InternalState
 from .loader.image_reader import ImageReader
 from .loader.payload import SkippedRecords
 from .log_changes import Offset, offset_spec
 from .records import Redactor
+from .records.internal_logs import INTERNAL_LOGS
 from .tables.convert import columns_of
 from .tables.named_tables import NamedTables
-from .tables.schema import CLUSTER_ID
+from .tables.schema import CLUSTER_ID, METADATA_TABLES
 from .tables.selection import typed_table
 
 
@@ -36,15 +39,16 @@ class LogState(NamedTables[pa.Table]):
     """
 
     def __init__(
-        self, log: LogReader, images: ImageReader, image: MetadataImage, found: Resolved
+        self, log: LogReader, image: MetadataImage, found: Resolved, images: ImageReader | None
     ) -> None:
         self.path = log.path
         self.end_offset = found.offset
         self.cluster_id = log.cluster_id
         self.reason = found.reason
-        self.skipped: tuple[SkippedRecords, ...] = images.skipped
-        self.open_transaction_offset = images.open_transaction_offset
+        self.skipped: tuple[SkippedRecords, ...] = () if images is None else images.skipped
+        self.open_transaction_offset = None if images is None else images.open_transaction_offset
         self._image = image
+        self._is_metadata = images is not None
 
     def __repr__(self) -> str:
         return f"LogState({self.path!r}, end_offset={self.end_offset})"
@@ -53,9 +57,15 @@ class LogState(NamedTables[pa.Table]):
         """Return a typed table by name, such as ``topics``, with rows in the order of their keys.
 
         Raises:
-            TablesError: there is no such table.
+            TablesError: there is no such table, or it is not one of this log.
         """
         typed = typed_table(name, self.path)
+        if (typed in METADATA_TABLES) != self._is_metadata:
+            raise TablesError(
+                place=self.path,
+                reason=f"this log has no table {name}, which is of another log",
+                remedy="open the metadata log, or a partition of the internal log of the table",
+            )
         rows = self._image.rows(typed.entity)
         cluster_ids = pa.array([self.cluster_id] * len(rows), STRING)
         columns = {CLUSTER_ID: cluster_ids, **columns_of(typed.entity, rows)}
@@ -71,6 +81,11 @@ def read_state(
 ) -> LogState:
     """Return the state of a metadata log, as ``raftlog state`` prints it.
 
+    Or that of a partition of another internal log, such as ``__consumer_offsets-12``, with the
+    tables ``consumer_offsets``, ``transactions_of_producers``, ``share_partitions`` and
+    ``remote_segments``: each log has one of them. It ends at the last stable offset at the latest,
+    before the records of open transactions.
+
     Args:
         source: the log, or an argument of ``raftlog.client.open_path``; a live controller is
             ``raftlog.follow("host:9093")``.
@@ -81,13 +96,29 @@ def read_state(
         redactor: what hides secrets; None hides all of them.
 
     Raises:
-        OptionError: ``at`` is invalid. NotALogError: the log is not one of metadata. Also the
-        errors of ``ImageReader.image_at``.
+        OptionError: ``at`` is invalid. NotALogError: the log is no internal one. Also the errors of
+        ``ImageReader.image_at``.
     """
     spec = offset_spec("at", at) or LATEST
     log = source if isinstance(source, LogReader) else open_path(os.fspath(source))
+    if log.topic in INTERNAL_LOGS:
+        return _internal_state(log, spec, redactor)
     images = ImageReader(log, redactor or Redactor(), from_oldest=from_oldest)
     now_ms = Clock().wall_ms()
     found = resolve(spec, log, now_ms=now_ms, read_end=images.end_offset, is_state=True)
     image = images.image_at(found.offset)
-    return LogState(log, images, image, found)
+    return LogState(log, image, found, images)
+
+
+def _internal_state(log: LogReader, spec: OffsetSpec, redactor: Redactor | None) -> LogState:
+    """Return the state of a partition of an internal log other than that of the metadata."""
+    found = resolve(
+        spec,
+        log,
+        now_ms=Clock().wall_ms(),
+        read_end=lambda: log.read_end(isolation=Isolation.READ_COMMITTED).offset,
+        is_state=True,
+    )
+    state = InternalState(log.topic, redactor)
+    state.read(log, found.offset)
+    return LogState(log, state.image(), found, None)

@@ -12,7 +12,9 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.AcknowledgeType;
 import org.apache.kafka.clients.consumer.Consumer;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
@@ -51,7 +53,8 @@ public class Groups {
             admin.deleteConsumerGroupOffsets("simple", Set.of(new TopicPartition(TOPIC, 1))).all().get();
             admin.deleteConsumerGroups(List.of("gone")).all().get();
             transactions(alive);
-            alive.add(share(admin));
+            alive.add(share(admin, "shared", Map.of()));
+            alive.add(picky(admin));
             System.out.println(new ObjectMapper().writeValueAsString(described(admin)));
             System.in.read();
         }
@@ -135,18 +138,36 @@ public class Groups {
         alive.add(open);
     }
 
-    private static KafkaShareConsumer<byte[], byte[]> share(Admin admin) throws Exception {
-        ConfigResource group = new ConfigResource(ConfigResource.Type.GROUP, "shared");
+    /** A member of a share group that has received all records. */
+    private static KafkaShareConsumer<byte[], byte[]> share(Admin admin, String name, Map<String, Object> more) throws Exception {
+        ConfigResource group = new ConfigResource(ConfigResource.Type.GROUP, name);
         admin.incrementalAlterConfigs(Map.of(group, List.of(
             new AlterConfigOp(new ConfigEntry("share.auto.offset.reset", "earliest"), AlterConfigOp.OpType.SET)))).all().get();
-        Map<String, Object> config = Map.of("bootstrap.servers", bootstrap, "group.id", "shared", "client.id", "four");
+        Map<String, Object> config = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "group.id", name, "client.id", "four"));
+        config.putAll(more);
         KafkaShareConsumer<byte[], byte[]> consumer =
             new KafkaShareConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
         consumer.subscribe(List.of(TOPIC));
-        for (int seen = 0; seen < 30; ) seen += consumer.poll(Duration.ofMillis(500)).count();
-        consumer.commitSync();
+        for (int seen = 0; seen < 30; ) {
+            for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
+                if (!more.isEmpty()) consumer.acknowledge(record, picked(record));
+                seen++;
+            }
+            consumer.commitSync();
+        }
         consumer.poll(Duration.ofMillis(500));
         return consumer;
+    }
+
+    /** A share group that rejects some records and releases others, and has left: it gets them no more. */
+    private static AutoCloseable picky(Admin admin) throws Exception {
+        share(admin, "picky", Map.of("share.acknowledgement.mode", "explicit", "max.poll.records", "30")).close();
+        return () -> { };
+    }
+
+    private static AcknowledgeType picked(ConsumerRecord<byte[], byte[]> record) {
+        if (record.partition() == 2 || record.offset() < 3) return AcknowledgeType.ACCEPT;
+        return record.offset() < 6 ? AcknowledgeType.RELEASE : record.offset() < 8 ? AcknowledgeType.REJECT : AcknowledgeType.ACCEPT;
     }
 
     private static Object described(Admin admin) throws Exception {

@@ -13,8 +13,10 @@ import pytest
 from confluent_kafka import Producer
 from tests.support.cli import rows
 from tests.support.internal_records import as_dumped, printed_by, records_in, topic_of
-from tests.support.kafka import HOME, KafkaNode, formatted, run_java, running_node
+from tests.support.kafka import HOME, KafkaNode, formatted, kafka_jars, run_java, running_node
 
+from raftlog_state.image.rows import ShareBatch
+from raftlog_state.internal.loader import combined
 from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import INTERNAL_LOGS
 
@@ -36,6 +38,7 @@ SETTINGS = (
 
 
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+SHARES = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 
 
 class Cluster(NamedTuple):
@@ -151,6 +154,41 @@ def test_offsets_and_transactions_are_those_that_kafkas_tools_print(cluster: Clu
         (row["transactional_id"], str(row["producer_id"]), row["state"]) for row in transactions
     )
     assert [one[0] for one in listed if one[2] == "Ongoing"] == ["t-open"]
+
+
+def test_share_groups_have_the_offsets_and_the_lag_that_kafkas_tool_prints(
+    cluster: Cluster,
+) -> None:
+    node = cluster.node
+    arguments = ("--describe", "--all-groups", "--offsets")
+    text = run_java(node.jars, SHARES, "--bootstrap-server", node.bootstrap, *arguments)
+    described = sorted(
+        words
+        for line in text.splitlines()
+        if len(words := line.split()) == 5 and words[2].isdigit()
+    )
+    names = ("group", "topic", "partition", "start_offset", "lag")
+    found = rows("state", node.log_dir, "share_lag")
+    assert sorted([str(row[name]) for name in names] for row in found) == described
+    assert {row[0] for row in described} == {"picky", "shared"}
+    shares = rows("state", node.log_dir, "share_partitions")
+    states = {one["delivery_state_name"] for row in shares for one in row["state_batches"]}
+    assert states >= {"Acknowledged", "Archived"}
+
+
+def test_delivery_states_are_combined_as_by_the_share_coordinator() -> None:
+    program = HOME / "tests" / "kafka" / "ShareBatches.java"
+    cases = run_java(kafka_jars(), str(program), "20", "5000").splitlines()
+    assert len(cases) == 5000
+    for case in cases:
+        start, before, later, expected = case.split("\t")
+        given = [*delivery_batches(before), *delivery_batches(later)]
+        assert combined(given, int(start)) == (*delivery_batches(expected),), case
+
+
+def delivery_batches(text: str) -> list[ShareBatch]:
+    """Return the batches that the program printed."""
+    return [ShareBatch(*map(int, one.split(","))) for one in text.split(";") if one]
 
 
 def found_hanging(node: KafkaNode) -> list[tuple[str, ...]]:

@@ -419,7 +419,7 @@ SOURCES_PLANTS: Final = (
     Plant(
         bug="the rows of another cluster's log have the cluster id of the one before it",
         path=f"{SPARK}/reader.py",
-        old="    if log.cluster_id not in (None, cluster_id):\n",
+        old="    if log.cluster_id not in (None, cluster_of(cluster_id)):\n",
         new="    if False:\n",
         tests=(SOURCES,),
     ),

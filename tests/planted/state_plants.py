@@ -386,8 +386,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="a segment that the local log begins in is only remote",
         path=f"{STATE}/internal/joined_rows.py",
-        old="""row["end_offset"] < local""",
-        new="""row["start_offset"] < local""",
+        old="""row.end_offset < local""",
+        new="""row.start_offset < local""",
         tests=("tests/state/internal/test_joined_rows.py",),
     ),
     Plant(

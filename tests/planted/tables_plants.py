@@ -111,6 +111,16 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="an offset commit of an aborted transaction shows in the tables",
+        path="state/raftlog_state/tables/logrows.py",
+        old="(key, value) if visible and not is_control else None",
+        new="None if is_control else (key, value)",
+        tests=(
+            "tests/state/tables/test_internal_logs.py::"
+            "test_an_aborted_commit_never_shows_and_an_open_one_when_it_has_ended",
+        ),
+    ),
+    Plant(
         bug="tables take records of two topics",
         path="state/raftlog_state/tables/cluster_cache.py",
         old='for name in ("topic", "partition"):',

@@ -25,7 +25,7 @@ from raftlog_state import read_state
 from raftlog_state.image.rows import Entity
 from raftlog_state.log_changes import read_changes
 from raftlog_state.records.redaction import MASK
-from raftlog_state.tables.schema import TYPED_TABLES
+from raftlog_state.tables.schema import METADATA_TABLES
 
 NODE = "kraft-logs/three-nodes-4.3.1/node-100"
 TRIMMED = "kraft-logs/trimmed-3.9.2/node-1"
@@ -36,7 +36,7 @@ def dictionaries(call: tuple[list[str], list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-@pytest.mark.parametrize("table", [one.name for one in TYPED_TABLES])
+@pytest.mark.parametrize("table", [one.name for one in METADATA_TABLES])
 def test_a_table_of_a_state_is_that_of_read_state(data: Path, table: str) -> None:
     path = str(data / NODE)
     names, rows = called(RaftlogState, path, table, at=2_700)
@@ -51,7 +51,7 @@ def test_a_table_of_a_state_is_that_of_read_state(data: Path, table: str) -> Non
 
 
 @pytest.mark.parametrize("function", [RaftlogState, RaftlogChanges])
-@pytest.mark.parametrize("table", TYPED_TABLES, ids=lambda table: table.name)
+@pytest.mark.parametrize("table", METADATA_TABLES, ids=lambda table: table.name)
 def test_columns_have_the_types_of_the_tables_and_a_comment(function: Any, table: Any) -> None:
     schema = function.analyze(argument("/logs"), argument(table.name)).schema
     assert all(field.metadata["comment"] and field.nullable for field in schema)

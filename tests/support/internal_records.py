@@ -158,7 +158,11 @@ class InternalLogFile:
         self._segment.write_bytes(b"")
 
     def append(
-        self, *records: tuple[bytes | None, bytes | None], producer_id: int = -1, epoch: int = 0
+        self,
+        *records: tuple[bytes | None, bytes | None],
+        producer_id: int = -1,
+        epoch: int = 0,
+        epoch_of_leader: int = 0,
     ) -> None:
         """Append a batch of keys and values, in a transaction if there is a producer id."""
         is_transactional = producer_id >= 0
@@ -170,7 +174,8 @@ class InternalLogFile:
             producer_epoch=epoch if is_transactional else -1,
             base_sequence=0 if is_transactional else -1,
         )
-        self._write(encode_batch(batch, base_offset=self.next_offset, leader_epoch=0))
+        at = {"base_offset": self.next_offset, "leader_epoch": epoch_of_leader}
+        self._write(encode_batch(batch, **at))
         self.next_offset += len(records)
 
     def end(self, producer_id: int, *, commit: bool) -> None:

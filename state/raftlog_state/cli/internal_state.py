@@ -1,4 +1,4 @@
-"""``raftlog state`` of consumer offsets, groups and transactions: replay of Kafka's internal logs.
+"""``raftlog state`` of offsets, groups, transactions and shares: replay of Kafka's internal logs.
 
 PATH is a partition's directory or segment, a pattern of partitions, or a node's directory with
 partitions of the topic. Each partition has the groups or transactional ids of its own. Lag, hanging
@@ -26,15 +26,18 @@ if TYPE_CHECKING:
     from raftlog.client.offset_spec import OffsetSpec
     from raftlog_state.image import MetadataImage
     from raftlog_state.internal.joined_rows import LogOffsets
-    from raftlog_state.internal.rows import Row
+    from raftlog_state.internal.rows import Replay, Row, RowKind
     from raftlog_state.records import Redactor
 
 LAG: Final = "lag"
+SHARE_LAG: Final = "share_lag"
 HANGING_TRANSACTIONS: Final = "hanging_transactions"
 INTERNAL_KINDS: Final = (
     "consumer_offsets",
     "groups",
     LAG,
+    "share_partitions",
+    SHARE_LAG,
     HANGING_TRANSACTIONS,
     "remote_segments",
 )
@@ -127,7 +130,7 @@ def _rows(
 
     kind = ROW_KINDS[name]
     explanations: set[str] | None = set() if len(paths) > 1 else None
-    partitions = [_read(path, arguments, console, explanations) for path in paths]
+    partitions = [_read(kind, path, arguments, console, explanations) for path in paths]
     if explanations is not None:
         ends = "; ".join(sorted(explanations))
         numbers = ", ".join(path.rpartition("-")[2] for path in paths)
@@ -162,14 +165,17 @@ def _partitions(path: str | None, topic: str) -> list[str]:
 
 
 def _read(
-    path: str, arguments: argparse.Namespace, console: Console, explanations: set[str] | None
-) -> LatestByKey:
+    kind: RowKind,
+    path: str,
+    arguments: argparse.Namespace,
+    console: Console,
+    explanations: set[str] | None,
+) -> Replay:
     """Replay one partition below its end, or below ``--at``.
 
     The end is printed, or its explanation added to ``explanations`` of several partitions.
     """
     from raftlog.client import Isolation, LatestByKey, LogKind, open_path
-    from raftlog.client.offset_spec import time_text
 
     limit = arguments.max_decompressed_bytes
     log = open_path(path, kind=LogKind.PARTITION, decompressed_bytes_max=limit)
@@ -179,8 +185,18 @@ def _read(
         console.log(f"{path}: read up to offset {end_offset} (exclusive): {end.explanation}")
     else:
         explanations.add(end.explanation)
-    latest = LatestByKey(path)
-    latest.read(log, end_offset)
+    replay = kind.replay(path)
+    replay.read(log, end_offset)
+    if isinstance(replay, LatestByKey):
+        _log_left_out_records(replay, console)
+    return replay
+
+
+def _log_left_out_records(latest: LatestByKey, console: Console) -> None:
+    """Print which records are not part of the state."""
+    from raftlog.client.offset_spec import time_text
+
+    path = latest.path
     for one in latest.open_transactions():
         console.log(
             f"{path}: producer {one.producer_id}, epoch {one.producer_epoch}, has an open "
@@ -189,7 +205,6 @@ def _read(
         )
     if latest.without_key:
         console.log(f"{path}: {latest.without_key} records have no key, and are left out")
-    return latest
 
 
 def _end_offset(at: OffsetSpec | None, log: LogReader, end: int, console: Console) -> int:
@@ -234,6 +249,10 @@ def _joined_rows(
         commits = _rows("consumer_offsets", paths, hide, arguments, console)
         offsets = node.offsets({row["topic"] for row in commits})
         return joined_rows.lag(commits, offsets, None if cluster is None else _topic_ids(cluster))
+    if name == SHARE_LAG:
+        shares = _rows("share_partitions", paths, hide, arguments, console)
+        ids = {} if cluster is None else {value: key for key, value in _topic_ids(cluster).items()}
+        return joined_rows.share_lag(shares, node.offsets(set(ids.values())), ids)
     minutes = arguments.max_transaction_timeout
     timeout_ms = 60_000 * (TRANSACTION_TIMEOUT_MINUTES if minutes is None else minutes)
     found = joined_rows.hanging_transactions(

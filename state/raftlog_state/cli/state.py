@@ -57,7 +57,7 @@ HISTORY_KINDS = ("epochs", "transactions")
 """Kinds that are not state, but history: from the log start offset on."""
 TOPIC_KINDS = (
     *("topics", "partitions", "configs"),
-    *(kind for kind in INTERNAL_KINDS if kind != "groups"),
+    *(kind for kind in INTERNAL_KINDS if kind not in ("groups", "share_partitions")),
 )
 """Kinds whose rows may be of one topic."""
 
@@ -73,12 +73,15 @@ KIND {" or ".join(INTERNAL_KINDS[:2])} is replayed from __consumer_offsets inste
 from __transaction_state if PATH is a partition of it: the latest record of each key; offset
 commits of open and aborted transactions are not part of the state, and open ones are printed to
 stderr. PATH is a partition's directory, a pattern such as 'logs/__consumer_offsets-*', or a
-node's directory that has partitions of the topic.
+node's directory that has partitions of the topic. share_partitions are the states of share groups
+in __share_group_state: start offset, number of records above it whose delivery is complete, epochs,
+and the ranges of records by their delivery state.
 
 KIND lag joins the committed offsets with the ends of the node's partitions, and has for each topic
 whether it is Current, Deleted, or was Recreated after the commit. With --bootstrap-server, which
 then names brokers, it is that of all groups of the running cluster, as kafka-consumer-groups
-describes them; partitions without a leader are waited for, up to --timeout-ms.
+describes them; partitions without a leader are waited for, up to --timeout-ms. share_lag is the lag
+of share groups, as kafka-share-groups describes their offsets.
 hanging_transactions are the open transactions that no coordinator will end, as kafka-transactions
 find-hanging prints them;
 remote_segments are those in __remote_log_metadata, with whether only the remote storage has them.
@@ -101,6 +104,7 @@ raftlog state __cluster_metadata-0 --at 1022 --format records
 raftlog state /var/lib/kafka consumer_offsets | jq -c 'select(.group == "orders")'
 raftlog state '/var/lib/kafka/__transaction_state-*' transactions
 raftlog state /var/lib/kafka lag --format table
+raftlog state /var/lib/kafka share_lag --format table
 raftlog state --bootstrap-server broker-1:9092 lag | jq -c 'select(.lag > 1000)'
 raftlog state /var/lib/kafka hanging_transactions --max-transaction-timeout 60
 raftlog state __cluster_metadata-0 --as commands > create.sh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from raftlog.printable import compact_json
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 USAGE: Final = "raftlog tables COMMAND [OPTION ...]"
 ABOUT: Final = """
-Delta tables of a cluster's metadata, without Spark or Java: every record (log), every change
-(changes) and the rows at an earlier offset (state). Spark, DuckDB and others read them.
+Delta tables of a cluster's metadata, and of Kafka's other internal logs, without Spark or Java:
+every record (log), every change (changes) and the rows at an earlier offset (state). Spark, DuckDB
+and others read them.
 
 TABLES is a local directory with a subdirectory for each table. It has the metadata of one cluster
 or more, each written by one process. --cluster-id names one of several.
@@ -114,6 +115,12 @@ NoOpRecords, of which a KRaft controller writes two a second, change nothing: th
 the next other records, or every --no-op-delay-ms. Until then the tables end at the record before
 them, and answers about a time in between are the state there, which is the same.
 
+PATH may also be a partition of __consumer_offsets, __transaction_state, __share_group_state or
+__remote_log_metadata, or a pattern of some. Each partition is a log of its own, whose cluster_id in
+the tables is followed by @TOPIC-PARTITION; offset commits of aborted transactions have no effect,
+and those of open ones are appended when they have ended. --cluster-id is needed if the files do not
+have it. Several processes that write partitions of one topic of one cluster have a --group each.
+
 With --sources and --group, the logs of many clusters are written by one process, in one append.
 FILE has a JSON array with an object for each log: {"path": PATH}, or {"bootstrap.servers":
 "HOST:PORT,..."} with the options of the Spark source for TLS. A log that cannot be read, or that
@@ -129,6 +136,7 @@ FOLLOW_EXAMPLES = """
 raftlog tables follow /var/lib/kafka ./tables
 raftlog tables follow --bootstrap-server controller-1:9093,controller-2:9093 ./tables
 raftlog tables follow /var/lib/kafka ./tables --once --no-log
+raftlog tables follow '/var/lib/kafka/__consumer_offsets-*' ./tables
 raftlog tables follow --sources logs.json --group eu ./tables
 raftlog tables follow /var/lib/kafka ./tables --cluster-id oEgEPrivuWNp7aKJQ-ndSA
 """
@@ -145,7 +153,8 @@ def _add_follow(commands: Commands) -> None:
     many.add_argument(
         "--group",
         metavar="NAME",
-        help="name of these clusters together, the same in each run",
+        help="name of these clusters, or partitions of an internal log, together, the same in each "
+        "run",
     )
     command.add_argument(
         "--once", action="store_true", help="end at the end that the log has at the start"
@@ -173,10 +182,15 @@ def _add_follow(commands: Commands) -> None:
 
 def _run_follow(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Follow the log until its end or a signal; return the exit code."""
+    from raftlog_state.records.internal_logs import topic_of
+
     error = arguments.parser.error
     one_log = (arguments.path, arguments.bootstrap_server, arguments.cluster_id)
-    if (arguments.sources is None) != (arguments.group is None):
-        error("--sources and --group are used together")
+    internal = topic_of(arguments.path or "")
+    if (arguments.sources or internal) is None and arguments.group is not None:
+        error("--group requires --sources, or partitions of an internal log in PATH")
+    if arguments.sources is not None and arguments.group is None:
+        error("--sources requires --group")
     if arguments.sources is not None and one_log != (None, None, None):
         error("--sources excludes PATH, --bootstrap-server and --cluster-id")
     if arguments.sources is not None:
@@ -206,7 +220,12 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
     place = place_of(arguments)
     store, upkeep_store = DeltaRsStore(place, writes_checkpoints=False), DeltaRsStore(place)
     if arguments.sources is not None:
-        return _follow_group(arguments, store, upkeep_store, settings, console)
+        logs = _Logs(_locations(arguments), arguments.group)
+        return _follow_group(arguments, logs, store, upkeep_store, settings, console)
+    if internal is not None:
+        logs, cluster_id = _partitions(arguments, internal)
+        settings = replace(settings, cluster_id=cluster_id)
+        return _follow_group(arguments, logs, store, upkeep_store, settings, console)
     with ExitStack() as opened, StopSignals() as signals:
         follower = LogFollower(
             lambda: opened.enter_context(open_source(arguments)),
@@ -225,8 +244,16 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
     return 0
 
 
+class _Logs(NamedTuple):
+    """Logs that are followed together, and the name of their group."""
+
+    locations: list[LogLocation]
+    group: str
+
+
 def _follow_group(
     arguments: argparse.Namespace,
+    logs: _Logs,
     store: TableStore,
     upkeep_store: TableStore,
     settings: FollowSettings,
@@ -241,7 +268,7 @@ def _follow_group(
     from .signals import StopSignals, TerminatedError
 
     limit = arguments.max_decompressed_bytes
-    places = {where.path: where for where in _locations(arguments)}
+    places = {where.path: where for where in logs.locations}
     open_logs = {
         name: partial(open_reader, where, decompressed_bytes_max=limit)
         for name, where in places.items()
@@ -251,7 +278,7 @@ def _follow_group(
             open_logs,
             store,
             settings,
-            group=arguments.group,
+            group=logs.group,
             remote={name for name, where in places.items() if where.nodes is not None},
             upkeep_store=upkeep_store,
             log_event=console.log,
@@ -263,6 +290,24 @@ def _follow_group(
         except TerminatedError:
             return 0
     return 0
+
+
+def _partitions(arguments: argparse.Namespace, topic: str) -> tuple[_Logs, str]:
+    """Return the partitions of an internal log in PATH, and the id of their cluster.
+
+    Raises ``OptionError`` if their cluster is unknown.
+    """
+    from raftlog.client.location import LogLocation, open_reader
+    from raftlog.errors import OptionError
+    from raftlog_state.tables.following import partitions_of
+
+    paths = partitions_of(arguments.path) or []
+    cluster_id = arguments.cluster_id or open_reader(LogLocation(paths[0])).cluster_id
+    if cluster_id is None:
+        reason = f"is required: the cluster id of {paths[0]} is unknown"
+        raise OptionError(option="--cluster-id", reason=reason)
+    group = arguments.group or f"{cluster_id}/{topic}"
+    return _Logs([LogLocation(path) for path in paths], group), cluster_id
 
 
 def _locations(arguments: argparse.Namespace) -> list[LogLocation]:

@@ -14,6 +14,7 @@ from .metadata_image import (
     row_digest,
 )
 from .rows import (
+    METADATA_ENTITIES,
     ROW_TYPES,
     STATE_ENTITIES,
     AclContent,
@@ -50,6 +51,7 @@ __all__ = [
     "Quorum",
     "METADATA_VERSION",
     "Entity",
+    "METADATA_ENTITIES",
     "STATE_ENTITIES",
     "ROW_TYPES",
     "Key",

@@ -31,6 +31,7 @@ from raftlog_state.enums import CONFIG_RESOURCE_TYPES
 
 from .delta import RecordChanges, RowChange
 from .rows import (
+    METADATA_ENTITIES,
     AclRow,
     ConfigRow,
     Entity,
@@ -126,7 +127,7 @@ def row_filters(
     if entity is None:
         if name is not None:
             raise OptionError(option=option, reason="a name requires an entity, as topic/orders")
-        chosen = (one for one in Entity if partitions or one is not Entity.PARTITION)
+        chosen = (one for one in METADATA_ENTITIES if partitions or one is not Entity.PARTITION)
         return tuple(RowFilter(one) for one in chosen)
     kind = _entity(entity, option, is_whole_name=name is None)
     if kind is Entity.QUOTA and name:
@@ -194,7 +195,7 @@ def _configs(resource_type: int, resource_name: str | int | None) -> Values:
 def _entity(text: str, option: str, *, is_whole_name: bool) -> Entity:
     """Parse an entity; ``is_whole_name``: no name follows it, so it may be one."""
     wanted = text.lower().replace("-", "_")
-    names = [str(entity) for entity in Entity]
+    names = [str(entity) for entity in METADATA_ENTITIES]
     for plain in (wanted, wanted.removesuffix("s")):
         if plain in names:
             return Entity(plain)

@@ -22,6 +22,7 @@ from raftlog.types import SnapshotId
 
 from .layered_map import LayeredMap
 from .rows import (
+    METADATA_ENTITIES,
     STATE_ENTITIES,
     ConfigRow,
     Entity,
@@ -220,7 +221,7 @@ class MetadataImage:
             for entity in STATE_ENTITIES
         )
 
-    def to_json(self, entities: Iterable[Entity] = tuple(Entity)) -> dict[str, object]:
+    def to_json(self, entities: Iterable[Entity] = METADATA_ENTITIES) -> dict[str, object]:
         """Return the image as JSON data: its offset, then a sorted list of rows for each entity."""
         found: dict[str, object] = {
             "offset": self.offset,

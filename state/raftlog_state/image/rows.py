@@ -31,6 +31,7 @@ from raftlog_state.enums import (
     ACL_PERMISSIONS,
     ACL_RESOURCE_TYPES,
     CONFIG_RESOURCE_TYPES,
+    DELIVERY_STATES,
     LEADER_RECOVERY_STATES,
     PATTERN_TYPES,
     SCRAM_MECHANISMS,
@@ -54,7 +55,7 @@ from raftlog_state.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from raftlog_state.records.declare import INT32, INT64, STRING
+from raftlog_state.records.declare import INT8, INT16, INT32, INT64, STRING, UUID, Array
 
 from .row_schema import TEXT_PAIRS, TIMESTAMP_MS, Parts, column, part, row, row_schema
 
@@ -84,9 +85,22 @@ class Entity(StrEnum):
     TOKEN = "token"
     EPOCH = "epoch"
     TRANSACTION = "transaction"
+    CONSUMER_OFFSET = "consumer_offset"
+    PRODUCER_TRANSACTION = "producer_transaction"
+    SHARE_PARTITION = "share_partition"
+    REMOTE_SEGMENT = "remote_segment"
 
 
-STATE_ENTITIES = tuple(e for e in Entity if e not in (Entity.EPOCH, Entity.TRANSACTION))
+INTERNAL_ENTITIES: Final = (
+    Entity.CONSUMER_OFFSET,
+    Entity.PRODUCER_TRANSACTION,
+    Entity.SHARE_PARTITION,
+    Entity.REMOTE_SEGMENT,
+)
+"""Entities of Kafka's other internal logs (``raftlog_state.internal``)."""
+METADATA_ENTITIES: Final = tuple(e for e in Entity if e not in INTERNAL_ENTITIES)
+"""Entities of metadata logs."""
+STATE_ENTITIES = tuple(e for e in METADATA_ENTITIES if e not in (Entity.EPOCH, Entity.TRANSACTION))
 """Entities in a snapshot. Epochs and transactions are history of the log, not state."""
 
 
@@ -138,7 +152,21 @@ class Voter:
     max_kraft_version: int = column(INT32, default=0)
 
 
-Part = Endpoint | FeatureRange | VoterEndpoint | Voter
+@part
+class ShareBatch:
+    """Range of records of a share partition in one delivery state, both ends inclusive."""
+
+    first_offset: int = column(INT64)
+    last_offset: int = column(INT64)
+    delivery_count: int = column(INT16)
+    delivery_state: int = column(INT8)
+
+    @property
+    def delivery_state_name(self) -> str:
+        return enum_name(DELIVERY_STATES, self.delivery_state)
+
+
+Part = Endpoint | FeatureRange | VoterEndpoint | Voter | ShareBatch
 """Dataclasses that a row may have tuples of, besides plain values."""
 
 
@@ -537,6 +565,113 @@ class TransactionRow:
         return (self.begin_offset,)
 
 
+# --- rows of other internal logs ------------------------------------------------------------------
+
+
+@row
+class ConsumerOffsetRow:
+    """Committed offset of a group in a partition, from ``__consumer_offsets``."""
+
+    ENTITY: ClassVar[Entity] = Entity.CONSUMER_OFFSET
+    group: str = column(STRING, comment="Group")
+    topic: str = column(STRING, comment="Topic")
+    partition: int = column(INT32, comment="Partition of the topic")
+    offset: int = column(INT64, comment="Committed offset: the next one that the group reads")
+    leader_epoch: int | None = column(
+        INT32, comment="Leader epoch of the last record that was read; null if it is unknown"
+    )
+    metadata: str = column(STRING, comment="Text that the client committed")
+    commit_timestamp_ms: int = column(TIMESTAMP_MS, comment="Time of the commit")
+    expire_timestamp_ms: int | None = column(
+        TIMESTAMP_MS, comment="Time at which the offset expires; null without one of its own"
+    )
+    topic_id: str | None = column(
+        UUID, comment="Id of the topic; null if the client did not send it"
+    )
+
+    @property
+    def key(self) -> Key:
+        return self.group, self.topic, self.partition
+
+
+@row
+class ProducerTransactionRow:
+    """State of a transactional id, from ``__transaction_state``."""
+
+    ENTITY: ClassVar[Entity] = Entity.PRODUCER_TRANSACTION
+    transactional_id: str = column(STRING, comment="Transactional id")
+    producer_id: int = column(INT64, comment="Producer id")
+    producer_epoch: int = column(INT16, comment="Producer epoch")
+    state: str = column(STRING, comment="State, such as Ongoing; a number if it is unknown")
+    timeout_ms: int = column(INT32, comment="Timeout of a transaction in milliseconds")
+    start_timestamp_ms: int | None = column(
+        TIMESTAMP_MS, comment="Time at which the last transaction began; null without one"
+    )
+    last_update_timestamp_ms: int = column(TIMESTAMP_MS, comment="Time of the last change")
+    partitions: tuple[str, ...] = column(
+        Array(STRING), comment="Partitions in the transaction, such as orders-0"
+    )
+
+    @property
+    def key(self) -> Key:
+        return (self.transactional_id,)
+
+
+@row
+class SharePartitionRow:
+    """State of a partition as a share group reads it, from ``__share_group_state`` (KIP-932)."""
+
+    ENTITY: ClassVar[Entity] = Entity.SHARE_PARTITION
+    group: str = column(STRING, comment="Share group")
+    topic_id: str = column(UUID, comment="Id of the topic")
+    partition: int = column(INT32, comment="Partition of the topic")
+    start_offset: int | None = column(
+        INT64, comment="First offset whose delivery is not complete; null before the first read"
+    )
+    delivery_complete_count: int | None = column(
+        INT32, comment="Records from the start offset on whose delivery is complete"
+    )
+    state_epoch: int | None = column(INT32, comment="Epoch of the state; null if it is unknown")
+    leader_epoch: int | None = column(INT32, comment="Leader epoch of the partition; null before")
+    snapshot_epoch: int = column(INT32, comment="Number of the last snapshot")
+    create_timestamp_ms: int | None = column(TIMESTAMP_MS, comment="Time of the first snapshot")
+    write_timestamp_ms: int | None = column(TIMESTAMP_MS, comment="Time of the last snapshot")
+    state_batches: tuple[ShareBatch, ...] = column(
+        Parts(ShareBatch), comment="Ranges of records by their delivery state"
+    )
+
+    @property
+    def key(self) -> Key:
+        return self.group, self.topic_id, self.partition
+
+
+@row
+class RemoteSegmentRow:
+    """Segment in remote storage, from ``__remote_log_metadata`` (KIP-405)."""
+
+    ENTITY: ClassVar[Entity] = Entity.REMOTE_SEGMENT
+    topic: str = column(STRING, comment="Topic")
+    partition: int = column(INT32, comment="Partition of the topic")
+    start_offset: int = column(INT64, comment="First offset of the segment")
+    end_offset: int = column(INT64, comment="Last offset of the segment")
+    state: str = column(
+        STRING, comment="State, such as CopySegmentFinished; a number if it is unknown"
+    )
+    segment_size_in_bytes: int = column(INT32, comment="Size in bytes")
+    max_timestamp_ms: int = column(TIMESTAMP_MS, comment="Greatest timestamp of its records")
+    event_timestamp_ms: int = column(TIMESTAMP_MS, comment="Time at which the copy began")
+    broker_id: int = column(INT32, comment="Broker that copied it")
+    topic_id: str = column(UUID, comment="Id of the topic")
+    segment_id: str = column(UUID, comment="Id of the segment")
+
+    @property
+    def key(self) -> Key:
+        return (self.segment_id,)
+
+
+InternalRow = ConsumerOffsetRow | ProducerTransactionRow | SharePartitionRow | RemoteSegmentRow
+"""Row of an internal log other than that of the metadata."""
+
 RecordRow = (
     FeatureRow
     | ZkMigrationRow
@@ -553,7 +688,7 @@ RecordRow = (
 )
 """Row of state: it has a ``RECORD``."""
 
-Row = RecordRow | EpochRow | TransactionRow
+Row = RecordRow | EpochRow | TransactionRow | InternalRow
 """Any row."""
 
 RECORD_ROW_TYPES: Final[tuple[type[RecordRow], ...]] = (
@@ -572,7 +707,11 @@ RECORD_ROW_TYPES: Final[tuple[type[RecordRow], ...]] = (
 )
 
 ROW_TYPES: Final[Mapping[Entity, type[Row]]] = {
-    kind.ENTITY: kind for kind in (*RECORD_ROW_TYPES, EpochRow, TransactionRow)
+    kind.ENTITY: kind
+    for kind in (
+        *(*RECORD_ROW_TYPES, EpochRow, TransactionRow),
+        *(ConsumerOffsetRow, ProducerTransactionRow, SharePartitionRow, RemoteSegmentRow),
+    )
 }
 assert set(ROW_TYPES) == set(Entity), "every entity has a row type"
 
@@ -581,6 +720,7 @@ _PLURALS: Final[Mapping[Entity, str]] = {
     Entity.PRODUCER_IDS: "producer_ids",
     Entity.SCRAM: "scram",
     Entity.PARTITION: "partitions",
+    Entity.PRODUCER_TRANSACTION: "transactions_of_producers",
 }
 
 

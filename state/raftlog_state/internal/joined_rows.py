@@ -1,49 +1,34 @@
-"""Rows of Kafka's internal logs joined with the partitions of a node: lag of groups, hanging
-transactions, and remote segments.
+"""Rows of Kafka's internal logs joined with the partitions of a node: lag of groups and of share
+groups, hanging transactions, and remote segments.
 
-Definitions are those of Kafka's tools: ``ConsumerGroupCommand``, ``TransactionsCommand``
-(``find-hanging``), and of ``RemoteLogMetadataCache``. A row is as in ``rows``.
+Definitions are those of Kafka's tools: ``ConsumerGroupCommand``, ``ShareGroupCommand``,
+``TransactionsCommand`` (``find-hanging``), and of ``RemoteLogMetadataCache``. A row is as in
+``rows``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from raftlog.client import Isolation, LogReader
-from raftlog.errors import CorruptBatchError
 from raftlog.records.batch_columns import Column
-from raftlog_state.errors import MetadataParseError
-from raftlog_state.records import MetadataRecord, UnknownRecord
+from raftlog_state.image.rows import RemoteSegmentRow, row_json
 from raftlog_state.records.internal_logs import (
     CONSUMER_OFFSETS,
     REMOTE_LOG_METADATA,
-    REMOTE_LOG_RECORDS,
+    SHARE_GROUP_STATE,
     TRANSACTION_STATE,
 )
-from raftlog_state.records.schema_remote import (
-    RemoteLogSegmentMetadataRecord,
-    RemoteLogSegmentMetadataUpdateRecord,
-    RemotePartitionDeleteMetadataRecord,
-)
 
-from .rows import ROW_KINDS, Row
+from .loader import InternalState
+from .rows import ROW_KINDS, Row, columns_of
 
 PartitionName: TypeAlias = tuple[str, int]
 """Topic and number of a partition."""
-
-REMOTE_SEGMENT_STATES: Final = (
-    "CopySegmentStarted",
-    "CopySegmentFinished",
-    "DeleteSegmentStarted",
-    "DeleteSegmentFinished",
-)
-"""By number (Kafka: ``RemoteLogSegmentState``)."""
-_DELETE_SEGMENT_FINISHED: Final = 3
-_DELETE_PARTITION_FINISHED: Final = 2
 
 
 # --- Lag of groups --------------------------------------------------------------------------------
@@ -99,6 +84,49 @@ def _topic_state(row: Row, topic_ids: Mapping[str, str]) -> str:
     if topic_id is None:
         return "Deleted"
     return "Current" if row["topic_id"] in (None, topic_id) else "Recreated"
+
+
+def share_lag(
+    shares: Iterable[Row],
+    logs: Mapping[PartitionName, LogOffsets],
+    topics: Mapping[str, str],
+) -> list[Row]:
+    """Return the lag of each share group in each of its partitions, by group and partition.
+
+    The lag is the number of records from the start offset on whose delivery is not complete
+    (KIP-1226); None if the group has not read the partition yet.
+
+    Args:
+        shares: rows of ``share_partitions``.
+        logs: the partitions that the node has. Lag is None in others.
+        topics: the names of the cluster's topics by their ids; a topic that is not there is None.
+    """
+    rows = [_share_lag_row(row, logs, topics) for row in shares]
+    return sorted(
+        rows,
+        key=lambda row: (row["group"], row["topic"] or "", row["topic_id"], row["partition"]),
+    )
+
+
+def _share_lag_row(
+    row: Row, logs: Mapping[PartitionName, LogOffsets], topics: Mapping[str, str]
+) -> Row:
+    topic = topics.get(row["topic_id"])
+    found = None if topic is None else logs.get((topic, row["partition"]))
+    start, complete = row["start_offset"], row["delivery_complete_count"]
+    lag = None
+    if found is not None and start is not None and complete is not None:
+        lag = found.log_end_offset - start - complete
+    return {
+        "group": row["group"],
+        "topic": topic,
+        "partition": row["partition"],
+        "start_offset": start,
+        "delivery_complete_count": complete,
+        "log_end_offset": None if found is None else found.log_end_offset,
+        "lag": lag,
+        "topic_id": row["topic_id"],
+    }
 
 
 # --- Hanging transactions -------------------------------------------------------------------------
@@ -186,57 +214,15 @@ class RemoteSegments:
     """Segments in remote storage, replayed from partitions of ``__remote_log_metadata``."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Row] = {}
+        self._state = InternalState(REMOTE_LOG_METADATA)
 
     def read(self, log: LogReader) -> None:
         """Replay one partition. Raises ``CorruptBatchError``, and as ``LogReader.scan``."""
-        end = log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset
-        columns = Column.OFFSET | Column.VALUE
-        for scan in log.scan(log.log_start_offset, end, columns=columns):
-            records = scan.records
-            assert records.offset is not None, "a requested column"
-            assert records.value is not None, "a requested column"
-            for at in np.flatnonzero(~records.is_control).tolist():
-                value = records.value[at].as_py()
-                try:
-                    self._apply(REMOTE_LOG_RECORDS.decode(value or b"").record)
-                except MetadataParseError as error:
-                    offset = records.offset[at].as_py()
-                    raise CorruptBatchError(
-                        reason=error.message(), path=log.path, offset=offset
-                    ) from None
-
-    def _apply(self, record: MetadataRecord | UnknownRecord) -> None:
-        match record:
-            case RemoteLogSegmentMetadataRecord():
-                self._by_id[record.remote_log_segment_id.id] = _segment_row(record)
-                self._change(record)
-            case RemoteLogSegmentMetadataUpdateRecord():
-                self._change(record)
-            case RemotePartitionDeleteMetadataRecord():
-                if record.remote_partition_delete_state == _DELETE_PARTITION_FINISHED:
-                    topic = record.topic_id_partition
-                    deleted = topic.id, topic.partition
-                    self._by_id = {
-                        segment_id: row
-                        for segment_id, row in self._by_id.items()
-                        if (row["topic_id"], row["partition"]) != deleted
-                    }
-
-    def _change(
-        self, record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataUpdateRecord
-    ) -> None:
-        segment_id, state = record.remote_log_segment_id.id, record.remote_log_segment_state
-        row = self._by_id.get(segment_id)
-        if state == _DELETE_SEGMENT_FINISHED:
-            self._by_id.pop(segment_id, None)
-        elif row is not None:
-            is_known = 0 <= state < len(REMOTE_SEGMENT_STATES)
-            row["state"] = REMOTE_SEGMENT_STATES[state] if is_known else state
+        self._state.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
 
     def topics(self) -> set[str]:
         """Return the topics that have segments."""
-        return {row["topic"] for row in self._by_id.values()}
+        return {row.topic for row in self._state.rows(RemoteSegmentRow)}
 
     def rows(self, logs: Mapping[PartitionName, LogOffsets]) -> Iterator[Row]:
         """Yield the segments by partition and start offset. ``logs``: what the node has locally.
@@ -244,33 +230,14 @@ class RemoteSegments:
         ``only_remote``: whether the local log begins after the segment; None if the node does not
         have the partition.
         """
-        for row in sorted(self._by_id.values(), key=_place):
-            found = logs.get((row["topic"], row["partition"]))
+        for row in sorted(self._state.rows(RemoteSegmentRow), key=_place):
+            found = logs.get((row.topic, row.partition))
             local = None if found is None else found.log_start_offset
-            yield row | {"only_remote": None if local is None else row["end_offset"] < local}
+            yield row_json(row) | {"only_remote": None if local is None else row.end_offset < local}
 
 
-def _place(row: Row) -> tuple[Any, ...]:
-    return row["topic"], row["partition"], row["start_offset"], row["segment_id"]
-
-
-def _segment_row(record: RemoteLogSegmentMetadataRecord) -> Row:
-    """Return the row of a segment. Both offsets are inclusive, as in Kafka."""
-    partition = record.remote_log_segment_id.topic_id_partition
-    return {
-        "topic": partition.name,
-        "partition": partition.partition,
-        "start_offset": record.start_offset,
-        "end_offset": record.end_offset,
-        "state": None,
-        "segment_size_in_bytes": record.segment_size_in_bytes,
-        "max_timestamp_ms": record.max_timestamp_ms,
-        "event_timestamp_ms": record.event_timestamp_ms,
-        "broker_id": record.broker_id,
-        "topic_id": partition.id,
-        "segment_id": record.remote_log_segment_id.id,
-        "only_remote": None,
-    }
+def _place(row: RemoteSegmentRow) -> tuple[str, int, int, str]:
+    return row.topic, row.partition, row.start_offset, row.segment_id
 
 
 # --- Kinds ----------------------------------------------------------------------------------------
@@ -288,11 +255,13 @@ _ONE: Final = ProducerTransaction(
     producer_id=0, producer_epoch=0, start_offset=0, last_timestamp_ms=0
 )
 _COMMIT: Final[Row] = dict.fromkeys(ROW_KINDS["consumer_offsets"].columns)
+_SHARE: Final[Row] = dict.fromkeys(ROW_KINDS["share_partitions"].columns)
 JOINED_KINDS: Final[Mapping[str, JoinedKind]] = {
     "lag": JoinedKind(CONSUMER_OFFSETS, (*_lag_row(_COMMIT, {}, None),)),
+    "share_lag": JoinedKind(SHARE_GROUP_STATE, (*_share_lag_row(_SHARE, {}, {}),)),
     "hanging_transactions": JoinedKind(TRANSACTION_STATE, (*_hanging_row("", 0, _ONE, None),)),
     "remote_segments": JoinedKind(
-        REMOTE_LOG_METADATA, (*_segment_row(RemoteLogSegmentMetadataRecord()),)
+        REMOTE_LOG_METADATA, (*columns_of(RemoteSegmentRow), "only_remote")
     ),
 }
 """By name."""

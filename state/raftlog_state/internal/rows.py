@@ -1,4 +1,4 @@
-"""Rows of consumer offsets, groups and transactions, from the latest records of their logs.
+"""Rows of consumer offsets, groups, transactions and share partitions, from their logs.
 
 A row is a dict in the order of its columns; timestamps are in ms. A field that the record's version
 lacks is None.
@@ -12,13 +12,21 @@ from typing import Any, Final, TypeAlias
 
 from raftlog.client import LatestByKey, LatestRecord
 from raftlog.errors import CorruptBatchError
-from raftlog.types import ZERO_UUID
 from raftlog_state.errors import MetadataParseError
+from raftlog_state.image.row_schema import row_schema
+from raftlog_state.image.rows import (
+    ConsumerOffsetRow,
+    InternalRow,
+    ProducerTransactionRow,
+    SharePartitionRow,
+    row_json,
+)
 from raftlog_state.records import Message, Redactor, Struct, UnknownRecord
 from raftlog_state.records.consumer_protocol import PROTOCOL_TYPE, parse_protocol
 from raftlog_state.records.internal_logs import (
     CONSUMER_OFFSETS,
     GROUP_RECORDS,
+    SHARE_GROUP_STATE,
     TRANSACTION_RECORDS,
     TRANSACTION_STATE,
 )
@@ -62,19 +70,9 @@ from raftlog_state.records.schema_streams import (
     StreamsGroupTargetAssignmentMetadataValue,
 )
 
-Row: TypeAlias = dict[str, Any]
+from .loader import InternalState, offset_row, transaction_row
 
-TRANSACTION_STATES: Final = (
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-)
-"""By ``TransactionLogValue.transaction_status`` (Kafka: ``TransactionState``)."""
+Row: TypeAlias = dict[str, Any]
 
 _MEMBER_STABLE: Final = 0
 """Kafka: ``MemberState.STABLE``."""
@@ -114,27 +112,8 @@ def consumer_offsets(partitions: Iterable[LatestByKey], redactor: Redactor) -> l
             ):
                 place = key.group, key.topic, key.partition
                 if place not in found or found[place][0] < one.offset:
-                    found[place] = one.offset, _commit_row(key, value)
+                    found[place] = one.offset, row_json(offset_row(key, value))
     return [found[place][1] for place in sorted(found)]
-
-
-def _commit_row(
-    key: OffsetCommitKey | LegacyOffsetCommitKey,
-    value: OffsetCommitValue | LegacyOffsetCommitValue,
-) -> Row:
-    commit = value if isinstance(value, OffsetCommitValue) else OffsetCommitValue()
-    expires = commit.expire_timestamp
-    return {
-        "group": key.group,
-        "topic": key.topic,
-        "partition": key.partition,
-        "offset": value.offset,
-        "leader_epoch": None if commit.leader_epoch < 0 else commit.leader_epoch,
-        "metadata": value.metadata,
-        "commit_timestamp_ms": value.commit_timestamp,
-        "expire_timestamp_ms": None if expires < 0 else expires,
-        "topic_id": None if commit.topic_id == ZERO_UUID else commit.topic_id,
-    }
 
 
 # --- Groups ---------------------------------------------------------------------------------------
@@ -341,48 +320,57 @@ def transactions(partitions: Iterable[LatestByKey], redactor: Redactor) -> list[
     rows = []
     for key, value, _ in _decoded(TRANSACTION_RECORDS, partitions, redactor):
         if isinstance(key, TransactionLogKey) and isinstance(value, TransactionLogValue):
-            rows.append(_transaction_row(key.transactional_id, value))
+            rows.append(row_json(transaction_row(key.transactional_id, value)))
     return sorted(rows, key=lambda row: str(row["transactional_id"]))
 
 
-def _transaction_row(transactional_id: str, value: TransactionLogValue) -> Row:
-    status = value.transaction_status
-    started = value.transaction_start_timestamp_ms
-    return {
-        "transactional_id": transactional_id,
-        "producer_id": value.producer_id,
-        "producer_epoch": value.producer_epoch,
-        "state": TRANSACTION_STATES[status] if 0 <= status < len(TRANSACTION_STATES) else status,
-        "timeout_ms": value.transaction_timeout_ms,
-        "start_timestamp_ms": None if started < 0 else started,
-        "last_update_timestamp_ms": value.transaction_last_update_timestamp_ms,
-        "partitions": [
-            f"{one.topic}-{number}"
-            for one in value.transaction_partitions or ()
-            for number in sorted(one.partition_ids)
-        ],
-    }
+# --- Share partitions -----------------------------------------------------------------------------
+
+
+def share_partitions(partitions: Iterable[InternalState], _: Redactor) -> list[Row]:
+    """Return the state of each share partition, by group, topic id and partition.
+
+    Clients write nothing of themselves into it, so nothing is redacted.
+    """
+    found = [row for state in partitions for row in state.rows(SharePartitionRow)]
+    return [row_json(row) for row in sorted(found, key=lambda row: row.key)]
 
 
 # --- Kinds ----------------------------------------------------------------------------------------
 
 
+Replay: TypeAlias = LatestByKey | InternalState
+"""State of one partition of an internal log."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowKind:
-    """Kind of rows: the topic that they result from, their columns and their replay."""
+    """Kind of rows: the topic that they result from, their columns and their replay.
+
+    ``replay`` returns the state of a partition before its first record, by its path; ``rows`` those
+    of the states of all partitions.
+    """
 
     topic: str
     columns: tuple[str, ...]
-    rows: Callable[[Iterable[LatestByKey], Redactor], list[Row]]
+    rows: Callable[[Iterable[Any], Redactor], list[Row]]
+    replay: Callable[[str], Replay] = LatestByKey
+
+
+def columns_of(kind: type[InternalRow]) -> tuple[str, ...]:
+    """Return the names of a row's fields."""
+    return tuple(entry.name for entry in row_schema(kind))
 
 
 ROW_KINDS: Final[Mapping[str, RowKind]] = {
-    "consumer_offsets": RowKind(
-        CONSUMER_OFFSETS, (*_commit_row(OffsetCommitKey(), OffsetCommitValue()),), consumer_offsets
-    ),
+    "consumer_offsets": RowKind(CONSUMER_OFFSETS, columns_of(ConsumerOffsetRow), consumer_offsets),
     "groups": RowKind(CONSUMER_OFFSETS, (*_classic_row("", GroupMetadataValue()),), groups),
-    "transactions": RowKind(
-        TRANSACTION_STATE, (*_transaction_row("", TransactionLogValue()),), transactions
+    "transactions": RowKind(TRANSACTION_STATE, columns_of(ProducerTransactionRow), transactions),
+    "share_partitions": RowKind(
+        SHARE_GROUP_STATE,
+        columns_of(SharePartitionRow),
+        share_partitions,
+        lambda _: InternalState(SHARE_GROUP_STATE),
     ),
 }
 """By name."""

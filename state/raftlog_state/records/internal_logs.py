@@ -250,6 +250,43 @@ INTERNAL_LOGS: Final[Mapping[str, InternalLog]] = {
 """Formats by the topic's name."""
 
 _PARTITION: Final = re.compile(r"(?P<topic>.+)-(?P<number>[0-9]{1,10})")
+_WILDCARD: Final = re.compile(r"[*?\[]")
+_LOG_ID: Final = re.compile(
+    rf"(?P<cluster>.*)@(?:{'|'.join(INTERNAL_LOGS)})-[0-9]{{1,10}}", re.DOTALL
+)
+"""An at sign is in no id that Kafka makes, and needs no escape in the name of a directory."""
+
+
+def log_id_of(cluster_id: str, topic: str, partition: int) -> str:
+    """Return the id of a partition of an internal log among all logs: ``<id>@<topic>-<partition>``.
+
+    Each partition has offsets and an end of its own, as the metadata log of a cluster, whose id is
+    that of the cluster.
+    """
+    return f"{cluster_id}@{topic}-{partition}"
+
+
+def is_internal(log_id: str) -> bool:
+    """Return whether an id is that of a partition of an internal log (``log_id_of``)."""
+    return _LOG_ID.fullmatch(log_id) is not None
+
+
+def cluster_of(log_id: str) -> str:
+    """Return the id of the cluster that a log is of."""
+    found = _LOG_ID.fullmatch(log_id)
+    return log_id if found is None else found["cluster"]
+
+
+def topic_of(path: str) -> str | None:
+    """Return the internal topic of a partition's directory, or of a pattern of some.
+
+    None for other paths, also for patterns that match partitions of several topics.
+    """
+    name = os.path.basename(path.rstrip("/"))
+    plain = _WILDCARD.split(name, maxsplit=1)[0]
+    topic = plain.rpartition("-")[0]
+    is_partition = plain != name or _PARTITION.fullmatch(name) is not None
+    return topic if is_partition and topic in INTERNAL_LOGS else None
 
 
 def partitions_among(

@@ -138,6 +138,32 @@ def check_batch(
     )
 
 
+def check_internal_batch(
+    table: pa.Table, columns: Sequence[str] = SOURCE_COLUMNS, *, next_offset: int, place: str
+) -> CheckedBatch:
+    """Order a batch of a partition of an internal log, and cut it to what is new.
+
+    Offsets may be missing: these logs are compacted, or their start is moved. Other arguments and
+    errors are those of ``check_batch``.
+    """
+    _check_has_columns(table, columns, place)
+    table = _in_order(table.select(list(columns)))
+    table = table.append_column("apiKey", pa.nulls(table.num_rows, pa.int32()))
+    table = table.append_column("txnBegin", pa.nulls(table.num_rows, pa.int64()))
+    offset = _int64s(table["offset"])
+    if np.any(np.diff(offset) <= 0):
+        at = int(np.flatnonzero(np.diff(offset) <= 0)[0])
+        raise OffsetGapError(
+            expected_offset=int(offset[at]) + 1,
+            offset=int(offset[at + 1]),
+            remedy="duplicate offset: read the range again",
+        )
+    is_new = pa.chunked_array([offset >= next_offset])
+    seen, records = filtered(table, pc.invert(is_new)), filtered(table, is_new)
+    _check_epochs(records)
+    return CheckedBatch(snapshot_id=None, snapshot=table.slice(0, 0), records=records, seen=seen)
+
+
 def epoch_ranges(table: pa.Table) -> Iterator[tuple[int, int, int]]:
     """Yield each leader epoch of ordered rows with its first and last offset."""
     epoch, offset = _int64s(table["leaderEpoch"]), _int64s(table["offset"])
@@ -148,7 +174,7 @@ def epoch_ranges(table: pa.Table) -> Iterator[tuple[int, int, int]]:
         yield int(epoch[start]), int(offset[start]), int(offset[end - 1])
 
 
-def _check_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
+def _check_has_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise TablesError(
@@ -157,6 +183,10 @@ def _check_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
             remedy='read them with format("raftlog"), includeControlRecords=true, '
             "includeAbortedRecords=true and all columns",
         )
+
+
+def _check_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
+    _check_has_columns(table, columns, place)
     others = set(pc.unique(table["topic"]).to_pylist()) - {CLUSTER_METADATA_TOPIC}
     # A quorum of raftlog may have metadata records in a topic of another name.
     is_metadata = pc.or_(pc.is_valid(table["recordType"]), pc.is_valid(table["controlType"]))

@@ -31,6 +31,7 @@ from raftlog.client import Isolation, LogReader
 from raftlog.clock import Clock
 from raftlog.errors import OptionError
 from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.loader.image_reader import check_is_metadata
 
 from .bucket_replay import BucketResult
 from .cluster_rows import Step, no_step, now_us
@@ -153,6 +154,7 @@ class BulkLoad:
 
     def _run(self) -> int:
         log = self._open_log()
+        check_is_metadata(log)
         end_offset = log.read_end(
             isolation=Isolation.READ_COMMITTED,
             holdback_ms=self._settings.holdback_ms,

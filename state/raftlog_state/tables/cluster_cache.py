@@ -24,10 +24,12 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image import EpochRow, MetadataImage, TransactionRow
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.rows import Entity, Row
+from raftlog_state.internal.loader import InternalLoader
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.payload import Decode
+from raftlog_state.records.internal_logs import INTERNAL_LOGS
 
-from .batch import CheckedBatch, check_batch, epoch_ranges
+from .batch import CheckedBatch, check_batch, check_internal_batch, epoch_ranges
 from .change_slices import ChangeSlices
 from .convert import changes_table, milliseconds, sequence_numbers
 from .logrows import log_rows, replay_rows
@@ -154,7 +156,7 @@ def _changes(news: Sequence[NewRows], committed_at: int) -> pa.Table:
 class _Replay:
     """The state at the end of the tables, and the origins of its rows."""
 
-    loader: MetadataLoader
+    loader: MetadataLoader | InternalLoader
     origins: RowOrigins
 
 
@@ -195,20 +197,24 @@ class ClusterCache:
         if batch.is_empty:
             return None
         rows = log_rows(batch, cluster_id=progress.cluster_id, incarnation=progress.incarnation)
-        replay = self._begun()
+        replay = self._begun(rows["topic"][0].as_py())
         changes = replay_rows(replay.loader, rows)
         after = _progress_after(progress, replay.loader.image, batch, rows)
         origins = replay.origins.apply(changes)
         return NewRows(log=rows, changes=changes, origins=origins, after=after)
 
-    def _begun(self) -> _Replay:
-        """Return the replay, which reads all rows when it begins."""
+    def _begun(self, topic: str) -> _Replay:
+        """Return the replay, which reads all rows when it begins. ``topic``: that of the log."""
         if self._replay is None:
             rows = stored_rows(self.stored.parts())
             self.stored = StoredState.of(split_state(STATE_TABLE.no_rows))
             is_empty = self.progress.offset == NOTHING
             image = None if is_empty else image_of(rows, self.progress)
-            loader = MetadataLoader(image, decode=self.decode)
+            loader: MetadataLoader | InternalLoader
+            if topic in INTERNAL_LOGS:
+                loader = InternalLoader(topic, image)
+            else:
+                loader = MetadataLoader(image, decode=self.decode)
             self._replay = _Replay(loader=loader, origins=RowOrigins(rows))
         return self._replay
 
@@ -227,7 +233,8 @@ class ClusterCache:
             TablesError: the rows are not those of a metadata log.
         """
         next_offset = self.progress.next_offset
-        batch = check_batch(table, columns, next_offset=next_offset, place=place)
+        check = check_internal_batch if has_internal_records(table) else check_batch
+        batch = check(table, columns, next_offset=next_offset, place=place)
         self._check_epochs(batch, place)
         return batch
 
@@ -281,6 +288,13 @@ class ClusterCache:
                 found = first - 1
         self.progress.check_readable(place, found)
         return found
+
+
+def has_internal_records(table: pa.Table) -> bool:
+    """Return whether rows of the source are of an internal log other than that of the metadata."""
+    if table.num_rows == 0 or "topic" not in table.column_names:
+        return False
+    return table["topic"][0].as_py() in INTERNAL_LOGS
 
 
 def check_log(progress: Progress, table: pa.Table, cluster_id: str | None, place: str) -> None:

@@ -24,12 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from raftlog.client.location import PATH
 from raftlog.errors import LogNotFoundError, OptionError, RaftlogError
 from raftlog_state.errors import ClustersFailedError
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, log_id_of
 
 from .cluster import Engine, open_writer
 from .cluster_rows import Step, no_step
-from .following import RECORDS_PER_BATCH_DEFAULT, check_same_log
+from .following import RECORDS_PER_BATCH_DEFAULT, check_same_log, partitions_of
 from .group_writer import GroupWriter
 from .materialize import (
     AVAILABLE_NOW,
@@ -115,6 +117,8 @@ class ClusterGroup:
         Args:
             sources: options of each log: a location and, for a log whose cluster id is not known
                 from its files or nodes, ``clusterId``; or a frame with a column for each option.
+                A path may be that of a partition of an internal log, or a pattern of some, such as
+                ``/var/lib/kafka/__consumer_offsets-*``.
             checkpoint: directory for Spark's checkpoints. It can be deleted between two runs.
             trigger: as for ``ClusterTables.materialize``.
             options: options of the source that all logs share, such as ``maxOffsetsPerTrigger``.
@@ -152,7 +156,8 @@ class ClusterGroup:
     ) -> list[GroupLog]:
         """Open the logs, and find out where each continues its cluster's tables."""
         found: dict[str, GroupLog] = {}
-        for log in for_each(partial(self._log_of, shared=shared), sources):
+        each = [one for source in sources for one in _partitions(source)]
+        for log in for_each(partial(self._log_of, shared=shared), each):
             if log is not None:
                 if log.cluster_id in found:
                     reason = f"two logs are of cluster {log.cluster_id}"
@@ -179,6 +184,10 @@ class ClusterGroup:
         if cluster_id is None:
             reason = f"the cluster id of {log.path} is unknown; give clusterId with this source"
             raise OptionError(option="sources", reason=reason)
+        if log.topic in INTERNAL_LOGS:
+            cluster_id = log_id_of(cluster_id, log.topic, log.partition)
+            own = {name: value for name, value in own.items() if not _is_cluster_id(name)}
+            own[SOURCE_CLUSTER_ID] = cluster_id
         place, writer = self._store.place, self._writer
         progress = writer.progress(cluster_id)
         check_same_log(place, progress, lambda: writer.epochs(cluster_id), log)
@@ -268,6 +277,19 @@ def open_group(
         engine=engine,
         take_over=take_over,
     )
+
+
+def _partitions(source: Mapping[str, str]) -> list[Mapping[str, str]]:
+    """Return a source for each partition of an internal log that the path of a source names."""
+    for name, path in source.items():
+        if name.lower() == PATH:
+            found = partitions_of(str(path))
+            return [source] if found is None else [{**source, name: one} for one in found]
+    return [source]
+
+
+def _is_cluster_id(option: str) -> bool:
+    return option.lower() == SOURCE_CLUSTER_ID.lower()
 
 
 def _given(sources: Sequence[Mapping[str, str]] | DataFrame) -> Sequence[Mapping[str, str]]:

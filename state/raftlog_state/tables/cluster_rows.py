@@ -30,6 +30,7 @@ import pyarrow.compute
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.loader.payload import Decode
+from raftlog_state.records.internal_logs import cluster_of
 
 from .change_slices import ChangeSlices
 from .cluster_cache import ClusterCache, Versions
@@ -171,7 +172,7 @@ class ClusterRows:
         has an error.
         """
         states = read_states(self.store, cluster_ids)
-        names = [Progress(cluster_id=name, log_cluster_id=name) for name in cluster_ids]
+        names = [Progress(cluster_id=name, log_cluster_id=cluster_of(name)) for name in cluster_ids]
         bases = [progress_of(states[str(named.cluster_id)].others) or named for named in names]
         folds = self._folds(bases)
         found: dict[str, ClusterCache | TablesError] = {}

@@ -45,6 +45,10 @@ TABLE_COMMENTS: Final[Mapping[str, str]] = {
     "tokens": "Delegation tokens; their HMAC is not in the log",
     "epochs": "Leader epochs of the quorum",
     "transactions": "Completed metadata transactions (KIP-868)",
+    "consumer_offsets": "Committed offsets of groups, from __consumer_offsets",
+    "transactions_of_producers": "Transactional ids and their transactions (KIP-98)",
+    "share_partitions": "Partitions as share groups read them (KIP-932)",
+    "remote_segments": "Segments in remote storage (KIP-405)",
 }
 
 OTHER_COMMENTS: Final[Mapping[str, str]] = {
@@ -94,7 +98,7 @@ STORED_COMMENTS: Final[Mapping[str, str]] = {
 """Comments of the stored tables."""
 
 _LOG_COLUMNS: Final[Mapping[str, str]] = {
-    CLUSTER_ID: OTHER_COMMENTS[CLUSTER_ID],
+    CLUSTER_ID: "Cluster id of a metadata log; followed by @TOPIC-PARTITION for another log",
     "topic": "Topic of the log",
     "partition": "Partition of the log",
     "leader_epoch": "Leader epoch of the quorum in which the record was written",

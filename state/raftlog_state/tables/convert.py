@@ -47,6 +47,10 @@ def microseconds(timestamp_ms: int) -> int:
     return max(-LONG_MAX, min(LONG_MAX, timestamp_ms * US_PER_MS))
 
 
+def _optional_microseconds(timestamp_ms: int | None) -> int | None:
+    return None if timestamp_ms is None else microseconds(timestamp_ms)
+
+
 def milliseconds(time_us: int | None) -> int:
     """Return a time in microseconds as Kafka's timestamp, -1 without one."""
     return -1 if time_us is None else time_us // US_PER_MS
@@ -215,7 +219,7 @@ def _to_array(kind: Kind) -> ToArray:
         return _parts_to_array(kind)
     column = partial(pa.array, type=column_type(kind))
     if kind is Special.TIMESTAMP_MS:
-        return _to_column(microseconds, column)
+        return _to_column(_optional_microseconds, column)
     return column
 
 
@@ -251,7 +255,7 @@ def _to_field(kind: Kind) -> Callable[[Any], Any]:
     if isinstance(kind, Array):
         return lambda values: None if values is None else tuple(values)
     if kind is Special.TIMESTAMP_MS:
-        return lambda time: time // US_PER_MS
+        return lambda time: None if time is None else time // US_PER_MS
     if kind is Special.TEXT_PAIRS:
         return lambda pairs: tuple(sorted(pairs, key=itemgetter(0)))
     return kind if isinstance(kind, type) else _same

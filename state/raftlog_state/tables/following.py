@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog.client import LogReader, SourceKind
-from raftlog.errors import DivergedLogError
+from raftlog.client.inspection import expand
+from raftlog.errors import DivergedLogError, LogNotFoundError
 from raftlog_state.errors import TablesError
 from raftlog_state.loader.image_reader import check_is_metadata
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, partitions_among, topic_of
 
 from .cluster_cache import EpochRange
 from .progress import NOTHING, Progress, wrong_cluster
@@ -25,6 +27,20 @@ pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker s
 
 RECORDS_PER_BATCH_DEFAULT: Final = 100_000
 """One batch is replayed in one process: this many records take it a second or two."""
+
+
+def partitions_of(path: str) -> list[str] | None:
+    """Return the partitions of an internal log that a path or a pattern names; None for others.
+
+    Raises:
+        LogNotFoundError: the pattern matches none. OptionError: it matches two copies of one.
+    """
+    if topic_of(path) is None:
+        return None
+    found = partitions_among(expand(path))
+    if not found:
+        raise LogNotFoundError(path=path, remedy="check the path, or the pattern of partitions")
+    return found
 
 
 # --- batches --------------------------------------------------------------------------------------
@@ -80,12 +96,14 @@ def check_same_log(
     """Compare cluster and leader epochs of tables and log. ``epochs``: returns the tables'.
 
     Raises:
-        NotALogError: the log's records are not those of a cluster's metadata.
+        NotALogError: the log's records are neither those of a cluster's metadata nor those of an
+            internal log.
         WrongClusterError: the log belongs to another cluster.
         DivergedLogError: the logs diverge below the end of the tables.
         TablesError: the log ends before the tables.
     """
-    check_is_metadata(log)
+    if log.topic not in INTERNAL_LOGS:
+        check_is_metadata(log)
     known, given = progress.log_cluster_id, log.cluster_id
     if known is not None and given is not None and known != given:
         raise wrong_cluster(log.path, known, given)

@@ -27,6 +27,7 @@ from raftlog.clock import Clock
 from raftlog.daemon_threads import DaemonThreads
 from raftlog.errors import OptionError, RaftlogError
 from raftlog_state.errors import ClustersFailedError, TablesError
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, log_id_of
 from raftlog_state.source_rows.reading import retry
 
 from .backoff import Backoff
@@ -253,10 +254,12 @@ class GroupFollower:
         return None if found is None else found[1]
 
     def _checked_id(self, source: _Source, log: LogReader) -> str:
-        """Return the cluster id of a log, which no other log of the group has."""
-        found = log.cluster_id
+        """Return the cluster id of a log, or that of an internal log, which no other one has."""
+        found = self._settings.cluster_id or log.cluster_id
         if found is None:
             raise OptionError(option="sources", reason=f"the cluster id of {log.path} is unknown")
+        if log.topic in INTERNAL_LOGS:
+            found = log_id_of(found, log.topic, log.partition)
         for other in self._sources:
             if other is not source and other.cluster_id == found:
                 reason = f"{other.name} and {source.name} are logs of one cluster, {found}"

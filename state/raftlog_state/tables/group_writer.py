@@ -29,6 +29,7 @@ from raftlog_state.collection_pause import collection_paused
 from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
 from raftlog_state.loader.payload import Decode
 from raftlog_state.records import decode
+from raftlog_state.records.internal_logs import cluster_of
 
 from .change_slices import SLICE_ROWS
 from .cluster_cache import (
@@ -65,6 +66,8 @@ class Applied:
 
 class GroupWriter(TablesWriter):
     """Writes the rows of the clusters of a group to the tables of one place. Threads take turns.
+
+    An internal log of a cluster (``log_id_of``) is like a cluster.
 
     ``group``: its name, the same in each run. Two processes with one name write nothing twice, and
     are slow, as each reads the tables again after the other's appends.
@@ -216,7 +219,7 @@ class GroupWriter(TablesWriter):
             self._rows.delete_reverted_log([self._ends[str(end.cluster_id)] for end in ahead])
 
     def _end(self, cluster_id: str) -> Progress:
-        named = Progress(cluster_id=cluster_id, log_cluster_id=cluster_id)
+        named = Progress(cluster_id=cluster_id, log_cluster_id=cluster_of(cluster_id))
         return self._ends.get(cluster_id, named)
 
     def _load(self, cluster_ids: Iterable[str]) -> dict[str, RaftlogError]:
@@ -338,7 +341,7 @@ class GroupWriter(TablesWriter):
         """Check and replay rows; what is cached may be older than a truncation."""
         cache = self._caches[cluster_id]
         self._caches.move_to_end(cluster_id)
-        check_log(cache.progress, table, cluster_id, self.place)
+        check_log(cache.progress, table, cluster_of(cluster_id), self.place)
         try:
             return cache.new_rows(table, self.source_columns, self.place)
         except (OffsetGapError, DivergedLogError):

@@ -27,8 +27,10 @@ from raftlog.errors import DataLossError, RaftlogError
 from raftlog.limits import MIB, TAIL_HOLDBACK_MS_DEFAULT
 from raftlog_state.collection_pause import collection_paused
 from raftlog_state.records import NO_OP_VALUE, DecodedRecord, Redactor, decode
+from raftlog_state.records.internal_logs import INTERNAL_LOGS
 from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss
+from raftlog_state.source_rows.internal_columns import InternalFormat
 from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
 
 from .backoff import Backoff
@@ -171,6 +173,10 @@ class LogTail:
         """Open the log, or read its end again; return it."""
         if self._log is None:
             self._log = self._open_log()
+            form = INTERNAL_LOGS.get(self._log.topic)
+            if form is not None:
+                internal = InternalFormat(form, self._settings.redactor)
+                self._rows = replace(self._rows, redactor=None, internal=internal, decoded=None)
         else:
             self._log.refresh()
         if self._settings.is_once and self._target_offset is None:
@@ -221,6 +227,8 @@ class LogTail:
             for batch in log_rows(log, split, self._rows, self._report_loss)
         ]
         rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
+        if not rows.num_rows:  # compaction has removed the records before the end
+            return None
         may_wait = not settings.is_once and boundary == end_offset and _are_no_ops(rows)
         if may_wait and self._no_ops.delay(start_offset, end_offset, now_ms):
             return None

@@ -22,6 +22,7 @@ from raftlog.records.control import ControlRecord, decode_control
 from raftlog.types import SnapshotId
 from raftlog_state.errors import ReplayError
 from raftlog_state.image.delta import RecordChanges
+from raftlog_state.internal.loader import InternalLoader, KeyAndValue
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 
 from .batch import RECORD_JSON, CheckedBatch
@@ -63,13 +64,21 @@ def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -
     return pa.table([columns[name] for name in LOG_ARROW.names], schema=LOG_ARROW)
 
 
-def replay_rows(loader: MetadataLoader, rows: pa.Table) -> list[RecordChanges]:
+def replay_rows(loader: MetadataLoader | InternalLoader, rows: pa.Table) -> list[RecordChanges]:
     """Replay ordered rows of ``log``; return their changes.
 
     Raises:
         ReplayError: a record contradicts the state, or its bytes are damaged.
         OffsetGapError: a row is not the next one.
     """
+    if isinstance(loader, InternalLoader):
+        return loader.append_columns(
+            rows["offset"].to_pylist(),
+            rows["leader_epoch"].to_pylist(),
+            _times_ms(rows),
+            rows["record_type"].to_pylist(),
+            _keys_and_values(rows),
+        )
     changes: list[RecordChanges] = []
     for part in _parts(rows):
         if part["snapshot_position"].null_count == 0:
@@ -110,6 +119,16 @@ def _snapshot_records(part: pa.Table) -> Iterator[LogRecord]:
 
 def _times_ms(part: pa.Table) -> list[int]:
     return list(map(milliseconds, part["log_time"].cast(pa.int64()).to_pylist()))
+
+
+def _keys_and_values(rows: pa.Table) -> list[KeyAndValue | None]:
+    """Return the records of an internal log; None for those that have no effect."""
+    columns = (rows[name].to_pylist() for name in ("key_raw", "value_raw", "is_control"))
+    is_visible = rows["visible_offset"].is_valid().to_pylist()
+    return [
+        (key, value) if visible and not is_control else None
+        for key, value, is_control, visible in zip(*columns, is_visible, strict=True)
+    ]
 
 
 def _payloads(part: pa.Table) -> list[Payload]:

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from raftlog.client import LogReader
 from raftlog.errors import OptionError, RaftlogError
 from raftlog_state.errors import TablesError
+from raftlog_state.records.internal_logs import INTERNAL_LOGS
 
 from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, check_same_log, next_offset
 from .micro_batches import WriteBatch, batch_function
@@ -129,7 +130,7 @@ def starting_offset(place: str, progress: Progress, log: LogReader, options: Sou
     """Return ``startingOffset`` of a stream without a checkpoint."""
     found = next_offset(place, progress, log, allows_gap=not options.fails_on_data_loss)
     if found is None:
-        return "snapshot"
+        return "earliest" if log.topic in INTERNAL_LOGS else "snapshot"
     if found == 0:
         return "earliest"
     # Read one record again, if there is one, to detect a divergence.

@@ -70,3 +70,19 @@ class NamedTables(abc.ABC, Generic[T]):
     def transactions(self) -> T:
         """Return metadata transactions that have ended."""
         return self.table("transactions")
+
+    def consumer_offsets(self) -> T:
+        """Return committed offsets of groups: of a partition of ``__consumer_offsets``."""
+        return self.table("consumer_offsets")
+
+    def transactions_of_producers(self) -> T:
+        """Return transactional ids: of a partition of ``__transaction_state``."""
+        return self.table("transactions_of_producers")
+
+    def share_partitions(self) -> T:
+        """Return states of share groups: of a partition of ``__share_group_state``."""
+        return self.table("share_partitions")
+
+    def remote_segments(self) -> T:
+        """Return segments in remote storage: of a partition of ``__remote_log_metadata``."""
+        return self.table("remote_segments")

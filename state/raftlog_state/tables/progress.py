@@ -22,11 +22,13 @@ from raftlog.errors import OffsetOutOfRangeError, WrongClusterError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import EpochRow, MetadataImage, Quorum
 from raftlog_state.image.rows import Row
+from raftlog_state.records.internal_logs import is_internal
 
 from .convert import milliseconds, plain_values
 from .schema import (
     CHANGES_TABLE,
     COMMITS_OF_EARLIER_RELEASES,
+    METADATA_TABLES,
     PROGRESS,
     PROGRESS_COLUMNS,
     PROGRESS_OP,
@@ -43,6 +45,7 @@ SOFTWARE: Final = f"raftlog {raftlog.__version__}"
 PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
 CLUSTERS_LISTED_MAX: Final = 10
+_INTERNAL_TABLES: Final = {table.name for table in TYPED_TABLES if table not in METADATA_TABLES}
 _PLAIN: Final = (
     *("cluster_id", "topic", "partition"),
     *("_incarnation", "_visible_offset", "_leader_epoch", "_log_time"),
@@ -232,12 +235,14 @@ def _all_progress(found: pa.Table) -> list[Progress]:
 def cluster_in(store: TableStore, cluster_id: str | None, known: str | None = None) -> str | None:
     """Return the cluster of the tables that is meant: ``cluster_id``, or their only one.
 
-    None: they have no cluster yet. ``known`` is one that they have. Raises ``TablesError`` if they
-    have several and ``cluster_id`` is None.
+    None: they have no cluster yet. ``known`` is one that they have. The internal logs of a cluster
+    are only meant if they are named, or if there is one of them and nothing else. Raises
+    ``TablesError`` if they have several and ``cluster_id`` is None.
     """
     if cluster_id is not None or not store.exists(CHANGES_TABLE):
         return cluster_id
     found = sorted(store.cluster_ids(CHANGES_TABLE, known))
+    found = [name for name in found if not is_internal(name)] or found
     if len(found) > 1:
         listed = ", ".join(found[:CLUSTERS_LISTED_MAX])
         raise TablesError(
@@ -272,8 +277,10 @@ def check_layout(store: TableStore) -> None:
 
 
 def row_counts_of(image: MetadataImage) -> dict[str, int]:
-    """Return the number of rows of each typed table."""
-    return {table.name: len(image.map(table.entity)) for table in TYPED_TABLES}
+    """Return the number of rows of each typed table of a metadata log, or of another log."""
+    counts = {table.name: len(image.map(table.entity)) for table in TYPED_TABLES}
+    internal = {name: count for name, count in counts.items() if count and name in _INTERNAL_TABLES}
+    return internal or {table.name: counts[table.name] for table in METADATA_TABLES}
 
 
 def last_epoch(rows: Iterable[Row]) -> EpochRow | None:

@@ -27,6 +27,7 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.entity_names import RowFilter, matching, row_filters
 from raftlog_state.image.rows import Entity, Row
+from raftlog_state.records.internal_logs import cluster_of
 
 from .convert import US_PER_MS, rows_of
 from .latest import (
@@ -56,8 +57,8 @@ from .schema import (
     CLUSTER_ID,
     LOG,
     LOG_TABLE,
+    METADATA_TABLES,
     STATE_TABLE,
-    TYPED_TABLES,
     StoredTable,
     TypedTable,
 )
@@ -190,7 +191,7 @@ class _Publication(Published):
             if found.num_rows:
                 raise inside_of_transaction(self.place, offset, found["begin_offset"][0].as_py())
         rows: list[Row] = []
-        for table in TYPED_TABLES:
+        for table in METADATA_TABLES:
             rows += rows_of(table.entity, self.rows(table, offset))
         return image_of_rows(rows, self.progress, offset, self.last_time_us(offset))
 
@@ -208,8 +209,8 @@ class _Publication(Published):
         self, after: int, to: int, filters: Sequence[RowFilter] | None
     ) -> Iterator[RecordChanges]:
         """Yield the changes of the entities of ``filters``."""
-        entities = frozenset(Entity if filters is None else (one.entity for one in filters))
-        tables = [table for table in TYPED_TABLES if table.entity in entities]
+        entities = None if filters is None else {one.entity for one in filters}
+        tables = [one for one in METADATA_TABLES if entities is None or one.entity in entities]
         for start in range(after, to, OFFSETS_REPLAYED):
             end = min(start + OFFSETS_REPLAYED, to)
             found = [
@@ -517,8 +518,8 @@ def _pinned(store: TableStore, cluster_id: str, state_version: int | None) -> Pi
 
 
 def with_cluster(rows: pa.Table, cluster_id: str) -> pa.Table:
-    """Return rows of a cluster with ``cluster_id`` as their first column."""
-    column = pa.repeat(pa.scalar(cluster_id, pa.string()), rows.num_rows)
+    """Return rows of a log with the id of its cluster as their first column."""
+    column = pa.repeat(pa.scalar(cluster_of(cluster_id), pa.string()), rows.num_rows)
     return rows.add_column(0, pa.field(CLUSTER_ID, pa.string()), column)
 
 

@@ -32,7 +32,7 @@ from raftlog_state.image.column_types import (
     part_type,
     row_columns,
 )
-from raftlog_state.image.rows import ROW_TYPES, Entity, Voter, table_of
+from raftlog_state.image.rows import METADATA_ENTITIES, ROW_TYPES, Entity, Voter, table_of
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -53,7 +53,10 @@ CHANGES: Final = "changes"
 STATE: Final = "state"
 
 CLUSTER_ID: Final = "cluster_id"
-"""First column of every table, and of its key: one set of tables has many clusters."""
+"""First column of every table, and of its key: one set of tables has many clusters.
+
+In stored tables it is that of the metadata log of a cluster, and ``log_id_of`` another log of it.
+"""
 UNKNOWN_CLUSTER: Final = "unknown"
 """``cluster_id`` of a log whose cluster id was unknown when the first record was written."""
 _WHICH_LOG: Final[Columns] = {CLUSTER_ID: STRING, "topic": STRING, "partition": INT}
@@ -114,11 +117,17 @@ TYPED_TABLES: Final = (
     _typed(Entity.TOKEN, "token_id"),
     _typed(Entity.EPOCH, "leader_epoch"),
     _typed(Entity.TRANSACTION, "begin_offset"),
+    _typed(Entity.CONSUMER_OFFSET, "group", "topic", "partition"),
+    _typed(Entity.PRODUCER_TRANSACTION, "transactional_id"),
+    _typed(Entity.SHARE_PARTITION, "group", "topic_id", "partition"),
+    _typed(Entity.REMOTE_SEGMENT, "segment_id"),
 )
 
 BY_NAME: Final[Mapping[str, TypedTable]] = {table.name: table for table in TYPED_TABLES}
 BY_ENTITY: Final[Mapping[Entity, TypedTable]] = {table.entity: table for table in TYPED_TABLES}
 assert set(BY_ENTITY) == set(Entity), "every entity has its table"
+METADATA_TABLES: Final = tuple(one for one in TYPED_TABLES if one.entity in METADATA_ENTITIES)
+"""Those of a metadata log; the others are of internal logs."""
 
 # --- stored tables --------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image.row_schema import row_schema
 from raftlog_state.image.rows import ScramRow
 from raftlog_state.records import is_secret_config
+from raftlog_state.records.internal_logs import is_internal
 
 from .expected import comparable, expected_tables, key_columns, no_base
 from .history import EXACT_JSON, broken_chains, changed_keys, row_history
@@ -33,6 +34,7 @@ from .schema import (
     BY_NAME,
     CHANGES,
     LOG,
+    METADATA_TABLES,
     ORIGIN_COLUMNS,
     PROGRESS,
     TYPED_TABLES,
@@ -112,6 +114,12 @@ def verify(publication: Publication, offset: int, since: int | None = None) -> V
     Raises:
         TablesError: there is no table ``log``, or it ends before the offset; or Spark failed.
     """
+    if is_internal(publication.cluster_id):
+        raise TablesError(
+            place=publication.place,
+            reason=f"{publication.cluster_id} is no metadata log, for which verify() is",
+            remedy="name a cluster with cluster_id",
+        )
     with publication.store.errors(LOG):
         return _verify(publication, offset, since)
 
@@ -393,6 +401,6 @@ def _count_differences(
             expected=str(entities.get(str(table.entity), 0)),
             found=str(counts.get(table.name)),
         )
-        for table in TYPED_TABLES
+        for table in METADATA_TABLES
         if counts.get(table.name) != entities.get(str(table.entity), 0)
     ]

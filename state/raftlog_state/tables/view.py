@@ -11,10 +11,13 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from raftlog_state.image.rows import Entity
+from raftlog_state.records.internal_logs import cluster_of, is_internal
+
 from .history import row_history
 from .named_tables import NamedTables
 from .publication import Publication
-from .schema import BY_NAME, CHANGES, CLUSTER_ID, LOG
+from .schema import CHANGES, CLUSTER_ID, LOG, METADATA_TABLES, TYPED_TABLES
 from .selection import typed_table
 
 
@@ -70,8 +73,14 @@ class ClusterView(NamedTables[DataFrame]):
         They are ``<prefix>topics``, ``<prefix>topics_history``, and so on.
         """
         others = (CHANGES,) if not self._publication.has_log else (CHANGES, LOG)
-        frames = {name: self.table(name) for name in (*BY_NAME, *others)}
-        for name in BY_NAME:
+        is_metadata = not is_internal(self._publication.cluster_id)
+        tables = [
+            one.name
+            for one in TYPED_TABLES
+            if (one in METADATA_TABLES) == is_metadata or one.entity is Entity.EPOCH
+        ]
+        frames = {name: self.table(name) for name in (*tables, *others)}
+        for name in tables:
             frames[f"{name}_history"] = self.history(name)
         for name, frame in frames.items():
             frame.createOrReplaceTempView(prefix + name)
@@ -83,5 +92,5 @@ class ClusterView(NamedTables[DataFrame]):
 
 
 def with_cluster(rows: DataFrame, cluster_id: str) -> DataFrame:
-    """Return rows of a cluster with ``cluster_id`` as their first column."""
-    return rows.select(sf.lit(cluster_id).alias(CLUSTER_ID), "*")
+    """Return rows of a log with the id of its cluster as their first column."""
+    return rows.select(sf.lit(cluster_of(cluster_id)).alias(CLUSTER_ID), "*")

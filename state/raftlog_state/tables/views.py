@@ -25,6 +25,7 @@ from .schema import (
     CHANGES,
     CHANGES_TABLE,
     CLUSTER_ID,
+    METADATA_TABLES,
     ORIGIN_COLUMNS,
     PROGRESS,
     STATE_TABLE,
@@ -51,6 +52,7 @@ _ORIGIN: Final[Mapping[str, str]] = {
 def rows_sql(table: TypedTable, *, state: str, changes: str) -> str:
     """Return the query of a typed table; ``state`` and ``changes`` are names of these tables."""
     columns = [*table.columns, *ORIGIN_COLUMNS]
+    cluster = _cluster_sql(table)
     after = [f"after.{table.entity}.{quoted(name)} AS {quoted(name)}" for name in table.columns]
     origin = [f"{value} AS {name}" for name, value in _ORIGIN.items()]
     last = _list("op AS _op", *after, *origin)
@@ -62,12 +64,12 @@ tail AS (
   WHERE entity = '{table.entity}' AND {_IS_LATER}
   GROUP BY cluster_id, key
 )
-SELECT cluster_id, {_list(*of_state, *ORIGIN_COLUMNS)}
+SELECT {cluster}, {_list(*of_state, *ORIGIN_COLUMNS)}
 FROM {state} JOIN base USING (cluster_id) LEFT ANTI JOIN tail USING (cluster_id, key)
 WHERE entity = '{table.entity}' AND NOT is_deleted
   AND (_incarnation >= base_incarnation OR _visible_offset <= truncated_to)
 UNION ALL
-SELECT cluster_id, {_list(*(f"last.{quoted(name)}" for name in columns))}
+SELECT {cluster}, {_list(*(f"last.{quoted(name)}" for name in columns))}
 FROM tail
 WHERE last._op <> 'd'"""
 
@@ -77,7 +79,7 @@ def history_sql(table: TypedTable, *, state: str, changes: str, rows: str) -> st
     before = [f"before.{table.entity}.{quoted(name)} AS {quoted(name)}" for name in table.columns]
     names = [quoted(name) for name in table.columns]
     return f"""WITH base AS ({_base_sql(state)})
-SELECT cluster_id, {_list(*before)},
+SELECT {_cluster_sql(table)}, {_list(*before)},
   before_origin.visible_offset AS valid_from, visible_offset AS valid_to,
   before_origin.log_time AS written_time, log_time AS replaced_time
 FROM {changes} LEFT JOIN base USING (cluster_id)
@@ -111,6 +113,13 @@ FROM (
   )
   GROUP BY cluster_id
 )"""
+
+
+def _cluster_sql(table: TypedTable) -> str:
+    """Return the expression of the id of a row's cluster, from that of its log."""
+    if table in METADATA_TABLES:
+        return CLUSTER_ID
+    return f"regexp_replace({CLUSTER_ID}, '@[^@]*$', '') AS {CLUSTER_ID}"
 
 
 def _base_sql(state: str) -> str:

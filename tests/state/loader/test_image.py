@@ -19,6 +19,7 @@ from raftlog.client import open_path
 from raftlog.fast_dataclass import fast_dataclass
 from raftlog.limits import KIB
 from raftlog_state.image import (
+    METADATA_ENTITIES,
     ROW_TYPES,
     AclRow,
     ConfigRow,
@@ -276,7 +277,7 @@ def test_a_new_image_shares_unchanged_maps() -> None:
 
 
 def test_every_entity_has_a_table_name_and_a_row_type() -> None:
-    assert {table_of(entity) for entity in Entity} == {
+    assert {table_of(entity) for entity in METADATA_ENTITIES} == {
         "acls",
         "brokers",
         "configs",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from tests.support.internal_records import GROUPS_NODE
 from tests.support.metadata_logs import MetadataLog, metadata_log, multiset, restored
 from tests.support.small_logs import NO_OP, LogWriter, copy_log
 from tests.support.tables import Feed, image_of
@@ -19,6 +21,8 @@ from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterGroup, open_group
+from raftlog_state.tables.schema import BY_NAME
+from raftlog_state.tables.views import rows_sql
 
 pytestmark = pytest.mark.spark
 
@@ -108,6 +112,23 @@ def test_one_query_writes_the_states_of_its_clusters_and_continues_at_their_ends
     assert "is left out of the query" in caplog.text
     for log, cluster_id in zip(logs, fleet.cluster_ids, strict=True):
         fleet.check(log, cluster_id)
+
+
+def test_partitions_of_an_internal_log_are_logs_of_their_cluster(fleet: Fleet) -> None:
+    """Without Spark: ``test_internal_logs.py``."""
+    pattern = str(GROUPS_NODE / "__consumer_offsets-*")
+    fleet.run(fleet.open(), [{"path": pattern, "clusterId": "c", "tailHoldback": "0"}])
+    tables = [f"delta.`{fleet.tables}/{name}`" for name in ("state", "changes")]
+    query = rows_sql(BY_NAME["consumer_offsets"], state=tables[0], changes=tables[1])
+    columns = ("cluster_id", "group", "topic", "partition", "offset", "metadata")
+    found = [tuple(row) for row in fleet.feed.spark.sql(query).select(*columns).collect()]
+    admin = json.loads((GROUPS_NODE.parent / "admin.json").read_text())
+    expected = [("c", group, *one) for group, rows in admin["offsets"].items() for one in rows]
+    assert sorted(found) == sorted(expected)
+    one = fleet.feed.open(fleet.tables, cluster_id="c@__consumer_offsets-1")
+    of_one = [tuple(row) for row in one.latest().consumer_offsets().select(*columns).collect()]
+    assert of_one
+    assert {*of_one} < {*found}
 
 
 @pytest.mark.nightly

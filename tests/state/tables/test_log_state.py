@@ -19,7 +19,7 @@ from raftlog_state.errors import TablesError
 from raftlog_state.loader.payload import SkippedRecords
 from raftlog_state.records import Redactor
 from raftlog_state.tables.reader import ArrowTables
-from raftlog_state.tables.schema import CLUSTER_ID, ORIGIN_COLUMNS, TYPED_TABLES
+from raftlog_state.tables.schema import CLUSTER_ID, METADATA_TABLES, ORIGIN_COLUMNS
 from raftlog_state.tables.writer import Writer
 
 LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
@@ -49,7 +49,7 @@ def test_each_table_equals_that_of_the_delta_tables(tables: ArrowTables, end_off
     )
     assert found.end_offset == end_offset
     filled = 0
-    for typed in TYPED_TABLES:
+    for typed in METADATA_TABLES:
         own = found.table(typed.name)
         theirs = expected.table(typed.name).drop_columns(list(ORIGIN_COLUMNS))
         assert own.schema.equals(theirs.schema)

@@ -1,0 +1,279 @@
+"""Kafka's other internal logs followed into tables: each partition is a log of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.support.cli import rows as printed
+from tests.support.cli import run
+from tests.support.clock import StoppedClock
+from tests.support.internal_records import DATA, GROUPS_NODE, InternalLogFile
+from tests.support.memory_store import MemoryStore, MemoryTables
+from tests.support.small_logs import copy_log
+from tests.support.written_tables import read_view
+
+from raftlog.client import Isolation, LogKind, open_path
+from raftlog.errors import DivergedLogError, NotALogError
+from raftlog_state import read_state
+from raftlog_state.errors import ClustersFailedError, TablesError
+from raftlog_state.image.rows import ConsumerOffsetRow, Row, row_json, table_of
+from raftlog_state.internal.loader import InternalState
+from raftlog_state.records import Redactor
+from raftlog_state.records.internal_logs import CONSUMER_OFFSETS, GROUP_RECORDS, log_id_of
+from raftlog_state.records.keyed_serde import KeyedRecord
+from raftlog_state.records.schema_groups import OffsetCommitKey, OffsetCommitValue
+from raftlog_state.tables.group_follower import GroupFollower
+from raftlog_state.tables.log_follower import FollowSettings, LogFollower
+from raftlog_state.tables.reader import ArrowTables, open_tables
+from raftlog_state.tables.stores.protocol import TableStore
+
+REMOTE_LOG = DATA / "remote-log-metadata-4.3.1"
+METADATA = DATA / "kraft-logs" / "three-nodes-4.3.1" / "node-1" / "__cluster_metadata-0"
+CLUSTER = "c"
+LOG_ID = log_id_of(CLUSTER, CONSUMER_OFFSETS, 0)
+OF_TOPIC = {
+    "__consumer_offsets": "consumer_offsets",
+    "__transaction_state": "transactions_of_producers",
+    "__share_group_state": "share_partitions",
+    "__remote_log_metadata": "remote_segments",
+}
+
+
+def ignore(event: str) -> None:
+    """Do nothing."""
+
+
+def settings_of(
+    record_count_max: int = 100_000, redactor: Redactor | None = None
+) -> FollowSettings:
+    return FollowSettings(
+        redactor=redactor or Redactor(),
+        cluster_id=CLUSTER,
+        holdback_ms=0,
+        is_once=True,
+        record_count_max=record_count_max,
+    )
+
+
+def follow(
+    store: TableStore,
+    paths: Iterable[Path],
+    *,
+    record_count_max: int = 100_000,
+    redactor: Redactor | None = None,
+    group: str = "offsets",
+) -> None:
+    """Append what the logs have to the tables, as a new process."""
+    GroupFollower(
+        {str(path): partial(open_path, str(path)) for path in paths},
+        store,
+        settings_of(record_count_max, redactor),
+        group=group,
+        clock=StoppedClock().as_clock(),
+        log_event=ignore,
+    ).run()
+
+
+def commit(group: str, offset: int | None) -> tuple[bytes | None, bytes | None]:
+    """Return key and value of a commit of orders-0, or of its deletion."""
+    key = OffsetCommitKey(group=group, topic="orders", partition=0)
+    value = None if offset is None else OffsetCommitValue(offset=offset, commit_timestamp=5)
+    return GROUP_RECORDS.encode(KeyedRecord(key, value, None))
+
+
+def offsets_in(rows: Iterable[Row]) -> dict[str, int]:
+    return {row.group: row.offset for row in rows if isinstance(row, ConsumerOffsetRow)}
+
+
+def replayed(path: Path) -> dict[str, int]:
+    """Return the offsets that another replay of the log gives, up to its last stable offset."""
+    log = open_path(str(path), kind=LogKind.PARTITION)
+    state = InternalState(CONSUMER_OFFSETS)
+    state.read(log, log.read_end(isolation=Isolation.READ_COMMITTED).offset)
+    return offsets_in(state.rows(ConsumerOffsetRow))
+
+
+@pytest.mark.parametrize("topic", OF_TOPIC)
+def test_tables_have_the_rows_that_raftlog_state_prints(topic: str) -> None:
+    node = REMOTE_LOG if topic == "__remote_log_metadata" else GROUPS_NODE
+    paths = sorted(node.glob(f"{topic}-*"))
+    tables = MemoryTables()
+    follow(MemoryStore(tables), paths)
+    found = []
+    for path in paths:
+        log_id = f"{CLUSTER}@{path.name}"
+        rows = read_view(tables, log_id).rows
+        found += [row_json(row) for row in rows if table_of(row.ENTITY) == OF_TOPIC[topic]]
+    kind = "transactions" if topic == "__transaction_state" else OF_TOPIC[topic]
+    expected = printed("state", f"{node}/{topic}-*", kind)
+    for row in expected:
+        row.pop("only_remote", None)
+    assert expected
+    assert sorted(map(json.dumps, found)) == sorted(map(json.dumps, expected))
+
+
+def test_an_aborted_commit_never_shows_and_an_open_one_when_it_has_ended(tmp_path: Path) -> None:
+    log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
+    store = MemoryStore(tables)
+    log.append(commit("a", 1), commit("b", 1))
+    log.append(commit("a", 2), producer_id=7)
+    log.append(commit("b", 2), producer_id=8)
+    follow(store, [log.path])
+    assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1}
+    log.end(7, commit=False)
+    log.append(commit("c", 5))
+    follow(store, [log.path])
+    assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1}
+    log.end(8, commit=True)
+    log.append(commit("a", None))
+    follow(store, [log.path])
+    assert offsets_in(read_view(tables, LOG_ID).rows) == {"b": 2, "c": 5}
+    table = ArrowTables(store, LOG_ID)
+    assert table.latest().consumer_offsets()["cluster_id"].to_pylist() == [CLUSTER, CLUSTER]
+    changes = table.changes(table="consumer_offsets").select(["offset", "op"]).to_pylist()
+    assert [tuple(one.values()) for one in changes] == [
+        *((0, "c"), (1, "c"), (3, "u"), (5, "c"), (7, "d"))
+    ]
+
+
+def test_the_past_of_a_partition_is_read_at_its_offsets(tmp_path: Path) -> None:
+    log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
+    store = MemoryStore(tables)
+    for offset in (10, 20, None, 30):
+        log.append(commit("g", offset))
+    follow(store, [log.path], record_count_max=2)
+    found = ArrowTables(store, LOG_ID)
+    committed = [
+        found.at(offset=at).consumer_offsets()["offset"].to_pylist()
+        for at in range(log.next_offset)
+    ]
+    assert committed == [[10], [20], [], [30]]
+    history = found.history("consumer_offsets").select(["offset", "valid_from", "valid_to"])
+    assert sorted(tuple(one.values()) for one in history.to_pylist()) == [
+        *((10, 0, 1), (20, 1, 2), (30, 3, None))
+    ]
+    assert found.status().row_counts == {"consumer_offsets": 1}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_runs_and_batches_give_the_offsets_of_a_replay(seed: int, tmp_path: Path) -> None:
+    rng = Random(seed)
+    log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
+    open_producers: set[int] = set()
+    for _ in range(6):
+        for _ in range(rng.randrange(1, 8)):
+            producer = rng.choice((-1, -1, 1, 2))
+            if producer in open_producers and rng.random() < 0.5:
+                log.end(producer, commit=rng.random() < 0.5)
+                open_producers.discard(producer)
+                continue
+            records = [
+                commit(rng.choice("abc"), rng.choice((None, rng.randrange(100))))
+                for _ in range(rng.randrange(1, 4))
+            ]
+            log.append(*records, producer_id=producer)
+            if producer >= 0:
+                open_producers.add(producer)
+            if rng.random() < 0.3:  # compacted: offsets are missing
+                log.next_offset += rng.randrange(3)
+        follow(MemoryStore(tables), [log.path], record_count_max=rng.choice((1, 2, 5, 100)))
+        if tables.contents:
+            assert offsets_in(read_view(tables, LOG_ID).rows) == replayed(log.path)
+
+
+def test_a_metadata_log_and_internal_logs_share_tables(tmp_path: Path) -> None:
+    store = MemoryStore(MemoryTables())
+    directory = copy_log(METADATA, tmp_path / "node" / METADATA.name, end_offset=100)
+    cluster_id = open_path(str(directory)).cluster_id
+    LogFollower(
+        partial(open_path, str(directory)),
+        store,
+        FollowSettings(redactor=Redactor(), holdback_ms=0, is_once=True),
+        log_event=ignore,
+    ).run()
+    follow(store, sorted(GROUPS_NODE.glob("__consumer_offsets-*")))
+    found = ArrowTables(store)
+    assert found.status().cluster_id == cluster_id
+    assert found.latest().topics().num_rows
+    assert found.latest().consumer_offsets().num_rows == 0
+    assert "consumer_offsets" not in found.status().row_counts
+
+
+def test_a_log_with_other_records_at_the_end_of_the_tables_is_refused(tmp_path: Path) -> None:
+    log, tables = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0"), MemoryTables()
+    log.append(commit("g", 1), commit("g", 2))
+    follow(MemoryStore(tables), [log.path])
+    shutil.rmtree(log.path)
+    other = InternalLogFile(log.path)
+    other.append(commit("g", 1), epoch_of_leader=3)
+    other.append(commit("g", 4), epoch_of_leader=3)
+    with pytest.raises(ClustersFailedError) as caught:
+        follow(MemoryStore(tables), [other.path])
+    (failure,) = caught.value.failures.values()
+    assert isinstance(failure, DivergedLogError)
+
+
+def test_full_redaction_hides_what_clients_commit() -> None:
+    texts = {}
+    for full in (False, True):
+        tables = MemoryTables()
+        paths = sorted(GROUPS_NODE.glob("__consumer_offsets-*"))
+        follow(MemoryStore(tables), paths, redactor=Redactor(full=full))
+        texts[full] = str(tables.contents)
+    assert "note of orders-0" in texts[False]
+    assert "note of orders-0" not in texts[True]
+
+
+def test_the_state_of_a_partition_is_an_arrow_table() -> None:
+    path = GROUPS_NODE / "__consumer_offsets-1"
+    state = read_state(str(path))
+    found = state.consumer_offsets()
+    assert found.schema.names[:3] == ["cluster_id", "group", "topic"]
+    expected = {(row["group"], row["offset"]) for row in printed("state", path, "consumer_offsets")}
+    assert {*zip(found["group"].to_pylist(), found["offset"].to_pylist(), strict=True)} == expected
+    assert read_state(str(path), at=0).consumer_offsets().num_rows == 0
+    with pytest.raises(TablesError, match="no table topics"):
+        state.topics()
+    with pytest.raises(TablesError, match="no table consumer_offsets"):
+        read_state(str(METADATA)).consumer_offsets()
+
+
+def test_the_command_follows_a_pattern_of_partitions(tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    pattern = f"{GROUPS_NODE}/__consumer_offsets-*"
+    call: list[Any] = ["tables", "follow", pattern, place, "--once", "--tail-holdback-ms", "0"]
+    status, _, err = run(*call)
+    assert (status, "--cluster-id: is required" in err) == (2, True)
+    for _ in range(2):
+        status, _, err = run(*call, "--cluster-id", CLUSTER)
+        assert (status, err.count("is not followed")) == (0, 0), err
+    assert run("tables", "maintain", place)[0] == 0
+    found: dict[str, list[Any]] = {}
+    for row in printed("tables", "status", place):
+        assert row["group"] == f"{CLUSTER}/{CONSUMER_OFFSETS}"
+        table = open_tables(str(place), cluster_id=row["cluster_id"]).latest().consumer_offsets()
+        for one in table.to_pylist():
+            found.setdefault(one["group"], []).append(
+                [one["topic"], one["partition"], one["offset"], one["metadata"]]
+            )
+    admin = json.loads((GROUPS_NODE.parent / "admin.json").read_text())
+    assert {group: sorted(one) for group, one in found.items()} == {
+        group: sorted(one) for group, one in admin["offsets"].items()
+    }
+
+
+def test_a_pattern_without_partitions_and_an_ordinary_partition_are_refused(tmp_path: Path) -> None:
+    call = ("tables", "follow", f"{tmp_path}/__consumer_offsets-*", tmp_path / "tables", "--once")
+    status, _, err = run(*call)
+    assert (status, "RAFTLOG_LOG_NOT_FOUND" in err) == (2, True)
+    log = InternalLogFile(tmp_path / "orders-0")
+    log.append((b"k", b"v"))
+    status, _, err = run("tables", "follow", log.path, tmp_path / "tables", "--once")
+    assert (status, NotALogError.__name__ in err or "RAFTLOG_NOT_A_LOG" in err) == (2, True)
