@@ -75,6 +75,7 @@ from .segments import LogDirectory
 from .snapshots import RawSnapshotWriter, VotersAt
 
 if TYPE_CHECKING:
+    from raftlog.log.cleaning.compaction import Compaction
     from raftlog.log.reading.snapshot import SnapshotReader
 
 # --- Cache of a log's last batches, from which nearly all follower fetches are served -------------
@@ -578,6 +579,13 @@ class QuorumLog(ReplicatedLog):
         return self._tail_cache.read(offset, byte_count_max) or self.read_stored_bytes(
             offset, byte_count_max
         )
+
+    def replace_compacted(self, compaction: Compaction) -> Iterator[None]:
+        """As ``ReplicatedLog.replace_compacted``. The tail cache has records that were removed: a
+        follower must not get those from it, and their tombstones' absence from the segments."""
+        for _ in super().replace_compacted(compaction):
+            self._tail_cache.clear()
+            yield
 
     def check_unchanged(self, unchanged: UnchangedKeys, record_count: int) -> None:
         """As ``ReplicatedLog.check_unchanged``, from the start of the epoch on: a replica may have
