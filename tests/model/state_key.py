@@ -91,6 +91,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "kraft_version_min",
             "kraft_version_max",
             "has_updated_leader",
+            "has_other_remote_store",
         )
     ),
     Kind.NAME: frozenset(
