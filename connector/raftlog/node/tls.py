@@ -21,6 +21,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
+from raftlog.client.remote.connection import load_revocation_lists
 from raftlog.storage.file_rights import change_by_others, read_by_others
 
 from .access import AccessTable, certificate_names
@@ -109,12 +110,10 @@ _SEQUENCE: Final = 0x30
 
 def _load_revocation_lists(context: ssl.SSLContext, path: str) -> None:
     try:
-        context.load_verify_locations(cafile=path)
+        reason = load_revocation_lists(context, path)
     except OSError as error:
         reason = _reason(error, "certificate revocation lists")
-        raise ConfigError(path=path, key=None, reason=reason) from None
-    if not context.cert_store_stats()["crl"]:
-        reason = "the file contains no certificate revocation list"
+    if reason is not None:
         raise ConfigError(path=path, key=None, reason=reason)
     context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
 

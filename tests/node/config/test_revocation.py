@@ -84,6 +84,28 @@ def test_a_client_refuses_a_file_without_a_revocation_list(
         tls_context(parse_security(config).tls)
 
 
+def test_a_certificate_in_a_file_of_lists_does_not_become_a_ca(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Lists are signed, and fetched without TLS: an attacker may add its CA and a list of it."""
+    attacker = Authority(tmp_path / "attacker", "other")
+    lists = "".join(Path(one.revoke()).read_text() for one in (authority, attacker))
+    authority.sign("node-1.example")
+    path = tmp_path / "lists.pem"
+    tls = tls_of(authority, "node-1.example", crl=str(path))
+    config = {"ssl.ca.location": authority.path, "ssl.crl.location": str(path)}
+    path.write_text(lists + Path(attacker.path).read_text())
+    with pytest.raises(ConfigError, match="contains a certificate"):
+        server_context(tls)
+    with pytest.raises(ConfigError, match="contains a certificate"):
+        peer_context(tls, AccessTable(nodes=NODES), 2)
+    with pytest.raises(OptionError, match="contains a certificate"):
+        tls_context(parse_security(config).tls)
+    path.write_text(lists + Path(authority.path).read_text())  # its CA is trusted already
+    server_context(tls)
+    assert tls_context(parse_security(config).tls) is not None
+
+
 def test_lists_that_are_old_or_of_another_ca_refuse_every_certificate(
     authority: Authority, tmp_path: Path
 ) -> None:

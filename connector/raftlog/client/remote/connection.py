@@ -743,11 +743,11 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext | None:
         raise OptionError(option=option, reason=_reason(error)) from None
     if options.crl is not None:
         try:
-            context.load_verify_locations(cafile=options.crl)
+            reason = load_revocation_lists(context, options.crl)
         except (OSError, ValueError) as error:
-            raise OptionError(option=CRL, reason=_reason(error)) from None
-        if not context.cert_store_stats()["crl"]:
-            raise OptionError(option=CRL, reason="the file contains no certificate revocation list")
+            reason = _reason(error)
+        if reason is not None:
+            raise OptionError(option=CRL, reason=reason)
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     context.check_hostname = options.check_host
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -760,6 +760,23 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext | None:
         except (OSError, ValueError) as error:
             raise OptionError(option=_KEY_OPTIONS, reason=_reason(error)) from None
     return context
+
+
+def load_revocation_lists(context: ssl.SSLContext, path: str) -> str | None:
+    """Load the revocation lists of a file in PEM format, after the CAs; return why the file is
+    refused, None if it is not.
+
+    A list is signed, so files of lists are fetched without TLS. OpenSSL would trust a certificate
+    in one as a CA. Those of CAs that the context has already are ignored. Raises ``OSError``.
+    """
+    ca_count = context.cert_store_stats()["x509"]
+    context.load_verify_locations(cafile=path)
+    stats = context.cert_store_stats()
+    if not stats["crl"]:
+        return "the file contains no certificate revocation list"
+    if stats["x509"] > ca_count:
+        return "the file contains a certificate, which would become a CA: remove it from the file"
+    return None
 
 
 def _check_rights(path: str) -> None:
