@@ -47,10 +47,21 @@ class Release:
 
     def is_verified(self) -> bool:
         """Return whether the commands of SECURITY.md succeed."""
-        page = (HOME / "SECURITY.md").read_text()
-        found = re.search(r"^```sh\n(ssh-keygen .*?)^```$", page, re.MULTILINE | re.DOTALL)
-        assert found is not None
-        return run(["sh", "-c", found[1]], self.dist).returncode == 0
+        command = documented(r"^```sh\n(ssh-keygen .*?)^```$")
+        return run(["sh", "-c", command], self.dist).returncode == 0
+
+    def pulled(self) -> str:
+        """Return the image that the command of SECURITY.md pulls; empty for none."""
+        command = documented(r"^```sh\n(.*?podman pull .*?)^```$")
+        return run(["sh", "-c", command.replace("podman pull", "echo")], self.dist).stdout.strip()
+
+
+def documented(pattern: str) -> str:
+    """Return the commands of SECURITY.md that match."""
+    page = (HOME / "SECURITY.md").read_text()
+    found = re.search(pattern, page, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1].rpartition("```sh\n")[2]
 
 
 def public(key: Path) -> str:
@@ -80,6 +91,21 @@ def test_a_changed_file_is_found_also_with_its_checksum(
     if are_sums_changed:
         release.write_sums()
     assert not release.is_verified()
+
+
+def test_an_image_that_the_checksums_do_not_name_is_not_pulled(release: Release) -> None:
+    """The checksums of a release without an image are valid beside any name of one."""
+    release.sign()
+    image = release.dist / "raftlog.image"
+    image.write_text("registry.example/raftlog@sha256:00\n")
+    assert release.is_verified()
+    assert not release.pulled()
+    checksum = hashlib.sha256(image.read_bytes()).hexdigest()
+    with (release.dist / "SHA256SUMS").open("a") as sums:
+        sums.write(f"{checksum}  {image.name}\n")
+    release.sign()
+    assert release.is_verified()
+    assert release.pulled() == "registry.example/raftlog@sha256:00"
 
 
 def test_a_release_without_a_signature_is_not_verified(release: Release) -> None:
