@@ -3,7 +3,8 @@
 ``.ci/jars.lock`` has the checksums, as sha256sum writes them, of all files below ``build``: a jar
 with another one, one that is missing and one too many are refused, in each process that uses them.
 Maven downloads Kafka's; the others are for sessions of Spark, and Ivy downloads them, a jar of
-pyspark. What is downloaded is not executed before it is verified.
+pyspark. No jar of a set is loaded before it is verified. Maven's plugins, which download Kafka's,
+are not in the lock: Maven alone checks them, by the checksums of its registry.
 
     python -m tests.support.jars            download Delta's, once
     python -m tests.support.jars --rewrite  download all of them again and write the lock

@@ -371,8 +371,9 @@ TAKE_OVER_HEADER: Final = "raftlog.take-over"
 VERSION_MAX: Final = INT64_MAX
 _HEADER_BYTES_MAX: Final = 2 * (COMMIT_ID_BYTES_MAX + 3) + 10
 _HEADERS_READ_MAX: Final = 16
-_NAME_TO_FIND: Final = (_COMMIT_HEADER_BYTES, _HEADERS_READ_MAX, _HEADER_BYTES_MAX)
 """Headers of a first record that are read: raftlog writes the name before the user's headers."""
+_NAME_TO_FIND: Final = (_COMMIT_HEADER_BYTES, _HEADERS_READ_MAX, _HEADER_BYTES_MAX)
+"""For the compiled core."""
 _MARKER_BYTES_MAX: Final = 64 * KIB
 """Bytes of a marker that are read: a longer name is not that of a commit."""
 _MARKER_STARTS: Final = tuple(bytes((FRAME_VERSION, marker)) for marker in Marker)
