@@ -76,11 +76,20 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a compaction does not store up to where it has removed tombstones",
         path=f"{CLEANING}/compaction.py",
-        old="self._directory.raise_tombstone_start(self._tombstone_start_offset)",
+        old="self._directory.raise_tombstone_start(group.tombstone_start_offset)",
         new="pass",
         tests=(
             f"{NODES}::test_a_deleted_key_does_not_return_from_a_follower_that_has_missed_its"
             "_tombstone",
+        ),
+    ),
+    Plant(
+        bug="the start of tombstones is stored before the values that they delete are replaced",
+        path=f"{CLEANING}/compaction.py",
+        old="raise_tombstone_start(group.tombstone_start_offset)",
+        new="raise_tombstone_start(self._tombstone_start_offset)",
+        tests=(
+            f"{REPLICAS}::test_a_log_that_is_fetched_while_segments_are_replaced_has_no_deleted_key",
         ),
     ),
     Plant(

@@ -86,8 +86,12 @@ def copied(log: QuorumLog, *, until: int) -> tuple[SimulatedDisk, QuorumLog]:
         disk, DIRECTORY, config=COMPACTED, topic_id="AAAAAAAAAAAAAAAAAAAAZw", now_ms=NOW_MS
     )
     while follower.end_offset < until:
-        data = log.read_stored_bytes(follower.end_offset, 1)
-        follower.append_as_follower(data, leader_epoch=log.epoch)
+        follower.append_as_follower(
+            log.read_stored_bytes(follower.end_offset, 1),
+            leader_epoch=log.epoch,
+            compacted_offset=log.compacted_offset,
+            tombstone_start_offset=log.tombstone_start_offset,
+        )
     follower.flush()
     return disk, follower
 
@@ -314,6 +318,44 @@ def test_the_start_of_tombstones_is_after_those_whose_horizon_has_passed_only() 
     assert any(one is not None and one > NOW_MS + 10_000 for one in horizons)
     later = next(one for one in batches_of(disk) if b"later" in [at.key for at in one.records()])
     assert start <= later.base_offset
+
+
+def test_a_log_that_is_fetched_while_segments_are_replaced_has_no_deleted_key() -> None:
+    """The replica has got tombstones with their delete horizon, and removes them together with the
+    values. What is fetched before that is fetched again, or has the tombstones."""
+    _, source = replica()
+    for at in range(40):
+        append(source, b"key %d" % (at % 20), b"v" * 40)
+    disk, log = copied(source, until=source.end_offset)
+    for at in range(20):
+        append(source, b"key %d" % at, None)
+    fill(source, 3, 60)
+    assert compact(source)
+    while log.end_offset < source.end_offset:
+        data = source.read_stored_bytes(log.end_offset, 1)
+        log.append_as_follower(data, leader_epoch=source.epoch)
+    log.flush()
+    log.advance_high_watermark(log.end_offset)
+    wanted, begun = table(disk), log.begin_compaction(now_ms=NOW_MS + 10_000)
+    assert begun is not None
+    followers, step_count = [], 0
+    with begun:
+        begun.run()
+        for _ in log.replace_compacted(begun):
+            step_count += 1
+            ends = sorted({one.next_offset for one in batches_of(disk)})
+            followers += [copied(log, until=at) for at in ends[::3]]
+    start = log.tombstone_start_offset
+    assert step_count > 3
+    assert start > 0
+    for copy, follower in followers:
+        if follower.misses_tombstones(start):
+            continue
+        while follower.end_offset < log.end_offset:
+            data = log.read_stored_bytes(follower.end_offset, 1)
+            follower.append_as_follower(data, leader_epoch=log.epoch)
+        assert table(copy) == wanted
+    assert any(not one.misses_tombstones(start) for _, one in followers)
 
 
 def test_a_damaged_batch_is_no_empty_one() -> None:

@@ -13,9 +13,11 @@ Adjacent small segments become one (``group_segments``). The order of the durabl
 
     1. compacted-offset-checkpoint := end of what was compacted  a reader of an earlier state
                                                                  detects that it may lack keys
-       tombstone-start-offset-checkpoint := end of the           a follower that ends below it does
-       tombstones whose delete horizon has passed                not append what is after them
-    2. delete the indexes of a segment, sync the directory       an index never has positions of
+    2. tombstone-start-offset-checkpoint := end of the           a follower that ends below it does
+       tombstones whose delete horizon has passed, up to the     not append what is after them; one
+       end of the group; delete the indexes of a segment, sync   that begins to fetch gets it with
+       the directory                                             values that they delete replaced.
+                                                                 An index never has positions of
                                                                  another file
     3. rename <base>.log.cleaned to <base>.log, sync the         a tombstone is deleted after what
        directory                                                 it deletes; as for 2
@@ -271,6 +273,8 @@ class CompactedGroup:
 
     before: tuple[SegmentMetadata, ...]
     byte_count: int
+    tombstone_start_offset: int
+    """End of the tombstones up to the end of the segments whose delete horizon has passed."""
 
     @property
     def after(self) -> SegmentMetadata:
@@ -438,11 +442,11 @@ class Compaction(Closeable):
         if compacted:
             sealed_end_offset = segments.active.base_offset
             self._directory.raise_compacted_offset(self.end_offset, offset_max=sealed_end_offset)
-            self._directory.raise_tombstone_start(self._tombstone_start_offset)
         for group in compacted:
             extents = {_extent(one) for one in segments.sealed}
             if self._is_closed or not extents.issuperset(map(_extent, group.before)):
                 return  # changed by a call between two steps
+            self._directory.raise_tombstone_start(group.tombstone_start_offset)
             self._replace(segments, group)
             yield
         if compacted:
@@ -533,7 +537,7 @@ class Compaction(Closeable):
                 self._directory.storage.unlink(path + CLEANED_SUFFIX)
                 return
             file.sync()
-        group = CompactedGroup(segments, byte_count)
+        group = CompactedGroup(segments, byte_count, self._tombstone_start_offset)
         self._write_indexes(group.after, path + CLEANED_SUFFIX)
         self._compacted.append(group)
 
