@@ -31,7 +31,8 @@ _ENDPOINTS: Final = (
 _FEATURES: Final = (
     "features ARRAY<STRUCT<name: STRING, minSupportedVersion: INT, maxSupportedVersion: INT>>"
 )
-_REDACTED: Final = r"^(\[redacted\]|hmac:([0-9a-f]{8}:)?[0-9a-f]{32})$"
+REDACTED: Final = r"^(\[redacted\]|hmac:([0-9a-f]{8}:)?[0-9a-f]{32})\z"
+"""``is_redacted`` as an expression of Java, whose ``$`` may be followed by a line terminator."""
 _TOPIC: Final = 2
 
 _STATE: Final = {
@@ -206,7 +207,7 @@ def configs(records: Records, lifetimes: DataFrame) -> DataFrame:
     found = origin(last_writer(records, "configs", puts, removed, keys))
     kinds = words(sf.col("resource_type"), enums.CONFIG_RESOURCE_TYPES)
     return found.withColumns(
-        {"resource_type_name": kinds, "redacted": sf.col("value").rlike(_REDACTED)}
+        {"resource_type_name": kinds, "redacted": sf.col("value").rlike(REDACTED)}
     )
 
 

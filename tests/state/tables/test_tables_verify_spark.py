@@ -42,10 +42,12 @@ from raftlog_state.records import (
     EndTransactionRecord,
     MetadataRecord,
     TopicRecord,
+    is_redacted,
 )
 from raftlog_state.tables import ClusterTables
 from raftlog_state.tables.expected import RECORD_TYPES, no_base, replayed
 from raftlog_state.tables.schema import LOG_TABLE
+from raftlog_state.tables.sql_cluster import REDACTED
 from raftlog_state.tables.sql_parts import Base, Records, decoded
 
 pytestmark = pytest.mark.spark
@@ -325,6 +327,15 @@ class TypesRead(Records):
     def of(self, record_type: str, data: str) -> DataFrame:
         self.types.add(record_type)
         return super().of(record_type, data)
+
+
+def test_sql_finds_the_same_values_redacted_as_the_loader(feed: Feed) -> None:
+    """In Java's expressions ``$`` is also before a line terminator at the end."""
+    replaced = ("[redacted]", f"hmac:{'0f' * 16}", f"hmac:5c01a9d2:{'0f' * 16}")
+    texts = [f"{head}{one}{tail}" for one in replaced for head in ("", "\n") for tail in ("", "\n")]
+    values = feed.spark.createDataFrame([(text,) for text in texts], "value STRING")
+    found = values.where(values["value"].rlike(REDACTED)).collect()
+    assert {row["value"] for row in found} == {text for text in texts if is_redacted(text)}
 
 
 def test_the_replay_of_a_table_reads_the_record_types_that_are_declared(feed: Feed) -> None:
