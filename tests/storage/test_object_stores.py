@@ -21,7 +21,7 @@ from tests.support.quorum_processes import free_ports
 
 import raftlog
 from raftlog.client.object_stores import open_object_store
-from raftlog.errors import DiskFullError, OptionError
+from raftlog.errors import DiskFullError, LogAccessError, OptionError
 from raftlog.storage.arrow_objects import ArrowObjects
 from raftlog.storage.errors import RemoteObjectNotFoundError, RemoteStorageError
 from raftlog.storage.objects import ObjectStore, ReadAheadFile, StorageObjects, StoredObject
@@ -128,6 +128,21 @@ def test_a_directory_is_deleted_with_its_last_object_but_not_that_of_the_store()
     store.put("a/b/c", [b"again"])
     disk.crash(Survival.NOTHING)
     assert disk.files() == {"/objects/a/b/c": b"again"}
+
+
+def test_an_object_is_deleted_also_if_its_directory_cannot_be() -> None:
+    """As a mount point, or one in a directory of another user; a run would fail at each attempt."""
+
+    class FixedDisk(SimulatedDisk):
+        def remove_directory(self, path: str) -> bool:
+            raise LogAccessError(path=path, reason="device or resource busy")
+
+    disk = FixedDisk()
+    store = StorageObjects(disk, "/objects")
+    store.put("a/b/c", [b"content"])
+    store.delete("a/b/c")
+    assert store.list_objects("a") == []
+    store.delete("a/b/c")
 
 
 @pytest.mark.parametrize("is_created_again", [False, True])

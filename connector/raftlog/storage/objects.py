@@ -7,7 +7,7 @@ Invariants:
 2. ``put`` is durable on return. After an error, or a crash before its return, the object may be
    absent, complete or, where uploads have parts, truncated: what is stored is the manifest's to
    say, not the store's.
-3. A directory of a storage without objects is deleted with the last of them.
+3. A directory of a storage without objects is deleted with the last of them, if it can be.
 4. Errors are raftlog's own: ``RemoteObjectNotFoundError``, ``RemoteStorageError``, and those of
    ``storage.protocol`` where objects are files.
 """
@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from raftlog.errors import LogError, LogNotFoundError
+from raftlog.errors import LogAccessError, LogError, LogNotFoundError
 
 from .errors import RemoteObjectNotFoundError
 from .protocol import Closeable, ReadableFile, WritableFile, WritableStorage
@@ -114,10 +114,11 @@ class StorageObjects:
             self._unlink(path + _TEMPORARY_SUFFIX)  # left by a crash
             self._storage.unlink(path)
             self._storage.sync_directory(self._storage.split(path)[0])
-        for _ in name.split("/")[1:]:
-            path = self._storage.split(path)[0]
-            if not self._storage.remove_directory(path):
-                break
+        with contextlib.suppress(LogAccessError):  # a mount point, or one above it is not writable
+            for _ in name.split("/")[1:]:
+                path = self._storage.split(path)[0]
+                if not self._storage.remove_directory(path):
+                    break
 
     def list_objects(self, directory: str) -> list[StoredObject]:
         path = self._directory
