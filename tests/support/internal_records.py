@@ -178,6 +178,14 @@ class InternalLogFile:
         self._write(encode_batch(batch, **at))
         self.next_offset += len(records)
 
+    def append_empty(self, offset_count: int) -> None:
+        """Append a batch whose records compaction has removed."""
+        batch = NewRecordBatch(
+            records=(), base_timestamp_ms=1_000, last_offset_delta=offset_count - 1
+        )
+        self._write(encode_batch(batch, base_offset=self.next_offset, leader_epoch=0))
+        self.next_offset += offset_count
+
     def end(self, producer_id: int, *, commit: bool) -> None:
         """Append the marker that ends a producer's transaction."""
         kind = ControlType.COMMIT if commit else ControlType.ABORT

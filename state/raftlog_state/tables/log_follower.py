@@ -212,10 +212,23 @@ class LogTail:
             start_offset, end_offset, now_ms
         ):
             return None
+        boundary, rows = self._batch(log, start_offset, end_offset)
+        while not rows.num_rows and boundary < end_offset:  # compaction has removed the records
+            boundary, rows = self._batch(log, boundary, end_offset)
+        if not rows.num_rows:
+            return None
+        may_wait = not settings.is_once and boundary == end_offset and _are_no_ops(rows)
+        if may_wait and self._no_ops.delay(start_offset, end_offset, now_ms):
+            return None
+        appended = Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None)
+        return appended, rows
+
+    def _batch(self, log: LogReader, start_offset: int, end_offset: int) -> tuple[int, pa.Table]:
+        """Return the end (exclusive) and the rows of the batch from an offset on."""
         boundary = log.next_boundary(
             start_offset,
             end_offset=end_offset,
-            max_records=settings.record_count_max,
+            max_records=self._settings.record_count_max,
             max_bytes=BATCH_BYTES_MAX,
         )
         plan = log.plan(
@@ -226,14 +239,7 @@ class LogTail:
             for split in plan.splits
             for batch in log_rows(log, split, self._rows, self._report_loss)
         ]
-        rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
-        if not rows.num_rows:  # compaction has removed the records before the end
-            return None
-        may_wait = not settings.is_once and boundary == end_offset and _are_no_ops(rows)
-        if may_wait and self._no_ops.delay(start_offset, end_offset, now_ms):
-            return None
-        appended = Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None)
-        return appended, rows
+        return boundary, pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
 
     def _snapshot(self, log: LogReader, snapshot_id: SnapshotId) -> tuple[Appended, pa.Table]:
         # A snapshot may have a million records: decoded ones take more memory than the state.

@@ -277,3 +277,13 @@ def test_a_pattern_without_partitions_and_an_ordinary_partition_are_refused(tmp_
     log.append((b"k", b"v"))
     status, _, err = run("tables", "follow", log.path, tmp_path / "tables", "--once")
     assert (status, NotALogError.__name__ in err or "RAFTLOG_NOT_A_LOG" in err) == (2, True)
+
+
+def test_empty_batches_do_not_end_a_follower(tmp_path: Path) -> None:
+    log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
+    log.append(commit("a", 1))
+    log.append_empty(3)
+    log.append(commit("b", 1), commit("c", 1))
+    for _ in range(2):
+        follow(MemoryStore(tables), [log.path], record_count_max=1)
+    assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1, "c": 1}
