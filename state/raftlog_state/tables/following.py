@@ -16,7 +16,11 @@ from raftlog.client.inspection import expand
 from raftlog.errors import DivergedLogError, LogNotFoundError
 from raftlog_state.errors import TablesError
 from raftlog_state.loader.image_reader import check_is_metadata
-from raftlog_state.records.internal_logs import INTERNAL_LOGS, partitions_among, topic_of
+from raftlog_state.records.internal_logs import (
+    INTERNAL_LOGS,
+    partitions_among,
+    topic_of,
+)
 
 from .cluster_cache import EpochRange
 from .progress import NOTHING, Progress, wrong_cluster
@@ -96,13 +100,14 @@ def check_same_log(
     """Compare cluster and leader epochs of tables and log. ``epochs``: returns the tables'.
 
     Raises:
-        NotALogError: the log's records are neither those of a cluster's metadata nor those of an
-            internal log.
+        NotALogError: the tables' cluster is not an internal log's, and the log's records are not
+            those of a cluster's metadata.
         WrongClusterError: the log belongs to another cluster.
         DivergedLogError: the logs diverge below the end of the tables.
         TablesError: the log ends before the tables.
     """
-    if log.topic not in INTERNAL_LOGS:
+    is_compacted = log.topic in INTERNAL_LOGS
+    if not is_compacted:
         check_is_metadata(log)
     known, given = progress.log_cluster_id, log.cluster_id
     if known is not None and given is not None and known != given:
@@ -113,7 +118,7 @@ def check_same_log(
     end_offset = log.log_end_offset
     theirs = log.epochs.end_offset_for(progress.leader_epoch, end_offset)
     same = theirs is not None and theirs.epoch == progress.leader_epoch and theirs.offset > last
-    if same:
+    if same or (is_compacted and _may_continue(progress, log)):
         return
     if log.source is SourceKind.VOTERS and end_offset <= last:
         return  # a voter's replica lags, and is compared when it has caught up
@@ -126,6 +131,16 @@ def check_same_log(
             + truncation(end_offset - 1),
         )
     raise _diverged(progress, epochs(), log, -1 if epoch is None else epoch)
+
+
+def _may_continue(progress: Progress, log: LogReader) -> bool:
+    """Return whether compaction may have removed all records of the tables' last leader epoch.
+
+    Then those after the end of the tables are of later ones, as the writer checks.
+    """
+    epoch = log.epochs.epoch_at(progress.offset)
+    is_earlier = epoch is None or epoch < progress.leader_epoch
+    return is_earlier and log.log_end_offset > progress.next_offset
 
 
 def truncation(offset: int) -> str:

@@ -287,3 +287,33 @@ def test_empty_batches_do_not_end_a_follower(tmp_path: Path) -> None:
     for _ in range(2):
         follow(MemoryStore(tables), [log.path], record_count_max=1)
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_leader_epoch_may_be_compacted_away(tmp_path: Path) -> None:
+    log, tables = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0"), MemoryTables()
+    log.append(commit("old", 1), epoch_of_leader=1)
+    log.append(commit("g", 1), epoch_of_leader=2)
+    follow(MemoryStore(tables), [log.path])
+    shutil.rmtree(log.path)
+    compacted = InternalLogFile(log.path)
+    compacted.append(commit("old", 1), epoch_of_leader=1)
+    compacted.next_offset = 5
+    compacted.append(commit("g", 7), epoch_of_leader=3)
+    follow(MemoryStore(tables), [log.path])
+    assert offsets_in(read_view(tables, LOG_ID).rows) == {"old": 1, "g": 7}
+
+
+def test_a_log_that_continues_in_an_earlier_epoch_is_refused(tmp_path: Path) -> None:
+    log, tables = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0"), MemoryTables()
+    log.append(commit("g", 1), epoch_of_leader=1)
+    log.append(commit("g", 2), epoch_of_leader=3)
+    follow(MemoryStore(tables), [log.path])
+    shutil.rmtree(log.path)
+    other = InternalLogFile(log.path)
+    for offset in (1, 4, 5):
+        other.append(commit("g", offset), epoch_of_leader=2)
+    with pytest.raises(ClustersFailedError) as caught:
+        follow(MemoryStore(tables), [log.path])
+    (failure,) = caught.value.failures.values()
+    assert isinstance(failure, DivergedLogError)
+    assert offsets_in(read_view(tables, LOG_ID).rows) == {"g": 2}
