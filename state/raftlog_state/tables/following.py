@@ -18,6 +18,7 @@ from raftlog_state.errors import TablesError
 from raftlog_state.loader.image_reader import check_is_metadata
 from raftlog_state.records.internal_logs import (
     INTERNAL_LOGS,
+    is_internal,
     partitions_among,
     topic_of,
 )
@@ -107,7 +108,7 @@ def check_same_log(
         TablesError: the log ends before the tables.
     """
     is_compacted = log.topic in INTERNAL_LOGS
-    if not is_compacted:
+    if not is_compacted or not is_internal(str(progress.cluster_id)):
         check_is_metadata(log)
     known, given = progress.log_cluster_id, log.cluster_id
     if known is not None and given is not None and known != given:

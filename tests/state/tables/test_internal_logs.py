@@ -317,3 +317,13 @@ def test_a_log_that_continues_in_an_earlier_epoch_is_refused(tmp_path: Path) -> 
     (failure,) = caught.value.failures.values()
     assert isinstance(failure, DivergedLogError)
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"g": 2}
+
+
+def test_a_single_writer_refuses_an_internal_log(tmp_path: Path) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    log.append(commit("a", 1))
+    segment = next(log.path.iterdir())
+    call: list[Any] = ["tables", "follow", segment, tmp_path / "tables", "--once"]
+    status, _, err = run(*call, "--cluster-id", CLUSTER, "--tail-holdback-ms", "0")
+    assert (status, "RAFTLOG_NOT_A_LOG" in err) == (2, True)
+    assert not (tmp_path / "tables" / "changes").exists()
