@@ -346,7 +346,7 @@ def _progress_after(
         first_offset=first if before.first_offset is None else before.first_offset,
         gaps=before.gaps if snapshot_id is None else (*before.gaps, gap),
         metadata_version=image.metadata_version,
-        row_counts=row_counts_of(image),
+        row_counts=row_counts_of(image, last["topic"]),
         software=SOFTWARE,
     )
 
@@ -371,7 +371,7 @@ def progress_at(rows: pa.Table, offset: int, newest: Progress, incarnation: int)
         software=SOFTWARE,
         gaps=tuple(gap for gap in newest.gaps if gap[1] <= offset),
         metadata_version=image.metadata_version,
-        row_counts=row_counts_of(image),
+        row_counts=row_counts_of(image, newest.topic),
     )
 
 

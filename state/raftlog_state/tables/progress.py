@@ -21,11 +21,18 @@ import raftlog
 from raftlog.errors import OffsetOutOfRangeError, WrongClusterError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import EpochRow, MetadataImage, Quorum
-from raftlog_state.image.rows import Row
-from raftlog_state.records.internal_logs import is_internal
+from raftlog_state.image.rows import Entity, Row
+from raftlog_state.records.internal_logs import (
+    CONSUMER_OFFSETS,
+    REMOTE_LOG_METADATA,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+    is_internal,
+)
 
 from .convert import milliseconds, plain_values
 from .schema import (
+    BY_ENTITY,
     CHANGES_TABLE,
     COMMITS_OF_EARLIER_RELEASES,
     METADATA_TABLES,
@@ -33,7 +40,6 @@ from .schema import (
     PROGRESS_COLUMNS,
     PROGRESS_OP,
     STATE_TABLE,
-    TYPED_TABLES,
 )
 from .stores.protocol import Condition, TableStore, rows_where
 
@@ -45,7 +51,13 @@ SOFTWARE: Final = f"raftlog {raftlog.__version__}"
 PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
 CLUSTERS_LISTED_MAX: Final = 10
-_INTERNAL_TABLES: Final = {table.name for table in TYPED_TABLES if table not in METADATA_TABLES}
+_ENTITY_OF: Final[Mapping[str, Entity]] = {
+    CONSUMER_OFFSETS: Entity.CONSUMER_OFFSET,
+    TRANSACTION_STATE: Entity.PRODUCER_TRANSACTION,
+    SHARE_GROUP_STATE: Entity.SHARE_PARTITION,
+    REMOTE_LOG_METADATA: Entity.REMOTE_SEGMENT,
+}
+"""By topic of an internal log."""
 _PLAIN: Final = (
     *("cluster_id", "topic", "partition"),
     *("_incarnation", "_visible_offset", "_leader_epoch", "_log_time"),
@@ -276,11 +288,21 @@ def check_layout(store: TableStore) -> None:
         )
 
 
-def row_counts_of(image: MetadataImage) -> dict[str, int]:
-    """Return the number of rows of each typed table of a metadata log, or of another log."""
-    counts = {table.name: len(image.map(table.entity)) for table in TYPED_TABLES}
-    internal = {name: count for name, count in counts.items() if count and name in _INTERNAL_TABLES}
-    return internal or {table.name: counts[table.name] for table in METADATA_TABLES}
+def check_has_metadata(place: str, cluster_id: str, what: str) -> None:
+    """Raise ``TablesError`` for an internal log of a cluster. ``what`` is of metadata logs only."""
+    if is_internal(cluster_id):
+        raise TablesError(
+            place=place,
+            reason=f"{cluster_id} is no metadata log, for which {what} is",
+            remedy="name a cluster with cluster_id",
+        )
+
+
+def row_counts_of(image: MetadataImage, topic: str | None = None) -> dict[str, int]:
+    """Return the number of rows of each typed table of a log: of metadata, or of ``topic``."""
+    entity = None if topic is None else _ENTITY_OF.get(topic)
+    tables = METADATA_TABLES if entity is None else (BY_ENTITY[entity],)
+    return {table.name: len(image.map(table.entity)) for table in tables}
 
 
 def last_epoch(rows: Iterable[Row]) -> EpochRow | None:

@@ -46,6 +46,7 @@ from .progress import (
     IS_NOT_PROGRESS,
     IS_PROGRESS,
     NOTHING,
+    check_has_metadata,
     image_of_rows,
     inside_of_transaction,
     progress_of,
@@ -184,6 +185,7 @@ class _Publication(Published):
 
     def image(self, offset: int) -> MetadataImage:
         """Return the state after an offset. Raises ``TablesError`` inside a transaction."""
+        check_has_metadata(self.place, self.cluster_id, "an image")
         if offset != self.progress.offset:  # appends end outside of transactions
             transactions = self.rows(BY_NAME["transactions"], self.progress.offset)
             later: Condition = ("end_offset", ">", offset + 1)
@@ -203,6 +205,7 @@ class _Publication(Published):
         They are those of rows that match any of ``filters``; None: of all rows. Memory is that of
         the changes of ``OFFSETS_REPLAYED`` offsets.
         """
+        check_has_metadata(self.place, self.cluster_id, "a replay")
         return matching(self._record_changes(after, to, filters), filters)
 
     def _record_changes(

@@ -23,12 +23,11 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image.row_schema import row_schema
 from raftlog_state.image.rows import ScramRow
 from raftlog_state.records import is_secret_config
-from raftlog_state.records.internal_logs import is_internal
 
 from .expected import comparable, expected_tables, key_columns, no_base
 from .history import EXACT_JSON, broken_chains, changed_keys, row_history
 from .invariants import Violation, reads, rules, violations
-from .progress import NOTHING
+from .progress import NOTHING, check_has_metadata
 from .publication import Publication
 from .schema import (
     BY_NAME,
@@ -114,12 +113,7 @@ def verify(publication: Publication, offset: int, since: int | None = None) -> V
     Raises:
         TablesError: there is no table ``log``, or it ends before the offset; or Spark failed.
     """
-    if is_internal(publication.cluster_id):
-        raise TablesError(
-            place=publication.place,
-            reason=f"{publication.cluster_id} is no metadata log, for which verify() is",
-            remedy="name a cluster with cluster_id",
-        )
+    check_has_metadata(publication.place, publication.cluster_id, "verify()")
     with publication.store.errors(LOG):
         return _verify(publication, offset, since)
 

@@ -327,3 +327,15 @@ def test_a_single_writer_refuses_an_internal_log(tmp_path: Path) -> None:
     status, _, err = run(*call, "--cluster-id", CLUSTER, "--tail-holdback-ms", "0")
     assert (status, "RAFTLOG_NOT_A_LOG" in err) == (2, True)
     assert not (tmp_path / "tables" / "changes").exists()
+
+
+def test_an_internal_log_has_no_image_and_counts_its_own_rows(tmp_path: Path) -> None:
+    log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
+    log.append(commit("a", 1), commit("a", None))
+    follow(MemoryStore(tables), [log.path])
+    found = ArrowTables(MemoryStore(tables), LOG_ID)
+    assert found.status().row_counts == {"consumer_offsets": 0}
+    with pytest.raises(TablesError, match="no metadata log, for which an image is"):
+        found.image()
+    with pytest.raises(TablesError, match="no metadata log, for which a replay is"):
+        found.record_changes(-1, 1)
