@@ -33,6 +33,7 @@ from raftlog_state.tables.stores.protocol import (
     Where,
     filtered,
     mask_of,
+    missing_fields,
 )
 
 Operation: TypeAlias = Literal["append", "fence", "merge", "delete", "compact"]
@@ -117,6 +118,11 @@ class MemoryStore:
     def exists(self, table: StoredTable) -> bool:
         """Return whether a table exists."""
         return table.name in self._tables.contents
+
+    def missing_fields(self, table: StoredTable) -> list[str]:
+        return (
+            missing_fields(self._content(table).schema, table.schema) if self.exists(table) else []
+        )
 
     def prepare(self) -> None:
         """Do nothing: memory needs no preparation."""

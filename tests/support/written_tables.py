@@ -20,7 +20,7 @@ from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.latest import overlay, rows_of_state, state_rows, without_reverted
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.progress import NOTHING, Progress, cluster_in, progress_of
-from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, ROW, STATE_TABLE, StoredTable
 from raftlog_state.tables.stores.protocol import Condition, rows_where
 from raftlog_state.tables.unmerged import UNMERGED_ROWS_MAX, StoredChanges, Tail
 from raftlog_state.tables.writer import Writer
@@ -34,6 +34,15 @@ VOLATILE = ("incarnation", "committed_at", "cluster_id", "_incarnation")
 CLUSTER = "cluster-a"
 END = 120
 """End offset of the part of a real log that most tests write; a transaction is in it."""
+
+
+def changes_schema_without(entity: str) -> pa.Schema:
+    """Return the schema of ``changes`` of an earlier release, which did not have an entity."""
+    kind = pa.struct([field for field in ROW if field.name != entity])
+    schema = CHANGES_TABLE.schema
+    for name in ("before", "after"):
+        schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
+    return schema
 
 
 class CrashError(Exception):

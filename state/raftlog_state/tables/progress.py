@@ -279,7 +279,7 @@ def wrong_cluster(path: str, expected_cluster_id: str, cluster_id: str) -> Wrong
 
 def check_layout(store: TableStore) -> None:
     """Raise ``TablesError`` if an earlier release created the tables."""
-    if store.exists(COMMITS_OF_EARLIER_RELEASES):
+    if store.exists(COMMITS_OF_EARLIER_RELEASES) or store.missing_fields(CHANGES_TABLE):
         raise TablesError(
             place=store.place,
             reason="they were created by an earlier release",

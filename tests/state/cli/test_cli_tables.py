@@ -16,11 +16,12 @@ from threading import Event
 from typing import Any, Final
 
 import pytest
+from deltalake import DeltaTable, Schema
 from tests.state.tables.test_writer import expired
 from tests.support.cli import rows, run
 from tests.support.memory_store import MemoryTables
 from tests.support.small_logs import copy_log
-from tests.support.written_tables import contents
+from tests.support.written_tables import changes_schema_without, contents
 
 from raftlog.client import open_path
 from raftlog_state.tables import open_tables
@@ -407,3 +408,13 @@ def test_a_missing_deltalake_is_a_typed_error(data: Path, tmp_path: Path) -> Non
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert 'pip install "raftlog[delta]"' in line
+
+
+def test_tables_of_an_earlier_layout_are_refused_with_a_command(data: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    DeltaTable.create(str(place / "changes"), Schema.from_arrow(changes_schema_without("topic")))
+    log = data / LOG
+    for call in (("follow", log, place, "--once"), ("truncate", place, "1")):
+        status, _, err = run("tables", *call)
+        assert (status, "created by an earlier release" in err) == (1, True), err
+        assert "raftlog tables follow LOG TABLES" in err

@@ -279,16 +279,6 @@ def test_a_pattern_without_partitions_and_an_ordinary_partition_are_refused(tmp_
     assert (status, NotALogError.__name__ in err or "RAFTLOG_NOT_A_LOG" in err) == (2, True)
 
 
-def test_empty_batches_do_not_end_a_follower(tmp_path: Path) -> None:
-    log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
-    log.append(commit("a", 1))
-    log.append_empty(3)
-    log.append(commit("b", 1), commit("c", 1))
-    for _ in range(2):
-        follow(MemoryStore(tables), [log.path], record_count_max=1)
-    assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1, "c": 1}
-
-
 def test_a_leader_epoch_may_be_compacted_away(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0"), MemoryTables()
     log.append(commit("old", 1), epoch_of_leader=1)
@@ -317,6 +307,16 @@ def test_a_log_that_continues_in_an_earlier_epoch_is_refused(tmp_path: Path) -> 
     (failure,) = caught.value.failures.values()
     assert isinstance(failure, DivergedLogError)
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"g": 2}
+
+
+def test_empty_batches_do_not_end_a_follower(tmp_path: Path) -> None:
+    log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
+    log.append(commit("a", 1))
+    log.append_empty(3)
+    log.append(commit("b", 1), commit("c", 1))
+    for _ in range(2):
+        follow(MemoryStore(tables), [log.path], record_count_max=1)
+    assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_single_writer_refuses_an_internal_log(tmp_path: Path) -> None:

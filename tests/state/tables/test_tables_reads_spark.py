@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,11 +14,12 @@ import pyarrow.compute
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
 from tests.state.tables.conftest import TEMPLATE_END, TEMPLATE_MERGED
 from tests.support.metadata_logs import MetadataLog
 from tests.support.source_rows import without_secrets
 from tests.support.tables import Feed, apply_feed, contents, crash_after, image_of
-from tests.support.written_tables import CrashError
+from tests.support.written_tables import CrashError, changes_schema_without
 
 from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog_state.errors import TablesError
@@ -367,13 +369,18 @@ def test_tables_after_an_expiry_are_verified_and_continued(
 
 
 def test_tables_of_an_earlier_layout_are_refused(feed: Feed, tables: Open, tmp_path: Path) -> None:
-    old = tables("old")
-    feed.spark.range(1).write.format("delta").save(str(tmp_path / "old" / "commits"))
+    old, older = tables("old"), tables("older")
+    kind = from_arrow_schema(changes_schema_without("topic"))
+    lacking = feed.spark.createDataFrame([], kind)
+    shutil.rmtree(tmp_path / "old" / "changes")
+    lacking.write.format("delta").save(str(tmp_path / "old" / "changes"))
+    feed.spark.range(1).write.format("delta").save(str(tmp_path / "older" / "commits"))
     calls: list[Callable[[], object]] = [
         lambda: old.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 1)),
         lambda: old.at(offset=11),
         lambda: old.latest(),
         lambda: old.verify(),
+        lambda: older.latest(),
     ]
     for call in calls:
         with pytest.raises(TablesError, match=r"created by an earlier release.*tables follow LOG"):

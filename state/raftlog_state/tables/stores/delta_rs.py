@@ -66,6 +66,7 @@ from .protocol import (
     clusters_of,
     concurrent_write,
     condition_sql,
+    missing_fields,
 )
 from .staged_rewrites import (
     Conflict,
@@ -261,6 +262,16 @@ class DeltaRsStore:
         """Return whether a table exists."""
         with self._errors(table):
             return DeltaTable.is_deltatable(str(self._path_of(table)))
+
+    def missing_fields(self, table: StoredTable) -> list[str]:
+        """Return what the schema of a table lacks; nothing if there is no such table."""
+        if not self.exists(table):
+            return []
+        with self._errors(table):
+            handle = self._newest(table)
+            if handle.is_plain:
+                return []
+            return missing_fields(pa.schema(handle.table.schema().to_arrow()), table.schema)
 
     def prepare(self) -> None:
         """Create the directory of the tables."""

@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import IO, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
@@ -92,6 +92,19 @@ def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with the columns of a schema, and the fields of its structs: null without one."""
     columns = (_in_type(rows[field.name], field.type) for field in schema)
     return pa.table(list(columns), schema=schema)
+
+
+def missing_fields(found: Iterable[pa.Field], declared: Iterable[pa.Field]) -> list[str]:
+    """Return the declared columns, and fields of structs, that are not among those found."""
+    known = {field.name: field.type for field in found}
+    missing = []
+    for field in declared:
+        kind = known.get(field.name)
+        if kind is None:
+            missing.append(field.name)
+        elif pa.types.is_struct(field.type) and pa.types.is_struct(kind):
+            missing += [f"{field.name}.{name}" for name in missing_fields(kind, field.type)]
+    return missing
 
 
 def _in_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -277,6 +290,10 @@ class TableStore(Protocol):
 
     def exists(self, table: StoredTable) -> bool:
         """Return whether a table exists."""
+        ...
+
+    def missing_fields(self, table: StoredTable) -> list[str]:
+        """Return what the schema of a table lacks; nothing if there is no such table."""
         ...
 
     def cluster_ids(self, table: StoredTable, known: str | None = None) -> list[str]:

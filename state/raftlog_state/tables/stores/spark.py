@@ -61,6 +61,7 @@ from .protocol import (
     clusters_of,
     concurrent_write,
     condition_sql,
+    missing_fields,
 )
 
 try:
@@ -173,7 +174,8 @@ def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
 class SparkStore:
     """One Delta table a folder of a path, or a table of a catalog's schema.
 
-    Its only state is where an append is looked up first, and what its thread computes.
+    Its only state is where an append is looked up first, which tables lack no column, and what its
+    thread computes.
     """
 
     def __init__(self, spark: SparkSession, path_or_schema: str) -> None:
@@ -187,6 +189,7 @@ class SparkStore:
             )
         self._place = _absolute(path_or_schema) if self._is_path else path_or_schema
         self._seen_versions: dict[str, int] = {}
+        self._complete: set[str] = set()
         self._appended: dict[str, StoredTable] = {}
         self._snapshots: dict[str, Future[TableSize]] = {}
 
@@ -243,6 +246,17 @@ class SparkStore:
                     raise
             self._check_delta()
         return False
+
+    def missing_fields(self, table: StoredTable) -> list[str]:
+        """Return what the schema of a table lacks; nothing if there is no such table."""
+        if table.name in self._complete or not self.exists(table):
+            return []
+        frame = self.frame(table)
+        with self.errors(table.name):
+            found = missing_fields(_names_in(frame.schema), table.schema)
+        if not found:
+            self._complete.add(table.name)
+        return found
 
     def _check_delta(self) -> None:
         """Raise Spark's error if the session has no Delta: for it no table of a path exists.
@@ -616,6 +630,19 @@ class SparkStore:
 def _commented_type(table: StoredTable) -> StructType:
     """Return the type of a table's rows with the comments of its columns, nested ones too."""
     return _with_comments(from_arrow_schema(table.schema), commented_schema(table.name))
+
+
+def _names_in(kind: StructType) -> pa.StructType:
+    """Return a struct of the same names, also in structs: conversions of types need a time zone."""
+    return pa.struct(
+        [
+            (
+                one.name,
+                _names_in(one.dataType) if isinstance(one.dataType, StructType) else pa.null(),
+            )
+            for one in kind
+        ]
+    )
 
 
 def _with_comments(kind: StructType, declared: Iterable[pa.Field]) -> StructType:
