@@ -29,6 +29,7 @@ from raftlog_state.image.rows import Entity, Key, Row, table_of
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.tables import ClusterTables
 from raftlog_state.tables.convert import rows_of
+from raftlog_state.tables.views import CLUSTERS, DIGEST
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 pytestmark = pytest.mark.spark
@@ -128,6 +129,12 @@ def test_tables_may_be_in_a_schema_of_the_catalog(feed: Feed) -> None:
             if len(names) == 1:
                 feed.spark.sql("DROP VIEW raftlog_in_catalog.epochs_history")
                 tables.maintain()
+        other = f"SET TBLPROPERTIES ('{DIGEST}' = 'that of another release')"
+        feed.spark.sql(f"ALTER VIEW raftlog_in_catalog.{CLUSTERS} {other}")
+        feed.spark.sql("CREATE OR REPLACE VIEW raftlog_in_catalog.epochs AS SELECT 1 AS epoch")
+        tables.maintain()
+        named = feed.spark.table("raftlog_in_catalog.epochs")
+        assert rows_as_text(named) == rows_as_text(tables.latest().table("epochs"))
     finally:
         feed.spark.sql("DROP SCHEMA IF EXISTS raftlog_in_catalog CASCADE")
 
