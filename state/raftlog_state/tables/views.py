@@ -6,8 +6,9 @@ Rules of this file:
    join of views is one state of each cluster. For another offset there is ``ClusterTables.at``.
 2. Its rows are those of each cluster's ``ClusterView``: the last change of a key replaces its row
    of ``state``.
-3. To create all views takes seconds. ``clusters`` is created last, and has a digest of all of them
-   as a property: while that is the same and no view is missing, none is created.
+3. To create all views takes seconds. ``clusters`` has a digest of all of them as a property: while
+   that is the same and no view is missing, none is created. It is created first without the digest
+   and last with it, so a creation that is interrupted is repeated, whatever release continues.
 """
 
 from __future__ import annotations
@@ -179,6 +180,7 @@ def create_permanent_views(store: SparkStore) -> None:
     if store.has_views(queries, CLUSTERS, (DIGEST, digest)):
         return
     store.create(STATE_TABLE)
+    _create_view(store, CLUSTERS, "", queries[CLUSTERS])
     clauses[CLUSTERS] = f"TBLPROPERTIES ('{DIGEST}' = '{digest}') "
     typed = [table.name for table in TYPED_TABLES]
     histories = [name for name in queries if name not in (*typed, CLUSTERS)]

@@ -135,6 +135,14 @@ def test_tables_may_be_in_a_schema_of_the_catalog(feed: Feed) -> None:
         tables.maintain()
         named = feed.spark.table("raftlog_in_catalog.epochs")
         assert rows_as_text(named) == rows_as_text(tables.latest().table("epochs"))
+        feed.spark.sql("DROP VIEW raftlog_in_catalog.brokers_history")
+        feed.spark.sql("CREATE TABLE raftlog_in_catalog.brokers_history (a INT) USING parquet")
+        tables.maintain()  # the creation fails in the middle, as if its process had died
+        feed.spark.sql("DROP TABLE raftlog_in_catalog.brokers_history")
+        feed.spark.sql("CREATE VIEW raftlog_in_catalog.brokers_history AS SELECT 1 AS one")
+        tables.maintain()
+        named = feed.spark.table("raftlog_in_catalog.brokers_history")
+        assert rows_as_text(named) == rows_as_text(tables.latest().history("brokers"))
     finally:
         feed.spark.sql("DROP SCHEMA IF EXISTS raftlog_in_catalog CASCADE")
 
