@@ -12,6 +12,7 @@ import argparse
 import base64
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ from raftlog_state.tables import open_cluster
 WARM_UP = 30
 ROUNDS = 100
 POLL_S = 0.002
+PAUSE_S_MAX = 0.2
 PATIENCE_S = 60.0
 BATCHES = 10_000
 OPTIONS = {"tailHoldback": "0"}
@@ -102,10 +104,16 @@ class Commits:
 
 
 def delays_ms(topics: Topics, table: Path, rounds: int) -> list[float]:
-    """Append a topic a round, and return how long each took to be in a commit of ``table``."""
+    """Append a topic a round, and return how long each took to be in a commit of ``table``.
+
+    Appends have a random distance to the commits before them: otherwise each would be at the same
+    place between two polls of the writer, and the delay that of this place.
+    """
     commits = Commits(table)
+    pauses_s = random.Random(0)
     taken = []
     for _ in range(rounds):
+        time.sleep(pauses_s.uniform(0, PAUSE_S_MAX))
         start = time.perf_counter()
         topics.append()
         commits.wait_for_append()
