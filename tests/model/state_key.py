@@ -152,6 +152,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "_voters",  # those of the next
             "_by_voter",  # derived from ``_replicas``
             "all_acknowledged",  # derived from ``acknowledged_voters``
+            "is_lost",  # no step depends on it
         )
     ),
 }

@@ -310,7 +310,9 @@ class Leadership:
     def on_request_dropped(self, request_id: int) -> None:
         role = self._state.role
         if isinstance(role, Leader):
-            role.delayed_fetches.pop(request_id, None)
+            delayed = role.delayed_fetches.pop(request_id, None)
+            if delayed is not None:
+                role.progress.record_lost(delayed.request.replica)
 
     def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
         """Respond with the bytes of a snapshot from a position on."""

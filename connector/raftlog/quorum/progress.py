@@ -31,6 +31,8 @@ class ReplicaProgress:
     leader_end_offset: int = 0
     """The leader's end offset at the replica's last fetch."""
     log_start_offset: int | None = None
+    is_lost: bool = False
+    """Whether the connection of its last fetch was lost while the fetch waited."""
 
 
 class Progress:
@@ -63,6 +65,13 @@ class Progress:
         replica.end_offset, replica.fetched_ms = end_offset, now_ms
         replica.leader_end_offset = leader_end_offset
         replica.log_start_offset = log_start_offset
+        replica.is_lost = False
+
+    def record_lost(self, key: ReplicaKey) -> None:
+        """Record that the connection of a replica was lost while its last fetch waited."""
+        replica = self._replicas.get(key)
+        if replica is not None:
+            replica.is_lost = True
 
     @property
     def replicas(self) -> tuple[ReplicaProgress, ...]:

@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raftlog.log.writing.properties import LogConfig
+from raftlog.quorum.roles import Leader
 from raftlog.records.batch import iter_batches
 from raftlog.wire import ApiKey, latest_schemas
 
@@ -185,6 +186,29 @@ def test_a_follower_that_no_longer_fetches_is_not_preferred_although_it_was_in_s
         assert leader.is_leader
         answer = await fetched(leader, 0, rack_of(follower))
         assert (answer.preferred_read_replica, values_of(answer)) == (-1, [b"one"])
+
+    run(work())
+
+
+def test_a_follower_whose_connection_is_lost_is_not_preferred_until_it_fetches_again() -> None:
+    async def work() -> None:
+        cluster, leader, follower = started()
+        await append(leader, b"one")
+        cluster.pass_time(1_000)
+        role = leader.replica.core.role
+        assert isinstance(role, Leader)
+        waiting = [
+            request_id
+            for request_id, delayed in role.delayed_fetches.items()
+            if delayed.request.replica.node_id == follower.node_id
+        ]
+        assert len(waiting) == 1
+        leader.raft_node.drop(waiting[0])
+        answer = await fetched(leader, 0, rack_of(follower))
+        assert (answer.preferred_read_replica, values_of(answer)) == (-1, [b"one"])
+        cluster.pass_time(3_000)
+        answer = await fetched(leader, 0, rack_of(follower))
+        assert answer.preferred_read_replica == follower.node_id
 
     run(work())
 

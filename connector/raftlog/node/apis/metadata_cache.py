@@ -186,9 +186,10 @@ class MetadataCache:
         """Return the follower from which a consumer in ``rack`` should fetch, None for this leader.
 
         It is in sync, fetches, has the offset, also in remote storage, and has named this rack; the
-        most caught up of several. One that has not fetched for the time after which a leader
-        without followers resigns is taken for stopped: it would be in sync for ``IN_SYNC_MS``
-        more, and consumers would be sent there and back.
+        most caught up of several. One whose connection was lost, or that has not fetched for the
+        time after which a leader without followers resigns, is taken for stopped: it would be in
+        sync for ``IN_SYNC_MS`` more, and consumers would be sent there and back. librdkafka may
+        not return if it is sent there while it cannot connect.
 
         Kafka: ``RackAwareReplicaSelector``.
         """
@@ -206,7 +207,7 @@ class MetadataCache:
             if start_offset is None:  # it does not know its remote segments yet
                 start_offset = self.raft_node.replica.log.log_start_offset
             is_fetching = progress.fetched_ms is not None and progress.fetched_ms >= since_ms
-            if is_fetching and start_offset <= offset <= end_offset:
+            if is_fetching and not progress.is_lost and start_offset <= offset <= end_offset:
                 found.append((end_offset, node_id))
         return max(found)[1] if found else None
 
