@@ -14,6 +14,7 @@ ACCOUNTS: Final = "tests/node/test_connection_resources.py"
 MEMORY: Final = "tests/node/test_response_memory.py"
 PRODUCING: Final = "tests/node/apis/test_producing.py"
 SEALED: Final = "tests/node/apis/test_sealed_batches.py"
+FOLLOWER_FETCH: Final = "tests/node/apis/test_follower_fetch.py"
 FETCHING: Final = "tests/node/apis/test_fetching.py"
 OFFSETS: Final = "tests/node/apis/test_offsets.py"
 ASKING: Final = "tests/node/apis/test_queries.py"
@@ -35,6 +36,20 @@ ANSWER_PLANTS: Final = (
         old="        return self.last_stable_offset if is_committed else",
         new="        return self.high_watermark if is_committed else",
         tests=(FETCHING,),
+    ),
+    Plant(
+        bug="consumers are sent to a follower whose connection is lost",
+        path=f"{APIS}/metadata_cache.py",
+        old=" and not progress.is_lost",
+        new="",
+        tests=(FOLLOWER_FETCH,),
+    ),
+    Plant(
+        bug="consumers are not sent to a follower that has fetched again",
+        path="connector/raftlog/quorum/progress.py",
+        old="        replica.is_lost = False\n",
+        new="",
+        tests=(FOLLOWER_FETCH,),
     ),
     Plant(
         bug="a fetch from inside a batch returns nothing",
