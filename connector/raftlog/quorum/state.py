@@ -417,6 +417,7 @@ class ReplicaState:
         if self.is_recovering:
             campaigns_or_leads = isinstance(role, Prospective | Candidate | Leader)
             assert not campaigns_or_leads, "a replica that lost records neither campaigns nor leads"
+        assert max(log.log_start_offset, log.synced_end_offset) <= end_offset
         if high_watermark is not None:
             assert self._checked_high_watermark <= high_watermark <= end_offset
             self._checked_high_watermark = high_watermark
