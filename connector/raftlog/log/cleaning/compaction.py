@@ -48,13 +48,12 @@ Kafka: ``LogCleanerManager.cleanableOffsets``, ``Cleaner.clean``, ``UnifiedLog.r
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import CorruptFileError, DiskFailedError, DiskFullError, LogNotFoundError
-from raftlog.limits import LOG_OVERHEAD_BYTES, MIB, OFFSET_MAP_BYTES_MAX
+from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MIB, OFFSET_MAP_BYTES_MAX
 from raftlog.log.format.directory import (
     CLEANED_SUFFIX,
     CLEANER_LOCK_NAME,
@@ -72,7 +71,7 @@ from raftlog.log.recovery.recover import complete_swap, newest_producer_state
 from raftlog.log.segment import BatchCursor, Segment, SegmentMetadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import RecordBatch
-from raftlog.records.header import DELETE_HORIZON_BIT, INT32_MAX, LENGTH_MIN
+from raftlog.records.header import BATCH_HEADER, DELETE_HORIZON_BIT, INT32_MAX, LENGTH_MIN
 from raftlog.storage.protocol import Closeable, FileLock, WritableFile
 
 from .retained_records import BatchFilter, CleanedCounts, OffsetMap, RetentionRules
@@ -82,8 +81,6 @@ if TYPE_CHECKING:
     from raftlog.log.writing.segments import LogSegments
 
 _WRITE_BYTES: Final = 1 * MIB
-_HORIZON_FIELDS: Final = struct.Struct(">qi9xhiq")
-"""Base offset, length, attributes, last offset delta and base timestamp of a batch header."""
 
 
 # --- Plan -----------------------------------------------------------------------------------------
@@ -545,11 +542,11 @@ class Compaction(Closeable):
         """Note the end of the last batch whose delete horizon has passed: it has no tombstone
         afterwards. The batches are checked later."""
         data, at, end_offset = cursor.data, cursor.at, self.end_offset
-        last = len(data) - _HORIZON_FIELDS.size
+        last = len(data) - BATCH_HEADER_BYTES
         while at <= last:
-            base_offset, length, attributes, last_delta, horizon_ms = _HORIZON_FIELDS.unpack_from(
-                data, at
-            )
+            fields = BATCH_HEADER.unpack_from(data, at)
+            base_offset, length = fields[:2]
+            attributes, last_delta, horizon_ms = fields[5:8]
             if length < LENGTH_MIN or base_offset >= end_offset:
                 return
             if attributes & DELETE_HORIZON_BIT and horizon_ms <= self._now_ms:
