@@ -228,38 +228,44 @@ def test_connections_leave_no_restricted_sockets(tmp_path: Path) -> None:
     run_on_node_loop(check())
 
 
-def test_sockets_are_restricted_by_their_address(tmp_path: Path) -> None:
-    """A peer is answered before those of an address that has many connections."""
-    stranger_count = 20
-
-    async def check() -> None:
-        async with node_with_connections(tmp_path) as (node, opened):
-            received = node.node.server.metrics.requests
-            peers = []
-            for at in range(stranger_count + 1):
-                here = ("127.0.0.1", 0) if at < stranger_count else ("127.0.0.2", 0)
-                streams = await asyncio.open_connection("127.0.0.1", node.port, local_addr=here)
-                one = await opened.enter_async_context(RawConnection(*streams))
-                one.ask_versions()
-                await one.answer(ApiKey.API_VERSIONS, 3)
-                peers.append(one)
-            before = received["API_VERSIONS"]
-            for one in peers:
-                one.writer.write(versions_requests(1))
-            await peers[-1].answer(ApiKey.API_VERSIONS, 3)
-            assert received["API_VERSIONS"] - before < stranger_count // 2, "the others wait"
-            for one in peers[:-1]:
-                await one.answer(ApiKey.API_VERSIONS, 3)
-
-    run_on_node_loop(check())
-
-
 async def peer_at(
     opened: contextlib.AsyncExitStack, node: ServedNode, address: str
 ) -> RawConnection:
     """Open a connection from an address."""
     streams = await asyncio.open_connection("127.0.0.1", node.port, local_addr=(address, 0))
     return await opened.enter_async_context(RawConnection(*streams))
+
+
+async def answered_before_last(node: ServedNode, peers: list[RawConnection]) -> int:
+    """Return how many requests were answered up to that of the last peer, if all have one."""
+    received = node.node.server.metrics.requests
+    before = received["API_VERSIONS"]
+    for one in peers:
+        one.writer.write(versions_requests(1))
+    await peers[-1].answer(ApiKey.API_VERSIONS, 3)
+    found = received["API_VERSIONS"] - before
+    for one in peers[:-1]:
+        await one.answer(ApiKey.API_VERSIONS, 3)
+    return found
+
+
+def test_sockets_are_restricted_by_their_address(tmp_path: Path) -> None:
+    """A peer is answered before those of an address that has many connections."""
+    stranger_count = 20
+
+    async def check() -> None:
+        async with node_with_connections(tmp_path) as (node, opened):
+            peers = []
+            for at in range(stranger_count + 1):
+                address = "127.0.0.1" if at < stranger_count else "127.0.0.2"
+                one = await peer_at(opened, node, address)
+                one.ask_versions()
+                await one.answer(ApiKey.API_VERSIONS, 3)
+                peers.append(one)
+            found = await answered_before_last(node, peers)
+            assert found < stranger_count // 2, "the others wait"
+
+    run_on_node_loop(check())
 
 
 async def make_known(node: ServedNode, address: str) -> None:
@@ -276,7 +282,6 @@ def test_a_known_address_is_served_before_those_of_many_others(tmp_path: Path) -
 
     async def check() -> None:
         async with node_with_connections(tmp_path) as (node, opened):
-            received = node.node.server.metrics.requests
             await make_known(node, "127.0.0.2")
             peers = []
             for at in range(stranger_count + 1):
@@ -285,13 +290,8 @@ def test_a_known_address_is_served_before_those_of_many_others(tmp_path: Path) -
                 one.ask_versions()
                 await one.answer(ApiKey.API_VERSIONS, 3)
                 peers.append(one)
-            before = received["API_VERSIONS"]
-            for one in peers:
-                one.writer.write(versions_requests(1))
-            await peers[-1].answer(ApiKey.API_VERSIONS, 3)
-            assert received["API_VERSIONS"] - before < 8, "it takes turns with all of the others"
-            for one in peers[:-1]:
-                await one.answer(ApiKey.API_VERSIONS, 3)
+            found = await answered_before_last(node, peers)
+            assert found < 8, "it takes turns with all of the others"
 
     run_on_node_loop(check())
 

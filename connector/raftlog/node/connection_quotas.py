@@ -5,9 +5,9 @@ without rights. They are closed after ``handshake_ms``; while the pool is full, 
 replaces the oldest one if that is older than a fifth of this time. Addresses from which a
 connection had a right before, the known ones, have half of the pool: while they use less, a new
 connection of theirs replaces the oldest one of an unknown address, whatever its age; and unknown
-addresses have the other half. A connection with a right moves to the pool of clients or of
-voters. The latter is reserved for connections to the voters' listener
-and of nodes that have proven their id (Kafka: inter-broker listener, KIP-402).
+addresses have the other half. A connection with a right moves to the pool of clients or of voters.
+The latter is reserved for connections to the voters' listener and of nodes that have proven their
+id (Kafka: inter-broker listener, KIP-402).
 
 Limits per address and per principal apply within a pool. An address is an IPv4 host or the /64
 network of an IPv6 host (Kafka: ``max.connections.per.ip``, KIP-308). Connections above the creation
