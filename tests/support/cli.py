@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from raftlog_state.cli.main import main
 
@@ -27,9 +29,10 @@ class Terminal(io.BytesIO):
 
 
 def on_terminal(*argv: str | Path) -> list[str]:
-    """Run a command that must succeed on a terminal; return the lines of stdout."""
+    """Run a command that must succeed on a terminal without colors; return the lines of stdout."""
     terminal = Terminal()
-    assert main([str(word) for word in argv], terminal, io.StringIO()) == 0
+    with mock.patch.dict(os.environ, {"NO_COLOR": "1"}):
+        assert main([str(word) for word in argv], terminal, io.StringIO()) == 0
     return terminal.getvalue().decode().splitlines()
 
 

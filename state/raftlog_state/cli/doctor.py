@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from raftlog.printable import compact_json
 
 from .output import Console, Output
-from .parser import Commands
+from .parser import Commands, add_color
 from .source import (
     add_decompression_limit,
     add_kind,
@@ -22,15 +22,17 @@ from .source import (
     kind_of,
     leader_client,
 )
+from .text_table import BAD, GOOD, WARNING
 
 if TYPE_CHECKING:
     from raftlog.client.inspection import DirectoryLog
     from raftlog_state.check import LogCheck
-    from raftlog_state.check.diagnosis import CheckedLog, Diagnosis
+    from raftlog_state.check.diagnosis import CheckedLog, Diagnosis, Level
 
 EXIT_PROBLEM: Final = 1
 EXIT_WARNING: Final = 3
 NODE_CONFIG: Final = "node.toml"
+_STYLES: Final = {"problem": BAD, "warning": WARNING}
 ENTRIES_MAX: Final = 100_000
 """Entries of a directory that are examined; no directory of a node has as many."""
 
@@ -69,6 +71,7 @@ def add_doctor(commands: Commands) -> None:
     command.add_argument(
         "--json", action="store_true", help="print JSON, one object for each diagnosis"
     )
+    add_color(command)
 
 
 def run_doctor(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -87,20 +90,33 @@ def run_doctor(arguments: argparse.Namespace, output: Output, console: Console) 
         if arguments.json:
             output.line(diagnosis.json())
         else:
-            output.lines(diagnosis.lines())
+            _print(diagnosis, output)
     if arguments.json:
         output.line(compact_json({"summary": {f"{level}s": counts[level] for level in Level}}))
     else:
-        found = [
-            f"{counts[level]} {level}{'s' if counts[level] > 1 else ''}"
-            for level in Level
-            if counts[level]
-        ]
-        is_healthy = not counts[Level.PROBLEM] and not counts[Level.WARNING]
-        output.line(", ".join(["healthy", *found] if is_healthy else found))
+        _print_summary(counts, output)
     if counts[Level.PROBLEM]:
         return EXIT_PROBLEM
     return EXIT_WARNING if counts[Level.WARNING] else 0
+
+
+def _print(diagnosis: Diagnosis, output: Output) -> None:
+    first, *more = diagnosis.lines()
+    level = str(diagnosis.level)
+    output.styled((level, _STYLES.get(level, "")), (first.removeprefix(level), ""))
+    output.lines(more)
+
+
+def _print_summary(counts: dict[Level, int], output: Output) -> None:
+    """Print how many diagnoses there are of each level."""
+    found = [
+        (f"{count} {level}{'s' if count > 1 else ''}", _STYLES.get(level, ""))
+        for level, count in counts.items()
+        if count
+    ]
+    if not any(style for _, style in found):
+        found.insert(0, ("healthy", GOOD))
+    output.styled(found[0], *(part for one in found[1:] for part in ((", ", ""), one)))
 
 
 # --- Files ----------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from raftlog.printable import compact_json, did_you_mean
 
-from .output import Console, Output
-from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
+from .output import Console, Output, Part
+from .parser import OFFSET_FORMS, Commands, add_color, add_redaction, offset_spec, redactor
 from .source import (
     add_decompression_limit,
     add_source,
@@ -20,6 +20,7 @@ from .source import (
     open_states,
     states_in_range,
 )
+from .text_table import BAD, GOOD, HEADING
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
@@ -96,6 +97,7 @@ def add_log(commands: Commands) -> None:
     command.add_argument(
         "--json", action="store_true", help="print one JSON object for each change"
     )
+    add_color(command)
     command.add_argument(
         "--authorizer-log",
         dest="authorizer_logs",
@@ -173,7 +175,7 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
             states.image_at(start_offset)
         change = None
         for change in logged(states.changes(end_offset, filters)):
-            output.line(line(change))
+            output.styled(*line(change))
         if change is None:
             where = f"in the offsets from {start_offset} to {end_offset} (exclusive)"
             console.log(f"no changes of {arguments.what or 'anything'} {where}")
@@ -247,7 +249,7 @@ def _authorizer_lines(paths: Sequence[str]) -> Iterator[str]:
             raise OptionError(option="--authorizer-log", reason=reason) from None
 
 
-def _line_with_requests(join: RequestJoin, logged: LoggedChange, *, as_json: bool) -> str:
+def _line_with_requests(join: RequestJoin, logged: LoggedChange, *, as_json: bool) -> list[Part]:
     """Return a change with the requests that may have caused it."""
     from dataclasses import asdict
 
@@ -260,7 +262,7 @@ def _line_with_requests(join: RequestJoin, logged: LoggedChange, *, as_json: boo
         for one in requests
     )
     by = " or ".join(dict.fromkeys(causes))
-    return f"{text_line(logged)}  by {by}" if by else text_line(logged)
+    return [*text_line(logged), (f"  by {by}" if by else "", "")]
 
 
 def _log_without_change(join: RequestJoin, console: Console) -> None:
@@ -283,7 +285,7 @@ def follow_changes(
     images: ImageReader,
     start: OffsetSpec | None,
     filters: Sequence[RowFilter],
-    line: Callable[[LoggedChange], str],
+    line: Callable[[LoggedChange], list[Part]],
     output: Output,
     console: Console,
     *,
@@ -307,7 +309,7 @@ def follow_changes(
     def print_up_to(end_offset: int) -> None:
         images.refresh()
         for change in logged(images.changes(end_offset, filters)):
-            output.line(line(change))
+            output.styled(*line(change))
 
     follow(
         log,
@@ -320,7 +322,7 @@ def follow_changes(
     )
 
 
-def json_line(logged: LoggedChange, *, requests: list[dict[str, Any]] | None = None) -> str:
+def json_line(logged: LoggedChange, *, requests: list[dict[str, Any]] | None = None) -> list[Part]:
     """Return a change as a JSON object: its record, then a difference as of ``raftlog diff``, and
     the requests that may have caused it, if they are given."""
     from raftlog.client.offset_spec import time_text
@@ -336,13 +338,20 @@ def json_line(logged: LoggedChange, *, requests: list[dict[str, Any]] | None = N
         "name": logged.name,
     }
     found |= change_json(logged.change)
-    return compact_json(found if requests is None else found | {"requests": requests})
+    return [(compact_json(found if requests is None else found | {"requests": requests}), "")]
 
 
-def text_line(logged: LoggedChange) -> str:
+def text_line(logged: LoggedChange) -> list[Part]:
     """Return a change as text: time, offset, leader epoch, name, and what changed."""
     from raftlog.client.offset_spec import time_text
     from raftlog_state.image.change_text import what_changed
+    from raftlog_state.image.delta import Op
 
+    style = {Op.CREATE: GOOD, Op.DELETE: BAD}.get(logged.change.op, "")
     at = f"{time_text(logged.timestamp_ms)}  {logged.offset:>8}  {logged.leader_epoch:>5}"
-    return f"{at}  {logged.name}  {what_changed(logged.change)}"
+    return [
+        (f"{at}  ", ""),
+        (logged.name, HEADING),
+        ("  ", ""),
+        (what_changed(logged.change), style),
+    ]

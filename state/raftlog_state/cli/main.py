@@ -126,6 +126,7 @@ def _run(argv: Sequence[str] | None, stdout: BinaryIO | None, stderr: TextIO | N
         failed = getattr(arguments, "exit_failed", EXIT_FAILED)
         if getattr(arguments, "quiet", False):
             console.be_quiet()
+        output.color = getattr(arguments, "color", output.color)
         status: int = arguments.run(arguments, output, console)
         console.clear()
         output.flush()

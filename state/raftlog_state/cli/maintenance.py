@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NoReturn
 from raftlog.printable import compact_json
 
 from .output import Console, Output
-from .parser import Commands, offset
+from .parser import Commands, add_color, offset
 from .source import add_decompression_limit, add_kind, add_path, kind_of
+from .text_table import BAD, GOOD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +48,7 @@ def add_check(commands: Commands) -> None:
     command.add_argument(
         "--json", action="store_true", help="print findings and summary as JSON, one object a line"
     )
+    add_color(command)
 
 
 def run_check(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -65,7 +67,12 @@ def run_check(arguments: argparse.Namespace, output: Output, console: Console) -
             damage_count += 1
         else:
             note_count += 1
-        output.line(finding.json() if arguments.json else finding.text())
+        if arguments.json:
+            output.line(finding.json())
+        else:
+            severity, *rest = finding.text().partition(":")
+            style = BAD if finding.severity is Severity.DAMAGE else ""
+            output.styled((severity, style), ("".join(rest), ""))
         if output.is_terminal():
             console.clear()
             output.flush()
@@ -73,10 +80,11 @@ def run_check(arguments: argparse.Namespace, output: Output, console: Console) -
         summary = {"damage": damage_count, "notes": note_count, **check.summary()}
         output.line(compact_json({"summary": summary}))
     else:
-        verdict = "valid"
+        verdict, style = "valid", GOOD
         if damage_count:
             verdict = f"damaged ({damage_count} finding{'s' if damage_count > 1 else ''})"
-        output.line(f"{verdict}: {check.summary_text()}")
+            style = BAD
+        output.styled((verdict, style), (f": {check.summary_text()}", ""))
     return 1 if damage_count else 0
 
 

@@ -4,6 +4,9 @@ stdout is written in blocks of complete lines; only a line that is too long to b
 parts. Characters that are not printable, or not Unicode, are written as backslash escapes, which
 JSON parses: a path, host or record must not send control sequences to the terminal. Errors of
 stderr are ignored.
+
+Colors and the bar are those of rich, which is imported when the first one is printed. No text is
+parsed as its markup.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import io
 import os
 import select
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import BinaryIO, Final, TextIO, TypeAlias
 
 from raftlog.printable import printable
@@ -23,51 +26,15 @@ _BLOCK_CHARACTERS: Final = 256 * 1024
 _BAR_WIDTH: Final = 30
 _BAR_FIRST_MS: Final = 500
 _BAR_EVERY_MS: Final = 100
+_TERMINALS_WITHOUT_CONTROL: Final = ("dumb", "unknown")
+"""Values of ``TERM``, as of rich."""
+COLORS: Final = ("auto", "always", "never")
 
 Line: TypeAlias = str | Iterator[str]
 """A line without its newline; if it is too long to buffer, an iterator over its parts."""
 
-Rows: TypeAlias = Callable[[], Iterable[Sequence[str]]]
-"""Cells of the rows of a table. Called twice, for widths and lines, so no row is kept in memory."""
-_GAP: Final = "  "
-
-
-def table_lines(head: Sequence[str], rows: Rows) -> Iterator[str]:
-    """Yield the lines of a table with aligned columns."""
-    return lines_of_widths(head, rows, column_widths(head, rows))
-
-
-def column_widths(head: Sequence[str], rows: Rows) -> list[int]:
-    """Return the width of each column."""
-    widths = [len(name) for name in head]
-    for row in rows():
-        widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
-    return widths
-
-
-def lines_of_widths(head: Sequence[str], rows: Rows, widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a table."""
-    for row in chain((head,), rows()):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield _GAP.join(cells).rstrip()
-
-
-def table_width(widths: Collection[int]) -> int:
-    """Return the width of a table with columns of these widths."""
-    return sum(widths) + len(_GAP) * (len(widths) - 1)
-
-
-def columns_that_fit(
-    widths: Mapping[str, int], first_to_leave: Iterable[str], whole: int
-) -> dict[str, int]:
-    """Return the widths of the columns of a table that is at most ``whole`` wide, by name, without
-    those that are left out: of ``first_to_leave`` as many as necessary, in this order."""
-    found = dict(widths)
-    for name in first_to_leave:
-        if table_width(found.values()) <= whole:
-            break
-        del found[name]
-    return found
+Part: TypeAlias = tuple[str, str]
+"""Text and its style, in the words of rich: ``bold red``; empty for none."""
 
 
 class OutputFailedError(Exception):
@@ -86,6 +53,8 @@ class Output:
         self._lines: list[str] = []
         self._character_count = 0
         self._has_written = False
+        self.color = "auto"
+        """One of ``COLORS``, set before the first line: the value of ``--color``."""
 
     @property
     def is_empty(self) -> bool:
@@ -115,6 +84,31 @@ class Output:
                 self._drain()
                 character_count = 0
         self._character_count = character_count
+
+    def styled(self, *parts: Part) -> None:
+        """Write one line of texts with their styles, without them if there are no colors."""
+        if not self.has_colors:
+            self.line("".join(text for text, _ in parts))
+            return
+        self._drain()
+        self._write(
+            ("".join(_styled(printable(text), style) for text, style in parts) + "\n").encode()
+        )
+
+    @cached_property
+    def has_colors(self) -> bool:
+        """Whether tables and verdicts have colors.
+
+        ``--color`` decides, then ``NO_COLOR``, then ``FORCE_COLOR``, if they are not empty
+        (no-color.org, force-color.org), then whether stdout is a terminal that has colors.
+        """
+        if self.color != "auto":
+            return self.color == "always"
+        if os.environ.get("NO_COLOR"):
+            return False
+        if os.environ.get("FORCE_COLOR"):
+            return True
+        return self.is_terminal() and has_control_sequences() and bool(os.environ.get("TERM"))
 
     def block(self, lines: memoryview) -> None:
         """Write whole lines of printable characters in UTF-8, their newlines included."""
@@ -204,7 +198,7 @@ class Console:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._bar = stream.isatty()
+        self._bar = stream.isatty() and has_control_sequences()
         self._bar_shown = False
         self._is_quiet = False
         self._next_bar_ms = _now_ms() + _BAR_FIRST_MS
@@ -246,10 +240,8 @@ class Console:
             return
         self._next_bar_ms = _now_ms() + _BAR_EVERY_MS
         share = min(max(done / whole, 0.0), 1.0)
-        full = int(share * _BAR_WIDTH)
-        bar = "#" * full + "." * (_BAR_WIDTH - full)
         with contextlib.suppress(OSError):
-            self._stream.write(f"\r[{bar}] {share:4.0%}")
+            self._stream.write(f"\r{_bar(share, self._stream)} {share:4.0%}")
             self._stream.flush()
         self._bar_shown = True
 
@@ -260,6 +252,38 @@ class Console:
             with contextlib.suppress(OSError):
                 self._stream.write("\r\x1b[K")
                 self._stream.flush()
+
+
+def has_control_sequences() -> bool:
+    """Return whether the terminal of the process executes control sequences."""
+    return os.environ.get("TERM", "").lower() not in _TERMINALS_WITHOUT_CONTROL
+
+
+def _styled(text: str, style: str) -> str:
+    """Return a text with the control sequences of its style."""
+    if not (style and text):
+        return text
+    from rich.color import ColorSystem
+    from rich.style import Style
+
+    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
+
+
+def _bar(share: float, stream: TextIO) -> str:
+    """Return a progress bar in the characters and colors that a terminal has."""
+    from rich.console import Console as Terminal
+    from rich.progress_bar import ProgressBar
+
+    terminal = Terminal(
+        file=stream,
+        width=_BAR_WIDTH,
+        color_system=None if os.environ.get("NO_COLOR") else "standard",
+        force_terminal=True,
+        legacy_windows=False,
+    )
+    with terminal.capture() as bar:
+        terminal.print(ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH), end="")
+    return bar.get().rstrip("\n").ljust(_BAR_WIDTH)
 
 
 def _now_ms() -> float:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from raftlog.printable import did_you_mean
 
-from .output import Console, Output
+from .output import COLORS, Console, Output
 
 if TYPE_CHECKING:
     from raftlog.client.offset_spec import OffsetSpec
@@ -335,6 +335,17 @@ def offset(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text[:20]) > _OFFSET_MAX or len(text) > 20:
         raise argparse.ArgumentTypeError(f"{text!r} is not an offset (0, 1, 2, ...)")
     return int(text)
+
+
+def add_color(command: Parser) -> None:
+    """Add the option of the commands that print tables and verdicts, see ``Output.has_colors``."""
+    command.add_argument(
+        "--color",
+        choices=COLORS,
+        default=COLORS[0],
+        help="whether tables and verdicts have colors; auto, the default: on a terminal, unless "
+        "NO_COLOR is set or TERM is dumb; FORCE_COLOR stands for always",
+    )
 
 
 def add_redaction(command: Parser, *, verb: str = "print", full: bool = False) -> None:

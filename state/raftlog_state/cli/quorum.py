@@ -8,9 +8,10 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from .output import Console, Output, table_lines
-from .parser import Commands
+from .output import Console, Output
+from .parser import Commands, add_color
 from .source import add_nodes, leader_client
+from .text_table import GOOD, WARNING, Cell, write_table
 
 if TYPE_CHECKING:
     from raftlog.client.remote.voters import NodeAddress, QuorumInfo, ReplicaState
@@ -56,6 +57,7 @@ def add_quorum(commands: Commands) -> None:
         help="raise kraft.version, as `kafka-features upgrade --feature kraft.version=1` does",
     )
     command.add_argument("--json", action="store_true", help="print one JSON object, not a table")
+    add_color(command)
 
 
 def run_quorum(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -128,14 +130,14 @@ def _print(quorum_info: QuorumInfo, output: Output, *, now_ms: int) -> None:
     replicas = quorum_info.replicas
     leader_end = max((replica.end_offset or 0 for replica in replicas), default=0)
     rows = [_replica_row(replica, quorum_info, leader_end, now_ms) for replica in replicas]
-    output.lines(table_lines(head, lambda: rows))
+    write_table(head, lambda: rows, output)
     for text in quorum_info.warnings:
-        output.line(f"warning: {text}")
+        output.styled(("warning", WARNING), (f": {text}", ""))
 
 
 def _replica_row(
     replica: ReplicaState, quorum_info: QuorumInfo, leader_end: int, now_ms: int
-) -> tuple[str, ...]:
+) -> tuple[Cell, ...]:
     is_leader = replica.is_voter and replica.key.node_id == quorum_info.leader_id
     role = "leader" if is_leader else "voter" if replica.is_voter else "observer"
     seen = (
@@ -144,7 +146,7 @@ def _replica_row(
     return (
         str(replica.key.node_id),
         replica.key.directory_id,
-        role,
+        (role, GOOD if is_leader else ""),
         "-" if replica.end_offset is None else str(replica.end_offset),
         "-" if replica.end_offset is None else str(leader_end - replica.end_offset),
         "now" if is_leader else seen,

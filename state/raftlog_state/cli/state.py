@@ -18,7 +18,7 @@ from .internal_state import (
     run_internal_state,
 )
 from .output import Console, Output
-from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
+from .parser import OFFSET_FORMS, Commands, add_color, add_redaction, offset_spec, redactor
 from .source import (
     NODE_OPTIONS,
     add_decompression_limit,
@@ -155,6 +155,7 @@ def add_state(commands: Commands) -> None:
         help=f"with {HANGING_TRANSACTIONS}: leave out those with a batch in the last MINUTES, "
         f"default {TRANSACTION_TIMEOUT_MINUTES}",
     )
+    add_color(command)
     add_export(command, "the state")
     add_redaction(command, full=True)
     add_decompression_limit(command)
@@ -361,6 +362,7 @@ def add_diff(commands: Commands) -> None:
     command.add_argument(
         "--changes", action="store_true", help="print the changes for `raftlog apply` instead"
     )
+    add_color(command)
     add_export(command, "the changes")
     add_redaction(command)
     add_decompression_limit(command)

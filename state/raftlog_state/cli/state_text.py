@@ -29,37 +29,46 @@ from raftlog_state.image.image_writer import image_records
 from raftlog_state.image.rows import AclRow, PartitionRow, Row, TopicRow
 from raftlog_state.records import to_json_text
 
-from .output import (
-    Console,
-    Output,
+from .output import Console, Output
+from .text_table import (
+    BAD,
+    GOOD,
+    WARNING,
+    Cell,
+    cell_width,
     columns_that_fit,
-    lines_of_widths,
-    table_lines,
+    cut,
+    cut_middle,
     table_width,
+    write_table,
 )
 
-CELL_CHARACTERS_MAX: Final = 40
-"""Characters of a cell of a table; longer values are cut."""
-NAME_CHARACTERS_MAX: Final = 80
-"""Characters of a name in a table; the middle of longer ones is left out."""
-_NAME_CHARACTERS_MIN: Final = 30
-"""Characters of a name on a terminal that is too narrow."""
-Cell: TypeAlias = Callable[[str, object], str]
+VALUE_WIDTH_MAX: Final = 40
+"""Width of a value in a table; longer ones are cut."""
+NAME_WIDTH_MAX: Final = 80
+"""Width of a name in a table; the middle of longer ones is left out."""
+_NAME_WIDTH_MIN: Final = 30
+"""Width of a name on a terminal that is too narrow."""
+TextOf: TypeAlias = Callable[[str, object], str]
 """Text of a value of a column."""
-CHANGE_CHARACTERS_MAX: Final = 120
-"""Characters of what changed in a row, in a table of differences."""
+CHANGE_WIDTH_MAX: Final = 120
+"""Width of what changed in a row, in a table of differences."""
 _OPS: Final = {
     Op.CREATE: "created",
     Op.READ: "created",
     Op.UPDATE: "changed",
     Op.DELETE: "deleted",
 }
+_OP_STYLES: Final = {"created": GOOD, "changed": WARNING, "deleted": BAD}
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 _NAMES: Final = frozenset({"name", "topic_name", "resource_name", "principal", "user"})
 _UNCUT_ENDS: Final = _NAMES | {"group", "topic", "transactional_id"}
 """Columns whose long values are cut in the middle: names often differ in their ends only."""
 _ALWAYS: Final = frozenset({"isr"})
 """Columns of tables also if all their values are empty: all partitions are offline."""
+_NO_LEADER: Final = -1
+_UNUSUAL: Final = ("fenced", "in_controlled_shutdown")
+"""Columns of a broker that serves no partition, or soon will not."""
 _DETAILS: Final = frozenset(
     {
         *("adding_replicas", "removing_replicas", "features"),
@@ -180,8 +189,8 @@ def print_row_table(
     ``rows`` is called twice. Returns the columns for which the terminal has no space; names are cut
     to fit into the space that is left.
     """
-    cell: Cell = _cell if columns is None else _whole_cell
-    headings, widths = _headings_and_widths(rows(), columns, cell)
+    text_of: TextOf = _cell_text if columns is None else _whole_text
+    headings, widths = _headings_and_widths(rows(), columns, text_of)
     terminal = output.width()
     if terminal is not None and columns is None:
         may_lack = [name for name in reversed(widths) if _lack_order(name)]
@@ -190,21 +199,34 @@ def print_row_table(
         cut = [widths[name] for name in widths if name in _UNCUT_ENDS]
         over = table_width(widths.values()) - terminal
         if cut and over > 0:
-            longest = max(max(cut) - over, _NAME_CHARACTERS_MIN)
+            longest = max(max(cut) - over, _NAME_WIDTH_MIN)
             widths |= {name: min(widths[name], longest) for name in widths if name in _UNCUT_ENDS}
-            cell = partial(_cell, name_characters_max=longest)
+            text_of = partial(_cell_text, name_width_max=longest)
 
-    def cells() -> Iterable[list[str]]:
-        return ([cell(name, values.get(name)) for name in widths] for values in rows())
+    def cells() -> Iterable[list[Cell]]:
+        for row in rows():
+            styles = _styles(row)
+            yield [(text_of(name, row.get(name)), styles.get(name, "")) for name in widths]
 
     if widths:
         head = [headings[name] for name in widths]
-        output.lines(lines_of_widths(head, cells, list(widths.values())))
+        write_table(head, cells, output, widths=list(widths.values()))
     return [name for name in headings if name not in widths]
 
 
+def _styles(row: dict[str, object]) -> dict[str, str]:
+    """Return the styles of the columns of a row that need attention."""
+    styles = {name: WARNING for name in _UNUSUAL if row.get(name) is True}
+    if row.get("leader") == _NO_LEADER:
+        styles["leader"] = BAD
+    match row:
+        case {"isr": list(isr), "replicas": list(replicas)} if len(isr) < len(replicas):
+            styles["isr"] = WARNING
+    return styles
+
+
 def _headings_and_widths(
-    rows: Iterable[dict[str, object]], columns: Sequence[str] | None, cell: Cell
+    rows: Iterable[dict[str, object]], columns: Sequence[str] | None, text_of: TextOf
 ) -> tuple[dict[str, str], dict[str, int]]:
     """Return the headings and the widths of the columns of a table, in order.
 
@@ -218,7 +240,7 @@ def _headings_and_widths(
                     continue
             elif value in _EMPTY and name not in _ALWAYS:
                 continue
-            widths[name] = max(widths.get(name, 0), len(cell(name, value)))
+            widths[name] = max(widths.get(name, 0), cell_width(text_of(name, value)))
     names: Iterable[str] = widths
     if columns is None:
         names = sorted((name for name in widths if f"{name}_name" not in widths), key=_rank)
@@ -274,27 +296,15 @@ def _rank(column: str) -> int:
     return 0 if column in _NAMES else 1
 
 
-def _cell(column: str, value: object, *, name_characters_max: int = NAME_CHARACTERS_MAX) -> str:
-    """Return a value as text of at most ``CELL_CHARACTERS_MAX``, or of those of a name."""
-    text = _whole_cell(column, value)
+def _cell_text(column: str, value: object, *, name_width_max: int = NAME_WIDTH_MAX) -> str:
+    """Return a value as text of at most ``VALUE_WIDTH_MAX``, or of the width of a name."""
+    text = _whole_text(column, value)
     if column in _UNCUT_ENDS:
-        return _short_name(text, name_characters_max)
-    return _cut(text, CELL_CHARACTERS_MAX)
+        return cut_middle(text, name_width_max)
+    return cut(text, VALUE_WIDTH_MAX)
 
 
-def _cut(text: str, characters_max: int) -> str:
-    return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
-
-
-def _short_name(name: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
-    """Return a name, without its middle if it is longer than ``characters_max``."""
-    if len(name) <= characters_max:
-        return name
-    end = characters_max // 2
-    return f"{name[: characters_max - end - 3]}...{name[-end:]}"
-
-
-def _whole_cell(column: str, value: object) -> str:
+def _whole_text(column: str, value: object) -> str:
     if column.endswith("timestamp_ms") and isinstance(value, int):
         return time_text(value)
     return _plain(value)
@@ -350,17 +360,17 @@ def print_differences(
             output.line(compact_json(change_json(change, ignored)))
             count += 1
         return count
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
-            _OPS[change.op],
-            _short_name(name_of(row)),
-            _cut(what_changed(change, ignored), CHANGE_CHARACTERS_MAX),
+            (op := _OPS[change.op], _OP_STYLES[op]),
+            cut_middle(name_of(row), NAME_WIDTH_MAX),
+            cut(what_changed(change, ignored), CHANGE_WIDTH_MAX),
         )
         for change in differences
         if (row := change.after or change.before) is not None
     ]
     if rows:
-        output.lines(table_lines(("OP", "NAME", "WHAT CHANGED"), lambda: rows))
+        write_table(("OP", "NAME", "WHAT CHANGED"), lambda: rows, output)
     return len(rows)
 
 

@@ -17,7 +17,7 @@ from tests.support.small_logs import LogWriter
 
 from raftlog_state.cli.main import main
 from raftlog_state.cli.state import HISTORY_KINDS, KINDS
-from raftlog_state.cli.state_text import _cell
+from raftlog_state.cli.state_text import _cell_text
 from raftlog_state.image import METADATA_ENTITIES, Entity, table_of
 from raftlog_state.records import BeginTransactionRecord, TopicRecord, encode
 
@@ -361,10 +361,10 @@ def test_columns_of_a_table_are_aligned_and_long_values_are_cut() -> None:
     brokers = on_terminal("state", NODE, "brokers")
     assert f"{endpoints['name']} {endpoints['host']}:{endpoints['port']}" in brokers[1]
     wide = {"name": "n" * 80, "value": "v" * 41}
-    assert [_cell(*pair) for pair in wide.items()] == ["n" * 80, "v" * 37 + "..."]
+    assert [_cell_text(*pair) for pair in wide.items()] == ["n" * 80, "v" * 37 + "..."]
     names = "team-a.orders.".ljust(100, "x") + "-v1"
-    assert _cell("topic_name", names) == "team-a.orders." + "x" * 23 + "..." + "x" * 37 + "-v1"
-    assert _cell("issue_timestamp_ms", 1795248258007) == "2026-11-21T08:04:18.007Z"
+    assert _cell_text("topic_name", names) == "team-a.orders." + "x" * 23 + "..." + "x" * 37 + "-v1"
+    assert _cell_text("issue_timestamp_ms", 1795248258007) == "2026-11-21T08:04:18.007Z"
 
 
 def test_a_table_has_the_in_sync_replicas_also_if_all_partitions_are_offline() -> None:
@@ -397,6 +397,7 @@ def test_a_kind_without_rows_is_reported() -> None:
 def test_a_table_is_not_wider_than_its_terminal(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = on_terminal("state", NODE, kind)
     columns = 60 if kind == "topics" else 80
+    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
     terminal, stderr = Terminal(), io.StringIO()
     assert main(["state", str(NODE), kind], terminal, stderr) == 0
