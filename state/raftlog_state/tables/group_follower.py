@@ -144,7 +144,8 @@ class GroupFollower:
                 continue
             backoff.succeeded()
             if cluster_count:
-                self._log_event(f"appended rows of {cluster_count} clusters")
+                noun = "cluster" if cluster_count == 1 else "clusters"
+                self._log_event(f"appended rows of {cluster_count} {noun}")
             if cluster_count is not None:
                 continue
             refreshes = [one.refresh for one in self._sources if one.refresh is not None]

@@ -121,7 +121,7 @@ def test_each_cluster_has_the_tables_that_its_log_alone_gives(
     assert events == ["appended rows of 3 clusters"]
     grow(data, logs["b"], "b", 200)
     follower_of(tables, logs, events=events).run()
-    assert events[1:] == ["appended rows of 1 clusters"]
+    assert events[1:] == ["appended rows of 1 cluster"]
     for name, log in logs.items():
         assert contents(tables, name) == alone(log, name)
         assert writer_of(tables, cluster_id=name).unmerged_row_count() == 0
