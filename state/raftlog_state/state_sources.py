@@ -17,6 +17,7 @@ from raftlog.client.offset_spec import (
     OffsetSpec,
     OffsetSpecKind,
     Resolved,
+    check_not_after_end,
     in_order,
     resolve,
     resolve_range,
@@ -72,7 +73,8 @@ class StateSource(Protocol):
     ) -> tuple[Resolved, Resolved]:
         """Return two end offsets in order; None: the start of the source, and its newest state.
 
-        Raises ``OptionError`` if the first is after the second, and the errors of ``resolve``.
+        Raises ``OptionError`` if the first is after the second, ``OffsetOutOfRangeError`` if it is
+        after the newest state, and the errors of ``resolve``.
         """
         ...
 
@@ -203,7 +205,9 @@ class TableStates:
             self.resolve(spec or default, option=option, now_ms=now_ms)
             for spec, default, option in zip((start, end), (EARLIEST, LATEST), options, strict=True)
         )
-        return in_order(first, last, options=options, has_end=end is not None)
+        if end is None:
+            check_not_after_end(first, self.path, self.oldest_state, last.offset)
+        return in_order(first, last, options=options)
 
     def image_at(self, end_offset: int) -> MetadataImage:
         self._next_offset = end_offset

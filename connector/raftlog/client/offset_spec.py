@@ -30,7 +30,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from raftlog.errors import DataLossError, OffsetNotFoundError, OptionError
+from raftlog.errors import (
+    DataLossError,
+    OffsetNotFoundError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
 
 if TYPE_CHECKING:
     from raftlog.log.reading.log_reader import LogReader
@@ -240,29 +245,41 @@ def resolve_range(
         options: names of the two, for errors.
 
     Raises:
-        OptionError: the start is after the end. Also the errors of ``resolve``.
+        OptionError: the start is after ``end``.
+        OffsetOutOfRangeError: the start is after what ``read_end`` returns.
+        Also the errors of ``resolve``.
     """
     read_end = functools.cache(read_end)
     first, last = (
         resolve(spec, log, now_ms=now_ms, read_end=read_end, is_state=is_state)
         for spec in (start or EARLIEST, end or LATEST)
     )
-    return in_order(first, last, options=options, has_end=end is not None)
+    if end is None:
+        check_not_after_end(first, log.path, log.log_start_offset, last.offset)
+    return in_order(first, last, options=options)
+
+
+def check_not_after_end(first: Resolved, path: str, start_offset: int, end_offset: int) -> None:
+    """Raise ``OffsetOutOfRangeError`` for an offset after the end of what is read."""
+    if first.offset > end_offset:
+        raise OffsetOutOfRangeError(
+            path=path,
+            offset=first.offset,
+            log_start_offset=start_offset,
+            log_end_offset=end_offset,
+        )
 
 
 def in_order(
-    first: Resolved, last: Resolved, *, options: tuple[str, str], has_end: bool
+    first: Resolved, last: Resolved, *, options: tuple[str, str]
 ) -> tuple[Resolved, Resolved]:
-    """Return two offsets. Raises ``OptionError`` if the first is after the second.
-
-    ``has_end``: whether the second was specified.
-    """
+    """Return two offsets. Raises ``OptionError`` if the first is after the second."""
     if first.offset > last.offset:
-        reason = f"offset {first.offset} is after the end of the log, {last.offset}"
-        if has_end:
-            reason = f"offset {first.offset} is after that of {options[1]}, {last.offset}; "
-            reason += f"give the earlier one as {options[0]}"
-        raise OptionError(option=options[0], reason=reason)
+        raise OptionError(
+            option=options[0],
+            reason=f"offset {first.offset} is after that of {options[1]}, {last.offset}; give the "
+            f"earlier one as {options[0]}",
+        )
     return first, last
 
 

@@ -294,7 +294,7 @@ def states_in_range(
     """Return the end offsets that ``--from`` and ``--to`` are in a source of states.
 
     They are printed unless they were given as numbers. Raises ``OptionError`` if the first is after
-    the second.
+    the second, ``OffsetOutOfRangeError`` if it is after the end.
     """
     from raftlog.clock import Clock
 
