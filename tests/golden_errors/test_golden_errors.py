@@ -88,6 +88,9 @@ def usage() -> Iterator[Mistake]:
 
 def writes(tmp_path: Path) -> Iterator[Mistake]:
     """Yield mistakes of writers."""
+    missing = tmp_path / "no"
+    yield command("snapshot", "--quiet", NODE, missing / "state.checkpoint", "--reveal")
+    yield command("restore", tmp_path / "backup", missing / "parent-0")
     yield command("repair", NODE)
     yield command("configure", tmp_path / "none-0")
     changes = tmp_path / "changes.json"

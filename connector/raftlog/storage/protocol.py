@@ -22,6 +22,8 @@ import abc
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
+from raftlog.errors import LogNotFoundError
+
 
 class Closeable(Protocol):
     """Context manager that calls ``close`` on exit, such as a file, a snapshot or a log."""
@@ -190,3 +192,17 @@ class WritableStorage(Storage, Protocol):
         Bytes written in this boot are visible to all of its processes, synced or not.
         """
         ...
+
+
+def parent_of_new(storage: Storage, path: str) -> str:
+    """Return the directory in which ``path`` will be created.
+
+    Raises ``LogNotFoundError`` if it does not exist, ``NotALogError`` if it is a file.
+    """
+    parent = storage.split(path)[0]
+    try:
+        storage.is_directory(parent)
+    except LogNotFoundError:
+        remedy = "create this directory first, or correct the path"
+        raise LogNotFoundError(path=parent, remedy=remedy) from None
+    return parent

@@ -740,12 +740,12 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext | None:
         )
     except (OSError, ValueError) as error:
         option = "ssl.ca.location" if options.ca_pem is None else "ssl.ca.pem"
-        raise OptionError(option=option, reason=_reason(error)) from None
+        raise OptionError(option=option, reason=_reason(error, options.ca)) from None
     if options.crl is not None:
         try:
             reason = load_revocation_lists(context, options.crl)
         except (OSError, ValueError) as error:
-            reason = _reason(error)
+            reason = _reason(error, options.crl)
         if reason is not None:
             raise OptionError(option=CRL, reason=reason)
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
@@ -758,7 +758,8 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext | None:
         try:
             context.load_cert_chain(options.certificate, options.key, password)
         except (OSError, ValueError) as error:
-            raise OptionError(option=_KEY_OPTIONS, reason=_reason(error)) from None
+            files = " with ".join(filter(None, (options.certificate, options.key)))
+            raise OptionError(option=_KEY_OPTIONS, reason=_reason(error, files)) from None
     return context
 
 
@@ -787,13 +788,14 @@ def _check_rights(path: str) -> None:
     try:
         change, reading = change_by_others(path), read_by_others(path)
     except OSError as error:
-        raise OptionError(option=_KEY_OPTIONS, reason=_reason(error)) from None
+        raise OptionError(option=_KEY_OPTIONS, reason=_reason(error, path)) from None
     if change is not None:
         raise OptionError(option="ssl.key.location", reason=change)
     if reading is not None:
         _LOGGER.warning("%s", reading)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, path: str | None) -> str:
+    """Return why a file cannot be used; ``path`` is None for a text."""
     text = getattr(error, "strerror", None) or type(error).__name__
-    return f"the file cannot be used: {text}"
+    return f"{path or 'it'} cannot be used: {text}"

@@ -207,7 +207,7 @@ def _endpoint_context(ca: str | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
-        reason = f"the file cannot be used: {error.strerror or type(error).__name__}"
+        reason = f"{ca} cannot be used: {error.strerror or type(error).__name__}"
         raise OptionError(option=ENDPOINT_CA, reason=reason) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

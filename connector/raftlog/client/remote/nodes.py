@@ -48,6 +48,6 @@ def _address(text: str) -> Address:
         separator = ""  # an IPv6 address without a port
     is_number = port.isascii() and port.isdigit()
     if not separator or not host or not is_number or not 0 < int(port) <= _PORT_MAX:
-        reason = f"{text[:80]!r} is not host:port (for IPv6: [address]:port)"
+        reason = f"{text[:80]!r} is not host:port, as controller-1:9093 (IPv6: [address]:port)"
         raise OptionError(option=BOOTSTRAP_SERVERS, reason=reason)
     return Address(host, int(port))
