@@ -23,11 +23,11 @@ from benchmarks.run import Row, main_beside_kafka, row
 from benchmarks.typed_records import DUMP_LOG, seconds_of
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
-from raftlog.client import Isolation, LatestByKey, LogKind, open_path
+from raftlog.client import Isolation, LogKind, open_path
 from raftlog.records import NewRecord
-from raftlog_state.internal.rows import consumer_offsets
-from raftlog_state.records import Redactor
-from raftlog_state.records.internal_logs import GROUP_RECORDS
+from raftlog_state.image.rows import ConsumerOffsetRow
+from raftlog_state.internal.loader import InternalState
+from raftlog_state.records.internal_logs import CONSUMER_OFFSETS, GROUP_RECORDS
 from raftlog_state.records.keyed_serde import KeyedRecord
 from raftlog_state.records.schema_groups import OffsetCommitKey, OffsetCommitValue
 
@@ -65,9 +65,9 @@ def replay(path: Path) -> tuple[float, int]:
     """Return the processor time of a replay, and the number of rows."""
     begun = time.process_time()
     log = open_path(str(path), kind=LogKind.PARTITION)
-    latest = LatestByKey(str(path))
-    latest.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
-    rows = consumer_offsets([latest], Redactor())
+    state = InternalState(CONSUMER_OFFSETS)
+    state.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
+    rows = state.rows(ConsumerOffsetRow)
     return time.process_time() - begun, len(rows)
 
 

@@ -520,6 +520,7 @@ SOURCE_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
             "endingOffsets",
             "endingTimestamp",
             "failOnDataLoss",
+            "isolationLevel",
             "tailHoldback",
             "maxDecompressedBytes",
             "values",

@@ -40,6 +40,7 @@ def available_columns(options: RaftlogOptions) -> tuple[str, ...]:
         "clusterId": options.has_cluster_ids,
         "headers": options.include_headers,
         "controlType": options.include_control_records,
+        "producerId": options.include_control_records,
     }
     return tuple(name for name in COLUMNS if asked.get(name, True))
 
@@ -137,8 +138,8 @@ def _why_not_offered(name: str) -> str:
             return "column record requires option columns=json, the default"
         case _ if name in TYPED_COLUMNS:
             return f"column {name} requires option columns=typed"
-        case "controlType":
-            return "column controlType requires option includeControlRecords=true"
+        case "controlType" | "producerId":
+            return f"column {name} requires option includeControlRecords=true"
         case _:
             shown = [column for column in COLUMNS if column not in TYPED_COLUMNS]
             hint = did_you_mean(name, COLUMNS) or "columns are " + ", ".join(shown)

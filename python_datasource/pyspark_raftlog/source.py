@@ -108,9 +108,10 @@ class RaftlogDataSource(DataSource):
     different clusters, which one query reads together. An object has the log's location (``path``,
     or ``bootstrap.servers`` with its security options), and its own value of ``startingOffset``,
     ``startingTimestamp``, ``startingTimestampStrategy``, ``endingOffset``, ``endingTimestamp``,
-    ``failOnDataLoss``, ``tailHoldback``, ``maxDecompressedBytes`` or ``values``, if it differs from
-    the option beside ``sources``. All other options are shared. ``clusterId`` of an object is
-    required if the log does not contain its cluster id, and otherwise checked.
+    ``failOnDataLoss``, ``isolationLevel``, ``tailHoldback``, ``maxDecompressedBytes`` or
+    ``values``, if it differs from the option beside ``sources``. All other options are shared.
+    ``clusterId`` of an object is required if the log does not contain its cluster id, and otherwise
+    checked.
 
     ::
 
@@ -157,6 +158,8 @@ class RaftlogDataSource(DataSource):
                                the snapshot, and the log's timestamp at that offset
     headers          ARRAY     of STRUCT<key: STRING, value: BINARY>; with ``includeHeaders``
     controlType      STRING    e.g. leader_change; with ``includeControlRecords``
+    producerId       BIGINT    producer of the record's transaction, or of that which a marker ends;
+                               null outside of transactions; with ``includeControlRecords``
     ================ ========= ================================================================
 
     A schema with a subset of the columns, in any order, is a projection: other columns are not
@@ -202,8 +205,8 @@ class RaftlogDataSource(DataSource):
         Adds the column ``headers``. Default ``false``. In logs written by raftlog, headers whose
         key begins with ``raftlog.`` are reserved and not returned.
     includeControlRecords
-        Adds the column ``controlType``, and rows for control records, with their bytes in ``key``
-        and ``value`` and their JSON in ``record``. Default ``false``.
+        Adds the columns ``controlType`` and ``producerId``, and rows for control records, with
+        their bytes in ``key`` and ``value`` and their JSON in ``record``. Default ``false``.
     includeAbortedRecords
         With ``read_committed``: also returns records of aborted transactions, with a null
         ``visibleOffset``. Default ``false``.

@@ -82,9 +82,9 @@ def read_state(
     """Return the state of a metadata log, as ``raftlog state`` prints it.
 
     Or that of a partition of another internal log, such as ``__consumer_offsets-12``, with the
-    tables ``consumer_offsets``, ``transactions_of_producers``, ``share_partitions`` and
-    ``remote_segments``: each log has one of them. It ends at the last stable offset at the latest,
-    before the records of open transactions.
+    tables ``consumer_offsets`` and ``pending_offsets``, ``transactions_of_producers``,
+    ``share_partitions`` or ``remote_segments``. Offsets that open transactions commit are in
+    ``pending_offsets``, and later ones of other clients in ``consumer_offsets``.
 
     Args:
         source: the log, or an argument of ``raftlog.client.open_path``; a live controller is
@@ -116,7 +116,7 @@ def _internal_state(log: LogReader, spec: OffsetSpec, redactor: Redactor | None)
         spec,
         log,
         now_ms=Clock().wall_ms(),
-        read_end=lambda: log.read_end(isolation=Isolation.READ_COMMITTED).offset,
+        read_end=lambda: log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset,
         is_state=True,
     )
     state = InternalState(log.topic, redactor)

@@ -114,6 +114,14 @@ public class Groups {
         }
     }
 
+    /** Another group whose offsets are in the same partition of __consumer_offsets, which has 4. */
+    private static String besides(String group) {
+        for (int at = 0; ; at++) {
+            String other = "after-" + at;
+            if (Math.floorMod(other.hashCode() & 0x7fffffff, 4) == Math.floorMod(group.hashCode() & 0x7fffffff, 4)) return other;
+        }
+    }
+
     /** Commits in transactions: committed, aborted, and one that stays open. */
     private static void transactions(List<AutoCloseable> alive) throws Exception {
         TopicPartition zero = new TopicPartition(TOPIC, 0);
@@ -136,6 +144,10 @@ public class Groups {
         open.sendOffsetsToTransaction(Map.of(zero, new OffsetAndMetadata(99, "never")), group);
         open.flush();
         alive.add(open);
+        committed(besides("atomic"), 5);
+        try (Consumer<byte[], byte[]> consumer = consumer("atomic", Map.of())) {
+            consumer.commitSync(Map.of(new TopicPartition(TOPIC, 2), new OffsetAndMetadata(6, "plain")));
+        }
     }
 
     /** A member of a share group that has received all records. */
@@ -172,7 +184,7 @@ public class Groups {
 
     private static Object described(Admin admin) throws Exception {
         Map<String, Object> offsets = new TreeMap<>();
-        for (String group : List.of("classic", "modern", "pattern", "simple", "atomic")) {
+        for (String group : List.of("classic", "modern", "pattern", "simple", "atomic", besides("atomic"))) {
             List<Object> rows = new ArrayList<>();
             admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get(60, TimeUnit.SECONDS)
                 .forEach((partition, offset) -> {

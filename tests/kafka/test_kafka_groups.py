@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from tests.support.cli import rows
+from tests.support.cli import rows, run
 from tests.support.internal_records import as_dumped, printed_by, records_in, topic_of
 from tests.support.kafka import HOME, KafkaNode, formatted, kafka_jars, run_java, running_node
 
@@ -19,6 +19,7 @@ from raftlog_state.image.rows import ShareBatch
 from raftlog_state.internal.loader import combined
 from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import INTERNAL_LOGS
+from raftlog_state.tables.reader import ArrowView, open_tables
 
 pytestmark = pytest.mark.kafka
 
@@ -37,6 +38,7 @@ SETTINGS = (
 )
 
 
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 SHARES = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 
@@ -121,23 +123,46 @@ def test_offsets_groups_and_transactions_are_those_of_the_admin_client(cluster: 
     } == cluster.admin["transactions"]
 
 
-def test_offsets_and_transactions_are_those_that_kafkas_tools_print(cluster: Cluster) -> None:
+def views_of(node: KafkaNode, tables: Path) -> list[ArrowView]:
+    """Follow the partitions of ``__consumer_offsets`` into tables; return the state of each."""
+    pattern = f"{node.log_dir}/__consumer_offsets-*"
+    status, _, err = run("tables", "follow", pattern, tables, "--once", "--tail-holdback-ms", "0")
+    assert status == 0, err
+    return [
+        open_tables(str(tables), cluster_id=str(one["cluster_id"])).latest()
+        for one in rows("tables", "status", tables)
+    ]
+
+
+def in_tables(views: list[ArrowView], name: str) -> list[dict[str, Any]]:
+    return [row for view in views for row in view.table(name).to_pylist()]
+
+
+def described_by(node: KafkaNode, *what: str) -> list[list[str]]:
+    """Return the words of each line that kafka-consumer-groups prints of all groups."""
+    arguments = ("--bootstrap-server", node.bootstrap, "--describe", "--all-groups", *what)
+    text = run_java(node.jars, CONSUMER_GROUPS, *arguments)
+    return [line.split() for line in text.splitlines()]
+
+
+def test_offsets_and_transactions_are_those_that_kafkas_tools_print(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     node = cluster.node
-    text = run_java(
-        node.jars,
-        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-        *("--bootstrap-server", node.bootstrap, "--describe", "--all-groups"),
-    )
     described = sorted(
-        words[:6]
-        for line in text.splitlines()
-        if len(words := line.split()) == 9 and words[2].isdigit()
+        words[:6] for words in described_by(node) if len(words) == 9 and words[2].isdigit()
     )
     offsets = rows("state", node.log_dir, "consumer_offsets")
     names: tuple[str, ...] = ("group", "topic", "partition", "offset")
     assert [row[:4] for row in described] == sorted(
         [str(row[name]) for name in names] for row in offsets
     )
+    assert [row[3] for row in described if row[0].startswith("after-")] == ["6", "5"]
+    assert [row[3] for row in described if row[0] == "atomic"] == ["3", "6"]
+    views = views_of(node, tmp_path)
+    followed = [[str(row[name]) for name in names] for row in in_tables(views, "consumer_offsets")]
+    assert sorted(followed) == [row[:4] for row in described]
+    assert [row["offset"] for row in in_tables(views, "pending_offsets")] == [99]
     lags = rows("state", node.log_dir, "lag")
     names = (*names, "log_end_offset", "lag")
     assert described == sorted([str(row[name]) for name in names] for row in lags)

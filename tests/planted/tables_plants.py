@@ -112,9 +112,9 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="an offset commit of an aborted transaction shows in the tables",
-        path="state/raftlog_state/tables/logrows.py",
-        old="(key, value) if visible and not is_control else None",
-        new="None if is_control else (key, value)",
+        path="state/raftlog_state/internal/group_replay.py",
+        old="if marker.control_type is ControlType.COMMIT:",
+        new="if marker.control_type is not None:",
         tests=(
             "tests/state/tables/test_internal_logs.py::"
             "test_an_aborted_commit_never_shows_and_an_open_one_when_it_has_ended",

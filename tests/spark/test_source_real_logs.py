@@ -41,7 +41,7 @@ DATA = HOME / "tests" / "data"
 LOGS = dumped_logs(DATA / "kraft-logs")
 SEGMENTS = [log for log in LOGS if log.suffix == ".log"]
 CHECKPOINTS = [log for log in LOGS if log.suffix == ".checkpoint"]
-OPTIONAL = ("headers", "controlType", *TYPED_COLUMNS)
+OPTIONAL = ("headers", "controlType", "producerId", *TYPED_COLUMNS)
 WITHOUT_HEADERS = tuple(name for name in COLUMNS if name not in OPTIONAL)
 METADATA = DATA / "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
 ORDERS = DATA / "kraft-logs/three-nodes-4.3.1/node-1/orders-0-0"

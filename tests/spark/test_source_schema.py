@@ -121,9 +121,10 @@ def test_a_column_that_needs_an_option_reports_it() -> None:
     )
     assert "columns=typed" in refusal(StructField("topic_record", COLUMNS["topic_record"]))
     assert "columns=json" in refusal(StructField("record", StringType()), options=TYPED)
-    assert "includeControlRecords=true" in refusal(
-        StructField("controlType", StringType()), options=PLAIN
-    )
+    for name in ("controlType", "producerId"):
+        assert "includeControlRecords=true" in refusal(
+            StructField(name, COLUMNS[name]), options=PLAIN
+        )
 
 
 CREATED = {

@@ -41,6 +41,7 @@ SCHEMA = pa.schema(
         ("record", pa.string()),
         ("snapshotPosition", pa.int32()),
         ("controlType", pa.string()),
+        ("producerId", pa.int64()),
     ]
 )
 

@@ -22,10 +22,11 @@ from .parser import redactor
 from .source import broker_client, check_no_node_options, offset_in
 
 if TYPE_CHECKING:
-    from raftlog.client import LatestByKey, LogReader
+    from raftlog.client import LogReader
     from raftlog.client.offset_spec import OffsetSpec
     from raftlog_state.image import MetadataImage
     from raftlog_state.internal.joined_rows import LogOffsets
+    from raftlog_state.internal.loader import InternalState
     from raftlog_state.internal.rows import Replay, Row, RowKind
     from raftlog_state.records import Redactor
 
@@ -35,6 +36,7 @@ HANGING_TRANSACTIONS: Final = "hanging_transactions"
 INTERNAL_KINDS: Final = (
     "consumer_offsets",
     "groups",
+    "pending_offsets",
     LAG,
     "share_partitions",
     SHARE_LAG,
@@ -130,7 +132,7 @@ def _rows(
 
     kind = ROW_KINDS[name]
     explanations: set[str] | None = set() if len(paths) > 1 else None
-    partitions = [_read(kind, path, arguments, console, explanations) for path in paths]
+    partitions = [_read(kind, path, hide, arguments, console, explanations) for path in paths]
     if explanations is not None:
         ends = "; ".join(sorted(explanations))
         numbers = ", ".join(path.rpartition("-")[2] for path in paths)
@@ -167,6 +169,7 @@ def _partitions(path: str | None, topic: str) -> list[str]:
 def _read(
     kind: RowKind,
     path: str,
+    hide: Redactor,
     arguments: argparse.Namespace,
     console: Console,
     explanations: set[str] | None,
@@ -175,7 +178,8 @@ def _read(
 
     The end is printed, or its explanation added to ``explanations`` of several partitions.
     """
-    from raftlog.client import Isolation, LatestByKey, LogKind, open_path
+    from raftlog.client import Isolation, LogKind, open_path
+    from raftlog_state.internal.loader import InternalState
 
     limit = arguments.max_decompressed_bytes
     log = open_path(path, kind=LogKind.PARTITION, decompressed_bytes_max=limit)
@@ -185,26 +189,28 @@ def _read(
         console.log(f"{path}: read up to offset {end_offset} (exclusive): {end.explanation}")
     else:
         explanations.add(end.explanation)
-    replay = kind.replay(path)
+    replay = kind.replay(path, hide)
     replay.read(log, end_offset)
-    if isinstance(replay, LatestByKey):
-        _log_left_out_records(replay, console)
+    if isinstance(replay, InternalState):
+        _log_pending_offsets(path, replay, console)
     return replay
 
 
-def _log_left_out_records(latest: LatestByKey, console: Console) -> None:
-    """Print which records are not part of the state."""
+def _log_pending_offsets(path: str, state: InternalState, console: Console) -> None:
+    """Print which transactions are open, whose offsets are not committed."""
     from raftlog.client.offset_spec import time_text
+    from raftlog_state.image.rows import PendingOffsetRow
 
-    path = latest.path
-    for one in latest.open_transactions():
+    by_producer: dict[int, list[PendingOffsetRow]] = {}
+    for row in state.rows(PendingOffsetRow):
+        by_producer.setdefault(row.producer_id, []).append(row)
+    for producer_id, pending in by_producer.items():
+        first = min(pending, key=lambda row: row.record_offset)
         console.log(
-            f"{path}: producer {one.producer_id}, epoch {one.producer_epoch}, has an open "
-            f"transaction since offset {one.first_offset}, {time_text(one.first_timestamp_ms)}: "
-            f"its {len(one.records)} records are not part of the state"
+            f"{path}: producer {producer_id} has an open transaction since offset "
+            f"{first.record_offset}, {time_text(first.commit_timestamp_ms)}: its {len(pending)} "
+            "offsets are pending"
         )
-    if latest.without_key:
-        console.log(f"{path}: {latest.without_key} records have no key, and are left out")
 
 
 def _end_offset(at: OffsetSpec | None, log: LogReader, end: int, console: Console) -> int:

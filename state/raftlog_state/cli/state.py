@@ -70,10 +70,11 @@ KIND is one of {", ".join(KINDS[:8])},
 its start offset on.
 
 KIND {" or ".join(INTERNAL_KINDS[:2])} is replayed from __consumer_offsets instead, and transactions
-from __transaction_state if PATH is a partition of it: the latest record of each key; offset
-commits of open and aborted transactions are not part of the state, and open ones are printed to
-stderr. PATH is a partition's directory, a pattern such as 'logs/__consumer_offsets-*', or a
-node's directory that has partitions of the topic. share_partitions are the states of share groups
+from __transaction_state if PATH is a partition of it, as the coordinators have them.
+pending_offsets are those that open transactions commit, which are also printed to stderr; they are
+offsets of their groups from the marker on, unless that aborts them. PATH is a partition's
+directory, a pattern such as 'logs/__consumer_offsets-*', or a node's directory that has partitions
+of the topic. share_partitions are the states of share groups
 in __share_group_state: start offset, number of records above it whose delivery is complete, epochs,
 and the ranges of records by their delivery state.
 

@@ -86,6 +86,7 @@ class Entity(StrEnum):
     EPOCH = "epoch"
     TRANSACTION = "transaction"
     CONSUMER_OFFSET = "consumer_offset"
+    PENDING_OFFSET = "pending_offset"
     PRODUCER_TRANSACTION = "producer_transaction"
     SHARE_PARTITION = "share_partition"
     REMOTE_SEGMENT = "remote_segment"
@@ -93,6 +94,7 @@ class Entity(StrEnum):
 
 INTERNAL_ENTITIES: Final = (
     Entity.CONSUMER_OFFSET,
+    Entity.PENDING_OFFSET,
     Entity.PRODUCER_TRANSACTION,
     Entity.SHARE_PARTITION,
     Entity.REMOTE_SEGMENT,
@@ -595,6 +597,37 @@ class ConsumerOffsetRow:
 
 
 @row
+class PendingOffsetRow:
+    """Offset that an open transaction commits, from ``__consumer_offsets``.
+
+    The marker of the producer makes it a ``ConsumerOffsetRow``, or deletes it.
+    """
+
+    ENTITY: ClassVar[Entity] = Entity.PENDING_OFFSET
+    producer_id: int = column(INT64, comment="Producer of the transaction")
+    group: str = column(STRING, comment="Group")
+    topic: str = column(STRING, comment="Topic")
+    partition: int = column(INT32, comment="Partition of the topic")
+    offset: int = column(INT64, comment="Offset that becomes the next one that the group reads")
+    leader_epoch: int | None = column(
+        INT32, comment="Leader epoch of the last record that was read; null if it is unknown"
+    )
+    metadata: str = column(STRING, comment="Text that the client committed")
+    commit_timestamp_ms: int = column(TIMESTAMP_MS, comment="Time of the commit")
+    expire_timestamp_ms: int | None = column(
+        TIMESTAMP_MS, comment="Time at which the offset expires; null without one of its own"
+    )
+    topic_id: str | None = column(
+        UUID, comment="Id of the topic; null if the client did not send it"
+    )
+    record_offset: int = column(INT64, comment="Offset of the record of the commit")
+
+    @property
+    def key(self) -> Key:
+        return self.producer_id, self.group, self.topic, self.partition
+
+
+@row
 class ProducerTransactionRow:
     """State of a transactional id, from ``__transaction_state``."""
 
@@ -669,7 +702,13 @@ class RemoteSegmentRow:
         return (self.segment_id,)
 
 
-InternalRow = ConsumerOffsetRow | ProducerTransactionRow | SharePartitionRow | RemoteSegmentRow
+InternalRow = (
+    ConsumerOffsetRow
+    | PendingOffsetRow
+    | ProducerTransactionRow
+    | SharePartitionRow
+    | RemoteSegmentRow
+)
 """Row of an internal log other than that of the metadata."""
 
 RecordRow = (
@@ -710,7 +749,8 @@ ROW_TYPES: Final[Mapping[Entity, type[Row]]] = {
     kind.ENTITY: kind
     for kind in (
         *(*RECORD_ROW_TYPES, EpochRow, TransactionRow),
-        *(ConsumerOffsetRow, ProducerTransactionRow, SharePartitionRow, RemoteSegmentRow),
+        *(ConsumerOffsetRow, PendingOffsetRow),
+        *(ProducerTransactionRow, SharePartitionRow, RemoteSegmentRow),
     )
 }
 assert set(ROW_TYPES) == set(Entity), "every entity has a row type"

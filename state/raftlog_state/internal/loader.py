@@ -4,10 +4,9 @@ Rules of this file:
 
 1. A record changes the rows in its place of the log, as at a coordinator that loads it: a key's
    last record decides, a tombstone deletes its row.
-2. Records of a producer's transaction have their effect at their own offsets, not at its marker: of
-   a key's records that with the larger offset decides, since compaction, which knows no markers,
-   keeps that one. The callers leave out those of aborted transactions, and read up to the last
-   stable offset.
+2. All records are replayed, also those of open and aborted transactions: of these only offset
+   commits exist, whose effect is in ``group_replay``. There is one replay of each log, for states
+   and for tables.
 3. A snapshot of a share partition replaces its state, an update changes it. Ranges of records are
    combined: where two overlap, that with the greater delivery count counts, then that with the
    greater delivery state::
@@ -17,7 +16,7 @@ Rules of this file:
 
 4. Records of unknown types and versions have no effect, since Kafka may be upgraded first.
 
-Source: Kafka ``OffsetMetadataManager``, ``TransactionStateManager``, ``ShareCoordinatorShard``,
+Source: Kafka ``CoordinatorLoaderImpl``, ``TransactionStateManager``, ``ShareCoordinatorShard``,
 ``PersisterStateBatchCombiner``, ``RemoteLogMetadataCache``.
 """
 
@@ -25,21 +24,21 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from raftlog.client import Isolation, LogReader
+from raftlog.client import LogReader
 from raftlog.errors import CorruptBatchError
-from raftlog.records.batch_columns import Column
-from raftlog.types import ZERO_UUID
+from raftlog.records.batch_columns import Column, Scan
 from raftlog_state.enums import REMOTE_SEGMENT_STATES, TRANSACTION_STATES, enum_name
 from raftlog_state.errors import MetadataParseError, ReplayError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import MetadataDelta, RecordChanges
 from raftlog_state.image.rows import (
-    ConsumerOffsetRow,
     Entity,
     EpochRow,
     InternalRow,
@@ -51,7 +50,6 @@ from raftlog_state.image.rows import (
 from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import (
     CONSUMER_OFFSETS,
-    GROUP_RECORDS,
     INTERNAL_LOGS,
     REMOTE_LOG_METADATA,
     REMOTE_LOG_RECORDS,
@@ -70,61 +68,24 @@ from raftlog_state.records.schema_coordinators import (
     TransactionLogKey,
     TransactionLogValue,
 )
-from raftlog_state.records.schema_groups import (
-    LegacyOffsetCommitKey,
-    LegacyOffsetCommitValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
 from raftlog_state.records.schema_remote import (
     RemoteLogSegmentMetadataRecord,
     RemoteLogSegmentMetadataUpdateRecord,
     RemotePartitionDeleteMetadataRecord,
 )
-from raftlog_state.source_rows.transactions import NEVER, ProducerTransactions
+from raftlog_state.source_rows.transactions import transactional_producers
+
+from .group_replay import GroupReplay, InternalRecord, known
 
 R = TypeVar("R", bound=InternalRow)
 
-KeyAndValue: TypeAlias = tuple[bytes | None, bytes | None]
+Replay: TypeAlias = Callable[[InternalRecord, MetadataDelta], None]
+"""Replay of one record. Raises ``MetadataParseError``, ``CorruptBatchError`` if it is damaged."""
 
 _UNKNOWN: Final = -1
 """Offset, epoch, count or time that is not known, in Kafka's records."""
 _DELETE_SEGMENT_FINISHED: Final = 3
 _DELETE_PARTITION_FINISHED: Final = 2
-
-
-# --- Offset commits -------------------------------------------------------------------------------
-
-
-def offset_row(
-    key: OffsetCommitKey | LegacyOffsetCommitKey,
-    value: OffsetCommitValue | LegacyOffsetCommitValue,
-) -> ConsumerOffsetRow:
-    """Return the row of a commit. A field that the record's version lacks is None."""
-    commit = value if isinstance(value, OffsetCommitValue) else OffsetCommitValue()
-    return ConsumerOffsetRow(
-        group=key.group,
-        topic=key.topic,
-        partition=key.partition,
-        offset=value.offset,
-        leader_epoch=_known(commit.leader_epoch),
-        metadata=value.metadata,
-        commit_timestamp_ms=value.commit_timestamp,
-        expire_timestamp_ms=_known(commit.expire_timestamp),
-        topic_id=None if commit.topic_id == ZERO_UUID else commit.topic_id,
-    )
-
-
-def _replay_group(key: bytes | None, value: bytes | None, delta: MetadataDelta) -> None:
-    record = GROUP_RECORDS.decode(key, value)
-    match record.key, record.value:
-        case (
-            OffsetCommitKey() | LegacyOffsetCommitKey() as place,
-            OffsetCommitValue() | LegacyOffsetCommitValue() as commit,
-        ):
-            delta.put(offset_row(place, commit))
-        case OffsetCommitKey() | LegacyOffsetCommitKey() as place, None:
-            delta.delete(Entity.CONSUMER_OFFSET, (place.group, place.topic, place.partition))
 
 
 # --- Transactions ---------------------------------------------------------------------------------
@@ -138,7 +99,7 @@ def transaction_row(transactional_id: str, value: TransactionLogValue) -> Produc
         producer_epoch=value.producer_epoch,
         state=enum_name(TRANSACTION_STATES, value.transaction_status),
         timeout_ms=value.transaction_timeout_ms,
-        start_timestamp_ms=_known(value.transaction_start_timestamp_ms),
+        start_timestamp_ms=known(value.transaction_start_timestamp_ms),
         last_update_timestamp_ms=value.transaction_last_update_timestamp_ms,
         partitions=tuple(
             f"{one.topic}-{number}"
@@ -177,10 +138,10 @@ def _snapshot_row(key: SharePartitionKey, value: ShareSnapshotValue) -> SharePar
         group=key.group_id,
         topic_id=key.topic_id,
         partition=key.partition,
-        start_offset=_known(value.start_offset),
-        delivery_complete_count=_known(value.delivery_complete_count),
-        state_epoch=_known(value.state_epoch),
-        leader_epoch=_known(value.leader_epoch),
+        start_offset=known(value.start_offset),
+        delivery_complete_count=known(value.delivery_complete_count),
+        state_epoch=known(value.state_epoch),
+        leader_epoch=known(value.leader_epoch),
         snapshot_epoch=value.snapshot_epoch,
         create_timestamp_ms=value.create_timestamp,
         write_timestamp_ms=value.write_timestamp,
@@ -207,7 +168,7 @@ def _updated(before: SharePartitionRow, value: ShareUpdateValue) -> SharePartiti
     return replace(
         before,
         start_offset=start,
-        delivery_complete_count=_known(value.delivery_complete_count),
+        delivery_complete_count=known(value.delivery_complete_count),
         leader_epoch=before.leader_epoch if is_same_leader else value.leader_epoch,
         state_batches=combined([*before.state_batches, *_batches(value.state_batches)], start),
     )
@@ -314,13 +275,26 @@ def _replay_remote(_: bytes | None, value: bytes | None, delta: MetadataDelta) -
 
 # --- Partitions -----------------------------------------------------------------------------------
 
-_REPLAY: Final[Mapping[str, Callable[[bytes | None, bytes | None, MetadataDelta], None]]] = {
-    CONSUMER_OFFSETS: _replay_group,
-    TRANSACTION_STATE: _replay_transaction,
-    SHARE_GROUP_STATE: _replay_share,
-    REMOTE_LOG_METADATA: _replay_remote,
+
+def _without_transactions(
+    replay: Callable[[bytes | None, bytes | None, MetadataDelta], None],
+) -> Callable[[MetadataImage], Replay]:
+    """Return the replay of a log to which no producer writes in transactions."""
+
+    def apply(record: InternalRecord, delta: MetadataDelta) -> None:
+        if not record.is_control:
+            replay(record.key, record.value, delta)
+
+    return lambda _: apply
+
+
+_REPLAY: Final[Mapping[str, Callable[[MetadataImage], Replay]]] = {
+    CONSUMER_OFFSETS: GroupReplay,
+    TRANSACTION_STATE: _without_transactions(_replay_transaction),
+    SHARE_GROUP_STATE: _without_transactions(_replay_share),
+    REMOTE_LOG_METADATA: _without_transactions(_replay_remote),
 }
-"""By topic: replay of one record, which raises ``MetadataParseError`` if that is damaged."""
+"""By topic: the replay that continues a state."""
 
 
 def rows_in(delta: MetadataDelta, kind: type[R]) -> list[R]:
@@ -330,61 +304,79 @@ def rows_in(delta: MetadataDelta, kind: type[R]) -> list[R]:
 
 
 class InternalState:
-    """Rows of an internal log, without their changes, of any of its partitions.
+    """Rows of one partition of an internal log, without their changes.
 
     ``redactor``: full redaction hides what clients say of themselves.
     """
 
     def __init__(self, topic: str, redactor: Redactor | None = None) -> None:
-        self._replay = _REPLAY[topic]
+        self._loader = InternalLoader(topic)
         self._format = INTERNAL_LOGS[topic]
         self._redactor = redactor if redactor is not None and redactor.full else None
-        self._delta = MetadataDelta(MetadataImage.empty())
-        self._last_offset = -1
+        self.path = ""
+        """The partition that was read last."""
 
     def read(self, log: LogReader, end_offset: int) -> None:
-        """Replay the records of a partition below ``end_offset`` and the last stable offset.
-
-        Records of aborted transactions have no effect.
+        """Replay the records of the partition below ``end_offset``.
 
         Raises:
             CorruptBatchError: a record is damaged. Also as ``LogReader.scan``.
         """
-        end_offset = min(end_offset, log.read_end(isolation=Isolation.READ_COMMITTED).offset)
-        transactions = ProducerTransactions(log)
-        columns = Column.OFFSET | Column.KEY | Column.VALUE
-        for scan in log.scan(log.log_start_offset, end_offset, columns=columns):
+        self.path = log.path
+        for scan in log.scan(log.log_start_offset, end_offset, columns=_COLUMNS):
             records = scan.records
-            assert records.offset is not None, "a requested column"
-            assert records.key is not None, "a requested column"
-            assert records.value is not None, "a requested column"
-            offsets = records.offset.to_numpy()
-            visibility = transactions.visibility(scan, offsets)
-            if visibility.error is not None:
-                raise visibility.error
-            has_effect = ~records.is_control & (visibility.offset != NEVER)
-            for at in np.flatnonzero(has_effect & (offsets < end_offset)).tolist():
-                try:
-                    self._apply(records.key[at].as_py(), records.value[at].as_py())
-                except MetadataParseError as error:
-                    raise CorruptBatchError(
-                        reason=error.message(), path=log.path, offset=int(offsets[at])
-                    ) from None
-            self._delta.take_changes()
-        self._last_offset = end_offset - 1
+            assert records.timestamp_ms is not None, "a requested column"
+            assert records.leader_epoch is not None, "a requested column"
+            found = self._records(scan, end_offset)
+            epochs = records.leader_epoch.slice(0, len(found)).to_pylist()
+            timestamps_ms = records.timestamp_ms.slice(0, len(found)).to_pylist()
+            try:
+                self._loader.append(found, epochs, timestamps_ms, repeat(None, len(found)))
+            except ReplayError as error:
+                raise CorruptBatchError(
+                    reason=error.reason, path=log.path, offset=error.offset
+                ) from None
 
-    def _apply(self, key: bytes | None, value: bytes | None) -> None:
-        if self._redactor is not None:
-            key, value = self._format.redacted(key, value, self._redactor)
-        self._replay(key, value, self._delta)
+    def _records(self, scan: Scan, end_offset: int) -> list[InternalRecord]:
+        records, batches = scan.records, scan.batches
+        assert records.offset is not None, "a requested column"
+        assert records.key is not None, "a requested column"
+        assert records.value is not None, "a requested column"
+        offsets = records.offset.to_numpy()
+        count = int(np.searchsorted(offsets, end_offset))
+        rows = zip(
+            offsets[:count].tolist(),
+            records.key.slice(0, count).to_pylist(),
+            records.value.slice(0, count).to_pylist(),
+            transactional_producers(batches)[records.batch_ordinal[:count]].tolist(),
+            records.is_control[:count].tolist(),
+            strict=True,
+        )
+        return [self._record(*row) for row in rows]
+
+    def _record(
+        self,
+        offset: int,
+        key: bytes | None,
+        value: bytes | None,
+        producer_id: int,
+        is_control: bool,
+    ) -> InternalRecord:
+        if self._redactor is not None and not is_control:
+            with suppress(MetadataParseError):  # the replay reports it
+                key, value = self._format.redacted(key, value, self._redactor)
+        return InternalRecord(offset, key, value, known(producer_id), is_control)
 
     def image(self) -> MetadataImage:
         """Return all rows, at the end that was read last."""
-        return self._delta.apply(offset=self._last_offset, leader_epoch=0, timestamp_ms=-1)
+        return self._loader.image
 
     def rows(self, kind: type[R]) -> list[R]:
         """Return the rows of a type, by key."""
-        return rows_in(self._delta, kind)
+        return self._loader.image.rows_of(kind)
+
+
+_COLUMNS: Final = Column.OFFSET | Column.TIMESTAMP | Column.LEADER_EPOCH | Column.KEY | Column.VALUE
 
 
 class InternalLoader:
@@ -395,8 +387,8 @@ class InternalLoader:
 
     def __init__(self, topic: str, image: MetadataImage | None = None) -> None:
         self._topic = topic
-        self._replay = _REPLAY[topic]
         image = MetadataImage.empty() if image is None else image
+        self._replay = _REPLAY[topic](image)
         self._delta = MetadataDelta(image)
         self._end = (image.offset, image.leader_epoch, image.timestamp_ms)
         epochs = image.map(Entity.EPOCH)
@@ -413,36 +405,35 @@ class InternalLoader:
             self._delta = MetadataDelta(image)
         return self._delta.image
 
-    def append_columns(
+    def append(
         self,
-        offsets: Sequence[int],
+        records: Sequence[InternalRecord],
         leader_epochs: Sequence[int],
         timestamps_ms: Sequence[int],
-        record_types: Sequence[str | None],
-        records: Sequence[KeyAndValue | None],
+        record_types: Iterable[str | None],
     ) -> list[RecordChanges]:
-        """Replay records from columns of equal length; return their changes.
+        """Replay records, with their columns; return their changes.
 
-        A record is None if it has no effect: a control record, or one of an aborted transaction.
         The caller has checked that offsets rise and leader epochs do not fall.
 
         Raises:
             ReplayError: a record is damaged. The state is undefined then.
         """
         found = []
-        rows = zip(offsets, leader_epochs, timestamps_ms, record_types, records, strict=True)
-        for offset, leader_epoch, timestamp_ms, record_type, record in rows:
+        rows = zip(records, leader_epochs, timestamps_ms, record_types, strict=True)
+        for record, leader_epoch, timestamp_ms, record_type in rows:
+            offset = record.offset
             if self._epoch is None or self._epoch.leader_epoch < leader_epoch:
                 self._begin_epoch(leader_epoch, offset)
-            if record is not None:
-                try:
-                    self._replay(*record, self._delta)
-                except MetadataParseError as error:
-                    raise ReplayError(
-                        offset=offset,
-                        record=f"a record of {self._topic}",
-                        reason=error.message(),
-                    ) from None
+            try:
+                self._replay(record, self._delta)
+            except (MetadataParseError, CorruptBatchError) as error:
+                is_record = isinstance(error, MetadataParseError)
+                raise ReplayError(
+                    offset=offset,
+                    record=f"a record of {self._topic}",
+                    reason=error.message() if is_record else error.reason,
+                ) from None
             self._end = (offset, leader_epoch, timestamp_ms)
             changes = self._delta.take_changes()
             if changes:
@@ -463,7 +454,3 @@ class InternalLoader:
             kraft_version=0,
         )
         self._delta.put(self._epoch)
-
-
-def _known(number: int) -> int | None:
-    return None if number < 0 else number

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from raftlog.client import LatestByKey, LatestRecord
+from raftlog.client import LatestByKey
 from raftlog.errors import CorruptBatchError
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.image.row_schema import row_schema
 from raftlog_state.image.rows import (
     ConsumerOffsetRow,
     InternalRow,
+    PendingOffsetRow,
     ProducerTransactionRow,
     SharePartitionRow,
     row_json,
@@ -27,11 +28,9 @@ from raftlog_state.records.internal_logs import (
     CONSUMER_OFFSETS,
     GROUP_RECORDS,
     SHARE_GROUP_STATE,
-    TRANSACTION_RECORDS,
     TRANSACTION_STATE,
 )
 from raftlog_state.records.keyed_serde import KeyedRecord, KeyedSerde
-from raftlog_state.records.schema_coordinators import TransactionLogKey, TransactionLogValue
 from raftlog_state.records.schema_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -46,10 +45,8 @@ from raftlog_state.records.schema_groups import (
     GroupMetadataKey,
     GroupMetadataValue,
     LegacyOffsetCommitKey,
-    LegacyOffsetCommitValue,
     MemberMetadata,
     OffsetCommitKey,
-    OffsetCommitValue,
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataKey,
@@ -70,7 +67,7 @@ from raftlog_state.records.schema_streams import (
     StreamsGroupTargetAssignmentMetadataValue,
 )
 
-from .loader import InternalState, offset_row, transaction_row
+from .loader import InternalState
 
 Row: TypeAlias = dict[str, Any]
 
@@ -80,7 +77,7 @@ _MEMBER_STABLE: Final = 0
 
 def _decoded(
     serde: KeyedSerde, partitions: Iterable[LatestByKey], redactor: Redactor
-) -> Iterator[tuple[Message, Message, LatestRecord]]:
+) -> Iterator[tuple[Message, Message]]:
     """Yield key and value of the latest records of known types.
 
     Raises ``CorruptBatchError`` if one of them is damaged.
@@ -95,25 +92,7 @@ def _decoded(
                 ) from None
             known, value = record.key, record.value
             if not isinstance(known, UnknownRecord) and isinstance(value, Message):
-                yield known, value, one
-
-
-# --- Offset commits -------------------------------------------------------------------------------
-
-
-def consumer_offsets(partitions: Iterable[LatestByKey], redactor: Redactor) -> list[Row]:
-    """Return the committed offset of each partition of each group, by group and partition."""
-    found: dict[tuple[str, str, int], tuple[int, Row]] = {}
-    for key, value, one in _decoded(GROUP_RECORDS, partitions, redactor):
-        match key, value:
-            case (
-                OffsetCommitKey() | LegacyOffsetCommitKey(),
-                OffsetCommitValue() | LegacyOffsetCommitValue(),
-            ):
-                place = key.group, key.topic, key.partition
-                if place not in found or found[place][0] < one.offset:
-                    found[place] = one.offset, row_json(offset_row(key, value))
-    return [found[place][1] for place in sorted(found)]
+                yield known, value
 
 
 # --- Groups ---------------------------------------------------------------------------------------
@@ -214,7 +193,7 @@ def groups(partitions: Iterable[LatestByKey], redactor: Redactor) -> list[Row]:
     def group(kind: str, group_id: str) -> _Group:
         return modern.setdefault(group_id, _Group(kind))
 
-    for key, value, _ in _decoded(GROUP_RECORDS, partitions, redactor):
+    for key, value in _decoded(GROUP_RECORDS, partitions, redactor):
         match key, value:
             case (OffsetCommitKey() | LegacyOffsetCommitKey(), _):
                 committing.add(key.group)
@@ -312,30 +291,6 @@ def _classic_member(member: MemberMetadata, is_consumer: bool) -> Row:
     }
 
 
-# --- Transactions ---------------------------------------------------------------------------------
-
-
-def transactions(partitions: Iterable[LatestByKey], redactor: Redactor) -> list[Row]:
-    """Return the state of each transactional id, by id."""
-    rows = []
-    for key, value, _ in _decoded(TRANSACTION_RECORDS, partitions, redactor):
-        if isinstance(key, TransactionLogKey) and isinstance(value, TransactionLogValue):
-            rows.append(row_json(transaction_row(key.transactional_id, value)))
-    return sorted(rows, key=lambda row: str(row["transactional_id"]))
-
-
-# --- Share partitions -----------------------------------------------------------------------------
-
-
-def share_partitions(partitions: Iterable[InternalState], _: Redactor) -> list[Row]:
-    """Return the state of each share partition, by group, topic id and partition.
-
-    Clients write nothing of themselves into it, so nothing is redacted.
-    """
-    found = [row for state in partitions for row in state.rows(SharePartitionRow)]
-    return [row_json(row) for row in sorted(found, key=lambda row: row.key)]
-
-
 # --- Kinds ----------------------------------------------------------------------------------------
 
 
@@ -348,13 +303,13 @@ class RowKind:
     """Kind of rows: the topic that they result from, their columns and their replay.
 
     ``replay`` returns the state of a partition before its first record, by its path; ``rows`` those
-    of the states of all partitions.
+    of the states of all partitions, by key.
     """
 
     topic: str
     columns: tuple[str, ...]
     rows: Callable[[Iterable[Any], Redactor], list[Row]]
-    replay: Callable[[str], Replay] = LatestByKey
+    replay: Callable[[str, Redactor], Replay]
 
 
 def columns_of(kind: type[InternalRow]) -> tuple[str, ...]:
@@ -362,15 +317,26 @@ def columns_of(kind: type[InternalRow]) -> tuple[str, ...]:
     return tuple(entry.name for entry in row_schema(kind))
 
 
+def _kind(topic: str, kind: type[InternalRow]) -> RowKind:
+    """Return the rows of a type that a topic is replayed into."""
+
+    def rows(partitions: Iterable[InternalState], _: Redactor) -> list[Row]:
+        found = [row for state in partitions for row in state.rows(kind)]
+        return [row_json(row) for row in sorted(found, key=lambda row: row.key)]
+
+    return RowKind(topic, columns_of(kind), rows, lambda _, hide: InternalState(topic, hide))
+
+
 ROW_KINDS: Final[Mapping[str, RowKind]] = {
-    "consumer_offsets": RowKind(CONSUMER_OFFSETS, columns_of(ConsumerOffsetRow), consumer_offsets),
-    "groups": RowKind(CONSUMER_OFFSETS, (*_classic_row("", GroupMetadataValue()),), groups),
-    "transactions": RowKind(TRANSACTION_STATE, columns_of(ProducerTransactionRow), transactions),
-    "share_partitions": RowKind(
-        SHARE_GROUP_STATE,
-        columns_of(SharePartitionRow),
-        share_partitions,
-        lambda _: InternalState(SHARE_GROUP_STATE),
+    "consumer_offsets": _kind(CONSUMER_OFFSETS, ConsumerOffsetRow),
+    "pending_offsets": _kind(CONSUMER_OFFSETS, PendingOffsetRow),
+    "groups": RowKind(
+        CONSUMER_OFFSETS,
+        (*_classic_row("", GroupMetadataValue()),),
+        groups,
+        lambda path, _: LatestByKey(path),
     ),
+    "transactions": _kind(TRANSACTION_STATE, ProducerTransactionRow),
+    "share_partitions": _kind(SHARE_GROUP_STATE, SharePartitionRow),
 }
 """By name."""

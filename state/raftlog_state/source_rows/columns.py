@@ -37,6 +37,7 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "snapshotPosition": pa.int32(),
     "headers": _HEADERS,
     "controlType": pa.string(),
+    "producerId": pa.int64(),
 }
 """Name to the Arrow type that Spark requires for the column.
 
@@ -46,7 +47,8 @@ effect, the end of its metadata transaction; null if that was aborted or is open
 have no key, and in the rows of control records ``record`` has their fields. ``topic_record`` and
 the other names of record types: the redacted fields of such a record, null for other records.
 ``snapshotPosition``: the position in the file of a row of a snapshot, null for rows of the log.
-``controlType``: the name of a control record's type.
+``controlType``: the name of a control record's type. ``producerId``: the producer of the record's
+transaction, or of the one that a marker ends; null for other records.
 """
 
 

@@ -30,7 +30,7 @@ from raftlog_state.records.typed_columns import TYPED_COLUMNS
 from .columns import COLUMNS, arrow_schema
 from .internal_columns import InternalColumns, InternalFormat
 from .metadata_columns import MetadataColumns
-from .transactions import NEVER, TransactionLookup
+from .transactions import NEVER, TransactionLookup, transactional_producers
 
 if TYPE_CHECKING:
     from raftlog.records.scan import Scan
@@ -169,6 +169,10 @@ class _Rows:
     def visible_offset(self) -> pa.Array:
         visible = self.numbers(self._visible_offset)
         return pa.array(visible, mask=visible == NEVER)
+
+    def producer_id(self) -> pa.Array:
+        producers = self.of_batch(transactional_producers(self.scan.batches))
+        return pa.array(producers, pa.int64(), mask=producers < 0)
 
     @cached_property
     def is_control(self) -> npt.NDArray[np.bool_]:
@@ -348,6 +352,7 @@ _RULES: Final[Mapping[str, _ColumnRule]] = {
         lambda rows: rows.control_texts(lambda key, _: control_name(key)),
         needs_of_control=_KEY_AND_VALUE,
     ),
+    "producerId": _ColumnRule(_Rows.producer_id),
 }
 assert _RULES.keys() == COLUMNS.keys()
 

@@ -47,6 +47,11 @@ class Visibility:
     error: LogError | None = None
 
 
+def transactional_producers(batches: BatchColumns) -> Int64s:
+    """Return the producer whose transaction each batch is in, or ends; -1 without one."""
+    return np.where(batches.is_transactional, batches.producer_id, -1)
+
+
 class TransactionLookup(Protocol):
     """Lookup of the visibility of a scan's records."""
 

@@ -52,6 +52,7 @@ SOURCE_COLUMNS: Final = (
     "record",
     "snapshotPosition",
     "controlType",
+    "producerId",
 )
 """What is read of the source; ``RECORD_JSON`` for table ``log`` only."""
 RECORD_JSON: Final = "record"

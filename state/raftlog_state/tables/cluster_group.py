@@ -31,7 +31,12 @@ from raftlog_state.records.internal_logs import INTERNAL_LOGS, log_id_of
 
 from .cluster import Engine, open_writer
 from .cluster_rows import Step, no_step
-from .following import RECORDS_PER_BATCH_DEFAULT, check_same_log, partitions_of
+from .following import (
+    RECORDS_PER_BATCH_DEFAULT,
+    check_same_log,
+    isolation_of,
+    partitions_of,
+)
 from .group_writer import GroupWriter
 from .materialize import (
     AVAILABLE_NOW,
@@ -187,7 +192,7 @@ class ClusterGroup:
         if log.topic in INTERNAL_LOGS:
             cluster_id = log_id_of(cluster_id, log.topic, log.partition)
             own = {name: value for name, value in own.items() if not _is_cluster_id(name)}
-            own[SOURCE_CLUSTER_ID] = cluster_id
+            own |= {SOURCE_CLUSTER_ID: cluster_id, "isolationLevel": isolation_of(log).value}
         place, writer = self._store.place, self._writer
         progress = writer.progress(cluster_id)
         check_same_log(place, progress, lambda: writer.epochs(cluster_id), log)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
-from raftlog.client import LogReader, SourceKind
+from raftlog.client import Isolation, LogReader, SourceKind
 from raftlog.client.inspection import expand
 from raftlog.errors import DivergedLogError, LogNotFoundError
 from raftlog_state.errors import TablesError
@@ -46,6 +46,16 @@ def partitions_of(path: str) -> list[str] | None:
     if not found:
         raise LogNotFoundError(path=path, remedy="check the path, or the pattern of partitions")
     return found
+
+
+def isolation_of(log: LogReader) -> Isolation:
+    """Return how far a log is read, and which of its records.
+
+    An internal log to its committed end, also after an open transaction: what is pending, and the
+    markers, are replayed. Other logs up to the last stable offset.
+    """
+    is_replayed = log.topic in INTERNAL_LOGS
+    return Isolation.READ_UNCOMMITTED if is_replayed else Isolation.READ_COMMITTED
 
 
 # --- batches --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import pyarrow as pa
 import pyarrow.compute
 
-from raftlog.client import Isolation, LogReader
+from raftlog.client import LogReader
 from raftlog.clock import Clock
 from raftlog.errors import DataLossError, RaftlogError
 from raftlog.limits import MIB, TAIL_HOLDBACK_MS_DEFAULT
@@ -35,7 +35,13 @@ from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snap
 
 from .backoff import Backoff
 from .cluster_cache import EpochRange
-from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, check_same_log, next_offset
+from .following import (
+    RECORDS_PER_BATCH_DEFAULT,
+    BatchSink,
+    check_same_log,
+    isolation_of,
+    next_offset,
+)
 from .progress import Progress
 from .stores.protocol import TableStore
 from .upkeep import Upkeep, UpkeepRunner
@@ -173,6 +179,7 @@ class LogTail:
         """Open the log, or read its end again; return it."""
         if self._log is None:
             self._log = self._open_log()
+            self._rows = replace(self._rows, isolation=isolation_of(self._log))
             form = INTERNAL_LOGS.get(self._log.topic)
             if form is not None:
                 internal = InternalFormat(form, self._settings.redactor)
@@ -232,7 +239,7 @@ class LogTail:
             max_bytes=BATCH_BYTES_MAX,
         )
         plan = log.plan(
-            start_offset, boundary, isolation=Isolation.READ_COMMITTED, with_producers=False
+            start_offset, boundary, isolation=self._rows.isolation, with_producers=False
         )
         batches = [
             batch
@@ -255,7 +262,7 @@ class LogTail:
     def _read_end(self, log: LogReader) -> int:
         """Return where the log can be read to now, exclusive."""
         end_offset = log.read_end(
-            isolation=Isolation.READ_COMMITTED,
+            isolation=self._rows.isolation,
             holdback_ms=self._settings.holdback_ms,
             now_ms=self._clock.wall_ms(),
         ).offset

@@ -22,7 +22,8 @@ from raftlog.records.control import ControlRecord, decode_control
 from raftlog.types import SnapshotId
 from raftlog_state.errors import ReplayError
 from raftlog_state.image.delta import RecordChanges
-from raftlog_state.internal.loader import InternalLoader, KeyAndValue
+from raftlog_state.internal.group_replay import InternalRecord
+from raftlog_state.internal.loader import InternalLoader
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 
 from .batch import RECORD_JSON, CheckedBatch
@@ -55,6 +56,7 @@ def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -
         "version": rows["recordVersion"],
         "is_control": pc.is_valid(control),
         "txn_begin_offset": rows["txnBegin"],
+        "producer_id": rows["producerId"],
         "visible_offset": rows["visibleOffset"],
         "value_json": rows[RECORD_JSON] if has_json else pa.nulls(count, pa.string()),
         "key_raw": rows["key"],
@@ -72,12 +74,11 @@ def replay_rows(loader: MetadataLoader | InternalLoader, rows: pa.Table) -> list
         OffsetGapError: a row is not the next one.
     """
     if isinstance(loader, InternalLoader):
-        return loader.append_columns(
-            rows["offset"].to_pylist(),
+        return loader.append(
+            _internal_records(rows),
             rows["leader_epoch"].to_pylist(),
             _times_ms(rows),
             rows["record_type"].to_pylist(),
-            _keys_and_values(rows),
         )
     changes: list[RecordChanges] = []
     for part in _parts(rows):
@@ -121,14 +122,11 @@ def _times_ms(part: pa.Table) -> list[int]:
     return list(map(milliseconds, part["log_time"].cast(pa.int64()).to_pylist()))
 
 
-def _keys_and_values(rows: pa.Table) -> list[KeyAndValue | None]:
-    """Return the records of an internal log; None for those that have no effect."""
-    columns = (rows[name].to_pylist() for name in ("key_raw", "value_raw", "is_control"))
-    is_visible = rows["visible_offset"].is_valid().to_pylist()
-    return [
-        (key, value) if visible and not is_control else None
-        for key, value, is_control, visible in zip(*columns, is_visible, strict=True)
-    ]
+def _internal_records(rows: pa.Table) -> list[InternalRecord]:
+    """Return the records of an internal log."""
+    names = ("offset", "key_raw", "value_raw", "producer_id", "is_control")
+    columns = (rows[name].to_pylist() for name in names)
+    return list(map(InternalRecord._make, zip(*columns, strict=True)))
 
 
 def _payloads(part: pa.Table) -> list[Payload]:

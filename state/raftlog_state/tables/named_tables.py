@@ -75,6 +75,10 @@ class NamedTables(abc.ABC, Generic[T]):
         """Return committed offsets of groups: of a partition of ``__consumer_offsets``."""
         return self.table("consumer_offsets")
 
+    def pending_offsets(self) -> T:
+        """Return offsets that open transactions commit: of the same partition."""
+        return self.table("pending_offsets")
+
     def transactions_of_producers(self) -> T:
         """Return transactional ids: of a partition of ``__transaction_state``."""
         return self.table("transactions_of_producers")

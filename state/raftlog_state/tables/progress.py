@@ -51,11 +51,11 @@ SOFTWARE: Final = f"raftlog {raftlog.__version__}"
 PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
 CLUSTERS_LISTED_MAX: Final = 10
-_ENTITY_OF: Final[Mapping[str, Entity]] = {
-    CONSUMER_OFFSETS: Entity.CONSUMER_OFFSET,
-    TRANSACTION_STATE: Entity.PRODUCER_TRANSACTION,
-    SHARE_GROUP_STATE: Entity.SHARE_PARTITION,
-    REMOTE_LOG_METADATA: Entity.REMOTE_SEGMENT,
+_ENTITIES_OF: Final[Mapping[str, tuple[Entity, ...]]] = {
+    CONSUMER_OFFSETS: (Entity.CONSUMER_OFFSET, Entity.PENDING_OFFSET),
+    TRANSACTION_STATE: (Entity.PRODUCER_TRANSACTION,),
+    SHARE_GROUP_STATE: (Entity.SHARE_PARTITION,),
+    REMOTE_LOG_METADATA: (Entity.REMOTE_SEGMENT,),
 }
 """By topic of an internal log."""
 _PLAIN: Final = (
@@ -300,8 +300,8 @@ def check_has_metadata(place: str, cluster_id: str, what: str) -> None:
 
 def row_counts_of(image: MetadataImage, topic: str | None = None) -> dict[str, int]:
     """Return the number of rows of each typed table of a log: of metadata, or of ``topic``."""
-    entity = None if topic is None else _ENTITY_OF.get(topic)
-    tables = METADATA_TABLES if entity is None else (BY_ENTITY[entity],)
+    entities = () if topic is None else _ENTITIES_OF.get(topic, ())
+    tables = tuple(BY_ENTITY[entity] for entity in entities) or METADATA_TABLES
     return {table.name: len(image.map(table.entity)) for table in tables}
 
 

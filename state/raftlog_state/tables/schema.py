@@ -118,6 +118,7 @@ TYPED_TABLES: Final = (
     _typed(Entity.EPOCH, "leader_epoch"),
     _typed(Entity.TRANSACTION, "begin_offset"),
     _typed(Entity.CONSUMER_OFFSET, "group", "topic", "partition"),
+    _typed(Entity.PENDING_OFFSET, "producer_id", "group", "topic", "partition"),
     _typed(Entity.PRODUCER_TRANSACTION, "transactional_id"),
     _typed(Entity.SHARE_PARTITION, "group", "topic_id", "partition"),
     _typed(Entity.REMOTE_SEGMENT, "segment_id"),
@@ -229,6 +230,7 @@ LOG_TABLE: Final = StoredTable(
         "version": INT,
         "is_control": BOOLEAN,
         "txn_begin_offset": BIGINT,
+        "producer_id": BIGINT,
         "visible_offset": BIGINT,
         "value_json": STRING,
         "key_raw": BINARY,
@@ -248,7 +250,8 @@ LOG_TABLE: Final = StoredTable(
 """Every record of the log: control records, NoOps and aborted ones too.
 
 Rows of a snapshot have the offset of the last record that it contains and their place in the
-file as ``snapshot_position``. ``visible_offset`` is null where a record never took effect.
+file as ``snapshot_position``. ``visible_offset`` is null where a record never took effect; in
+internal logs it is that of the record, also inside a transaction of ``producer_id``.
 """
 
 CHANGES_TABLE: Final = StoredTable(

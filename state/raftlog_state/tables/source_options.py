@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from raftlog.client import Isolation, LogKind, LogReader
+from raftlog.client import LogKind, LogReader
 from raftlog.client.location import (
     NODE_OPTIONS,
     PATH,
@@ -26,6 +26,8 @@ from raftlog.client.location import (
 from raftlog.client.option_values import boolean, decompressed_bytes, duration_ms, log_kind
 from raftlog.errors import OptionError
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, TAIL_HOLDBACK_MS_DEFAULT
+
+from .following import isolation_of
 
 MAX_DECOMPRESSED_BYTES: Final = "maxDecompressedBytes"
 SOURCE_CLUSTER_ID: Final = "clusterId"
@@ -124,7 +126,7 @@ class SourceOptions:
     def end_of_run(self, log: LogReader) -> int:
         """Return where a run that begins now ends at least, exclusive."""
         return log.read_end(
-            isolation=Isolation.READ_COMMITTED,
+            isolation=isolation_of(log),
             holdback_ms=self.holdback_ms,
             now_ms=time.time_ns() // 1_000_000,
         ).offset

@@ -110,7 +110,7 @@ def test_directories_with_other_names_are_no_partitions(tmp_path: Path) -> None:
     for path in (tmp_path, f"{tmp_path}/__consumer_offsets-*"):
         status, out, err = run("state", path, "consumer_offsets")
         assert status == 0
-        assert len(out.splitlines()) == 1
+        assert len(out.splitlines()) == 2
         (line,) = [line for line in err.splitlines() if "read up to" in line]
         assert line.startswith("raftlog: __consumer_offsets, partitions 1, 12: each is read up to ")
     for name in ("2-", "\u0661"):

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from tests.support.internal_records import GROUPS_NODE, InternalLogFile
 
-from raftlog.client import Isolation, LatestByKey, LogKind, open_path
+from raftlog.client import Isolation, LogKind, open_path
 from raftlog.errors import CorruptBatchError
-from raftlog_state.internal import rows
+from raftlog_state.errors import ReplayError
+from raftlog_state.image.rows import ConsumerOffsetRow, PendingOffsetRow
+from raftlog_state.internal.group_replay import InternalRecord
+from raftlog_state.internal.loader import InternalLoader, InternalState
+from raftlog_state.internal.rows import ROW_KINDS
 from raftlog_state.records import Message, Redactor
 from raftlog_state.records.internal_logs import GROUP_RECORDS, TRANSACTION_RECORDS
 from raftlog_state.records.keyed_serde import KeyedRecord
@@ -34,15 +38,16 @@ from raftlog_state.records.schema_groups import (
 SHOWN = Redactor()
 
 
-def latest_in(path: Path) -> LatestByKey:
-    log = open_path(str(path), kind=LogKind.PARTITION)
-    latest = LatestByKey(str(path))
-    latest.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
-    return latest
-
-
-def partitions(topic: str) -> list[LatestByKey]:
-    return [latest_in(path) for path in sorted(GROUPS_NODE.glob(f"{topic}-*"))]
+def rows_of(kind: str, *paths: Path, redactor: Redactor = SHOWN) -> list[dict[str, Any]]:
+    """Return the rows of partitions, by default of those of the bundled node."""
+    found = ROW_KINDS[kind]
+    partitions = []
+    for path in paths or sorted(GROUPS_NODE.glob(f"{found.topic}-*")):
+        log = open_path(str(path), kind=LogKind.PARTITION)
+        partitions.append(found.replay(str(path), redactor))
+        end_offset = log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset
+        partitions[-1].read(log, end_offset)
+    return found.rows(partitions, redactor)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +57,7 @@ def admin() -> dict[str, Any]:
 
 
 def test_committed_offsets_are_those_of_the_admin_client(admin: dict[str, Any]) -> None:
-    found = rows.consumer_offsets(partitions("__consumer_offsets"), SHOWN)
+    found = rows_of("consumer_offsets")
     by_group: dict[str, list[Any]] = {}
     for row in found:
         by_group.setdefault(row["group"], []).append(
@@ -63,7 +68,7 @@ def test_committed_offsets_are_those_of_the_admin_client(admin: dict[str, Any]) 
 
 
 def test_groups_and_members_are_those_of_the_admin_client(admin: dict[str, Any]) -> None:
-    found = rows.groups(partitions("__consumer_offsets"), SHOWN)
+    found = rows_of("groups")
     assert {
         row["group"]: [row["type"].capitalize(), row["protocol_type"], row["state"]]
         for row in found
@@ -81,7 +86,7 @@ def test_groups_and_members_are_those_of_the_admin_client(admin: dict[str, Any])
 
 
 def test_transactions_are_those_of_the_admin_client(admin: dict[str, Any]) -> None:
-    found = rows.transactions(partitions("__transaction_state"), SHOWN)
+    found = rows_of("transactions")
     assert {row["transactional_id"]: [row["producer_id"], row["state"]] for row in found} == admin[
         "transactions"
     ]
@@ -91,22 +96,16 @@ def test_transactions_are_those_of_the_admin_client(admin: dict[str, Any]) -> No
 
 
 def test_the_open_transaction_is_no_committed_offset() -> None:
-    (open_transaction,) = [
-        one for latest in partitions("__consumer_offsets") for one in latest.open_transactions()
-    ]
-    pending = [
-        GROUP_RECORDS.decode(key, one.value) for key, one in open_transaction.records.items()
-    ]
-    assert [
-        record.value.offset for record in pending if isinstance(record.value, OffsetCommitValue)
-    ] == [99]
+    (pending,) = rows_of("pending_offsets")
+    assert (pending["group"], pending["topic"], pending["offset"]) == ("atomic", "orders", 99)
+    assert pending["producer_id"] in {row["producer_id"] for row in rows_of("transactions")}
+    assert 99 not in {row["offset"] for row in rows_of("consumer_offsets")}
 
 
 def test_full_redaction_hides_hosts_and_metadata() -> None:
-    found = partitions("__consumer_offsets")
-    shown = str(rows.groups(found, SHOWN)) + str(rows.consumer_offsets(found, SHOWN))
-    full = Redactor(full=True)
-    hidden = str(rows.groups(found, full)) + str(rows.consumer_offsets(found, full))
+    kinds = ("groups", "consumer_offsets", "pending_offsets")
+    shown = str([rows_of(kind) for kind in kinds])
+    hidden = str([rows_of(kind, redactor=Redactor(full=True)) for kind in kinds])
     for text in ("/127.0.0.1", "note of orders-0"):
         assert text in shown
         assert text not in hidden
@@ -115,20 +114,20 @@ def test_full_redaction_hides_hosts_and_metadata() -> None:
 # --- Rows of single records -----------------------------------------------------------------------
 
 
-def written(path: Path, *records: tuple[Message, Message]) -> list[LatestByKey]:
+def written(path: Path, *records: tuple[Message, Message]) -> Path:
     log = InternalLogFile(path)
     serde = TRANSACTION_RECORDS if "transaction" in path.name else GROUP_RECORDS
     log.append(*[serde.encode(KeyedRecord(key, value, None)) for key, value in records])
-    return [latest_in(log.path)]
+    return log.path
 
 
 def test_of_a_legacy_commit_and_a_later_one_the_later_is_the_offset(tmp_path: Path) -> None:
     place: dict[str, Any] = {"group": "g", "topic": "t", "partition": 1}
     old = LegacyOffsetCommitKey(**place), LegacyOffsetCommitValue(offset=5, metadata="old")
     new = OffsetCommitKey(**place), OffsetCommitValue(offset=6)
-    (row,) = rows.consumer_offsets(written(tmp_path / "__consumer_offsets-0", old, new), SHOWN)
+    (row,) = rows_of("consumer_offsets", written(tmp_path / "__consumer_offsets-0", old, new))
     assert (row["offset"], row["leader_epoch"]) == (6, None)
-    (row,) = rows.consumer_offsets(written(tmp_path / "__consumer_offsets-1", new, old), SHOWN)
+    (row,) = rows_of("consumer_offsets", written(tmp_path / "__consumer_offsets-1", new, old))
     assert (row["offset"], row["metadata"]) == (5, "old")
 
 
@@ -160,22 +159,81 @@ def test_the_state_of_a_consumer_group_is_derived_as_by_the_coordinator(
             ),
         ),
     )
-    (row,) = rows.groups(found, SHOWN)
+    (row,) = rows_of("groups", found)
     assert (row["type"], row["state"], row["epoch"]) == ("consumer", state, 4)
 
 
 def test_an_unknown_transaction_status_is_its_number(tmp_path: Path) -> None:
     value = TransactionLogValue(transaction_status=42, transaction_partitions=None)
     key = TransactionLogKey(transactional_id="t")
-    (row,) = rows.transactions(written(tmp_path / "__transaction_state-0", (key, value)), SHOWN)
+    (row,) = rows_of("transactions", written(tmp_path / "__transaction_state-0", (key, value)))
     assert (row["state"], row["partitions"]) == ("42", [])
 
 
 def test_unknown_records_are_left_out_and_damaged_ones_named(tmp_path: Path) -> None:
     log = InternalLogFile(tmp_path / "__consumer_offsets-0")
     log.append((b"\x00\x63x", b"\x00\x00"))
-    assert rows.groups([latest_in(log.path)], SHOWN) == []
+    assert rows_of("groups", log.path) == []
     log.append((b"\x00\x02\x00\x01g", b"\x00\x03"))
     with pytest.raises(CorruptBatchError, match="GroupMetadataValue") as caught:
-        rows.groups([latest_in(log.path)], SHOWN)
+        rows_of("groups", log.path)
+    assert caught.value.offset == 1
+
+
+# --- Offsets that transactions commit -------------------------------------------------------------
+
+
+def commit(group: str, offset: int | None) -> tuple[bytes | None, bytes | None]:
+    """Return key and value of a commit of t-0, or of its deletion."""
+    key = OffsetCommitKey(group=group, topic="t", partition=0)
+    value = None if offset is None else OffsetCommitValue(offset=offset)
+    return GROUP_RECORDS.encode(KeyedRecord(key, value, None))
+
+
+def offsets_at(path: Path, end_offset: int) -> tuple[dict[str, int], list[tuple[int, str, int]]]:
+    """Return the committed offsets of groups, and those pending of producers."""
+    state = InternalState("__consumer_offsets")
+    state.read(open_path(str(path), kind=LogKind.PARTITION), end_offset)
+    pending = [(row.producer_id, row.group, row.offset) for row in state.rows(PendingOffsetRow)]
+    return {row.group: row.offset for row in state.rows(ConsumerOffsetRow)}, pending
+
+
+def test_a_commit_of_a_transaction_counts_from_its_marker_on_and_others_immediately(
+    tmp_path: Path,
+) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    log.append(commit("a", 1))
+    log.append(commit("a", 2), commit("b", 2), producer_id=7)
+    log.append(commit("c", 3))
+    log.append(commit("c", 4), producer_id=8)
+    log.end(8, commit=False)
+    log.end(7, commit=True)
+    pending = [(7, "a", 2), (7, "b", 2)]
+    assert [offsets_at(log.path, end) for end in (2, 3, 4, 5, 6, 7)] == [
+        ({"a": 1}, [(7, "a", 2)]),
+        ({"a": 1}, pending),
+        ({"a": 1, "c": 3}, pending),
+        ({"a": 1, "c": 3}, [*pending, (8, "c", 4)]),
+        ({"a": 1, "c": 3}, pending),
+        ({"a": 2, "b": 2, "c": 3}, []),
+    ]
+
+
+def test_of_commits_for_a_partition_the_last_written_one_decides(tmp_path: Path) -> None:
+    """As after a compaction, which knows no markers."""
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    log.append(commit("a", 1), commit("b", 1), producer_id=7)
+    log.append(commit("a", 2), commit("b", 2), producer_id=8)
+    log.append(commit("b", None))
+    log.append(commit("c", 1), producer_id=7)
+    log.append(commit("c", 2))
+    log.end(8, commit=True)
+    log.end(7, commit=True)
+    assert offsets_at(log.path, log.next_offset) == ({"a": 2, "c": 2}, [])
+
+
+def test_a_damaged_marker_is_reported_with_its_offset() -> None:
+    marker = InternalRecord(1, b"\x00\x00\x00\x01", b"", producer_id=7, is_control=True)
+    with pytest.raises(ReplayError) as caught:
+        InternalLoader("__consumer_offsets").append([marker], [0], [0], [None])
     assert caught.value.offset == 1

@@ -15,8 +15,9 @@ from tests.support.internal_records import GROUPS_NODE, InternalLogFile
 from raftlog.client import Isolation, LogKind, open_path
 from raftlog.errors import CorruptBatchError
 from raftlog_state.image.rows import ShareBatch
-from raftlog_state.internal import joined_rows, rows
+from raftlog_state.internal import joined_rows
 from raftlog_state.internal.loader import InternalState, combined
+from raftlog_state.internal.rows import ROW_KINDS
 from raftlog_state.records import Message, Redactor
 from raftlog_state.records.internal_logs import SHARE_GROUP_STATE, SHARE_RECORDS
 from raftlog_state.records.keyed_serde import KeyedRecord
@@ -29,6 +30,7 @@ from raftlog_state.records.schema_coordinators import (
 )
 
 PLACE: dict[str, Any] = {"group_id": "g", "topic_id": "A" * 21 + "Q", "partition": 1}
+shares = ROW_KINDS["share_partitions"].rows
 SNAPSHOT, UPDATE = ShareSnapshotKey(**PLACE), ShareUpdateKey(**PLACE)
 
 
@@ -46,7 +48,7 @@ def found_after(
     """Return the rows of a log with these records."""
     log = InternalLogFile(path)
     log.append(*(SHARE_RECORDS.encode(KeyedRecord(key, value, None)) for key, value in records))
-    return rows.share_partitions([state_in(log.path, end_offset)], Redactor())
+    return shares([state_in(log.path, end_offset)], Redactor())
 
 
 def batch(first: int, last: int, state: int, count: int) -> StateBatch:
@@ -74,7 +76,7 @@ FIRST = ShareSnapshotValue(
 
 def test_the_shares_of_a_real_node_are_acknowledged() -> None:
     paths = sorted(GROUPS_NODE.glob("__share_group_state-*"))
-    found = rows.share_partitions(map(state_in, paths), Redactor())
+    found = shares(map(state_in, paths), Redactor())
     assert [(row["group"], row["partition"]) for row in found] == [
         *(("shared", 0), ("shared", 1), ("shared", 2))
     ]
@@ -136,7 +138,7 @@ def test_a_damaged_record_is_named_by_its_offset(tmp_path: Path) -> None:
 
 
 def test_the_lag_is_what_is_left_to_deliver() -> None:
-    share = dict.fromkeys(rows.ROW_KINDS["share_partitions"].columns)
+    share = dict.fromkeys(ROW_KINDS["share_partitions"].columns)
     share |= {"group": "g", "topic_id": "t", "partition": 0, "start_offset": 4}
     logs = {("orders", 0): joined_rows.LogOffsets(log_start_offset=0, log_end_offset=20)}
     for complete, lag in ((6, 10), (None, None)):

@@ -92,11 +92,17 @@ def offsets_in(rows: Iterable[Row]) -> dict[str, int]:
     return {row.group: row.offset for row in rows if isinstance(row, ConsumerOffsetRow)}
 
 
+def offsets_below(path: Path, end_offset: int) -> dict[str, int]:
+    """Return what ``raftlog state --at`` prints."""
+    found = printed("state", path, "consumer_offsets", "--at", str(end_offset))
+    return {str(row["group"]): int(str(row["offset"])) for row in found}
+
+
 def replayed(path: Path) -> dict[str, int]:
-    """Return the offsets that another replay of the log gives, up to its last stable offset."""
+    """Return the offsets that one replay of the whole log gives."""
     log = open_path(str(path), kind=LogKind.PARTITION)
     state = InternalState(CONSUMER_OFFSETS)
-    state.read(log, log.read_end(isolation=Isolation.READ_COMMITTED).offset)
+    state.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
     return offsets_in(state.rows(ConsumerOffsetRow))
 
 
@@ -127,10 +133,15 @@ def test_an_aborted_commit_never_shows_and_an_open_one_when_it_has_ended(tmp_pat
     log.append(commit("b", 2), producer_id=8)
     follow(store, [log.path])
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1}
+    pending = ArrowTables(store, LOG_ID).latest().pending_offsets()
+    names = ("producer_id", "group", "offset", "record_offset")
+    assert [tuple(row[name] for name in names) for row in pending.to_pylist()] == [
+        *((7, "a", 2, 2), (8, "b", 2, 3))
+    ]
     log.end(7, commit=False)
     log.append(commit("c", 5))
     follow(store, [log.path])
-    assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1}
+    assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1, "c": 5}
     log.end(8, commit=True)
     log.append(commit("a", None))
     follow(store, [log.path])
@@ -139,8 +150,12 @@ def test_an_aborted_commit_never_shows_and_an_open_one_when_it_has_ended(tmp_pat
     assert table.latest().consumer_offsets()["cluster_id"].to_pylist() == [CLUSTER, CLUSTER]
     changes = table.changes(table="consumer_offsets").select(["offset", "op"]).to_pylist()
     assert [tuple(one.values()) for one in changes] == [
-        *((0, "c"), (1, "c"), (3, "u"), (5, "c"), (7, "d"))
+        *((0, "c"), (1, "c"), (5, "c"), (6, "u"), (7, "d"))
     ]
+    at = [table.at(offset=end).consumer_offsets() for end in range(log.next_offset)]
+    assert [
+        dict(zip(one["group"].to_pylist(), one["offset"].to_pylist(), strict=True)) for one in at
+    ] == [offsets_below(log.path, end + 1) for end in range(log.next_offset)]
 
 
 def test_the_past_of_a_partition_is_read_at_its_offsets(tmp_path: Path) -> None:
@@ -159,7 +174,7 @@ def test_the_past_of_a_partition_is_read_at_its_offsets(tmp_path: Path) -> None:
     assert sorted(tuple(one.values()) for one in history.to_pylist()) == [
         *((10, 0, 1), (20, 1, 2), (30, 3, None))
     ]
-    assert found.status().row_counts == {"consumer_offsets": 1}
+    assert found.status().row_counts == {"consumer_offsets": 1, "pending_offsets": 0}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -334,7 +349,7 @@ def test_an_internal_log_has_no_image_and_counts_its_own_rows(tmp_path: Path) ->
     log.append(commit("a", 1), commit("a", None))
     follow(MemoryStore(tables), [log.path])
     found = ArrowTables(MemoryStore(tables), LOG_ID)
-    assert found.status().row_counts == {"consumer_offsets": 0}
+    assert found.status().row_counts == {"consumer_offsets": 0, "pending_offsets": 0}
     with pytest.raises(TablesError, match="no metadata log, for which an image is"):
         found.image()
     with pytest.raises(TablesError, match="no metadata log, for which a replay is"):
