@@ -2,7 +2,8 @@
 
 Sources: Kafka's ``ConfigResource.Type``, ``ResourceType``, ``PatternType``, ``AclOperation``,
 ``AclPermissionType``, ``ScramMechanism``, ``SecurityProtocol``, ``LeaderRecoveryState``,
-``ZkMigrationState``, ``TransactionState``, ``RecordState``, ``RemoteLogSegmentState``.
+``ZkMigrationState``, ``TransactionState``, ``MemberState``, ``RecordState``,
+``RemoteLogSegmentState``.
 """
 
 from __future__ import annotations
@@ -47,6 +48,18 @@ TRANSACTION_STATES: Final[Mapping[int, str]] = {
     5: "CompleteAbort",
     6: "Dead",
     7: "PrepareEpochFence",
+}
+MEMBER_STATES: Final[Mapping[int, str]] = {
+    0: "Stable",
+    1: "UnrevokedPartitions",
+    2: "UnreleasedPartitions",
+    127: "Unknown",
+}
+STREAMS_MEMBER_STATES: Final[Mapping[int, str]] = {
+    0: "Stable",
+    1: "UnrevokedTasks",
+    2: "UnreleasedTasks",
+    127: "Unknown",
 }
 DELIVERY_STATES: Final[Mapping[int, str]] = {
     0: "Available",

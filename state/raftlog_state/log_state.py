@@ -82,9 +82,10 @@ def read_state(
     """Return the state of a metadata log, as ``raftlog state`` prints it.
 
     Or that of a partition of another internal log, such as ``__consumer_offsets-12``, with the
-    tables ``consumer_offsets`` and ``pending_offsets``, ``transactions_of_producers``,
-    ``share_partitions`` or ``remote_segments``. Offsets that open transactions commit are in
-    ``pending_offsets``, and later ones of other clients in ``consumer_offsets``.
+    tables ``consumer_offsets``, ``pending_offsets``, ``groups`` and ``group_members``,
+    ``transactions_of_producers``, ``share_partitions`` or ``remote_segments``. Offsets that
+    open transactions commit are in ``pending_offsets``, and later ones of other clients in
+    ``consumer_offsets``.
 
     Args:
         source: the log, or an argument of ``raftlog.client.open_path``; a live controller is

@@ -145,6 +145,42 @@ def described_by(node: KafkaNode, *what: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
+def test_groups_and_members_in_tables_are_those_that_kafkas_tool_prints(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    views = views_of(cluster.node, tmp_path)
+    groups = in_tables(views, "groups")
+    assert {
+        row["group"]: [row["type"].capitalize(), row["protocol_type"], row["state"]]
+        for row in groups
+    } == cluster.admin["groups"]
+    names = {row["group"] for row in groups if row["type"] in ("classic", "consumer")}
+    printed: list[tuple[str, ...]] = [
+        (words[0], words[-2], words[-1])
+        for words in described_by(cluster.node, "--state")
+        if words and words[0] in names and words[-1].isdigit()
+    ]
+    assert sorted(printed) == sorted(
+        (row["group"], row["state"], str(row["member_count"]))
+        for row in groups
+        if row["group"] in names
+    )
+    printed = [
+        (words[0], words[1], *words[-3:])
+        for words in described_by(cluster.node, "--members")
+        if len(words) in (5, 6) and words[0] in names
+    ]
+    members = [row for row in in_tables(views, "group_members") if row["group"] in names]
+    assert len(printed) == 3
+    assert sorted(printed) == sorted(
+        (
+            *(row[name] for name in ("group", "member_id", "client_host", "client_id")),
+            str(sum(len(one["partitions"]) for one in row["assignment"])),
+        )
+        for row in members
+    )
+
+
 def test_offsets_and_transactions_are_those_that_kafkas_tools_print(
     cluster: Cluster, tmp_path: Path
 ) -> None:

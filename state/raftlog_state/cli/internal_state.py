@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from raftlog_state.image import MetadataImage
     from raftlog_state.internal.joined_rows import LogOffsets
     from raftlog_state.internal.loader import InternalState
-    from raftlog_state.internal.rows import Replay, Row, RowKind
+    from raftlog_state.internal.rows import Row, RowKind
     from raftlog_state.records import Redactor
 
 LAG: Final = "lag"
@@ -36,6 +36,7 @@ HANGING_TRANSACTIONS: Final = "hanging_transactions"
 INTERNAL_KINDS: Final = (
     "consumer_offsets",
     "groups",
+    "group_members",
     "pending_offsets",
     LAG,
     "share_partitions",
@@ -137,7 +138,7 @@ def _rows(
         ends = "; ".join(sorted(explanations))
         numbers = ", ".join(path.rpartition("-")[2] for path in paths)
         console.log(f"{kind.topic}, partitions {numbers}: each is read up to {ends}")
-    return kind.rows(partitions, hide)
+    return kind.rows(partitions)
 
 
 def _partitions(path: str | None, topic: str) -> list[str]:
@@ -173,7 +174,7 @@ def _read(
     arguments: argparse.Namespace,
     console: Console,
     explanations: set[str] | None,
-) -> Replay:
+) -> InternalState:
     """Replay one partition below its end, or below ``--at``.
 
     The end is printed, or its explanation added to ``explanations`` of several partitions.
@@ -189,11 +190,10 @@ def _read(
         console.log(f"{path}: read up to offset {end_offset} (exclusive): {end.explanation}")
     else:
         explanations.add(end.explanation)
-    replay = kind.replay(path, hide)
-    replay.read(log, end_offset)
-    if isinstance(replay, InternalState):
-        _log_pending_offsets(path, replay, console)
-    return replay
+    state = InternalState(kind.topic, hide)
+    state.read(log, end_offset)
+    _log_pending_offsets(path, state, console)
+    return state
 
 
 def _log_pending_offsets(path: str, state: InternalState, console: Console) -> None:

@@ -57,7 +57,7 @@ HISTORY_KINDS = ("epochs", "transactions")
 """Kinds that are not state, but history: from the log start offset on."""
 TOPIC_KINDS = (
     *("topics", "partitions", "configs"),
-    *(kind for kind in INTERNAL_KINDS if kind not in ("groups", "share_partitions")),
+    *(one for one in INTERNAL_KINDS if one not in ("groups", "group_members", "share_partitions")),
 )
 """Kinds whose rows may be of one topic."""
 

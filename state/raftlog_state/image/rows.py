@@ -87,6 +87,8 @@ class Entity(StrEnum):
     TRANSACTION = "transaction"
     CONSUMER_OFFSET = "consumer_offset"
     PENDING_OFFSET = "pending_offset"
+    GROUP = "group"
+    GROUP_MEMBER = "group_member"
     PRODUCER_TRANSACTION = "producer_transaction"
     SHARE_PARTITION = "share_partition"
     REMOTE_SEGMENT = "remote_segment"
@@ -95,6 +97,8 @@ class Entity(StrEnum):
 INTERNAL_ENTITIES: Final = (
     Entity.CONSUMER_OFFSET,
     Entity.PENDING_OFFSET,
+    Entity.GROUP,
+    Entity.GROUP_MEMBER,
     Entity.PRODUCER_TRANSACTION,
     Entity.SHARE_PARTITION,
     Entity.REMOTE_SEGMENT,
@@ -168,7 +172,20 @@ class ShareBatch:
         return enum_name(DELIVERY_STATES, self.delivery_state)
 
 
-Part = Endpoint | FeatureRange | VoterEndpoint | Voter | ShareBatch
+@part
+class MemberPartitions:
+    """Partitions that a member of a group is assigned, of a topic or of a subtopology.
+
+    A classic group has the name of the topic, a streams group the subtopology, others the topic id.
+    """
+
+    topic: str | None = column(STRING)
+    topic_id: str | None = column(UUID)
+    subtopology_id: str | None = column(STRING)
+    partitions: tuple[int, ...] = column(Array(INT32))
+
+
+Part = Endpoint | FeatureRange | VoterEndpoint | Voter | ShareBatch | MemberPartitions
 """Dataclasses that a row may have tuples of, besides plain values."""
 
 
@@ -628,6 +645,54 @@ class PendingOffsetRow:
 
 
 @row
+class GroupRow:
+    """Group of any protocol, from ``__consumer_offsets``."""
+
+    ENTITY: ClassVar[Entity] = Entity.GROUP
+    group: str = column(STRING, comment="Group")
+    type: str = column(STRING, comment="classic, consumer (KIP-848), share or streams")
+    protocol_type: str = column(
+        STRING, comment="Such as consumer; empty if the group only has committed offsets"
+    )
+    state: str | None = column(STRING, comment="Such as Stable; null for streams with members")
+    epoch: int = column(INT32, comment="Epoch, or generation of a classic group")
+    assignment_epoch: int | None = column(
+        INT32, comment="Epoch of the target assignment; null without one"
+    )
+    protocol: str | None = column(STRING, comment="Assignor of a classic group")
+    leader: str | None = column(STRING, comment="Leader of a classic group")
+    member_count: int = column(INT32, comment="Number of members")
+
+    @property
+    def key(self) -> Key:
+        return (self.group,)
+
+
+@row
+class GroupMemberRow:
+    """Member of a group, from ``__consumer_offsets``."""
+
+    ENTITY: ClassVar[Entity] = Entity.GROUP_MEMBER
+    group: str = column(STRING, comment="Group")
+    member_id: str = column(STRING, comment="Member id")
+    instance_id: str | None = column(STRING, comment="group.instance.id of a static member")
+    client_id: str = column(STRING, comment="Client id")
+    client_host: str = column(STRING, comment="Address of the client")
+    rack_id: str | None = column(STRING, comment="Rack of the client")
+    epoch: int | None = column(INT32, comment="Epoch of the member; null in a classic group")
+    state: str | None = column(STRING, comment="Such as Stable; null in a classic group")
+    topics: tuple[str, ...] = column(Array(STRING), comment="Subscribed topics")
+    topic_regex: str | None = column(STRING, comment="Regular expression of subscribed topics")
+    assignment: tuple[MemberPartitions, ...] = column(
+        Parts(MemberPartitions), comment="Partitions that the member reads"
+    )
+
+    @property
+    def key(self) -> Key:
+        return self.group, self.member_id
+
+
+@row
 class ProducerTransactionRow:
     """State of a transactional id, from ``__transaction_state``."""
 
@@ -705,6 +770,8 @@ class RemoteSegmentRow:
 InternalRow = (
     ConsumerOffsetRow
     | PendingOffsetRow
+    | GroupRow
+    | GroupMemberRow
     | ProducerTransactionRow
     | SharePartitionRow
     | RemoteSegmentRow
@@ -749,7 +816,7 @@ ROW_TYPES: Final[Mapping[Entity, type[Row]]] = {
     kind.ENTITY: kind
     for kind in (
         *(*RECORD_ROW_TYPES, EpochRow, TransactionRow),
-        *(ConsumerOffsetRow, PendingOffsetRow),
+        *(ConsumerOffsetRow, PendingOffsetRow, GroupRow, GroupMemberRow),
         *(ProducerTransactionRow, SharePartitionRow, RemoteSegmentRow),
     )
 }

@@ -1,4 +1,6 @@
-"""Replay of ``__consumer_offsets`` into the rows of the group coordinator.
+"""Replay of ``__consumer_offsets`` into the rows of the group coordinator: offsets.
+
+Groups and their members are in ``group_rows``.
 
 Rules of this file:
 
@@ -31,6 +33,7 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.image.row_schema import row_schema
 from raftlog_state.image.rows import ConsumerOffsetRow, Entity, PendingOffsetRow
+from raftlog_state.records import Message
 from raftlog_state.records.internal_logs import GROUP_RECORDS
 from raftlog_state.records.schema_groups import (
     LegacyOffsetCommitKey,
@@ -38,6 +41,8 @@ from raftlog_state.records.schema_groups import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+
+from .group_rows import GroupRows
 
 _Place: TypeAlias = tuple[str, str, int]
 """Group, topic and partition."""
@@ -88,6 +93,7 @@ class GroupReplay:
     """Replay of the records of one partition in offset order."""
 
     def __init__(self, image: MetadataImage) -> None:
+        self._groups = GroupRows(image)
         self._places: dict[int, set[_Place]] = {}
         """By producer: what is pending."""
         self._producers: dict[_Place, set[int]] = {}
@@ -118,14 +124,21 @@ class GroupReplay:
                 place = (key.group, key.topic, key.partition)
                 for producer_id in sorted(self._producers.get(place, ())):
                     self._drop(producer_id, place, delta)
-                delta.delete(Entity.CONSUMER_OFFSET, place)
+                if delta.delete(Entity.CONSUMER_OFFSET, place):
+                    self._groups.count_commits(key.group, -1, delta)
+            case Message() as other, (Message() | None) as content:
+                self._groups.apply(other, content, delta)
 
     def _begin_commit(
         self, row: ConsumerOffsetRow, producer_id: int, record_offset: int, delta: MetadataDelta
     ) -> None:
         fields = {name: getattr(row, name) for name in _COMMIT_FIELDS}
+        place = (row.group, row.topic, row.partition)
+        is_new = producer_id not in self._producers.get(place, ())
         delta.put(PendingOffsetRow(producer_id=producer_id, record_offset=record_offset, **fields))
-        self._index(producer_id, (row.group, row.topic, row.partition))
+        if is_new:
+            self._index(producer_id, place)
+            self._groups.count_commits(row.group, 1, delta)
 
     def _end_transaction(self, record: InternalRecord, delta: MetadataDelta) -> None:
         marker = decode_control(record.key or b"", record.value)
@@ -145,7 +158,10 @@ class GroupReplay:
             pending = delta.find(PendingOffsetRow, producer_id, *place)
             if pending is not None and pending.record_offset < record_offset:
                 self._drop(producer_id, place, delta)
+        is_new = delta.get(Entity.CONSUMER_OFFSET, place) is None
         delta.put(row)
+        if is_new:
+            self._groups.count_commits(row.group, 1, delta)
 
     def _index(self, producer_id: int, place: _Place) -> None:
         self._places.setdefault(producer_id, set()).add(place)
@@ -160,3 +176,4 @@ class GroupReplay:
             del self._places[producer_id]
         if not producers:
             del self._producers[place]
+        self._groups.count_commits(place[0], -1, delta)

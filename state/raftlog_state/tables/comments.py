@@ -47,6 +47,8 @@ TABLE_COMMENTS: Final[Mapping[str, str]] = {
     "transactions": "Completed metadata transactions (KIP-868)",
     "consumer_offsets": "Committed offsets of groups, from __consumer_offsets",
     "pending_offsets": "Offsets that open transactions commit, from __consumer_offsets",
+    "groups": "Groups of all protocols, from __consumer_offsets",
+    "group_members": "Members of groups, from __consumer_offsets",
     "transactions_of_producers": "Transactional ids and their transactions (KIP-98)",
     "share_partitions": "Partitions as share groups read them (KIP-932)",
     "remote_segments": "Segments in remote storage (KIP-405)",

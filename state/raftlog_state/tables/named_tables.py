@@ -79,6 +79,14 @@ class NamedTables(abc.ABC, Generic[T]):
         """Return offsets that open transactions commit: of the same partition."""
         return self.table("pending_offsets")
 
+    def groups(self) -> T:
+        """Return groups of all protocols: of the same partition."""
+        return self.table("groups")
+
+    def group_members(self) -> T:
+        """Return members of groups: of the same partition."""
+        return self.table("group_members")
+
     def transactions_of_producers(self) -> T:
         """Return transactional ids: of a partition of ``__transaction_state``."""
         return self.table("transactions_of_producers")

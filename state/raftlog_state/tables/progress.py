@@ -52,7 +52,12 @@ PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
 CLUSTERS_LISTED_MAX: Final = 10
 _ENTITIES_OF: Final[Mapping[str, tuple[Entity, ...]]] = {
-    CONSUMER_OFFSETS: (Entity.CONSUMER_OFFSET, Entity.PENDING_OFFSET),
+    CONSUMER_OFFSETS: (
+        Entity.CONSUMER_OFFSET,
+        Entity.PENDING_OFFSET,
+        Entity.GROUP,
+        Entity.GROUP_MEMBER,
+    ),
     TRANSACTION_STATE: (Entity.PRODUCER_TRANSACTION,),
     SHARE_GROUP_STATE: (Entity.SHARE_PARTITION,),
     REMOTE_LOG_METADATA: (Entity.REMOTE_SEGMENT,),

@@ -119,6 +119,8 @@ TYPED_TABLES: Final = (
     _typed(Entity.TRANSACTION, "begin_offset"),
     _typed(Entity.CONSUMER_OFFSET, "group", "topic", "partition"),
     _typed(Entity.PENDING_OFFSET, "producer_id", "group", "topic", "partition"),
+    _typed(Entity.GROUP, "group"),
+    _typed(Entity.GROUP_MEMBER, "group", "member_id"),
     _typed(Entity.PRODUCER_TRANSACTION, "transactional_id"),
     _typed(Entity.SHARE_PARTITION, "group", "topic_id", "partition"),
     _typed(Entity.REMOTE_SEGMENT, "segment_id"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,22 @@ from raftlog_state.records.schema_groups import (
     ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
     LegacyOffsetCommitKey,
     LegacyOffsetCommitValue,
+    MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+)
+from raftlog_state.records.schema_streams import (
+    AssignedTasks,
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
 )
 
 SHOWN = Redactor()
@@ -44,10 +57,10 @@ def rows_of(kind: str, *paths: Path, redactor: Redactor = SHOWN) -> list[dict[st
     partitions = []
     for path in paths or sorted(GROUPS_NODE.glob(f"{found.topic}-*")):
         log = open_path(str(path), kind=LogKind.PARTITION)
-        partitions.append(found.replay(str(path), redactor))
+        partitions.append(InternalState(found.topic, redactor))
         end_offset = log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset
         partitions[-1].read(log, end_offset)
-    return found.rows(partitions, redactor)
+    return found.rows(partitions)
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +191,97 @@ def test_unknown_records_are_left_out_and_damaged_ones_named(tmp_path: Path) -> 
     with pytest.raises(CorruptBatchError, match="GroupMetadataValue") as caught:
         rows_of("groups", log.path)
     assert caught.value.offset == 1
+
+
+def members_of(path: Path) -> list[tuple[Any, ...]]:
+    names = ("member_id", "client_id", "epoch", "state", "topics")
+    return [tuple(row[name] for name in names) for row in rows_of("group_members", path)]
+
+
+def test_records_of_a_member_are_applied_in_any_order(tmp_path: Path) -> None:
+    """A compaction keeps the last record of each key."""
+    member: dict[str, Any] = {"group_id": "g", "member_id": "m"}
+    client = (
+        ConsumerGroupMemberMetadataKey(**member),
+        ConsumerGroupMemberMetadataValue(client_id="c", subscribed_topic_names=("b", "a")),
+    )
+    assignment = (
+        ConsumerGroupCurrentMemberAssignmentKey(**member),
+        ConsumerGroupCurrentMemberAssignmentValue(member_epoch=4, state=2),
+    )
+    group = (ConsumerGroupMetadataKey(group_id="g"), ConsumerGroupMetadataValue(epoch=4))
+    for number, records in enumerate(permutations((client, assignment, group))):
+        path = written(tmp_path / f"__consumer_offsets-{number}", *records)
+        assert members_of(path) == [("m", "c", 4, "UnreleasedPartitions", ["a", "b"])]
+        (row,) = rows_of("groups", path)
+        assert (row["state"], row["epoch"]) == ("Assigning", 4)
+
+
+def test_a_member_without_records_and_a_group_without_one_are_deleted(tmp_path: Path) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    member: dict[str, Any] = {"group_id": "g", "member_id": "m"}
+    joined = (ConsumerGroupMemberMetadataKey(**member), ConsumerGroupMemberMetadataValue())
+    epoch = (ConsumerGroupMetadataKey(group_id="g"), ConsumerGroupMetadataValue(epoch=4))
+    log.append(
+        GROUP_RECORDS.encode(KeyedRecord(joined[0], joined[1], None)),
+        GROUP_RECORDS.encode(KeyedRecord(epoch[0], epoch[1], None)),
+    )
+    assert [row["member_id"] for row in rows_of("group_members", log.path)] == ["m"]
+    log.append(GROUP_RECORDS.encode(KeyedRecord(joined[0], None, None)))
+    assert rows_of("group_members", log.path) == []
+    assert [row["state"] for row in rows_of("groups", log.path)] == ["Empty"]
+    log.append(GROUP_RECORDS.encode(KeyedRecord(epoch[0], None, None)))
+    assert rows_of("groups", log.path) == []
+
+
+def test_a_group_that_only_has_offsets_is_a_simple_one_until_they_are_deleted(
+    tmp_path: Path,
+) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    log.append(commit("a", 1), commit("b", 1))
+    log.append(commit("c", 1), producer_id=7)
+    log.append(GROUP_RECORDS.encode(KeyedRecord(GroupMetadataKey(group="b"), None, None)))
+    names = ("group", "type", "protocol_type", "state", "members")
+    assert [tuple(row[name] for name in names) for row in rows_of("groups", log.path)] == [
+        (group, "classic", "", "Empty", []) for group in "abc"
+    ]
+    log.append(commit("a", None))
+    log.end(7, commit=False)
+    assert [row["group"] for row in rows_of("groups", log.path)] == ["b"]
+
+
+def test_members_of_a_streams_group_have_subtopologies(tmp_path: Path) -> None:
+    member: dict[str, Any] = {"group_id": "g", "member_id": "m"}
+    path = written(
+        tmp_path / "__consumer_offsets-0",
+        (StreamsGroupMetadataKey(group_id="g"), StreamsGroupMetadataValue(epoch=2)),
+        (StreamsGroupMemberMetadataKey(**member), StreamsGroupMemberMetadataValue(client_id="c")),
+        (
+            StreamsGroupCurrentMemberAssignmentKey(**member),
+            StreamsGroupCurrentMemberAssignmentValue(
+                member_epoch=2, active_tasks=(AssignedTasks(subtopology_id="s", partitions=(1, 0)),)
+            ),
+        ),
+    )
+    assert members_of(path) == [("m", "c", 2, "Stable", [])]
+    (row,) = rows_of("groups", path)
+    assert (row["type"], row["state"], row["epoch"]) == ("streams", None, 2)
+    assert row["members"][0]["assignment"] == [{"subtopology_id": "s", "partitions": [0, 1]}]
+
+
+def test_a_consumer_group_replaces_a_classic_one(tmp_path: Path) -> None:
+    classic = (
+        GroupMetadataKey(group="g"),
+        GroupMetadataValue(
+            protocol_type="consumer", generation=7, members=(MemberMetadata(member_id="old"),)
+        ),
+    )
+    member: dict[str, Any] = {"group_id": "g", "member_id": "m"}
+    joined = (ConsumerGroupMemberMetadataKey(**member), ConsumerGroupMemberMetadataValue())
+    path = written(tmp_path / "__consumer_offsets-0", classic, joined)
+    assert [row["member_id"] for row in rows_of("group_members", path)] == ["m"]
+    (row,) = rows_of("groups", path)
+    assert (row["type"], row["protocol_type"], row["epoch"]) == ("consumer", "consumer", 0)
 
 
 # --- Offsets that transactions commit -------------------------------------------------------------

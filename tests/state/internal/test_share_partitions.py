@@ -18,7 +18,7 @@ from raftlog_state.image.rows import ShareBatch
 from raftlog_state.internal import joined_rows
 from raftlog_state.internal.loader import InternalState, combined
 from raftlog_state.internal.rows import ROW_KINDS
-from raftlog_state.records import Message, Redactor
+from raftlog_state.records import Message
 from raftlog_state.records.internal_logs import SHARE_GROUP_STATE, SHARE_RECORDS
 from raftlog_state.records.keyed_serde import KeyedRecord
 from raftlog_state.records.schema_coordinators import (
@@ -48,7 +48,7 @@ def found_after(
     """Return the rows of a log with these records."""
     log = InternalLogFile(path)
     log.append(*(SHARE_RECORDS.encode(KeyedRecord(key, value, None)) for key, value in records))
-    return shares([state_in(log.path, end_offset)], Redactor())
+    return shares([state_in(log.path, end_offset)])
 
 
 def batch(first: int, last: int, state: int, count: int) -> StateBatch:
@@ -76,7 +76,7 @@ FIRST = ShareSnapshotValue(
 
 def test_the_shares_of_a_real_node_are_acknowledged() -> None:
     paths = sorted(GROUPS_NODE.glob("__share_group_state-*"))
-    found = shares(map(state_in, paths), Redactor())
+    found = shares(map(state_in, paths))
     assert [(row["group"], row["partition"]) for row in found] == [
         *(("shared", 0), ("shared", 1), ("shared", 2))
     ]

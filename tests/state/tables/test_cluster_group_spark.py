@@ -125,6 +125,11 @@ def test_partitions_of_an_internal_log_are_logs_of_their_cluster(fleet: Fleet) -
     admin = json.loads((GROUPS_NODE.parent / "admin.json").read_text())
     expected = [("c", group, *one) for group, rows in admin["offsets"].items() for one in rows]
     assert sorted(found) == sorted(expected)
+    query = rows_sql(BY_NAME["groups"], state=tables[0], changes=tables[1])
+    assert {
+        row.group: [row.type.capitalize(), row.protocol_type, row.state]
+        for row in fleet.feed.spark.sql(query).collect()
+    } == admin["groups"]
     one = fleet.feed.open(fleet.tables, cluster_id="c@__consumer_offsets-1")
     of_one = [tuple(row) for row in one.latest().consumer_offsets().select(*columns).collect()]
     assert of_one

@@ -125,6 +125,39 @@ def test_tables_have_the_rows_that_raftlog_state_prints(topic: str) -> None:
     assert sorted(map(json.dumps, found)) == sorted(map(json.dumps, expected))
 
 
+def without_nulls(member: dict[str, Any]) -> dict[str, Any]:
+    """Return a member as the command prints it."""
+    parts = [
+        {name: one[name] for name in one if one[name] is not None} for one in member["assignment"]
+    ]
+    return {name: member[name] for name in member if name[0] != "_"} | {"assignment": parts}
+
+
+@pytest.mark.parametrize("path", sorted(GROUPS_NODE.glob("__consumer_offsets-*")), ids=str)
+def test_groups_and_members_of_each_offset_are_those_of_a_replay(path: Path) -> None:
+    """Each run continues from rows alone."""
+    store = MemoryStore(MemoryTables())
+    log = open_path(str(path), kind=LogKind.PARTITION)
+    follow(store, [path], record_count_max=1)
+    table = ArrowTables(store, f"{CLUSTER}@{path.name}")
+    step = max(log.log_end_offset // 12, 1)
+    for offset in range(log.log_end_offset - 1, -1, -step):
+        view = table.at(offset=offset)
+        groups = {row["group"]: row for row in view.groups().to_pylist()}
+        members: dict[str, list[Any]] = {name: [] for name in groups}
+        for member in view.group_members().to_pylist():
+            assert member.pop("cluster_id") == CLUSTER
+            members[member.pop("group")].append(without_nulls(member))
+        expected = printed("state", path, "groups", "--at", str(offset + 1))
+        assert {str(row["group"]): row["members"] for row in expected} == members
+        for row in expected:
+            found = groups[str(row["group"])]
+            assert {name: found[name] for name in row if name != "members"} == {
+                name: row[name] for name in row if name != "members"
+            }
+            assert found["member_count"] == len(members[str(row["group"])])
+
+
 def test_an_aborted_commit_never_shows_and_an_open_one_when_it_has_ended(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
     store = MemoryStore(tables)
@@ -174,7 +207,8 @@ def test_the_past_of_a_partition_is_read_at_its_offsets(tmp_path: Path) -> None:
     assert sorted(tuple(one.values()) for one in history.to_pylist()) == [
         *((10, 0, 1), (20, 1, 2), (30, 3, None))
     ]
-    assert found.status().row_counts == {"consumer_offsets": 1, "pending_offsets": 0}
+    names = ("consumer_offsets", "pending_offsets", "groups", "group_members")
+    assert found.status().row_counts == dict(zip(names, (1, 0, 1, 0), strict=True))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -349,7 +383,8 @@ def test_an_internal_log_has_no_image_and_counts_its_own_rows(tmp_path: Path) ->
     log.append(commit("a", 1), commit("a", None))
     follow(MemoryStore(tables), [log.path])
     found = ArrowTables(MemoryStore(tables), LOG_ID)
-    assert found.status().row_counts == {"consumer_offsets": 0, "pending_offsets": 0}
+    assert {*found.status().row_counts.values()} == {0}
+    assert "topics" not in found.status().row_counts
     with pytest.raises(TablesError, match="no metadata log, for which an image is"):
         found.image()
     with pytest.raises(TablesError, match="no metadata log, for which a replay is"):
