@@ -150,11 +150,11 @@ def described(record: KafkaRecord) -> tuple[str, str]:
 class InternalLogFile:
     """Directory of a partition with one segment, written batch by batch."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start_offset: int = 0) -> None:
         self.path = path
-        self.next_offset = 0
+        self.next_offset = start_offset
         path.mkdir(parents=True)
-        self._segment = path / "00000000000000000000.log"
+        self._segment = path / f"{start_offset:020d}.log"
         self._segment.write_bytes(b"")
 
     def append(

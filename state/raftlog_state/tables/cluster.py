@@ -53,7 +53,7 @@ from .materialize import (
 from .progress import NOTHING, check_layout
 from .publication import Publication, newest_publication
 from .range_routing import NotSplit, RoutedRange
-from .schema import CHANGES, CHANGES_TABLE, STATE_TABLE
+from .schema import CHANGES, CHANGES_TABLE, STATE_TABLE, id_in_table
 from .selection import (
     ClusterStatus,
     OffsetOrTime,
@@ -388,7 +388,8 @@ class ClusterTables:
         Raises:
             As ``changes``.
         """
-        return self._of_cluster(difference(self._changes_between(since, until)))
+        found = difference(self._changes_between(since, until))
+        return with_cluster(found, self._known_id())
 
     def table_changes(
         self, name: str, since: OffsetOrTime | None = None, until: OffsetOrTime | None = None
@@ -408,7 +409,8 @@ class ClusterTables:
             As ``changes``.
         """
         typed = typed_table(name, self._store.place)
-        return self._of_cluster(change_feed(typed, self._changes_between(since, until)))
+        found = change_feed(typed, self._changes_between(since, until))
+        return with_cluster(found, id_in_table(typed, self._known_id()))
 
     def image(self, offset: int | None = None) -> MetadataImage:
         """Return the state after ``offset`` (inclusive; None: newest publication) as an image.
@@ -499,10 +501,10 @@ class ClusterTables:
             micros: int | None = self._spark.range(1).select(as_micros).collect()[0][0]
         return micros
 
-    def _of_cluster(self, rows: DataFrame) -> DataFrame:
-        """Return rows of this cluster with ``cluster_id`` as their first column."""
+    def _known_id(self) -> str:
+        """Return the id of the log whose rows have been read."""
         assert self._cluster_id is not None, "the rows have been read"
-        return with_cluster(rows, self._cluster_id)
+        return self._cluster_id
 
     def _newest(self) -> Publication:
         publication = newest_publication(self._store, self._cluster_id)

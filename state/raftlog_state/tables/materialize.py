@@ -23,9 +23,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from raftlog.client import LogReader
+from raftlog.client.location import PATH
 from raftlog.errors import OptionError, RaftlogError
 from raftlog_state.errors import TablesError
-from raftlog_state.records.internal_logs import INTERNAL_LOGS
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, topic_of
 
 from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, check_same_log, next_offset
 from .micro_batches import WriteBatch, batch_function
@@ -95,6 +96,12 @@ def materialize(
     """Start the query; see ``ClusterTables.materialize``."""
     kind = trigger_options(trigger)
     options = SourceOptions.parse(path_or_options)
+    if topic_of(options.location.path) is not None:
+        raise OptionError(
+            option=PATH,
+            reason="names partitions of an internal log, which are logs of their own: use "
+            "open_group(spark, tables, group).materialize([{...}])",
+        )
     log = options.open_log()
     writer.forget()  # another writer may have truncated the tables since
     progress = writer.progress()

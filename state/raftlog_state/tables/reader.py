@@ -27,7 +27,6 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.entity_names import RowFilter, matching, row_filters
 from raftlog_state.image.rows import Entity, Row
-from raftlog_state.records.internal_logs import cluster_of
 
 from .convert import US_PER_MS, rows_of
 from .latest import (
@@ -62,6 +61,7 @@ from .schema import (
     STATE_TABLE,
     StoredTable,
     TypedTable,
+    id_in_table,
 )
 from .selection import (
     ClusterStatus,
@@ -119,7 +119,7 @@ class _Publication(Published):
         version = self.versions.state_version
         if version is None:
             state = state_rows(self.changes_of(table, NOTHING, offset))
-            return with_cluster(table_rows(table, state), self.cluster_id)
+            return with_cluster(table_rows(table, state), id_in_table(table, self.cluster_id))
         columns = columns_of_entity(STATE_TABLE, table.entity)
         state = self._read(STATE_TABLE, (of_entity,), columns, version=version)
         state = without_reverted(state, self.progress)
@@ -128,7 +128,7 @@ class _Publication(Published):
         elif offset < base_offset:
             later = self.changes_of(table, offset, base_offset)
             state = overlay(state, rows_before(later, offset, self.progress.incarnation))
-        return with_cluster(table_rows(table, state), self.cluster_id)
+        return with_cluster(table_rows(table, state), id_in_table(table, self.cluster_id))
 
     def log(self, offset: int) -> pa.Table:
         """Return ``log`` up to an offset. Raises ``TablesError`` without it."""
@@ -306,7 +306,7 @@ class ArrowView(NamedTables[pa.Table]):
         typed = typed_table(name, self.place)
         changes = self._publication.changes_of(typed, NOTHING, self.offset)
         rows = row_history(typed, self._publication.rows(typed, self.offset), changes)
-        return with_cluster(rows, self._publication.cluster_id)
+        return with_cluster(rows, id_in_table(typed, self._publication.cluster_id))
 
 
 class ArrowTables:
@@ -521,8 +521,8 @@ def _pinned(store: TableStore, cluster_id: str, state_version: int | None) -> Pi
 
 
 def with_cluster(rows: pa.Table, cluster_id: str) -> pa.Table:
-    """Return rows of a log with the id of its cluster as their first column."""
-    column = pa.repeat(pa.scalar(cluster_of(cluster_id), pa.string()), rows.num_rows)
+    """Return rows with ``cluster_id`` as their first column."""
+    column = pa.repeat(pa.scalar(cluster_id, pa.string()), rows.num_rows)
     return rows.add_column(0, pa.field(CLUSTER_ID, pa.string()), column)
 
 

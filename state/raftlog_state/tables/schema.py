@@ -33,6 +33,7 @@ from raftlog_state.image.column_types import (
     row_columns,
 )
 from raftlog_state.image.rows import METADATA_ENTITIES, ROW_TYPES, Entity, Voter, table_of
+from raftlog_state.records.internal_logs import cluster_of
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -131,6 +132,16 @@ BY_ENTITY: Final[Mapping[Entity, TypedTable]] = {table.entity: table for table i
 assert set(BY_ENTITY) == set(Entity), "every entity has its table"
 METADATA_TABLES: Final = tuple(one for one in TYPED_TABLES if one.entity in METADATA_ENTITIES)
 """Those of a metadata log; the others are of internal logs."""
+
+
+def id_in_table(table: TypedTable, log_id: str) -> str:
+    """Return ``cluster_id`` of the rows of a log in a typed table.
+
+    In a table of internal logs it is that of the cluster, whose partitions have different keys. In
+    ``epochs`` it is that of the log, since each log of a cluster has an epoch 0.
+    """
+    return log_id if table in METADATA_TABLES else cluster_of(log_id)
+
 
 # --- stored tables --------------------------------------------------------------------------------
 

@@ -12,12 +12,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from raftlog_state.image.rows import Entity
-from raftlog_state.records.internal_logs import cluster_of, is_internal
+from raftlog_state.records.internal_logs import is_internal
 
 from .history import row_history
 from .named_tables import NamedTables
 from .publication import Publication
-from .schema import CHANGES, CLUSTER_ID, LOG, METADATA_TABLES, TYPED_TABLES
+from .schema import (
+    CHANGES,
+    CLUSTER_ID,
+    LOG,
+    METADATA_TABLES,
+    TYPED_TABLES,
+    TypedTable,
+    id_in_table,
+)
 from .selection import typed_table
 
 
@@ -47,7 +55,7 @@ class ClusterView(NamedTables[DataFrame]):
         if name == LOG:
             return self._publication.log().where(sf.col("offset") <= self.offset)
         typed = typed_table(name, self.place, (CHANGES, LOG))
-        return self._of_cluster(self._publication.rows(typed, self.offset))
+        return self._of_cluster(typed, self._publication.rows(typed, self.offset))
 
     def history(self, name: str) -> DataFrame:
         """Return each version of each row of a typed table up to this offset.
@@ -65,7 +73,7 @@ class ClusterView(NamedTables[DataFrame]):
         """
         typed = typed_table(name, self.place)
         rows = self._publication.rows(typed, self.offset)
-        return self._of_cluster(row_history(typed, rows, self.table(CHANGES)))
+        return self._of_cluster(typed, row_history(typed, rows, self.table(CHANGES)))
 
     def create_views(self, prefix: str = "") -> tuple[str, ...]:
         """Create a temporary view of each table and history; return their names.
@@ -86,11 +94,11 @@ class ClusterView(NamedTables[DataFrame]):
             frame.createOrReplaceTempView(prefix + name)
         return tuple(prefix + name for name in frames)
 
-    def _of_cluster(self, rows: DataFrame) -> DataFrame:
-        """Return rows with the cluster as their first column."""
-        return with_cluster(rows, self._publication.cluster_id)
+    def _of_cluster(self, table: TypedTable, rows: DataFrame) -> DataFrame:
+        """Return rows of a table with the cluster as their first column."""
+        return with_cluster(rows, id_in_table(table, self._publication.cluster_id))
 
 
 def with_cluster(rows: DataFrame, cluster_id: str) -> DataFrame:
-    """Return rows of a log with the id of its cluster as their first column."""
-    return rows.select(sf.lit(cluster_of(cluster_id)).alias(CLUSTER_ID), "*")
+    """Return rows with ``cluster_id`` as their first column."""
+    return rows.select(sf.lit(cluster_id).alias(CLUSTER_ID), "*")

@@ -130,7 +130,12 @@ def test_partitions_of_an_internal_log_are_logs_of_their_cluster(fleet: Fleet) -
         row.group: [row.type.capitalize(), row.protocol_type, row.state]
         for row in fleet.feed.spark.sql(query).collect()
     } == admin["groups"]
+    query = rows_sql(BY_NAME["epochs"], state=tables[0], changes=tables[1])
+    ids = {row.cluster_id for row in fleet.feed.spark.sql(query).collect()}
     one = fleet.feed.open(fleet.tables, cluster_id="c@__consumer_offsets-1")
+    assert {row.cluster_id for row in one.latest().epochs().collect()} < ids
+    with pytest.raises(OptionError, match="open_group"):
+        one.materialize(pattern, checkpoint=str(fleet.tables))
     of_one = [tuple(row) for row in one.latest().consumer_offsets().select(*columns).collect()]
     assert of_one
     assert {*of_one} < {*found}

@@ -51,7 +51,7 @@ def ignore(event: str) -> None:
 
 
 def settings_of(
-    record_count_max: int = 100_000, redactor: Redactor | None = None
+    record_count_max: int = 100_000, redactor: Redactor | None = None, allows_gap: bool = False
 ) -> FollowSettings:
     return FollowSettings(
         redactor=redactor or Redactor(),
@@ -59,6 +59,7 @@ def settings_of(
         holdback_ms=0,
         is_once=True,
         record_count_max=record_count_max,
+        allows_gap=allows_gap,
     )
 
 
@@ -69,12 +70,13 @@ def follow(
     record_count_max: int = 100_000,
     redactor: Redactor | None = None,
     group: str = "offsets",
+    allows_gap: bool = False,
 ) -> None:
     """Append what the logs have to the tables, as a new process."""
     GroupFollower(
         {str(path): partial(open_path, str(path)) for path in paths},
         store,
-        settings_of(record_count_max, redactor),
+        settings_of(record_count_max, redactor, allows_gap),
         group=group,
         clock=StoppedClock().as_clock(),
         log_event=ignore,
@@ -366,6 +368,39 @@ def test_empty_batches_do_not_end_a_follower(tmp_path: Path) -> None:
     for _ in range(2):
         follow(MemoryStore(tables), [log.path], record_count_max=1)
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize("allows_gap", [False, True])
+def test_an_internal_log_that_begins_after_the_tables_is_refused(
+    allows_gap: bool, tmp_path: Path
+) -> None:
+    """Which rows were deleted between is unknown: there is no snapshot that replaces them."""
+    log, tables = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0"), MemoryTables()
+    log.append(commit("deleted", 1), commit("g", 1))
+    follow(MemoryStore(tables), [log.path])
+    shutil.rmtree(log.path)
+    later = InternalLogFile(log.path, start_offset=7)
+    later.append(commit("g", 5))
+    with pytest.raises(ClustersFailedError) as caught:
+        follow(MemoryStore(tables), [log.path], allows_gap=allows_gap)
+    (failure,) = caught.value.failures.values()
+    assert "begins at offset 7: which rows were deleted between is unknown" in str(failure)
+    assert offsets_in(read_view(tables, LOG_ID).rows) == {"deleted": 1, "g": 1}
+
+
+def test_leader_epochs_have_the_id_of_their_log_and_other_rows_that_of_the_cluster(
+    tmp_path: Path,
+) -> None:
+    """In SQL: ``test_cluster_group_spark.py``. Each log of a cluster has an epoch 0."""
+    log, store = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryStore(MemoryTables())
+    log.append(commit("g", 1), commit("g", 2))
+    follow(store, [log.path])
+    tables = ArrowTables(store, LOG_ID)
+    view = tables.latest()
+    for rows in (view.epochs(), view.history("epochs"), tables.changes(), tables.diff(0, 1)):
+        assert {*rows["cluster_id"].to_pylist()} == {LOG_ID}
+    for rows in (view.consumer_offsets(), view.history("consumer_offsets"), view.groups()):
+        assert {*rows["cluster_id"].to_pylist()} == {CLUSTER}
 
 
 def test_a_single_writer_refuses_an_internal_log(tmp_path: Path) -> None:
