@@ -220,7 +220,7 @@ def test_states_and_feeds_of_random_logs_equal_a_replay(
 
 
 def test_a_changed_row_is_reported(feed: Feed, tables: Open, tmp_path: Path) -> None:
-    opened = tables()
+    opened = tables(engine="delta-rs")
     opened.maintain()
     topic = opened.latest().topics().orderBy("name").first()
     assert topic is not None
