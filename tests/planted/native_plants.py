@@ -32,6 +32,9 @@ PRODUCED: Final = (
     "tests/node/apis/test_sealed_batches.py"
     "::test_a_batch_that_the_core_has_read_gives_the_request_that_python_reads"
 )
+ATTRIBUTES: Final = (
+    "tests/node/apis/test_sealed_batches.py::test_a_batch_of_any_attribute_is_read_by_python"
+)
 REQUESTED: Final = (
     "tests/wire/test_produce_codec.py::test_mutated_requests_of_one_batch_are_decoded_alike"
 )
@@ -91,7 +94,7 @@ NATIVE_PLANTS: Final = (
         path=f"{RUST}/append.rs",
         old="        && header.attributes == 0\n",
         new="",
-        tests=(PRODUCED,),
+        tests=(ATTRIBUTES,),
     ),
     Plant(
         bug="the core takes any first header for the name of a commit",

@@ -35,6 +35,8 @@ from .compressed_forms import CompressedForm, compressed_forms
 
 STAMPED: Final = 16
 """Bytes before the magic: base offset, length, leader epoch."""
+ATTRIBUTES: Final = 21
+"""Position of the attributes, which have two bytes."""
 RECORDS: Final = tuple(
     NewRecord(
         None if at % 3 else b"k%d" % at,
@@ -289,6 +291,15 @@ def test_a_batch_that_the_core_has_read_gives_the_request_that_python_reads(seed
     assert (requested(valid, LogConfig(), is_plain=True) is not None) is compiled.is_native
     for cut in range(len(valid)):
         assert requested(valid[:cut], LogConfig(), is_plain=True) is None
+
+
+def test_a_batch_of_any_attribute_is_read_by_python() -> None:
+    valid = batch(*RECORDS[:2])
+    assert (requested(valid, LogConfig(), is_plain=True) is not None) is compiled.is_native
+    for bit in range(16):
+        changed = bytearray(valid)
+        changed[ATTRIBUTES + 1 - bit // 8] ^= 1 << bit % 8
+        assert requested(with_crc(changed), LogConfig(), is_plain=True) is None, bit
 
 
 def test_a_sealed_batch_is_a_sequence_of_its_records() -> None:
