@@ -22,7 +22,7 @@ Numbers = tuple[int, Block, Block, Block, Block, Block]
 """Number of records; their batch ordinals, control flags, offsets, timestamps, leader epochs."""
 
 Part = tuple[Block | None, Block | None, Block]
-"""Validity (a byte per row), ends and data of a typed column."""
+"""Validity, ends and data of an Arrow column; booleans are a bitmap."""
 
 def walk(
     data: bytes,
@@ -133,7 +133,7 @@ class Program:
         kinds: list[tuple[memoryview, int, int]],
         reveal: bool,
         spread: bool,
-    ) -> list[tuple[list[Part | None], Block] | None] | None: ...
+    ) -> list[tuple[list[Part | None], Block | None, Block] | None] | None: ...
     def merged(
         self,
         offsets: memoryview,

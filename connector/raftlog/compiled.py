@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["core", "describe", "is_native"]
 
-INTERFACE: Final = 13
+INTERFACE: Final = 14
 """``_native.INTERFACE`` of the sources beside this file."""
 
 try:

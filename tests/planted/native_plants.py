@@ -409,15 +409,15 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="the core writes fields to the typed columns of others",
         path=f"{RUST}/columns.rs",
-        old="        column.add_field(program, field, reader, shows)?;",
-        new="        columns.first_mut()?.add_field(program, field, reader, shows)?;",
+        old="        column.add_field(program, field, reader, shows, row)?;",
+        new="        columns.first_mut()?.add_field(program, field, reader, shows, row)?;",
         tests=(f"{TYPED}::test_random_records_of_every_version_have_what_is_decoded",),
     ),
     Plant(
         bug="the core writes an empty array where one is absent that is null by default",
         path=f"{RUST}/columns.rs",
-        old="_ if field.default == -1 => self.add_null(),",
-        new="_ if field.default == -2 => self.add_null(),",
+        old="if field.nullable && field.default == -1 {",
+        new="if field.nullable && field.default == -2 {",
         tests=(f"{TYPED}::test_random_records_of_every_version_have_what_is_decoded",),
     ),
     Plant(
@@ -430,8 +430,8 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="rows of other types leave no room in the core's typed columns",
         path=f"{RUST}/columns.rs",
-        old="columns.add_empty(row.checked_sub(done)?)?;",
-        new="row.checked_sub(done)?;",
+        old="            done = row;\n",
+        new="",
         tests=(f"{TYPED}::test_records_of_real_logs_and_golden_ones_have_what_is_decoded",),
     ),
     Plant(
@@ -465,8 +465,8 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="a list that is null in some rows is null in none in the core's typed columns",
         path=f"{RUST}/columns.rs",
-        old="self.valid.try_resize(count, 0)?;",
-        new="self.valid.try_resize(count, 1)?;",
+        old="if self.nullable && matches!(self.absent, Absent::Empty) {",
+        new="if self.nullable {",
         tests=(f"{TYPED}::test_lists_that_are_null_in_all_or_many_rows_are_decoded_alike",),
     ),
     Plant(

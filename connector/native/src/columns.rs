@@ -12,28 +12,58 @@ use crate::program::{
 };
 use crate::reader::Reader;
 
+/// Rows of a byte of a bitmap.
+const BITS: usize = 8;
+
+/// Value of a row whose field is absent from its record.
+#[derive(Clone, Copy)]
+enum Absent {
+    Null,
+    /// String or array without elements.
+    Empty,
+    /// Number, in native byte order from the first byte on.
+    Number([u8; 8]),
+}
+
 /// Column of a field, or of the elements of an array.
+///
+/// Its vectors end at the last row that has a value: the rows without one get that of an absent
+/// field before the next row that has one, and at the end. So a field that a record lacks, and a
+/// record of another type, cost nothing.
 pub struct Column {
-    /// One byte per row, 0 for null; empty before the first null.
-    pub valid: Vec<u8>,
+    /// Arrow's bitmap of a nullable column, up to the last row that is not null.
+    valid: Vec<u8>,
     /// Of strings and arrays: the end of each row in `data` or in the inner columns, after a 0.
-    pub ends: Option<Vec<i32>>,
+    ends: Vec<i32>,
     /// Numbers in native byte order, booleans as bytes, or the bytes of all strings.
-    pub data: Vec<u8>,
+    data: Vec<u8>,
     shape: Shape,
     /// Strings and arrays alone are nullable.
     nullable: bool,
-    /// Null rows after those of the vectors, which get them before a row that is not null.
-    nulls: usize,
-    /// Rows for which the vectors of a nullable column reserve memory once they need it.
+    absent: Absent,
+    /// Rows for which the vectors of strings and arrays reserve memory once they need it.
     room: usize,
     /// Of an array: its elements, or the fields of its structs.
-    pub inner: Vec<Column>,
+    inner: Vec<Column>,
+}
+
+/// Arrow's buffers of a column.
+pub struct Buffers {
+    /// `None` if no row is null.
+    pub valid: Option<Vec<u8>>,
+    /// Of strings and arrays.
+    pub ends: Option<Vec<i32>>,
+    /// Numbers, Arrow's bitmap of booleans, or the bytes of all strings; empty for arrays.
+    pub data: Vec<u8>,
 }
 
 /// Columns of the plain records, and the ordinals of the others.
 pub struct Columns {
-    pub fields: Vec<Column>,
+    /// Buffers of each column before those of its inner ones; `None`, without inner ones, for a
+    /// column of which all rows are null.
+    pub fields: Vec<Option<Buffers>>,
+    /// If the columns are spread: Arrow's bitmap of the rows of the type; `None` for all.
+    pub valid: Option<Vec<u8>>,
     pub given_back: Vec<i32>,
 }
 
@@ -41,7 +71,7 @@ pub struct Columns {
 /// are of the type `api_key`, whose latest version is `version`.
 ///
 /// The columns have a row for each plain record, or if they are `spread` for each row of `rows`:
-/// null or zero for all others.
+/// any value for all others.
 ///
 /// `None` if the program lacks that version, the rows are inconsistent, a column exceeds 32-bit
 /// offsets, or memory is refused.
@@ -59,47 +89,73 @@ pub fn build(
     let latest = program
         .structs
         .get(program.record(api_key, version)?.body)?;
-    let mut columns = Columns {
-        fields: columns_of(program, latest)?,
-        given_back: Vec::new(),
-    };
+    let mut columns = columns_of(program, latest)?;
     let count = if spread { rows.len() } else { which.len() };
-    for column in &mut columns.fields {
+    for column in &mut columns {
         column.try_room(count)?;
     }
+    let mut given_back = Vec::new();
+    let mut valid = Vec::new();
     let mut done = 0;
     for (ordinal, row) in which.iter().enumerate() {
         let row = usize::try_from(i32::from_ne_bytes(*row)).ok()?;
         let value = rows.value(row)?;
         if spread {
-            columns.add_empty(row.checked_sub(done)?)?;
+            set_bit(&mut valid, row, count)?;
             done = row;
         }
-        if add_value(program, value, api_key, reveal, latest, &mut columns.fields).is_some() {
+        let place = (done, columns.as_mut_slice());
+        if add_value(program, value, api_key, reveal, latest, place).is_some() {
             done += 1;
         } else {
             columns
-                .fields
                 .iter_mut()
                 .try_for_each(|column| column.truncate(done))?;
-            columns.given_back.try_push(i32::try_from(ordinal).ok()?)?;
+            given_back.try_push(i32::try_from(ordinal).ok()?)?;
         }
     }
-    if spread {
-        columns.add_empty(rows.len().checked_sub(done)?)?;
-    }
-    Some(columns)
+    let mut fields = Vec::new();
+    finish(columns, if spread { count } else { done }, &mut fields)?;
+    Some(Columns {
+        fields,
+        valid: if spread { bitmap(valid, count)? } else { None },
+        given_back,
+    })
 }
 
-impl Columns {
-    fn add_empty(&mut self, count: usize) -> Option<()> {
-        if count == 0 {
-            return Some(());
-        }
-        self.fields
-            .iter_mut()
-            .try_for_each(|column| column.add_empty(count))
+/// Set the bit of a row in Arrow's bitmap, for which memory for `room` rows is reserved.
+#[inline(always)]
+fn set_bit(bitmap: &mut Vec<u8>, row: usize, room: usize) -> Option<()> {
+    let at = row / BITS;
+    if at >= bitmap.len() {
+        lengthen(bitmap, at, room)?;
     }
+    *bitmap.get_mut(at)? |= 1 << (row % BITS);
+    Some(())
+}
+
+/// Add bytes to a bitmap up to the one at `at`.
+#[inline(never)]
+fn lengthen(bitmap: &mut Vec<u8>, at: usize, room: usize) -> Option<()> {
+    if bitmap.capacity() == 0 {
+        *bitmap = reused(room.div_ceil(BITS).max(at.checked_add(1)?))?;
+    }
+    bitmap.try_resize(at.checked_add(1)?, 0)
+}
+
+/// Return Arrow's bitmap of `count` rows; the inner `None` if all are set.
+#[allow(clippy::option_option)]
+fn bitmap(mut bits: Vec<u8>, count: usize) -> Option<Option<Vec<u8>>> {
+    bits.try_resize(count.div_ceil(BITS), 0)?;
+    let set: usize = bits.iter().map(|bits| bits.count_ones() as usize).sum();
+    Some((set != count).then_some(bits))
+}
+
+/// Append the buffers of columns of `count` rows.
+fn finish(columns: Vec<Column>, count: usize, found: &mut Vec<Option<Buffers>>) -> Option<()> {
+    columns
+        .into_iter()
+        .try_for_each(|column| column.finish(count, found))
 }
 
 fn columns_of(program: &Program, body: &Struct) -> Option<Vec<Column>> {
@@ -108,10 +164,13 @@ fn columns_of(program: &Program, body: &Struct) -> Option<Vec<Column>> {
         if field.place != ordinal {
             return None; // the latest version lacks a field
         }
-        columns.try_push(Column::new(program, field.shape, field.nullable)?)?;
+        columns.try_push(Column::of(program, field)?)?;
     }
     Some(columns)
 }
+
+/// Row to be added, and the columns.
+type Place<'a> = (usize, &'a mut [Column]);
 
 fn add_value(
     program: &Program,
@@ -119,7 +178,7 @@ fn add_value(
     api_key: u8,
     reveal: bool,
     latest: &Struct,
-    columns: &mut [Column],
+    place: Place<'_>,
 ) -> Option<()> {
     let mut reader = Reader::new(value);
     let (found, version) = read_frame(&mut reader)?;
@@ -132,19 +191,19 @@ fn add_value(
         guard: record.guard,
     };
     let body = program.structs.get(record.body)?;
-    add_struct(program, body, latest, &mut reader, &shows, columns)?;
+    add_struct(program, body, latest, &mut reader, &shows, place)?;
     reader.is_at_end().then_some(())
 }
 
 /// Add a row to the columns of `latest`: the fields of the struct at the reader, in the order of
-/// its bytes, and the defaults of those that it lacks.
+/// its bytes. Those that it lacks are absent.
 fn add_struct(
     program: &Program,
     body: &Struct,
     latest: &Struct,
     reader: &mut Reader<'_>,
     shows: &Shows,
-    columns: &mut [Column],
+    (row, columns): Place<'_>,
 ) -> Option<()> {
     if body.hides && !shows.reveal {
         check_public(program, body, reader.rest(), shows)?;
@@ -152,7 +211,7 @@ fn add_struct(
     for &at in &body.untagged {
         let field = body.fields.get(at)?;
         let column = columns.get_mut(field.place)?;
-        column.add_field(program, field, reader, shows)?;
+        column.add_field(program, field, reader, shows, row)?;
     }
     let mut tagged = body.by_tag.iter().filter_map(|&at| body.fields.get(at));
     for _ in 0..reader.unsigned_varint()? {
@@ -160,33 +219,29 @@ fn add_struct(
         let length = usize::try_from(reader.unsigned_varint()?).ok()?;
         let mut inner = Reader::new(reader.take(length)?);
         // None is left for a tag that is unknown, or does not ascend.
-        let mut field = tagged.next()?;
-        while field.tag != Some(tag) {
-            columns.get_mut(field.place)?.add_default(field)?;
-            field = tagged.next()?;
-        }
+        let field = tagged.find(|field| field.tag == Some(tag))?;
         let column = columns.get_mut(field.place)?;
-        column.add_field(program, field, &mut inner, shows)?;
+        column.add_field(program, field, &mut inner, shows, row)?;
         if !inner.is_at_end() {
             return None;
         }
-    }
-    for field in tagged {
-        columns.get_mut(field.place)?.add_default(field)?;
     }
     if body.fields.len() == latest.fields.len() {
         return Some(());
     }
     let mut present = body.fields.iter().peekable();
-    for (declared, column) in latest.fields.iter().zip(columns) {
-        if present
-            .next_if(|field| field.place == declared.place)
-            .is_none()
-        {
-            column.add_default(declared)?;
+    for declared in &latest.fields {
+        let is_present = present.next_if(|field| field.place == declared.place);
+        if is_present.is_none() && !can_be_absent(declared) {
+            return None;
         }
     }
     Some(())
+}
+
+/// Return whether a record may lack a field: its default is in the tables.
+const fn can_be_absent(field: &Field) -> bool {
+    !matches!(field.shape, Shape::Scalar(Kind::Float64 | Kind::Uuid))
 }
 
 /// `None` unless all fields of the struct at the start of `bytes` are shown.
@@ -205,31 +260,43 @@ fn check_public(program: &Program, body: &Struct, bytes: &[u8], shows: &Shows) -
 }
 
 impl Column {
-    fn new(program: &Program, shape: Shape, nullable: bool) -> Option<Self> {
+    /// Return the column of a field of the latest version.
+    fn of(program: &Program, field: &Field) -> Option<Self> {
+        if field.tag.is_some() && !can_be_absent(field) {
+            return None;
+        }
+        let absent = match field.shape {
+            Shape::Scalar(Kind::Uuid | Kind::String) | Shape::Array(_) | Shape::Structs(_) => {
+                if field.nullable && field.default == -1 {
+                    Absent::Null
+                } else {
+                    Absent::Empty
+                }
+            }
+            Shape::Scalar(Kind::Float64) => Absent::Number([0; 8]),
+            Shape::Scalar(kind) => Absent::Number(number(kind, field.default)?),
+        };
+        Self::new(program, field.shape, field.nullable, absent)
+    }
+
+    fn new(program: &Program, shape: Shape, nullable: bool, absent: Absent) -> Option<Self> {
         let inner = match shape {
             Shape::Scalar(_) => Vec::new(),
             Shape::Array(kind) => {
+                let scalar = Shape::Scalar(kind);
                 let mut inner = Vec::with_room(1)?;
-                inner.try_push(Self::new(program, Shape::Scalar(kind), false)?)?;
+                inner.try_push(Self::new(program, scalar, false, Absent::Empty)?)?;
                 inner
             }
             Shape::Structs(element) => columns_of(program, program.structs.get(element)?)?,
         };
-        let ends = match shape {
-            Shape::Scalar(kind) if !matches!(kind, Kind::String | Kind::Uuid) => None,
-            _ => {
-                let mut ends = Vec::new();
-                ends.try_push(0)?;
-                Some(ends)
-            }
-        };
-        (ends.is_some() || !nullable).then_some(Self {
+        (!nullable || has_ends(shape)).then_some(Self {
             valid: Vec::new(),
-            ends,
+            ends: Vec::new(),
             data: Vec::new(),
             shape,
             nullable,
-            nulls: 0,
+            absent,
             room: 0,
             inner,
         })
@@ -237,78 +304,107 @@ impl Column {
 
     /// Reserve memory for `count` rows, without that of strings and elements.
     fn try_room(&mut self, count: usize) -> Option<()> {
-        match (&mut self.ends, self.shape) {
-            (Some(_), _) => {
-                self.room = count;
-                Some(())
-            }
-            (None, Shape::Scalar(kind)) => {
+        match self.shape {
+            Shape::Scalar(kind) if !has_ends(self.shape) => {
                 self.data = reused(count.checked_mul(column_width(kind)?)?)?;
+            }
+            _ => self.room = count,
+        }
+        Some(())
+    }
+
+    /// Add absent rows up to `row`. `None` if there are more.
+    #[inline(never)]
+    fn fill(&mut self, row: usize) -> Option<()> {
+        let Shape::Scalar(kind) = self.shape else {
+            return self.fill_ends(row);
+        };
+        match self.absent {
+            Absent::Number(number) => {
+                let width = column_width(kind)?;
+                let byte_count = row.checked_mul(width)?.checked_sub(self.data.len())?;
+                if width == 1 {
+                    let [byte, ..] = number;
+                    return self.data.try_resize(row, byte);
+                }
+                for _ in 0..byte_count / width {
+                    self.data.try_extend(number.get(..width)?)?;
+                }
                 Some(())
             }
-            (None, _) => None,
+            _ => self.fill_ends(row),
         }
     }
 
-    /// Add rows that are null, zero or empty.
-    fn add_empty(&mut self, count: usize) -> Option<()> {
-        if self.nullable {
-            self.nulls = self.nulls.checked_add(count)?;
-            return Some(());
+    #[cold]
+    fn begin_ends(&mut self) -> Option<()> {
+        self.ends = reused(self.room.checked_add(1)?)?;
+        if let Shape::Scalar(Kind::Uuid) = self.shape {
+            self.data = reused(self.room.checked_mul(UUID_CHARACTERS)?)?;
         }
-        self.reserve()?;
-        match (&mut self.ends, self.shape) {
-            (Some(ends), _) => {
-                let end = *ends.last()?;
-                ends.try_resize(ends.len().checked_add(count)?, end)
-            }
-            (None, Shape::Scalar(kind)) => {
-                let bytes = count.checked_mul(column_width(kind)?)?;
-                self.data.try_resize(self.data.len().checked_add(bytes)?, 0)
-            }
-            (None, _) => None,
+        self.ends.try_push(0)
+    }
+
+    #[inline(never)]
+    fn fill_ends(&mut self, row: usize) -> Option<()> {
+        if self.ends.is_empty() {
+            self.begin_ends()?;
         }
+        let (&end, written) = (self.ends.last()?, self.ends.len().checked_sub(1)?);
+        row.checked_sub(written)?;
+        self.ends.try_resize(row.checked_add(1)?, end)?;
+        if self.nullable && matches!(self.absent, Absent::Empty) {
+            for absent in written..row {
+                set_bit(&mut self.valid, absent, self.room)?;
+            }
+        }
+        Some(())
     }
 
     /// Remove the rows from `count` on.
     fn truncate(&mut self, count: usize) -> Option<()> {
-        let Some(ends) = &mut self.ends else {
-            let Shape::Scalar(kind) = self.shape else {
-                return None;
-            };
+        if let Shape::Scalar(kind) = self.shape
+            && !has_ends(self.shape)
+        {
             self.data.truncate(count.checked_mul(column_width(kind)?)?);
             return Some(());
-        };
-        self.nulls = count.saturating_sub(ends.len().checked_sub(1)?);
-        self.valid.truncate(count);
-        ends.truncate(count.checked_add(1)?);
-        let end = usize::try_from(*ends.last()?).ok()?;
+        }
+        self.ends.truncate(count.checked_add(1)?);
+        let end = usize::try_from(self.ends.last().copied().unwrap_or(0)).ok()?;
         self.data.truncate(end);
+        self.valid.truncate(count.div_ceil(BITS));
+        if let (Some(last), 1..) = (self.valid.get_mut(count / BITS), count % BITS) {
+            *last &= (1 << (count % BITS)) - 1;
+        }
         self.inner
             .iter_mut()
             .try_for_each(|column| column.truncate(end))
     }
 
-    /// Add the value at the reader.
+    /// Add the value at the reader to a row.
+    #[inline(always)]
     fn add_field(
         &mut self,
         program: &Program,
         field: &Field,
         reader: &mut Reader<'_>,
         shows: &Shows,
+        row: usize,
     ) -> Option<()> {
         if let Shape::Scalar(kind) = field.shape {
-            return self.add_scalar(kind, reader);
+            return self.add_scalar(kind, reader, row);
         }
         let Some(count) = read_length(field.nullable, reader)? else {
-            return self.add_null();
+            return self.add_null(row);
         };
+        let first = usize::try_from(self.ends.last().copied().unwrap_or(0)).ok()?;
         match (field.shape, self.shape) {
             (Shape::Structs(element), Shape::Structs(latest)) => {
                 let body = program.structs.get(element)?;
                 let latest = program.structs.get(latest)?;
-                for _ in 0..count {
-                    add_struct(program, body, latest, reader, shows, &mut self.inner)?;
+                for at in first..first.checked_add(count)? {
+                    let place = (at, self.inner.as_mut_slice());
+                    add_struct(program, body, latest, reader, shows, place)?;
                 }
             }
             (Shape::Array(Kind::Int32), _) => {
@@ -317,149 +413,168 @@ impl Column {
             }
             (Shape::Array(kind), _) => {
                 let elements = self.inner.first_mut()?;
-                for _ in 0..count {
-                    elements.add_scalar(kind, reader)?;
+                for at in first..first.checked_add(count)? {
+                    elements.add_scalar(kind, reader, at)?;
                 }
             }
             _ => return None,
         }
-        self.end_row(count)
+        self.end_row(row, count)
     }
 
-    #[inline]
-    fn add_scalar(&mut self, kind: Kind, reader: &mut Reader<'_>) -> Option<()> {
+    #[inline(always)]
+    fn add_scalar(&mut self, kind: Kind, reader: &mut Reader<'_>, row: usize) -> Option<()> {
         match kind {
             Kind::Uuid => {
                 let text = uuid_text(reader.array()?);
+                self.begin_row(row)?;
                 self.data.try_extend(&text)?;
-                self.end_row(UUID_CHARACTERS)
+                self.end_row(row, UUID_CHARACTERS)
             }
             Kind::String => {
                 let Some(length) = read_length(self.nullable, reader)? else {
-                    return self.add_null();
+                    return self.add_null(row);
                 };
                 if length > STRING_BYTES_MAX {
                     return None;
                 }
                 let text = std::str::from_utf8(reader.take(length)?).ok()?;
                 self.data.try_extend(text.as_bytes())?;
-                self.end_row(length)
+                self.end_row(row, length)
             }
-            Kind::Bool => self.data.try_push(u8::from(reader.byte()? != 0)),
-            Kind::Int8 => self.data.try_push(reader.byte()?),
+            Kind::Bool => self.add_number(row, [u8::from(reader.byte()? != 0)]),
+            Kind::Int8 => self.add_number(row, [reader.byte()?]),
             Kind::Int16 => {
                 let value = i16::from_be_bytes(reader.array()?);
-                self.data.try_extend(&value.to_ne_bytes())
+                self.add_number(row, value.to_ne_bytes())
             }
             Kind::UInt16 => {
                 let value = u16::from_be_bytes(reader.array()?);
-                self.data.try_extend(&i32::from(value).to_ne_bytes())
+                self.add_number(row, i32::from(value).to_ne_bytes())
             }
             Kind::Int32 => {
                 let value = i32::from_be_bytes(reader.array()?);
-                self.data.try_extend(&value.to_ne_bytes())
+                self.add_number(row, value.to_ne_bytes())
             }
             Kind::Int64 | Kind::Float64 => {
                 let value = u64::from_be_bytes(reader.array()?);
-                self.data.try_extend(&value.to_ne_bytes())
+                self.add_number(row, value.to_ne_bytes())
             }
         }
+    }
+
+    #[inline(always)]
+    fn add_number<const N: usize>(&mut self, row: usize, number: [u8; N]) -> Option<()> {
+        if self.data.len() != row.checked_mul(N)? {
+            self.fill(row)?;
+        }
+        self.data.try_extend(&number)
     }
 
     /// Add 32-bit numbers in network byte order.
     #[inline]
     fn add_int32s(&mut self, bytes: &[u8]) -> Option<()> {
-        let first = self.data.len();
-        self.data.try_extend(bytes)?;
-        for number in self.data.get_mut(first..)?.as_chunks_mut::<4>().0 {
-            *number = i32::from_be_bytes(*number).to_ne_bytes();
+        for number in bytes.as_chunks::<4>().0 {
+            let value = i32::from_be_bytes(*number);
+            self.data.try_extend(&value.to_ne_bytes())?;
         }
         Some(())
     }
 
-    fn add_number(&mut self, kind: Kind, value: i64) -> Option<()> {
-        match kind {
-            Kind::Bool | Kind::Int8 => self
-                .data
-                .try_extend(&i8::try_from(value).ok()?.to_ne_bytes()),
-            Kind::Int16 => self
-                .data
-                .try_extend(&i16::try_from(value).ok()?.to_ne_bytes()),
-            Kind::UInt16 | Kind::Int32 => self
-                .data
-                .try_extend(&i32::try_from(value).ok()?.to_ne_bytes()),
-            Kind::Int64 => self.data.try_extend(&value.to_ne_bytes()),
-            Kind::Float64 | Kind::Uuid | Kind::String => None,
+    /// Reserve the memory, and add the absent rows before a row of strings or arrays.
+    #[inline(always)]
+    fn begin_row(&mut self, row: usize) -> Option<()> {
+        if self.ends.len() == row.checked_add(1)? {
+            return Some(());
         }
+        self.fill_ends(row)
     }
 
     /// End a row of strings or arrays after `count` more bytes or elements.
-    #[inline]
-    fn end_row(&mut self, count: usize) -> Option<()> {
-        self.reserve()?;
-        if self.nulls > 0 {
-            self.write_nulls()?;
+    #[inline(always)]
+    fn end_row(&mut self, row: usize, count: usize) -> Option<()> {
+        self.begin_row(row)?;
+        let end = self.ends.last()?.checked_add(i32::try_from(count).ok()?)?;
+        self.ends.try_push(end)?;
+        if self.nullable {
+            set_bit(&mut self.valid, row, self.room)?;
         }
-        let ends = self.ends.as_mut()?;
-        ends.try_push(ends.last()?.checked_add(i32::try_from(count).ok()?)?)?;
-        if self.valid.is_empty() {
-            return Some(());
-        }
-        self.valid.try_push(1)
-    }
-
-    fn add_null(&mut self) -> Option<()> {
-        self.add_empty(self.nullable.then_some(1)?)
-    }
-
-    /// Reserve the memory for the ends before the first row.
-    #[inline]
-    fn reserve(&mut self) -> Option<()> {
-        match &mut self.ends {
-            Some(ends) if ends.capacity() <= self.room => {
-                let before = std::mem::replace(ends, reused(self.room.checked_add(1)?)?);
-                ends.try_extend(&before)
-            }
-            _ => Some(()),
-        }
-    }
-
-    /// Write the null rows to the vectors.
-    fn write_nulls(&mut self) -> Option<()> {
-        let ends = self.ends.as_mut()?;
-        let (&end, written) = (ends.last()?, ends.len().checked_sub(1)?);
-        let count = written.checked_add(self.nulls)?;
-        if self.valid.is_empty() {
-            self.valid = reused(self.room.max(count))?;
-            self.valid.try_resize(written, 1)?;
-        }
-        self.valid.try_resize(count, 0)?;
-        ends.try_resize(count.checked_add(1)?, end)?;
-        self.nulls = 0;
         Some(())
     }
 
-    /// Write the rows that are left to the vectors; return whether one of all rows is not null.
-    pub fn finish(&mut self) -> Option<bool> {
-        if self.nulls == 0 {
-            return Some(true);
+    fn add_null(&mut self, row: usize) -> Option<()> {
+        if !self.nullable {
+            return None;
         }
-        if self.ends.as_ref()?.len() == 1 {
-            return Some(false);
+        if matches!(self.absent, Absent::Null) {
+            return Some(()); // as one that is absent
         }
-        self.write_nulls()?;
-        Some(true)
+        self.begin_row(row)?;
+        let end = *self.ends.last()?;
+        self.ends.try_push(end)
     }
 
-    /// Add the default of a field that the record lacks; `None` of a kind that has no table entry.
-    fn add_default(&mut self, field: &Field) -> Option<()> {
-        match field.shape {
-            Shape::Scalar(Kind::Float64 | Kind::Uuid) => None,
-            Shape::Scalar(kind) if kind != Kind::String => self.add_number(kind, field.default),
-            _ if field.default == -1 => self.add_null(),
-            _ => self.end_row(0),
+    /// Append the buffers of `count` rows, and those of the inner columns.
+    fn finish(mut self, count: usize, found: &mut Vec<Option<Buffers>>) -> Option<()> {
+        if matches!(self.absent, Absent::Null) && self.ends.is_empty() {
+            return found.try_push(None);
         }
+        self.fill(count)?;
+        if !has_ends(self.shape) {
+            let is_bool = matches!(self.shape, Shape::Scalar(Kind::Bool));
+            return found.try_push(Some(Buffers {
+                valid: None,
+                ends: None,
+                data: if is_bool {
+                    bits_of(&self.data)?
+                } else {
+                    self.data
+                },
+            }));
+        }
+        let end = usize::try_from(*self.ends.last()?).ok()?;
+        found.try_push(Some(Buffers {
+            valid: if self.nullable {
+                bitmap(self.valid, count)?
+            } else {
+                None
+            },
+            ends: Some(self.ends),
+            data: self.data,
+        }))?;
+        finish(self.inner, end, found)
     }
+}
+
+/// Return whether a column has strings or arrays.
+const fn has_ends(shape: Shape) -> bool {
+    !matches!(shape, Shape::Scalar(kind) if !matches!(kind, Kind::String | Kind::Uuid))
+}
+
+/// Return Arrow's bitmap of a byte per row.
+fn bits_of(flags: &[u8]) -> Option<Vec<u8>> {
+    let mut bits = Vec::with_room(flags.len().div_ceil(BITS))?;
+    for rows in flags.chunks(BITS) {
+        bits.try_push(rows.iter().rev().fold(0, |bits, row| bits << 1 | row))?;
+    }
+    Some(bits)
+}
+
+/// Return a number or boolean of the tables in native byte order; `None` if it is out of bounds.
+fn number(kind: Kind, value: i64) -> Option<[u8; 8]> {
+    let mut number = [0; 8];
+    let mut write = |bytes: &[u8]| {
+        number.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(())
+    };
+    match kind {
+        Kind::Bool | Kind::Int8 => write(&i8::try_from(value).ok()?.to_ne_bytes())?,
+        Kind::Int16 => write(&i16::try_from(value).ok()?.to_ne_bytes())?,
+        Kind::UInt16 | Kind::Int32 => write(&i32::try_from(value).ok()?.to_ne_bytes())?,
+        Kind::Int64 => write(&value.to_ne_bytes())?,
+        Kind::Float64 | Kind::Uuid | Kind::String => return None,
+    }
+    Some(number)
 }
 
 /// Return the number of bytes of a row.

@@ -30,7 +30,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// Number of this interface; `raftlog/compiled.py` names the one it uses.
-const INTERFACE: u32 = 13;
+const INTERFACE: u32 = 14;
 
 /// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.
 #[pymodule]

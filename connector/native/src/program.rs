@@ -266,6 +266,7 @@ fn number<const N: usize>(column: &[u8], row: usize) -> Option<[u8; N]> {
 
 /// Column of values: Arrow's offsets in native byte order, and the bytes from the first offset on.
 pub struct Rows<'a> {
+    first: i32,
     bounds: &'a [[u8; 4]],
     data: &'a [u8],
 }
@@ -274,7 +275,11 @@ impl<'a> Rows<'a> {
     /// Return the column; `None` if it has no whole offsets.
     pub const fn new(offsets: &'a [u8], data: &'a [u8]) -> Option<Self> {
         match offsets.as_chunks::<4>() {
-            (bounds @ [_, ..], []) => Some(Self { bounds, data }),
+            (bounds @ [first, ..], []) => Some(Self {
+                first: i32::from_ne_bytes(*first),
+                bounds,
+                data,
+            }),
             _ => None,
         }
     }
@@ -283,9 +288,10 @@ impl<'a> Rows<'a> {
         self.bounds.len() - 1
     }
 
+    #[inline]
     fn position(&self, row: usize) -> Option<usize> {
-        let bound = |row: usize| Some(i32::from_ne_bytes(*self.bounds.get(row)?));
-        usize::try_from(bound(row)?.checked_sub(bound(0)?)?).ok()
+        let bound = i32::from_ne_bytes(*self.bounds.get(row)?);
+        usize::try_from(bound.checked_sub(self.first)?).ok()
     }
 
     /// Return the bytes of a row; `None` if the column is inconsistent.

@@ -12,7 +12,7 @@ use crate::batch::{self, Checks, Header, Range, Walked};
 use crate::block::Block;
 use crate::build::{Fields, Writer};
 use crate::clean::{self, Dropped, Place, Put};
-use crate::columns::{self, Column};
+use crate::columns;
 use crate::gather;
 use crate::memory::{Grow, Temporary, keep, reused, scratch};
 use crate::merge;
@@ -194,8 +194,9 @@ pub struct Program(program::Program);
 type WrittenBlocks = (Block, Block, Block);
 /// Validity, ends and data of a column; `None` if all its rows are null.
 type ColumnBlocks = Option<(Option<Block>, Option<Block>, Block)>;
-/// Columns of a type and of their elements, each before its inner ones; ordinals given back.
-type TypedBlocks = Option<(Vec<ColumnBlocks>, Block)>;
+/// Columns of a type and of their elements, each before its inner ones; if they are spread the bitmap
+/// of its rows, `None` for all; ordinals given back.
+type TypedBlocks = (Vec<ColumnBlocks>, Option<Block>, Block);
 /// Arrow's offsets and bytes of merged records; their first and last rows, the number of records,
 /// and of those with the first field.
 type MergedBlocks = (Block, Block, Block, Block, Block, Block);
@@ -209,21 +210,23 @@ fn copied(py: Python<'_>, buffer: &PyBuffer<u8>) -> PyResult<Option<Temporary>> 
     Ok(Some(Temporary(bytes)))
 }
 
-/// Append the blocks of columns and of their inner columns, of which those of nulls have none.
-fn add_blocks(columns: Vec<Column>, blocks: &mut Vec<ColumnBlocks>) -> Option<()> {
-    for mut column in columns {
-        if !column.finish()? {
-            blocks.try_push(None)?;
-            continue;
-        }
-        blocks.try_push(Some((
-            (!column.valid.is_empty()).then(|| column.valid.into()),
-            column.ends.map(Block::from),
-            column.data.into(),
-        )))?;
-        add_blocks(column.inner, blocks)?;
+/// Return the blocks of the columns of a type.
+fn typed_blocks(built: columns::Columns) -> Option<TypedBlocks> {
+    let mut blocks = Vec::with_room(built.fields.len())?;
+    for column in built.fields {
+        blocks.try_push(column.map(|buffers| {
+            (
+                buffers.valid.map(Block::from),
+                buffers.ends.map(Block::from),
+                buffers.data.into(),
+            )
+        }))?;
     }
-    Some(())
+    Some((
+        blocks,
+        built.valid.map(Block::from),
+        built.given_back.into(),
+    ))
 }
 
 #[pymethods]
@@ -316,7 +319,7 @@ impl Program {
         kinds: Vec<(PyBuffer<u8>, u8, u8)>,
         reveal: bool,
         spread: bool,
-    ) -> PyResult<Option<Vec<TypedBlocks>>> {
+    ) -> PyResult<Option<Vec<Option<TypedBlocks>>>> {
         let (Some(offsets), Some(data)) = (copied(py, &offsets)?, copied(py, &data)?) else {
             return Ok(None);
         };
@@ -332,9 +335,7 @@ impl Program {
                     let rows = Rows::new(&offsets.0, &data.0)?;
                     let kind = (*api_key, *version);
                     let built = columns::build(&self.0, &rows, &which.0, kind, reveal, spread)?;
-                    let mut blocks = Vec::new();
-                    add_blocks(built.fields, &mut blocks)?;
-                    Some((blocks, built.given_back.into()))
+                    typed_blocks(built)
                 }))
             })?;
             if found.try_push(built).is_none() {

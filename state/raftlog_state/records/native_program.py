@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from raftlog import compiled
@@ -63,7 +62,7 @@ def value_buffers(values: pa.BinaryArray) -> tuple[memoryview, memoryview]:
     bounds = memoryview(offsets).cast("B")[
         4 * values.offset : 4 * (values.offset + len(values) + 1)
     ]
-    first, last = (int(bound) for bound in np.frombuffer(bounds, np.int32)[[0, -1]])
+    first, last = bounds[:4].cast("i")[0], bounds[-4:].cast("i")[0]
     return bounds, memoryview(data or b"").cast("B")[first:last]
 
 

@@ -37,6 +37,7 @@ FRAME_BYTES: Final = 3
 _FRAME_VERSION: Final = 1
 _ONE_BYTE_MAX: Final = 0x7F
 _NONE: Final = -1
+_NUMBER_BYTES_MAX: Final = 8
 
 _ARROW_TYPES: Final = {
     Scalar.BOOL: pa.bool_(),
@@ -149,12 +150,32 @@ def spread_columns(
 def _spread(fields: pa.StructArray, rows: Int32s, row_count: int) -> pa.StructArray:
     """Return a column of ``row_count`` rows, which is null but for ``rows``."""
     if not len(rows):
-        return pa.nulls(row_count, fields.type)
+        return _nulls(fields.type, row_count)
     ordinals = np.zeros(row_count, np.int32)
     ordinals[rows] = np.arange(len(rows), dtype=np.int32)
     is_other = np.ones(row_count, np.bool_)
     is_other[rows] = False
     return fields.take(pa.array(ordinals, mask=is_other))
+
+
+def _nulls(kind: pa.DataType, count: int) -> pa.Array:
+    """Return a column of nulls whose memory all of them share, as most fields are null."""
+    return _nulls_up_to(kind, 1 << max(count - 1, 0).bit_length()).slice(0, count)
+
+
+@cache
+def _nulls_up_to(kind: pa.DataType, count: int) -> pa.Array:
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    element_count = 0 if pa.types.is_list(kind) else count
+    children = [_nulls_up_to(field.type, element_count) for field in fields]
+    buffers = [_zeros(count)] * kind.num_buffers
+    return pa.Array.from_buffers(kind, count, buffers, count, children=children)
+
+
+@cache
+def _zeros(count: int) -> pa.Buffer:
+    """Return zeros for the bitmap, the offsets or the numbers of a column of ``count`` rows."""
+    return pa.py_buffer(bytes(_NUMBER_BYTES_MAX * (count + 1)))
 
 
 def _rows_of(kind: type[MetadataRecord], api_keys: Int32s, versions: Int32s) -> Int32s:
@@ -256,7 +277,7 @@ if TYPE_CHECKING:
     from raftlog._native import Block
 
     _Parts = Iterator[tuple[Block | None, Block | None, Block] | None]
-    """Validity (a byte per row), ends and data of each column, each before its inner ones.
+    """Validity, ends and data of each column, each before its inner ones.
 
     None, without inner ones, if all rows of a column are null.
     """
@@ -285,11 +306,10 @@ def _decoded_by_core(
     for kind, columns in zip(kinds, found or (), strict=bool(found)):
         if columns is not None:
             own = rows[kind]
-            given_back = np.frombuffer(memoryview(columns[1]), np.int32)
-            count, bitmap = len(own) - len(given_back), None
-            if spread:
-                count, bitmap = len(values), _bitmap_of(own, len(values))
-            fields = _structs_of(kind, count, iter(columns[0]), bitmap)
+            parts, valid, ordinals = columns
+            given_back = np.frombuffer(memoryview(ordinals), np.int32)
+            count = len(values) if spread else len(own) - len(given_back)
+            fields = _structs_of(kind, count, iter(parts), valid)
             if len(given_back):
                 in_python = _decoded(values.take(pa.array(own[given_back])), kind, redactor)
                 if spread:
@@ -317,28 +337,27 @@ def _replaced(fields: pa.StructArray, others: pa.StructArray, rows: Int32s) -> p
 
 
 def _structs_of(
-    cls: type[Struct], count: int, parts: _Parts, bitmap: pa.Buffer | None = None
+    cls: type[Struct], count: int, parts: _Parts, valid: Block | None = None
 ) -> pa.StructArray:
     children = [_column_of(field.flat_kind, count, parts) for field in cls.fields_schema]
-    return pa.Array.from_buffers(struct_type(cls), count, [bitmap], children=children)
+    return pa.Array.from_buffers(struct_type(cls), count, [_buffer(valid)], children=children)
 
 
 def _column_of(kind: Scalar | Array, count: int, parts: _Parts) -> pa.Array:
     part = next(parts)
     if part is None:
-        return pa.nulls(count, arrow_type(kind))
+        return _nulls(arrow_type(kind), count)
     valid, ends, data = part
-    bitmap = None if valid is None else _bitmap(valid)
     if isinstance(kind, Array):
         assert ends is not None
-        bounds = np.frombuffer(memoryview(ends), np.int32)
-        inner = _elements_of(kind.element, int(bounds[-1]), parts)
-        buffers = [bitmap, pa.py_buffer(ends)]
+        inner = _elements_of(
+            kind.element, int(np.frombuffer(memoryview(ends), np.int32)[-1]), parts
+        )
+        buffers = [_buffer(valid), pa.py_buffer(ends)]
         return pa.Array.from_buffers(arrow_type(kind), count, buffers, children=[inner])
+    buffers = [_buffer(valid), pa.py_buffer(data)]
     if ends is not None:
-        buffers = [bitmap, pa.py_buffer(ends), pa.py_buffer(data)]
-    else:
-        buffers = [bitmap, _bitmap(data) if kind is Scalar.BOOL else pa.py_buffer(data)]
+        buffers.insert(1, pa.py_buffer(ends))
     return pa.Array.from_buffers(arrow_type(kind), count, buffers)
 
 
@@ -348,16 +367,5 @@ def _elements_of(element: Scalar | type[Struct], count: int, parts: _Parts) -> p
     return _structs_of(element, count, parts)
 
 
-def _bitmap_of(rows: Int32s, row_count: int) -> pa.Buffer | None:
-    """Return Arrow's bitmap in which ``rows`` are set; None if these are all."""
-    if len(rows) == row_count:
-        return None
-    flags = np.zeros(row_count, np.bool_)
-    flags[rows] = True
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
-
-
-def _bitmap(flags: Block) -> pa.Buffer:
-    """Return Arrow's bitmap of a byte per row."""
-    bits = np.packbits(np.frombuffer(memoryview(flags), np.uint8), bitorder="little")
-    return pa.py_buffer(bits)
+def _buffer(block: Block | None) -> pa.Buffer | None:
+    return None if block is None else pa.py_buffer(block)

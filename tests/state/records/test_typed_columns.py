@@ -126,7 +126,7 @@ def by_core(
     assert found is not None
     if found[0] is None:
         return None
-    return [int(row) for row in np.frombuffer(memoryview(found[0][1]), np.int32)]
+    return [int(row) for row in np.frombuffer(memoryview(found[0][2]), np.int32)]
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_the_core_refuses_rows_that_are_not_in_the_column() -> None:
     assert columns(0, 2, 9, data) is None
     of_another_type = columns(0, 9, 0, data)
     assert isinstance(of_another_type, tuple)
-    assert len(of_another_type[1]) == 4
+    assert len(of_another_type[2]) == 4
 
 
 CALLS = """
@@ -426,7 +426,7 @@ def call(program, offsets, data, rows, given):
     keys = compiled.core.frames(offsets, data)
     if text is None or columns is None or columns[0] is None or keys is None:
         return False
-    return not len(text[2]) and not len(columns[0][1])
+    return not len(text[2]) and not len(columns[0][2])
 """
 
 
