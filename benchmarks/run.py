@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 HOME = Path(__file__).parents[1]
 PAGE = HOME / "benchmarks" / "README.md"
 SCRIPTS = (
+    "install",
     "decode",
     "typed_records",
     "replay",
