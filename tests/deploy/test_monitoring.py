@@ -36,7 +36,7 @@ EXPRESSIONS = {
 }
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
 NODE = """
-tls = {{ certificate = "{0.certificate}", key = "{0.key}", ca = "{1}/ca.pem" }}
+tls = {{ certificate = "{0.certificate}", key = "{0.key}", ca = "{1}/ca.pem", crl = "{1}/crl.pem" }}
 [access]
 nodes = "node-{{id}}"
 [log]
@@ -53,7 +53,9 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Return the port of the metrics of a node with TLS and a controller."""
     (port,) = free_ports(1)
     home = tmp_path_factory.mktemp("node")
-    pair = Authority(home).sign("node-1")
+    authority = Authority(home)
+    pair = authority.sign("node-1")
+    authority.revoke()
     with QuorumProcesses(home, 1, extra=NODE.format(pair, home, port)):
         yield port
 
@@ -149,6 +151,8 @@ def healthy() -> dict[str, str]:
             f'raftlog_certificate_days_left{{{labels}, listener="voters", kind="ca", number="1"}}'
         )
         series[days_left] = f"300x{MINUTES}"
+        list_days_left = f'raftlog_revocation_list_days_left{{{labels}, listener="voters"}}'
+        series[list_days_left] = f"7x{MINUTES}"
         series[f'raftlog_role{{{labels}, role="leader"}}'] = f"{int(one == 'a')}x{MINUTES}"
         series[f'raftlog_waiting_for_memory{{{labels}, budget="clients"}}'] = f"0x{MINUTES}"
         series[f'raftlog_connections_refused_total{{{labels}, limit="rate"}}'] = f"7x{MINUTES}"
@@ -200,6 +204,9 @@ FAILURES = {
     "RaftlogAuditLinesLost": changed("raftlog_audit_lines_lost_total", "0+1x130", ON_A),
     "RaftlogCertificateExpires": changed("raftlog_certificate_days_left", "31x9 29x120", ON_A),
     "RaftlogCertificateExpired": changed("raftlog_certificate_days_left", "31x9 0x120", ON_A),
+    "RaftlogRevocationListExpires": changed(
+        "raftlog_revocation_list_days_left", "7x9 0.4x120", ON_A
+    ),
     "RaftlogFewVoters": changed("raftlog_voters", "1x130"),
     "RaftlogSnapshotsDisabled": changed("raftlog_snapshots_disabled", "0x9 1x120", ON_A),
     "RaftlogControllerFaults": changed("raftlog_controller_faults_total", "0+1x130", ON_A),

@@ -52,13 +52,21 @@ class Authority:
         path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         self.path = str(path)
 
-    def revoke(self, *pairs: KeyPair, has_expired: bool = False, number: int = 1) -> str:
-        """Write a revocation list of these certificates; return its path."""
+    def revoke(
+        self,
+        *pairs: KeyPair,
+        has_expired: bool = False,
+        number: int = 1,
+        valid: tuple[datetime.datetime, datetime.datetime] | None = None,
+    ) -> str:
+        """Write a revocation list of these certificates, which is ``valid`` between two times;
+        return its path."""
+        begin, end = valid or (_FROM, _LONG_AGO if has_expired else _UNTIL)
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self._name)
-            .last_update(_FROM)
-            .next_update(_LONG_AGO if has_expired else _UNTIL)
+            .last_update(begin)
+            .next_update(end)
             .add_extension(x509.CRLNumber(number), critical=False)
         )
         for pair in pairs:

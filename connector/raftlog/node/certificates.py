@@ -1,4 +1,9 @@
-"""Expiry of the certificates in a node's files: its own, with those it sends along, and its CAs."""
+"""Expiry of the certificates in a node's files: its own, with those it sends along, its CAs, and of
+revocation lists.
+
+After the expiry of a list all connections are refused. Lists are published again every few hours or
+days, so that their warnings depend on how long they are valid.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +17,32 @@ from dataclasses import dataclass
 from typing import Final
 
 from .config import NodeConfig
-from .der import der_elements
+from .der import TIMES, UTC_TIME, der_elements, revocation_lists
 from .errors import ConfigError
 
 DAY_S: Final = 86_400
 WARNING_DAYS: Final = (30, 7, 1)
-"""Days before the expiry at which a node logs a warning."""
+"""Days before the expiry of a certificate at which a node logs a warning."""
+LIST_WARNING: Final = 0.25
+"""Part of the validity of a revocation list, at most a day, before its expiry: by then the next one
+should have been read."""
 CHECK_S: Final = 3_600
 
 _PEM: Final = re.compile(
     rb"-----BEGIN (?:TRUSTED )?CERTIFICATE-----(.*?)-----END (?:TRUSTED )?CERTIFICATE-----",
     re.DOTALL,
 )
+_NAMES: Final = {"certificate": "certificate", "ca": "CA certificate", "crl": "revocation list"}
 _VERSION: Final = 0xA0
-_UTC_TIME: Final = 0x17
 _CENTURY_FROM: Final = 50
 """First year of UTCTime that is of the 20th century (RFC 5280, 4.1.2.5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateExpiry:
-    """Certificate of a file. ``number``: its place in the file, from 1 on; ``kind``: that of the
-    node (``certificate``) or one that verifies others (``ca``)."""
+    """Certificate or revocation list of a file. ``number``: its place in the file, from 1 on;
+    ``kind``: certificate of the node (``certificate``), one that verifies others (``ca``), or a
+    list (``crl``). ``warning_days``: before the expiry."""
 
     listener: str
     kind: str
@@ -41,6 +50,12 @@ class CertificateExpiry:
     number: int
     not_after_s: int
     """Seconds since 1970."""
+    warning_days: tuple[float, ...] = WARNING_DAYS
+
+    @property
+    def is_urgent_at_days(self) -> float:
+        """Days before the expiry from which on a warning is an error."""
+        return self.warning_days[-1]
 
     def days_left(self, now_s: float) -> float:
         """Return the days until it expires, below zero afterwards."""
@@ -48,7 +63,7 @@ class CertificateExpiry:
 
     def describe(self, now_s: float) -> str:
         """Return a text about the time that is left."""
-        what = "CA certificate" if self.kind == "ca" else "certificate"
+        what = _NAMES[self.kind]
         days = self.days_left(now_s)
         when = f"expires in {days:.1f} days" if days > 0 else f"has expired {-days:.1f} days ago"
         return f"{what} {self.number} of {self.path} ({self.listener}) {when}"
@@ -59,11 +74,14 @@ def read_expiries(config: NodeConfig) -> tuple[CertificateExpiry, ...]:
     found = []
     for listener in config.listeners:
         if listener.tls is not None:
-            for kind, path in (("certificate", listener.tls.certificate), ("ca", listener.tls.ca)):
+            name, tls = str(listener.listener), listener.tls
+            for kind, path in (("certificate", tls.certificate), ("ca", tls.ca)):
                 found += [
-                    CertificateExpiry(str(listener.listener), kind, path, number, not_after_s)
+                    CertificateExpiry(name, kind, path, number, not_after_s)
                     for number, not_after_s in enumerate(_expiries(path), start=1)
                 ]
+            if tls.crl is not None:
+                found += _list_expiries(name, tls.crl)
     return tuple(found)
 
 
@@ -83,7 +101,7 @@ class ExpiryWarnings:
         self._logged = {}
         for one in certificates:
             days = one.days_left(now_s)
-            passed = sum(days <= limit for limit in (*WARNING_DAYS, 0))
+            passed = sum(days <= limit for limit in (*one.warning_days, 0))
             if passed > logged.get(one, 0):
                 due.append(one)
             self._logged[one] = max(passed, logged.get(one, 0))
@@ -113,7 +131,7 @@ class ExpiryWatch:
         self.close()
         now_s = self._wall_s()
         for one in self._warnings.due(self._certificates(), now_s):
-            level = "error" if one.days_left(now_s) <= WARNING_DAYS[-1] else "warning"
+            level = "error" if one.days_left(now_s) <= one.is_urgent_at_days else "warning"
             self._log(level, one.describe(now_s))
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self.check)
 
@@ -136,8 +154,27 @@ def _not_after_s(certificate: bytes) -> int:
     """Return the end of a certificate's validity (RFC 5280, 4.1)."""
     signed = der_elements(der_elements(der_elements(certificate)[0][1])[0][1])
     at = 1 if signed[0][0] == _VERSION else 0  # then serial number, algorithm, issuer, validity
-    tag, text = der_elements(signed[at + 3][1])[1]
+    return _time_s(*der_elements(signed[at + 3][1])[1])
+
+
+def _list_expiries(listener: str, path: str) -> Iterator[CertificateExpiry]:
+    """Yield the expiry of the revocation lists in a file; one without it does not expire."""
+    try:
+        with open(path, "rb") as file:
+            lists = revocation_lists(file.read())
+        for number, elements in enumerate(lists, start=1):
+            times = [_time_s(*one) for one in elements[1:3] if one[0] in TIMES]
+            if len(times) > 1:
+                valid_days = (times[1] - times[0]) / DAY_S
+                warning_days = (min(1.0, valid_days * LIST_WARNING),)
+                yield CertificateExpiry(listener, "crl", path, number, times[1], warning_days)
+    except (OSError, ValueError, IndexError):
+        raise ConfigError(path=path, key=None, reason="a revocation list cannot be read") from None
+
+
+def _time_s(tag: int, text: bytes) -> int:
+    """Return the seconds since 1970 of a UTCTime or GeneralizedTime."""
     digits = text.decode("ascii")
-    if tag == _UTC_TIME:
+    if tag == UTC_TIME:
         digits = ("19" if int(digits[:2]) >= _CENTURY_FROM else "20") + digits
     return calendar.timegm(time.strptime(digits, "%Y%m%d%H%M%SZ"))

@@ -1,10 +1,17 @@
-"""Certificates in DER: their elements, and distinguished names as texts."""
+"""Certificates and revocation lists in DER: their elements, and distinguished names as texts."""
 
 from __future__ import annotations
 
+import base64
+import re
 from typing import Final
 
+UTC_TIME: Final = 0x17
+TIMES: Final = (UTC_TIME, 0x18)
+"""Tags of UTCTime and GeneralizedTime."""
 _VERSION: Final = 0xA0
+_INTEGER: Final = 0x02
+_CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DOTALL)
 
 
 def der_elements(data: bytes) -> list[tuple[int, bytes]]:
@@ -28,6 +35,19 @@ def subject_of(certificate: bytes) -> bytes:
     signed = der_elements(der_elements(der_elements(certificate)[0][1])[0][1])
     at = 1 if signed[0][0] == _VERSION else 0
     return signed[at + 4][1]
+
+
+def revocation_lists(data: bytes) -> list[list[tuple[int, bytes]]]:
+    """Return the elements of each list in PEM format, from the name of its issuer on: the time of
+    the list, that of the next one, which is optional, and others (RFC 5280, 5.1).
+
+    Raises ``ValueError`` and ``IndexError`` for other bytes.
+    """
+    found = []
+    for text in _CRL.findall(data):
+        signed = der_elements(der_elements(der_elements(base64.b64decode(text))[0][1])[0][1])
+        found.append(signed[2 if signed[0][0] == _INTEGER else 1 :])  # the version is optional
+    return found
 
 
 # --- Distinguished names as Java has them (``X500Principal.getName``, RFC 2253) -------------------

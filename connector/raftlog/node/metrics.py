@@ -288,16 +288,23 @@ def _replicas(role: object) -> Iterator[Metric]:
 def certificate_figures(
     certificates: Sequence[CertificateExpiry], now_s: float
 ) -> Iterator[Metric]:
-    """Yield the days until each certificate expires."""
+    """Yield the days until each certificate and each revocation list expires."""
     found = GaugeMetricFamily(
         "raftlog_certificate_days_left",
         "Days until a certificate in the node's files expires, below zero afterwards.",
         labels=["listener", "kind", "number"],
     )
+    lists = GaugeMetricFamily(
+        "raftlog_revocation_list_days_left",
+        "Days until a revocation list in the node's files expires, below zero afterwards.",
+        labels=["listener", "number"],
+    )
     for one in certificates:
-        found.add_metric([one.listener, one.kind, str(one.number)], one.days_left(now_s))
-    if certificates:
-        yield found
+        if one.kind == "crl":
+            lists.add_metric([one.listener, str(one.number)], one.days_left(now_s))
+        else:
+            found.add_metric([one.listener, one.kind, str(one.number)], one.days_left(now_s))
+    yield from (family for family in (found, lists) if family.samples)
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

@@ -15,18 +15,16 @@ X509_V_FLAG_CRL_CHECK_ALL).
 
 from __future__ import annotations
 
-import base64
-import re
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from raftlog.client.remote.connection import load_revocation_lists
+from raftlog.client.remote.tls import load_revocation_lists
 from raftlog.storage.file_rights import change_by_others, read_by_others
 
 from .access import AccessTable, certificate_names
 from .config import TlsConfig
-from .der import der_elements
+from .der import TIMES, der_elements, revocation_lists
 from .errors import ConfigError
 
 
@@ -102,9 +100,6 @@ def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
 
 # --- certificate revocation lists -----------------------------------------------------------------
 
-_CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DOTALL)
-_INTEGER: Final = 0x02
-_TIMES: Final = (0x17, 0x18)
 _SEQUENCE: Final = 0x30
 
 
@@ -125,19 +120,17 @@ def revoked_certificates(tls: TlsConfig) -> frozenset[bytes]:
         return frozenset()
     try:
         with open(tls.crl, "rb") as file:
-            lists = _CRL.findall(file.read())
-        return frozenset(one for text in lists for one in _revoked(base64.b64decode(text)))
+            lists = revocation_lists(file.read())
+        return frozenset(one for elements in lists for one in _revoked(elements))
     except (OSError, ValueError, IndexError):
         reason = "a certificate revocation list cannot be read"
         raise ConfigError(path=tls.crl, key=None, reason=reason) from None
 
 
-def _revoked(crl: bytes) -> list[bytes]:
-    """Return the certificates of a list: issuer and serial number (RFC 5280, 5.1)."""
-    signed = der_elements(der_elements(der_elements(crl)[0][1])[0][1])
-    at = 2 if signed[0][0] == _INTEGER else 1  # after the version, which is optional
-    issuer = signed[at][1]
-    rest = [one for one in signed[at + 1 :] if one[0] not in _TIMES]
+def _revoked(elements: list[tuple[int, bytes]]) -> list[bytes]:
+    """Return the certificates of a list: issuer and serial number."""
+    issuer = elements[0][1]
+    rest = [one for one in elements[1:] if one[0] not in TIMES]
     entries = der_elements(rest[0][1]) if rest and rest[0][0] == _SEQUENCE else []
     return [issuer + der_elements(entry)[0][1] for _, entry in entries]
 

@@ -332,6 +332,17 @@ def diagnose_expiry(certificate: str, path: str, *, days_left: float) -> Iterato
         )
 
 
+def diagnose_list_expiry(found: str, path: str) -> Diagnosis:
+    """Return the diagnosis of a revocation list that expires soon, or has expired."""
+    return Diagnosis(
+        level=Level.PROBLEM,
+        found=found,
+        meaning="after it has expired all connections are refused: replace the list in its file, "
+        "then send SIGHUP to the node",
+        next_command=f"openssl crl -nextupdate -noout -in {_quoted(path)}",
+    )
+
+
 def diagnose_no_certificate(reason: str, path: str) -> Diagnosis:
     """Return the diagnosis of a file whose certificates cannot be read."""
     return Diagnosis(

@@ -184,7 +184,11 @@ def _examine_certificates(path: str) -> Iterator[Diagnosis]:
     from raftlog.node.certificates import read_expiries
     from raftlog.node.config import read_config
     from raftlog.node.errors import ConfigError
-    from raftlog_state.check.diagnosis import diagnose_expiry, diagnose_no_certificate
+    from raftlog_state.check.diagnosis import (
+        diagnose_expiry,
+        diagnose_list_expiry,
+        diagnose_no_certificate,
+    )
 
     config, now_s = read_config(config_path), Clock().wall_ms() / 1000
     try:
@@ -193,8 +197,11 @@ def _examine_certificates(path: str) -> Iterator[Diagnosis]:
         yield diagnose_no_certificate(error.message(), error.path)
         return
     for one in certificates:
-        text = one.describe(now_s)
-        yield from diagnose_expiry(text, one.path, days_left=one.days_left(now_s))
+        text, days_left = one.describe(now_s), one.days_left(now_s)
+        if one.kind != "crl":
+            yield from diagnose_expiry(text, one.path, days_left=days_left)
+        elif days_left <= one.is_urgent_at_days:
+            yield diagnose_list_expiry(text, one.path)
 
 
 def _log_of_node(path: str) -> str:

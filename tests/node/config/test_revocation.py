@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 
-from raftlog.client.remote.connection import tls_context
-from raftlog.client.remote.security import parse_security
+from raftlog.client.remote.security import TlsOptions, parse_security
+from raftlog.client.remote.tls import SslFactory, tls_context
 from raftlog.errors import OptionError
 from raftlog.node.access import AccessTable
 from raftlog.node.config import ListenerConfig, NodeConfig
@@ -24,6 +26,12 @@ from tests.support.certificates import Authority, KeyPair, serial_number
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "ca")
+
+
+def tls_options(config: dict[str, str]) -> TlsOptions:
+    found = parse_security(config).tls
+    assert found is not None
+    return found
 
 
 def test_a_revoked_certificate_is_refused_and_another_is_accepted(authority: Authority) -> None:
@@ -62,8 +70,7 @@ def test_a_client_does_not_connect_to_a_node_with_a_revoked_certificate(
     }
 
     def connected(**changes: str) -> bool:
-        context = tls_context(parse_security(config | changes).tls)
-        assert context is not None
+        context = tls_context(tls_options(config | changes))
         return isinstance(shown(server, context), dict)
 
     assert connected()
@@ -71,6 +78,44 @@ def test_a_client_does_not_connect_to_a_node_with_a_revoked_certificate(
     assert not connected()
     authority.revoke(has_expired=True)
     assert not connected()
+
+
+def test_a_client_reads_its_files_again_for_a_new_connection(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream runs for months: for longer than its lists, or a certificate, are valid."""
+    node = authority.sign("node-1.example")
+    server = server_context(tls_of(authority, "node-1.example"))
+    pair = authority.sign("jobs-1")
+    crl = Path(authority.revoke(has_expired=True))
+    config = {
+        "ssl.ca.location": authority.path,
+        "ssl.crl.location": str(crl),
+        "ssl.endpoint.identification.algorithm": "none",
+        "ssl.certificate.location": pair.certificate,
+        "ssl.key.location": pair.key,
+    }
+    tls = SslFactory(tls_options(config))
+
+    def found() -> Mapping[str, Any] | Exception | None:
+        return shown(server, tls.context())
+
+    assert isinstance(found(), OSError), "the list has expired"
+    authority.revoke()
+    assert isinstance(found(), dict), "it was published again"
+    first = tls.context()
+    assert tls.context() is first, "nothing has changed"
+    authority.sign("jobs-2", file_name="jobs-1")  # the same files
+    renewed = found()
+    assert isinstance(renewed, dict)
+    assert renewed["subject"] == ((("commonName", "jobs-2"),),)
+    content = crl.read_bytes()
+    crl.write_bytes(content[:100])
+    assert isinstance(found(), dict), "a list that is written is not read"
+    assert "ssl.crl.location" in caplog.text
+    crl.write_bytes(content)
+    authority.revoke(node)
+    assert isinstance(found(), OSError), "the node's certificate was revoked"
 
 
 @pytest.mark.parametrize("text", ["", "no list", None])
@@ -81,7 +126,7 @@ def test_a_client_refuses_a_file_without_a_revocation_list(
     path.write_text(Path(authority.path).read_text() if text is None else text)
     config = {"ssl.ca.location": authority.path, "ssl.crl.location": str(path)}
     with pytest.raises(OptionError, match=r"ssl\.crl\.location"):
-        tls_context(parse_security(config).tls)
+        tls_context(tls_options(config))
 
 
 def test_a_certificate_in_a_file_of_lists_does_not_become_a_ca(
@@ -100,10 +145,10 @@ def test_a_certificate_in_a_file_of_lists_does_not_become_a_ca(
     with pytest.raises(ConfigError, match="contains a certificate"):
         peer_context(tls, AccessTable(nodes=NODES), 2)
     with pytest.raises(OptionError, match="contains a certificate"):
-        tls_context(parse_security(config).tls)
+        tls_context(tls_options(config))
     path.write_text(lists + Path(authority.path).read_text())  # its CA is trusted already
     server_context(tls)
-    assert tls_context(parse_security(config).tls) is not None
+    tls_context(tls_options(config))
 
 
 def test_lists_that_are_old_or_of_another_ca_refuse_every_certificate(

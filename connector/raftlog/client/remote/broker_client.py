@@ -9,7 +9,6 @@ leaders of a new Metadata response, until nothing failed or its timeout.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, islice
@@ -32,10 +31,11 @@ from raftlog.wire.errors import NoCommonVersionError, WireError
 from raftlog.wire.log_identity import duration, int8, int32, int64, name, node, uuid_text
 
 from . import messages
-from .connection import Connection, ConnectionLostError, Connections, NetworkThread, tls_context
+from .connection import Connection, ConnectionLostError, Connections, NetworkThread
 from .login import SaslLogin, warn_of_plain_secrets
 from .nodes import Address
 from .security import PLAINTEXT, ClientSecurity
+from .tls import SslFactory
 
 T = TypeVar("T")
 PartitionName: TypeAlias = tuple[str, int]
@@ -127,10 +127,10 @@ class BrokerClient:
         self._timeout_ms = timeout_ms
         self._cluster_id = cluster_id
         self._brokers: Mapping[int, Address] = {}
-        context: ssl.SSLContext | None = tls_context(security.tls)
+        tls = None if security.tls is None else SslFactory(security.tls)
         login = None if security.sasl is None else SaslLogin(security.sasl)
         warn_of_plain_secrets(security)
-        self._connections = Connections(context, login, timeout_s=CONNECT_TIMEOUT_S)
+        self._connections = Connections(tls, login, timeout_s=CONNECT_TIMEOUT_S)
         self._network = NetworkThread(self.path, self._connections.close)
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import ssl
 from typing import Any, Final
 
 from raftlog.limits import MIB
@@ -20,6 +19,7 @@ from . import messages
 from .connection import Connection, ConnectionLostError
 from .login import SaslLogin
 from .metadata import LeaderConnection, Metadata
+from .tls import SslFactory, context_of
 
 FETCH_BYTES: Final = 1 * MIB
 WAIT_MS: Final = 1_000
@@ -34,11 +34,9 @@ connections, and one of new connections that all clients of this host share."""
 class CommitWaiter:
     """Delayed Fetch of one client. Used on one event loop only."""
 
-    def __init__(
-        self, metadata: Metadata, context: ssl.SSLContext | None, login: SaslLogin | None
-    ) -> None:
+    def __init__(self, metadata: Metadata, tls: SslFactory | None, login: SaslLogin | None) -> None:
         self._metadata = metadata
-        self._context = context
+        self._tls = tls
         self._login = login
         self._connection: Connection | None = None
         self._leader: Connection | None = None
@@ -108,7 +106,8 @@ class CommitWaiter:
             if now_s < self._connect_at_s:
                 raise ConnectionLostError(f"{address}: the last attempt to connect was just before")
             self._connect_at_s = now_s + RECONNECT_S
-            found = await Connection.open(address, self._context, self._login, timeout_s=_GRACE_S)
+            context = context_of(self._tls)
+            found = await Connection.open(address, context, self._login, timeout_s=_GRACE_S)
             self._connection, self._leader = found, leader.connection
         return found
 

@@ -22,7 +22,6 @@ import raftlog
 from raftlog.errors import (
     AccessDeniedError,
     LogClosedError,
-    OptionError,
     RaftlogError,
     SaslAuthenticationError,
     SecurityProtocolError,
@@ -30,7 +29,6 @@ from raftlog.errors import (
 )
 from raftlog.limits import WIRE_FRAME_BYTES_MAX
 from raftlog.receiving import ReceivingProtocol
-from raftlog.storage.file_rights import change_by_others, read_by_others
 from raftlog.wire import (
     SASL_APIS,
     ApiKey,
@@ -49,7 +47,8 @@ from raftlog.wire.errors import NoCommonVersionError, WireError
 
 from .login import SaslLogin, TokenEndpointError
 from .nodes import Address
-from .security import CRL, KEY_PASSWORD, MECHANISM, PROTOCOL, TlsOptions, resolve_references
+from .security import MECHANISM, PROTOCOL
+from .tls import SslFactory, context_of
 
 _LOGGER: Final = logging.getLogger("raftlog")
 
@@ -593,10 +592,10 @@ class Connections:
     """Open connections of a client by address, on one event loop."""
 
     def __init__(
-        self, context: ssl.SSLContext | None, login: SaslLogin | None, *, timeout_s: float
+        self, tls: SslFactory | None, login: SaslLogin | None, *, timeout_s: float
     ) -> None:
         """``timeout_s`` is the bound on opening one."""
-        self._context = context
+        self._tls = tls
         self._login = login
         self._timeout_s = timeout_s
         self._opened: dict[Address, Connection] = {}
@@ -627,9 +626,9 @@ class Connections:
         """Raise ``SecurityProtocolError`` if a connection, None if it was not opened, was lost
         because the listener has another security protocol."""
         if isinstance(error, UnansweredError):
-            await check_tls(address, self._context, timeout_s=self._timeout_s)
+            await check_tls(address, context_of(self._tls), timeout_s=self._timeout_s)
         if connection is not None and connection.is_refused_without_sasl:
-            await check_sasl(address, self._context, timeout_s=self._timeout_s)
+            await check_sasl(address, context_of(self._tls), timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Close all connections."""
@@ -640,7 +639,7 @@ class Connections:
     async def _open(self, address: Address) -> Connection:
         try:
             connection = await Connection.open(
-                address, self._context, self._login, timeout_s=self._timeout_s
+                address, context_of(self._tls), self._login, timeout_s=self._timeout_s
             )
             self._opened[address] = connection
             return connection
@@ -719,83 +718,3 @@ async def check_sasl(address: Address, context: ssl.SSLContext | None, *, timeou
         reason=f"the listener requires SASL; it offers {offered}",
         remedy=f"set {PROTOCOL}={protocol}, {MECHANISM} and the credentials",
     )
-
-
-# --- TLS context ----------------------------------------------------------------------------------
-
-
-_KEY_OPTIONS: Final = "ssl.certificate.location, ssl.key.location"
-
-
-def tls_context(options: TlsOptions | None) -> ssl.SSLContext | None:
-    """Return the TLS context of connections; None for plain text.
-
-    Raises ``OptionError`` for a file that cannot be read or is invalid.
-    """
-    if options is None:
-        return None
-    try:
-        context = ssl.create_default_context(
-            ssl.Purpose.SERVER_AUTH, cafile=options.ca, cadata=options.ca_pem
-        )
-    except (OSError, ValueError) as error:
-        option = "ssl.ca.location" if options.ca_pem is None else "ssl.ca.pem"
-        raise OptionError(option=option, reason=_reason(error, options.ca)) from None
-    if options.crl is not None:
-        try:
-            reason = load_revocation_lists(context, options.crl)
-        except (OSError, ValueError) as error:
-            reason = _reason(error, options.crl)
-        if reason is not None:
-            raise OptionError(option=CRL, reason=reason)
-        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
-    context.check_hostname = options.check_host
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if options.certificate is not None:
-        _check_rights(options.key or options.certificate)
-        # never None: OpenSSL would prompt at the terminal
-        password = resolve_references(KEY_PASSWORD, options.key_password or "")
-        try:
-            context.load_cert_chain(options.certificate, options.key, password)
-        except (OSError, ValueError) as error:
-            files = " with ".join(filter(None, (options.certificate, options.key)))
-            raise OptionError(option=_KEY_OPTIONS, reason=_reason(error, files)) from None
-    return context
-
-
-def load_revocation_lists(context: ssl.SSLContext, path: str) -> str | None:
-    """Load the revocation lists of a file in PEM format, after the CAs; return why the file is
-    refused, None if it is not.
-
-    A list is signed, so files of lists are fetched without TLS. OpenSSL would trust a certificate
-    in one as a CA. Those of CAs that the context has already are ignored. Raises ``OSError``.
-    """
-    ca_count = context.cert_store_stats()["x509"]
-    context.load_verify_locations(cafile=path)
-    stats = context.cert_store_stats()
-    if not stats["crl"]:
-        return "the file contains no certificate revocation list"
-    if stats["x509"] > ca_count:
-        return "the file contains a certificate, which would become a CA: remove it from the file"
-    return None
-
-
-def _check_rights(path: str) -> None:
-    """Refuse a key that other users may change, and warn of one that they may read.
-
-    Keys that Spark copies to its executors are readable by others, so that is not refused.
-    """
-    try:
-        change, reading = change_by_others(path), read_by_others(path)
-    except OSError as error:
-        raise OptionError(option=_KEY_OPTIONS, reason=_reason(error, path)) from None
-    if change is not None:
-        raise OptionError(option="ssl.key.location", reason=change)
-    if reading is not None:
-        _LOGGER.warning("%s", reading)
-
-
-def _reason(error: Exception, path: str | None) -> str:
-    """Return why a file cannot be used; ``path`` is None for a text."""
-    text = getattr(error, "strerror", None) or type(error).__name__
-    return f"{path or 'it'} cannot be used: {text}"

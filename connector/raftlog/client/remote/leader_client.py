@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 import threading
 import weakref
 from collections.abc import Callable
@@ -33,13 +32,14 @@ from raftlog.wire.errors import WireError
 
 from . import messages
 from .commit_waiter import FETCH_BYTES, CommitWaiter
-from .connection import ConnectionLostError, NetworkThread, ThrottledError, tls_context
+from .connection import ConnectionLostError, NetworkThread, ThrottledError
 from .login import SaslLogin, warn_of_plain_secrets
 from .messages import Committed, TopicIdentity
 from .metadata import PAUSE_FIRST_S, PAUSE_LONGEST_S, LeaderConnection, Metadata
 from .nodes import Address
 from .producer_batches import LogSettings
 from .security import PLAINTEXT, ClientSecurity
+from .tls import SslFactory
 
 RESPONSE_TIMEOUT_S: Final = 6.0
 _OFFSET_OUT_OF_RANGE: Final = 1
@@ -89,7 +89,7 @@ class LeaderClient:
         self.timeout_ms: Final = timeout_ms
         self._bootstrap = bootstrap
         self._cluster_id = cluster_id
-        self._context: ssl.SSLContext | None = tls_context(security.tls)
+        self._tls = None if security.tls is None else SslFactory(security.tls)
         self._sasl = security.sasl
         warn_of_plain_secrets(security)
         self._lock = threading.Lock()
@@ -103,8 +103,8 @@ class LeaderClient:
         self._compacted_offset = 0
         """Of the responses to ``fetch``. Set on the event loop."""
         login = None if self._sasl is None else SaslLogin(self._sasl)
-        self._metadata = Metadata(self._bootstrap, self._context, login, self._cluster_id)
-        self._waiter = CommitWaiter(self._metadata, self._context, login)
+        self._metadata = Metadata(self._bootstrap, self._tls, login, self._cluster_id)
+        self._waiter = CommitWaiter(self._metadata, self._tls, login)
         metadata, waiter = self._metadata, self._waiter
 
         def close() -> None:  # without a reference to this client

@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import copy
 import random
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,6 +44,7 @@ from .connection import Connection, ConnectionLostError, Connections
 from .login import SaslLogin
 from .messages import TopicIdentity
 from .nodes import Address
+from .tls import SslFactory
 
 ASK_TIMEOUT_S: Final = 5.0
 """Bound on connecting to a node, and on its response about the leader."""
@@ -90,7 +90,7 @@ class Metadata:
     def __init__(
         self,
         bootstrap: tuple[Address, ...],
-        context: ssl.SSLContext | None,
+        tls: SslFactory | None,
         login: SaslLogin | None = None,
         cluster_id: str | None = None,
         *,
@@ -101,7 +101,7 @@ class Metadata:
         self._bootstrap = bootstrap
         self._draw = draw
         self._nodes: dict[int, Address] = {}
-        self._connections: Final = Connections(context, login, timeout_s=ASK_TIMEOUT_S)
+        self._connections: Final = Connections(tls, login, timeout_s=ASK_TIMEOUT_S)
         self._leader: LeaderConnection | None = None
         self._invalidated_epoch = -1
         self._searching = asyncio.Lock()
