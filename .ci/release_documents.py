@@ -22,9 +22,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-
 HOME = Path(__file__).parents[1]
 REQUIREMENTS = HOME / ".ci/requirements.lock"
 CARGO_LOCK = HOME / "connector/native/Cargo.lock"
@@ -113,6 +110,14 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def base_images(directory: Path) -> list[dict[str, Any]]:
+    """Return the base images of the image of a release, of one without an image none."""
+    bases = directory / "raftlog.bases"
+    lines = bases.read_text().splitlines() if bases.exists() else []
+    found = (re.fullmatch(r"\w+=(\S+)@sha256:(\w+)", line) for line in lines)
+    return [{"uri": f"docker://{one[1]}", "digest": {"sha256": one[2]}} for one in found if one]
+
+
 def provenance(directory: Path, commit: str) -> dict[str, Any]:
     """Return the in-toto statement of the files in a directory."""
     return {
@@ -135,6 +140,7 @@ def provenance(directory: Path, commit: str) -> dict[str, Any]:
                         }
                         for path in RESOLVED
                     ),
+                    *base_images(directory),
                 ],
             },
             "runDetails": {"builder": {"id": "urn:raftlog:local-build"}},
@@ -143,6 +149,9 @@ def provenance(directory: Path, commit: str) -> dict[str, Any]:
 
 
 def main(environment: Path, commit: str, directory: Path) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     (source,) = directory.glob("raftlog-*.tar.gz")
     stem = source.name.removesuffix(".tar.gz")
     bill = bill_of_materials(json.loads(environment.read_text()), stem.removeprefix("raftlog-"))

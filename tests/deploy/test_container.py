@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import runpy
 import subprocess
 import tomllib
 from pathlib import Path
+
+import pytest
 
 from raftlog_state.cli.main import parser
 
@@ -78,3 +83,84 @@ def test_the_command_is_one_that_raftlog_accepts() -> None:
     assert json.loads(stage["ENTRYPOINT"]) == ["raftlog"]
     words = json.loads(stage["CMD"])
     assert parser().parse(words).config == "/etc/raftlog/node.toml"
+
+
+# --- base images ----------------------------------------------------------------------------------
+
+PODMAN = """#!/bin/sh
+echo "$*" >> "$0.log"
+case "$1" in
+image) echo "sha256:$(printf %s "$5" | sha256sum | cut -d' ' -f1)" ;;
+push) while [ "$1" != --digestfile ]; do shift; done; echo sha256:abc > "$2" ;;
+esac
+"""
+"""Stand-in that logs its arguments; the digest of an image is that of its name."""
+
+
+class ImageBuild:
+    """Files of one run of ``.ci/image``."""
+
+    def __init__(self, home: Path) -> None:
+        self.bases, self.image = home / "raftlog.bases", home / "raftlog.image"
+        self._podman = home / "podman"
+        self._podman.write_text(PODMAN)
+        self._podman.chmod(0o755)
+
+    def run(self) -> list[str]:
+        """Return the commands of podman."""
+        log = self._podman.with_name("podman.log")
+        log.unlink(missing_ok=True)
+        path = f"{self._podman.parent}:{os.environ['PATH']}"
+        subprocess.run(
+            [HOME / ".ci/image", HOME, "registry.example/raftlog:1.0", self.image, self.bases],
+            env={**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": "1"},
+            check=True,
+        )
+        return log.read_text().splitlines()
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> ImageBuild:
+    return ImageBuild(tmp_path)
+
+
+def base_images() -> dict[str, str]:
+    """Return the names with tags of all base images, by the argument that replaces one."""
+    return dict(text.split("=") for name, text in instructions() if name == "ARG")
+
+
+def test_every_base_image_can_be_replaced_by_one_with_a_digest() -> None:
+    used = [text.split()[0] for name, text in instructions() if name == "FROM"]
+    assert {*used} == {f"${{{argument}}}" for argument in base_images()}
+
+
+def test_a_release_is_built_from_base_images_by_their_digests(build: ImageBuild) -> None:
+    commands = build.run()
+    expected = {
+        argument: f"{base.rpartition(':')[0]}@sha256:{hashlib.sha256(base.encode()).hexdigest()}"
+        for argument, base in base_images().items()
+    }
+    assert dict(line.split("=") for line in build.bases.read_text().splitlines()) == expected
+    (command,) = (one for one in commands if one.startswith("build "))
+    assert dict(re.findall(r"--build-arg (\w+)=(\S+)", command)) == expected
+    assert build.image.read_text() == "registry.example/raftlog@sha256:abc\n"
+
+
+def test_the_provenance_of_a_release_has_its_base_images(build: ImageBuild) -> None:
+    build.run()
+    documents = runpy.run_path(str(HOME / ".ci" / "release_documents.py"))
+    statement = documents["provenance"](build.bases.parent, "a commit")
+    resolved = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    found = {one["uri"]: one["digest"] for one in resolved if one["uri"].startswith("docker:")}
+    assert found == {
+        f"docker://{base.rpartition(':')[0]}": {"sha256": hashlib.sha256(base.encode()).hexdigest()}
+        for base in base_images().values()
+    }
+
+
+def test_base_images_of_an_earlier_release_are_used_again(build: ImageBuild) -> None:
+    build.bases.write_text("PYTHON_IMAGE=docker.io/library/python@sha256:00\n")
+    commands = build.run()
+    assert not [one for one in commands if one.startswith("pull ")]
+    (command,) = (one for one in commands if one.startswith("build "))
+    assert "--build-arg PYTHON_IMAGE=docker.io/library/python@sha256:00" in command

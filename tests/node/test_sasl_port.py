@@ -37,7 +37,7 @@ from raftlog.wire import ApiKey
 from raftlog.wire.sasl import scram_exchange
 from tests.support.certificates import Authority
 from tests.support.quorum_processes import free_ports
-from tests.support.sasl_client import authenticate, refused
+from tests.support.sasl_client import authenticate, handshake, refused, send_message
 from tests.support.served_node import ServedNode, served_node
 
 NAME, PASSWORD = "jobs-7", "s3cret, =\u00e9"
@@ -194,6 +194,28 @@ def test_a_name_of_an_unknown_user_does_not_lengthen_lines(tmp_path: Path) -> No
 
     port.run(check)
     assert len(port.audited("refused")[0]["reason"]) < 400
+
+
+def test_a_recorded_exchange_is_not_accepted_again(tmp_path: Path) -> None:
+    exchange = scram_exchange("SCRAM-SHA-256", NAME, PASSWORD, "nonce")
+
+    async def check(node: ServedNode) -> None:
+        first = next(exchange)
+        async with await node.connect() as connection:
+            await handshake(connection, "SCRAM-SHA-256")
+            challenge = await send_message(connection, first)
+            final = exchange.send(bytes(challenge.auth_bytes))
+            assert (await send_message(connection, final)).error_code == 0
+            assert (await send_message(connection, final)).error_code == 34, "no second handshake"
+        for messages in ((first, final), (final,)):
+            async with await node.connect() as connection:
+                await handshake(connection, "SCRAM-SHA-256")
+                for message in messages:
+                    response = await send_message(connection, message)
+                assert response.error_code == 58
+                assert await connection.next_frame() is None
+
+    SaslPort(tmp_path).run(check)
 
 
 def test_an_unknown_user_is_not_distinguished_from_a_wrong_password(tmp_path: Path) -> None:

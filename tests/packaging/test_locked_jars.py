@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from tests.packaging.jar_licences import LICENCES, artifact_of, declared, identifiers, read_list
 from tests.support.jars import BUILD, LOCK, JarError, JarSet, all_sets, installed, locked
 
 HOME = Path(__file__).parents[2]
@@ -109,3 +110,38 @@ def test_no_session_downloads_jars_by_itself() -> None:
     unverified = re.compile(r"spark\.jars\.packages|--packages|configure_spark_with_delta_pip\(")
     ours = [one for one in sources if one != Path(__file__)]
     assert not [str(one) for one in ours if unverified.search(one.read_text())]
+
+
+# --- licences -------------------------------------------------------------------------------------
+
+ACCEPTED = {"Apache-2.0", "BSD", "BSD-3-Clause", "CC0-1.0", "MIT"}
+OF_TESTS = {"CDDL", "EPL-1.0", "EPL-2.0"}
+"""Of jars of Kafka's, of which tests load the classes; none is distributed with raftlog."""
+
+
+def test_each_jar_has_a_licence_that_is_accepted() -> None:
+    known = read_list(LICENCES.read_text())
+    assert {artifact_of(path) for path in locked()} == known.keys()
+    assert [one for one, names in known.items() if not {*names} & (ACCEPTED | OF_TESTS)] == []
+
+
+def test_the_licences_are_those_that_the_jars_declare() -> None:
+    """Of the jars that are on this machine."""
+    known = read_list(LICENCES.read_text())
+    for path in locked():
+        if (BUILD / path).exists():
+            assert {*declared(BUILD / path)} <= {*known[artifact_of(path)]}, path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The Apache Software License, Version 2.0", ["Apache-2.0"]),
+        ("EPL 2.0", ["EPL-2.0"]),
+        ("CDDL + GPLv2 with classpath exception", ["CDDL", "GPL-2.0 WITH Classpath-exception-2.0"]),
+        ("https://opensource.org/licenses/BSD-2-Clause", ["BSD"]),
+        ("a permit of our own", []),
+    ],
+)
+def test_names_of_licences_have_their_identifiers(text: str, expected: list[str]) -> None:
+    assert identifiers(text) == expected

@@ -26,6 +26,27 @@ async def _ask(connection: RawConnection, key: ApiKey, request: object, kind: ty
     return decode(kind, version, body)
 
 
+async def handshake(connection: RawConnection, mechanism: str) -> None:
+    """Choose a mechanism."""
+    response = await _ask(
+        connection,
+        ApiKey.SASL_HANDSHAKE,
+        SaslHandshakeRequest(mechanism=mechanism),
+        SaslHandshakeResponse,
+    )
+    assert response.error_code == 0
+
+
+async def send_message(connection: RawConnection, message: bytes) -> Any:
+    """Return the response to one message of the mechanism."""
+    return await _ask(
+        connection,
+        ApiKey.SASL_AUTHENTICATE,
+        SaslAuthenticateRequest(auth_bytes=message),
+        SaslAuthenticateResponse,
+    )
+
+
 async def _exchange(
     connection: RawConnection,
     mechanism: str,
@@ -34,22 +55,11 @@ async def _exchange(
     before_proof: Callable[[], object] = bool,
 ) -> tuple[bytes, Any]:
     """Return the challenge and the final response. ``before_proof`` is called in between."""
-    response = await _ask(
-        connection,
-        ApiKey.SASL_HANDSHAKE,
-        SaslHandshakeRequest(mechanism=mechanism),
-        SaslHandshakeResponse,
-    )
-    assert response.error_code == 0
+    await handshake(connection, mechanism)
     exchange = scram_exchange(mechanism, name, password, f"{random.Random(name).random()}")
     message, challenge = next(exchange), b""
     for _ in range(2):
-        response = await _ask(
-            connection,
-            ApiKey.SASL_AUTHENTICATE,
-            SaslAuthenticateRequest(auth_bytes=message),
-            SaslAuthenticateResponse,
-        )
+        response = await send_message(connection, message)
         if response.error_code != 0:
             return challenge, response
         if not challenge:
