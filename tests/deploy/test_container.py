@@ -94,7 +94,7 @@ image) echo "sha256:$(printf %s "$5" | sha256sum | cut -d' ' -f1)" ;;
 push) while [ "$1" != --digestfile ]; do shift; done; echo sha256:abc > "$2" ;;
 esac
 """
-"""Stand-in that logs its arguments; the digest of an image is that of its name."""
+"""Replaces podman: logs its arguments; the digest of an image is that of its name."""
 
 
 class ImageBuild:

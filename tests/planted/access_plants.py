@@ -39,6 +39,23 @@ ACCESS_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a client does not read its revocation lists again",
+        path="connector/raftlog/client/remote/tls.py",
+        old="        if versions != self._versions:\n",
+        new="        if not versions:\n",
+        tests=(
+            "tests/node/config/test_revocation.py"
+            "::test_a_client_reads_its_files_again_for_a_new_connection",
+        ),
+    ),
+    Plant(
+        bug="a node does not warn of a revocation list that expires",
+        path=f"{NODE}/certificates.py",
+        old="                found += _list_expiries(name, tls.crl)\n",
+        new="                pass\n",
+        tests=("tests/node/test_certificate_expiry.py",),
+    ),
+    Plant(
         bug="revoked certificates are accepted",
         path=f"{NODE}/tls.py",
         old="    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN",

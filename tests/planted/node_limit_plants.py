@@ -319,7 +319,7 @@ NODE_LIMIT_PLANTS: Final = (
     ),
     Plant(
         bug="others can write a client's key",
-        path="connector/raftlog/client/remote/connection.py",
+        path="connector/raftlog/client/remote/tls.py",
         old="        _check_rights(options.key or options.certificate)\n",
         new="",
         tests=("tests/client/remote/test_nodes.py",),
