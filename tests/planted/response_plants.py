@@ -343,8 +343,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a second fetch of one connection starts immediately",
         path=f"{NODE}/connection.py",
-        old="            _api_key(data) in _LARGE_RESPONSES\n",
-        new="            False\n",
+        old="            and _api_key(data) in _LARGE_RESPONSES\n",
+        new="            and False\n",
         tests=(MEMORY,),
     ),
     Plant(
@@ -364,8 +364,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a request is held until earlier ones are answered too",
         path=f"{NODE}/connection.py",
-        old="        self.memory.in_flight_byte_count += request.byte_count - before\n",
-        new="        self.memory.in_flight_byte_count += request.byte_count\n",
+        old="        more = request.byte_count - before\n",
+        new="        more = request.byte_count\n",
         tests=(ACCOUNTS,),
     ),
     Plant(
@@ -455,11 +455,11 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="each step looks at all pending appends",
         path=f"{NODE}/pending_appends.py",
-        old="        for one in self._others.pop_below(high_watermark + 1):\n",
-        new="""        for one in self._others.pop_below(sys.maxsize):
-            if one.end_offset > high_watermark:
-                self._others.add(one.end_offset, one)
-                continue
+        old="            for one in self._others.pop_below(high_watermark + 1):\n",
+        new="""            for one in self._others.pop_below(sys.maxsize):
+                if one.end_offset > high_watermark:
+                    self._others.add(one.end_offset, one)
+                    continue
 """,
         tests=("tests/node/test_leader_appends.py",),
     ),

@@ -45,7 +45,7 @@ from raftlog.wire import (
 from raftlog.wire.errors import WireError
 
 from .access import Principal
-from .event_loop import NodeEventLoop
+from .event_loop import NO_DESCRIPTOR, NodeEventLoop
 from .memory_pool import ConnectionMemory, MemoryShare
 from .request import Request, Session
 from .sasl import SaslAuthenticator
@@ -74,10 +74,13 @@ class FlushQueue:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._node_loop = loop if isinstance(loop, NodeEventLoop) else None
         self._connections: list[Connection] = []
         self._is_running = False
         self._work: Callable[[], object] | None = None
-        """What is called after a callback that is being called."""
+        """What is called after the last socket of this iteration."""
+        self.descriptor = NO_DESCRIPTOR
+        """That of the connection which has received bytes last."""
 
     def run(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call ``work``, the whole of a callback of the event loop or the last part, then flush."""
@@ -88,19 +91,30 @@ class FlushQueue:
         finally:
             self._is_running = False
             self._flush()
-            work_after, self._work = self._work, None
-            if work_after is not None:
-                work_after()
+            if self._work is not None and self._is_last:
+                self._call_work()
 
     def call_after(self, work: Callable[[], object]) -> None:
-        """Call ``work``, which flushes, after the callback of the event loop that is being called;
-        outside of a callback, or if other sockets are served in this iteration, in the next one:
-        all of them share the work. For one socket an iteration is saved."""
-        is_alone = isinstance(self._loop, NodeEventLoop) and self._loop.is_alone
-        if is_alone and self._is_running and self._work is None:
-            self._work = work
-        else:
+        """Call ``work``, which flushes, after the sockets that are served in this iteration of the
+        event loop: all of them share it. That is at the end of the callback of the last one, if it
+        is one of a connection, and otherwise in the next iteration."""
+        if not self._is_running or self._work is not None:
             self._loop.call_soon(work)
+            return
+        self._work = work
+        if not self._is_last:
+            self._loop.call_soon(self._call_work)
+
+    @property
+    def _is_last(self) -> bool:
+        """Return whether the last socket of this iteration is being served, or was."""
+        loop = self._node_loop
+        return loop is not None and loop.last_descriptor == self.descriptor
+
+    def _call_work(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work()
 
     def add(self, connection: Connection) -> None:
         """Flush a connection, which is not queued yet."""
@@ -238,6 +252,8 @@ class Connection(ReceivingProtocol):
         self._session: Session | None = None
         self._decoder: FrameDecoder | None = None
         self._transport: asyncio.Transport | None = None
+        self._descriptor = -2
+        """Of its socket; another one than ``NO_DESCRIPTOR`` if it has none."""
         self._requests: deque[Request[Any]] = deque()
         self._frames: deque[bytes] = deque()
         self._deadline = deadline
@@ -256,6 +272,9 @@ class Connection(ReceivingProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        accepted = transport.get_extra_info("socket")
+        if accepted is not None:
+            self._descriptor = accepted.fileno()
         principal = self._authenticate(transport)
         if principal is None:
             transport.abort()
@@ -283,6 +302,7 @@ class Connection(ReceivingProtocol):
     def data_received(self, data: bytes) -> None:
         # TLS calls this from within ``close``, too, perhaps in a callback that flushes
         if self._decoder is not None and not self._is_finishing:
+            self._flush_queue.descriptor = self._descriptor
             self._flush_queue.run(self._receive, data, self._decoder)
 
     def _receive(self, data: bytes, decoder: FrameDecoder) -> None:
@@ -435,7 +455,8 @@ class Connection(ReceivingProtocol):
     def _may_start(self, data: bytes) -> bool:
         """Return whether the request in this frame may be started."""
         return self._may_start_any() and not (
-            _api_key(data) in _LARGE_RESPONSES
+            self._requests
+            and _api_key(data) in _LARGE_RESPONSES
             and any(one.header.api_key in _LARGE_RESPONSES for one in self._requests)
         )
 
@@ -530,8 +551,10 @@ class Connection(ReceivingProtocol):
         request.complete(response)
         if self._transport is None:
             return  # the connection is lost
-        self.memory.in_flight_byte_count += request.byte_count - before
-        self._report_memory()
+        more = request.byte_count - before
+        self.memory.in_flight_byte_count += more
+        if more > 0:
+            self._report_memory()  # what is less is reported when the response is written
         if not self._is_flush_queued:
             self._is_flush_queued = True
             self._flush_queue.add(self)
@@ -548,6 +571,7 @@ class Connection(ReceivingProtocol):
             if request.response is not None:
                 ready.append(request.response)
         if not has_ended or self._transport is None:
+            self._report_memory()  # of a response that waits for older ones
             return
         if ready:
             if self.memory.unread_byte_count:

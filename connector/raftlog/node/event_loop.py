@@ -24,6 +24,7 @@ V = TypeVar("V")
 SHARE: Final = 4
 """Pause after an iteration with such a socket, by the time of that iteration."""
 _PAUSE_S_MAX: Final = 0.01
+NO_DESCRIPTOR: Final = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +50,8 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
         """By descriptor."""
         self._orders: dict[Hashable, dict[str | None, dict[int, None]]] = {}
         """Descriptors by group and address; of each, what was returned last is at the end."""
-        self.is_alone = False
-        """Whether the last call returned one event, and no callback waited."""
+        self.last_descriptor = NO_DESCRIPTOR
+        """Descriptor of the last event that the last call returned."""
         self._began_s: float | None = None
         """When the last restricted socket was returned, until the next call."""
         self._due_s = 0.0
@@ -91,8 +92,8 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
             self._due_s = now_s + min(SHARE * (now_s - self._began_s), _PAUSE_S_MAX)
             self._began_s = None
         found = super().select(timeout)
-        self.is_alone = len(found) == 1 and timeout != 0
-        if not self._restricted:
+        self.last_descriptor = last = found[-1][0].fd if found else NO_DESCRIPTOR
+        if not self._restricted or (len(found) == 1 and last not in self._restricted):
             return found
         privileged = [one for one in found if one[0].fd not in self._restricted]
         if len(privileged) == len(found):
@@ -102,6 +103,7 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
         if not has_other_work or now_s >= self._due_s:
             privileged.append(self._take_one({one[0].fd: one for one in found}))
             self._began_s = now_s
+        self.last_descriptor = privileged[-1][0].fd if privileged else NO_DESCRIPTOR
         return privileged
 
     def _take_one(
@@ -150,9 +152,9 @@ class NodeEventLoop(asyncio.SelectorEventLoop):
         return self._privileged_first.call_count
 
     @property
-    def is_alone(self) -> bool:
-        """Return whether one socket is served in this iteration, and nothing else was waiting."""
-        return self._privileged_first.is_alone
+    def last_descriptor(self) -> int:
+        """Return the descriptor of the last socket that is served in this iteration."""
+        return self._privileged_first.last_descriptor
 
     def release(self, restricted: RestrictedSocket) -> None:
         """Serve a socket like any other again."""

@@ -212,8 +212,9 @@ class PendingAppends:
         while unconfirmed and unconfirmed[0].ticket <= self._confirmed_ticket:
             one = unconfirmed.popleft()
             self._others.add(one.end_offset, one)
-        for one in self._others.pop_below(high_watermark + 1):
-            self._complete(one.request, one.result)
+        if self._others.lowest is not None:
+            for one in self._others.pop_below(high_watermark + 1):
+                self._complete(one.request, one.result)
 
     def _remove_all(self) -> list[PendingAppend]:
         removed = [*self._waiting, *self._unconfirmed, *self._others.pop_below(sys.maxsize)]

@@ -557,6 +557,8 @@ class Node:
 
     def _log_notification(self, notification: Notification) -> None:
         match notification:
+            case AdvanceHighWatermark():  # of each append first
+                pass  # a metric, not a log line
             case RoleChanged():
                 if notification.new is Leader:
                     self._election_count += 1
@@ -589,8 +591,6 @@ class Node:
                 )
             case CleaningRefused(error):
                 self._lines.log("cleaned", level="warning", reason=str(error))
-            case AdvanceHighWatermark():
-                pass  # a metric, not a log line
 
     def _log_peer(self, node_id: int, reason: str) -> None:
         self._lines.log_throttled("peer", str(node_id), reason)

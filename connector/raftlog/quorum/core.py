@@ -195,14 +195,18 @@ class QuorumCore:
         for expired in state.requests.expire(now_ms):
             state.back_off(expired.node_id)
         self._handle_event(event)
-        if not isinstance(state.role, Leader):
+        role = state.role
+        if not isinstance(role, Leader):
             self._elections.poll()
-        if isinstance(state.role, Leader):
+            role = state.role
+        if isinstance(role, Leader):
             self._membership.poll()
             self._leadership.poll()
-        if isinstance(state.role, Resigned):
+            role = state.role
+        if isinstance(role, Resigned):
             self._elections.poll_resigned()
-        if not isinstance(state.role, Leader):
+            role = state.role
+        if not isinstance(role, Leader):
             self._following.poll()
         state.check_invariants()
         return state.take_effects()

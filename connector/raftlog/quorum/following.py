@@ -176,8 +176,8 @@ class Following:
             role.is_appending = True
             state.emit(TruncateFully(missed_offset))
             return
-        role.has_other_remote_store = response.remote_store_id not in (0, log.remote_store_id)
-        role.has_other_remote_store &= log.remote_store_id != 0
+        store_id = response.remote_store_id
+        role.has_other_remote_store = store_id != 0 and log.remote_store_id not in (0, store_id)
         role.leader_high_watermark = response.high_watermark
         role.leader_log_start_offset = response.log_start_offset
         if response.records:

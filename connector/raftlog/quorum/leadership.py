@@ -264,8 +264,10 @@ class Leadership:
 
     def _complete_or_delay(self, role: Leader, request_id: int, request: FetchRequest) -> None:
         state = self._state
+        replica = request.replica
         for delayed_id, delayed in list(role.delayed_fetches.items()):
-            if delayed.request.replica == request.replica:  # superseded by its newer fetch
+            other = delayed.request.replica
+            if other.node_id == replica.node_id and other == replica:  # superseded by this one
                 del role.delayed_fetches[delayed_id]
                 state.emit(Reply(delayed_id, self._response(role)))
         due_ms = self._due_ms(role, request, state.now_ms + request.max_wait_ms)
@@ -350,7 +352,7 @@ class Leadership:
         a majority has it (Raft, figure 8).
         """
         state, role = self._state, self._state.role
-        if not isinstance(role, Leader):
+        if not isinstance(role, Leader) or state.high_watermark == state.log.end_offset:
             return
         offset = role.progress.majority_end_offset(
             state.voter_set, state.key, state.log.synced_end_offset

@@ -71,7 +71,11 @@ class FrameDecoder:
         frames: list[bytes] = []
         position = 0
         if not self._buffer and type(data) is bytes:
-            position = self._take_whole(data, frames)  # the usual case: exactly one frame
+            byte_count = int.from_bytes(data[:LENGTH_BYTES], "big")
+            if byte_count == len(data) - LENGTH_BYTES and byte_count <= self.byte_count_max:
+                self._is_first = False
+                return [data[LENGTH_BYTES:]]  # the usual case: exactly one frame
+            position = self._take_whole(data, frames)
             if position == len(data):
                 return frames
         with memoryview(data) as fed:
