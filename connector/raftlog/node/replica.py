@@ -452,7 +452,9 @@ class Replica:
             self._note_appended()  # a part may be appended
             self._events.append(AppendRefused(error.message(), is_disk_full=True))
         else:
-            self._note_appended()
+            voters = tuple(voters_in(self.log.drain_control_records()))
+            if voters:
+                self._events.append(Appended(voters))
 
     def _append_voters(self, effect: AppendVoters) -> None:
         try:

@@ -352,4 +352,3 @@ class QuorumCore:
                 self._state.voters.add_kraft_version(found.offset, found.kraft_version)
         self._leadership.commit()
         self._leadership.on_appended()
-        self._following.advance_high_watermark()

@@ -63,7 +63,9 @@ class VotersAppended:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Records were appended up to the log's end offset; they are not durable yet."""
+    """Records were appended up to the log's end offset; they are not durable yet. Those that a
+    follower has fetched are reported with voters only: without, nothing depends on them before they
+    are synced."""
 
     voters: tuple[VotersAppended, ...] = ()
 

@@ -11,6 +11,9 @@ Invariants:
 4. The log start follows that of the leader (KIP-107), at most to the high watermark, unless it
    may be that of remote segments in another object store than this replica has.
 5. No record is appended after which the leader's log lacks tombstones that this log has missed.
+6. The high watermark passes records once they are synced here, too (Kafka:
+   ``KafkaRaftClient.handleFetchResponse``): the sync of what was fetched is one step, and its
+   append none, unless it has voters.
 
 Kafka: the follower part of ``KafkaRaftClient``.
 """
