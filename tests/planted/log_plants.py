@@ -268,8 +268,8 @@ LOG_PLANTS: Final = (
     Plant(
         bug="a gap in a producer's sequences is accepted",
         path=f"{WRITING}/producer_state.py",
-        old="        if base_sequence != expected:\n",
-        new="        if base_sequence < expected:\n",
+        old="        if base_sequence == expected:\n",
+        new="        if base_sequence >= expected:\n",
         tests=("tests/log/producer_state/test_idempotent_producers.py",),
     ),
     Plant(

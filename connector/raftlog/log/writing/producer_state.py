@@ -138,34 +138,39 @@ class ProducerEntry:
                 producer_epoch=producer_epoch,
                 current_producer_epoch=self.producer_epoch,
             )
-        expected = 0
-        if producer_epoch == self.producer_epoch:
+        is_same_epoch = producer_epoch == self.producer_epoch
+        expected = incremented(self.last_sequence, 1) if is_same_epoch else 0
+        if base_sequence == expected:
+            return None  # not retained: those before it have fewer records than there are sequences
+        if is_same_epoch:
             last_sequence = incremented(base_sequence, record_count - 1)
             for batch in self.batches:
                 is_same = batch.last_sequence == last_sequence
                 if is_same and batch.base_sequence == base_sequence:
                     return Duplicate(batch.base_offset, batch.last_offset)
-            expected = incremented(self.last_sequence, 1)
-        if base_sequence != expected:
-            raise OutOfOrderSequenceError(
-                producer_id=self.producer_id,
-                producer_epoch=producer_epoch,
-                sequence=base_sequence,
-                expected_sequence=expected,
-            )
-        return None
+        raise OutOfOrderSequenceError(
+            producer_id=self.producer_id,
+            producer_epoch=producer_epoch,
+            sequence=base_sequence,
+            expected_sequence=expected,
+        )
 
     def with_batch(self, producer_epoch: int, batch: ProducerBatch) -> ProducerEntry:
         """Return the entry after a batch. A new epoch drops the batches of the old one."""
-        kept = self.batches if producer_epoch == self.producer_epoch else ()
         return ProducerEntry(  # ``replace`` takes three times as long
             producer_id=self.producer_id,
             producer_epoch=producer_epoch,
-            batches=(*kept, batch)[-PRODUCER_BATCHES_KEPT:],
+            batches=self.batches_with(producer_epoch, batch),
             timestamp_ms=self.timestamp_ms,
             coordinator_epoch=self.coordinator_epoch,
             open_transaction_first_offset=self.open_transaction_first_offset,
         )
+
+    def batches_with(self, producer_epoch: int, batch: ProducerBatch) -> tuple[ProducerBatch, ...]:
+        """Return the batches after another one."""
+        if producer_epoch != self.producer_epoch:
+            return (batch,)
+        return (*self.batches, batch)[-PRODUCER_BATCHES_KEPT:]
 
 
 def incremented(sequence: int, count: int) -> int:
@@ -548,10 +553,12 @@ class ProducerStateManager:
         """Apply a producer's batch. The first transactional one opens its transaction."""
         offset_delta = metadata.last_offset - metadata.base_offset
         entry = self.producer(metadata.producer_id)
-        if metadata.base_sequence >= 0 and metadata.producer_epoch >= entry.producer_epoch:
+        epoch, batches = entry.producer_epoch, entry.batches
+        if metadata.base_sequence >= 0 and metadata.producer_epoch >= epoch:
             last_sequence = incremented(metadata.base_sequence, offset_delta)
             batch = ProducerBatch(last_sequence, metadata.last_offset, offset_delta)
-            entry = entry.with_batch(metadata.producer_epoch, batch)
+            epoch = metadata.producer_epoch
+            batches = entry.batches_with(epoch, batch)
         first_offset = entry.open_transaction_first_offset
         if metadata.is_transactional:
             if first_offset is None:
@@ -562,8 +569,8 @@ class ProducerStateManager:
         self._use_producer(
             ProducerEntry(  # as in ``with_batch``
                 producer_id=entry.producer_id,
-                producer_epoch=entry.producer_epoch,
-                batches=entry.batches,
+                producer_epoch=epoch,
+                batches=batches,
                 timestamp_ms=self._log_time_ms,
                 coordinator_epoch=entry.coordinator_epoch,
                 open_transaction_first_offset=first_offset,
