@@ -21,6 +21,7 @@ from raftlog.errors import (
 from raftlog.log.reading.transactions import CommitName
 from raftlog.log.writing.key_offsets import UnchangedKeys
 from raftlog.node import pending_appends, purgatory
+from raftlog.quorum.events import TimePassed
 from raftlog.records.builder import ProducerStamp
 from tests.support.one_replica import OneReplica
 
@@ -119,7 +120,7 @@ def lines_of_a_step(pending_count: int) -> int:
 
     sys.settrace(trace)
     try:
-        one.pass_time(0)
+        one.raft_node.step(TimePassed())
     finally:
         sys.settrace(before)
     one.release()
