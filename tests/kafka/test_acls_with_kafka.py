@@ -8,7 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.state.controller_apis.test_acls_of_nodes import Cluster, cluster, has_user
+from tests.state.controller_apis.test_acls_of_nodes import (
+    Cluster,
+    TlsNode,
+    cluster,
+    has_user,
+    tls_node,
+)
 from tests.support.controller_nodes import eventually
 from tests.support.kafka import kafka_jars, run_java
 
@@ -28,6 +34,19 @@ def login(home: Path, user: str, password: str) -> str:
     path.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
         f'sasl.jaas.config={LOGIN} required username="{user}" password="{password}";\n'
+    )
+    return str(path)
+
+
+def tls_login(home: Path, found: TlsNode, user: str) -> str:
+    """Write the configuration of a client with a certificate; return its path."""
+    ca, pair = found.client_files(user)
+    both = home / f"{user}.pem"
+    both.write_text(Path(pair.key).read_text() + Path(pair.certificate).read_text())
+    path = home / f"tls-{user}.properties"
+    path.write_text(
+        f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={ca}\n"
+        f"ssl.keystore.type=PEM\nssl.keystore.location={both}\n"
     )
     return str(path)
 
@@ -76,6 +95,35 @@ def test_acls_and_users_of_kafkas_tools_decide_about_kafkas_clients(tmp_path: Pa
             assert DENIED in await use(ACLS, "carol", "--list", password="xyzzy")
             wrong = await use(ACLS, "carol", "--list", password="plugh")
             assert "SaslAuthenticationException" in wrong
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("listener", "option", "operation"),
+    [("clients", "--bootstrap-server", "describe"), ("voters", "--bootstrap-controller", "all")],
+)
+def test_acls_of_kafkas_tool_decide_about_names_in_certificates(
+    tmp_path: Path, listener: str, option: str, operation: str
+) -> None:
+    """Controllers allow the request for their nodes, which the tool sends first, with ALTER."""
+
+    async def check() -> None:
+        async with tls_node(tmp_path, "clients", "voters") as found:
+
+            async def use(user: str, *arguments: str) -> str:
+                path = tls_login(tmp_path, found, user)
+                at = (option, found.address(listener), "--command-config", path)
+                work = partial(run_java, kafka_jars(), ACLS, *at, *arguments)
+                return await asyncio.to_thread(output, work)
+
+            cluster_operation = ("--operation", operation, "--cluster")
+            allow = ("--add", "--allow-principal", "User:alice", *cluster_operation)
+            assert DENIED in await use("alice", *allow)
+            assert DENIED not in await use("operator", *allow)
+            assert "principal=User:alice, host=*" in await use("alice", "--list")
+            await use("operator", "--add", "--deny-principal", "User:alice", *cluster_operation)
+            assert DENIED in await use("alice", "--list")
 
     asyncio.run(check())
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, KeyPair
 from tests.support.controller_nodes import (
     CONTROLLER,
     ControllerNodes,
@@ -391,6 +391,13 @@ class TlsNode:
                 f'"{pair.certificate}", key = "{pair.key}", ca = "{self._ca.path}"{optional} }}\n'
             )
         return found
+
+    def address(self, listener: str) -> str:
+        return f"127.0.0.1:{self._ports[listener]}"
+
+    def client_files(self, name: str) -> tuple[str, KeyPair]:
+        """Return the path of the CA, and a client's certificate with its key."""
+        return self._ca.path, self._ca.sign(name, file_name=f"client-{name}")
 
     async def connect(self, name: str | None, listener: str) -> RawConnection:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
