@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.kafka.kafka_cluster import KafkaCluster
 from tests.support.cli import rows, run
+from tests.support.jars import KAFKA_NEWEST
 from tests.support.kafka import KafkaNode, run_java
 from tests.support.kafka_state import assert_same_access, ordered
 from tests.support.quorum_processes import eventually
@@ -20,9 +21,13 @@ from raftlog_state.records import Redactor
 
 pytestmark = pytest.mark.kafka
 
-RELEASES = ("3.3.2", "3.5.2", "3.7.2", "4.2.0")
-"""The first release whose KRaft is for production, two between it and 3.9, and one after 4.0."""
-DUMP = "kafka.tools.DumpLogSegments"  # until 4.2
+OLD_DUMP = "kafka.tools.DumpLogSegments"
+RELEASES = {
+    **dict.fromkeys(("3.3.2", "3.5.2", "3.7.2", "4.2.0"), OLD_DUMP),
+    KAFKA_NEWEST: "org.apache.kafka.tools.DumpLogSegments",
+}
+"""The first release whose KRaft is for production, two between it and 3.9, one after 4.0, and the
+newest, with the class of dump-log."""
 ACCESS = """authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 metadata.log.max.record.bytes.between.snapshots=2048
@@ -36,6 +41,7 @@ class Cluster(NamedTuple):
     """Directories of a stopped cluster, and what its admin client saw."""
 
     jars: Path
+    dump: str
     metadata: Path
     data: Path
     described: dict[str, Any]
@@ -60,7 +66,8 @@ def cluster(
         eventually(lambda: any(checkpoints.glob("*.checkpoint")), "a snapshot", patience_s=60)
         broker.kill()
         controller.kill()
-        yield Cluster(running.jars, controller.log_dir, broker.log_dir, described)
+        dump = RELEASES[request.param]
+        yield Cluster(running.jars, dump, controller.log_dir, broker.log_dir, described)
 
 
 def produce_and_commit(bootstrap: str) -> None:
@@ -78,7 +85,9 @@ def test_records_are_printed_as_by_the_releases_dump_log(cluster: Cluster) -> No
     directory = cluster.metadata / "__cluster_metadata-0"
     files = sorted([*directory.glob("*.log"), *directory.glob("*.checkpoint")])
     for file in files:
-        text = run_java(cluster.jars, DUMP, "--cluster-metadata-decoder", "--files", str(file))
+        text = run_java(
+            cluster.jars, cluster.dump, "--cluster-metadata-decoder", "--files", str(file)
+        )
         lines = [line.partition(" payload: ")[2] for line in text.splitlines()]
         dumped = [line for line in lines if line.startswith('{"type"')]
         assert dumped

@@ -31,7 +31,9 @@ BUILD: Final = HOME / "build"
 LOCK: Final = HOME / ".ci" / "jars.lock"
 _IVY_SETTINGS: Final = HOME / ".ci" / "ivysettings.xml"
 KAFKA_VERSION: Final = "4.3.1"
-KAFKA_VERSIONS: Final = ("3.3.2", "3.5.2", "3.7.2", "3.9.2", "4.2.0", KAFKA_VERSION)
+KAFKA_NEWEST: Final = "4.4.0"
+"""Of which the decisions about configs and ACLs are. Its shell is not published."""
+KAFKA_VERSIONS: Final = ("3.3.2", "3.5.2", "3.7.2", "3.9.2", "4.2.0", KAFKA_VERSION, KAFKA_NEWEST)
 SCALA: Final = "2.13"
 _CHUNK_BYTES: Final = 1 << 20
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -61,10 +63,10 @@ class JarSet:
 
 def kafka(version: str) -> JarSet:
     """Return the jars of a release of Kafka: 120 MB with its dependencies."""
-    wanted = [
-        ("org.apache.kafka", name, version, "")
-        for name in ("kafka_2.13", "kafka-tools", "kafka-shell")
-    ]
+    names = ["kafka_2.13", "kafka-tools"]
+    if version != KAFKA_NEWEST:
+        names.append("kafka-shell")
+    wanted = [("org.apache.kafka", name, version, "") for name in names]
     wanted.append(("org.slf4j", "slf4j-simple", "1.7.36", ""))
     return JarSet(f"kafka/{version}", functools.partial(_by_maven, wanted, ()))
 

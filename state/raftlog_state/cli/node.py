@@ -153,7 +153,8 @@ def _add_format(commands: Commands) -> None:
     command.add_argument(
         "--release-version",
         metavar="VERSION",
-        help="metadata.version of the cluster, such as 4.3 or 4.3-IV0; default: the newest",
+        help="metadata.version of the cluster, such as 4.4 or 4.4-IV2; default: 4.3, which brokers "
+        "of Kafka 4.3 and later support",
     )
     command.add_argument(
         "--feature",

@@ -3,7 +3,7 @@
 The search for the ACLs of many filters compares each filter with each ACL. ``AclSearch`` divides it
 into steps, between which the state may change.
 
-Source: Kafka 4.3 ``AclControlManager``, ``AclBindingFilter``, ``ResourcePatternFilter``.
+Source: Kafka 4.4 ``AclControlManager``, ``AclBindingFilter``, ``ResourcePatternFilter``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from raftlog_state.enums import (
     PATTERN_TYPES,
 )
 from raftlog_state.image import AclContent, AclRow, Entity, Key, acl_content
+from raftlog_state.image.acl_hosts import WILDCARD, invalid_range_reason, is_range
+from raftlog_state.image.record_versions import LEVEL_CIDR_ACLS
 from raftlog_state.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 
 from .api_exception import (
     POLICY_VIOLATION,
     RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
     ApiException,
     check_uuid,
     enum_number,
@@ -41,7 +44,6 @@ prefixed and wildcard patterns that match a resource of the filter's name."""
 
 LITERAL: Final = 3
 PREFIXED: Final = 4
-WILDCARD: Final = "*"
 
 COMPARISONS_PER_STEP: Final = 20_000
 """Pairs of a filter and an ACL that one step of a search compares."""
@@ -305,6 +307,7 @@ def _write_acl(binding: AclBinding, acl_id: str | None, state: PendingState) -> 
     """Write the record of an ACL unless there is an equal one. ``acl_id`` None: a random one."""
     what = f"ACL for {binding.principal!r} on {binding.resource_name!r}"
     _check_binding(binding, what)
+    _check_host(binding.host, state.current.level, what)
     if state.current.has_acl(binding.content):
         return
     if acl_id is None:
@@ -346,10 +349,24 @@ def _check_binding(binding: AclBinding, what: str) -> None:
             f"Could not parse principal from `{binding.principal}` (no colon is present separating "
             "the principal type from the principal name)"
         )
-    elif not binding.host:
-        reason = "Host should not be empty"
     if reason is not None:
         raise ApiException(what, reason, "correct the ACL")
+
+
+def _check_host(host: str, level: int, what: str) -> None:
+    """Refuse ranges of addresses below the level that they require: an authorizer of an earlier
+    release takes one for the text of an address, so that a DENY would have no effect."""
+    if not host:
+        raise ApiException(what, "Host pattern cannot be null or empty", "correct the ACL")
+    if not is_range(host):
+        return
+    if level < LEVEL_CIDR_ACLS:
+        reason = f"a range of addresses requires metadata.version {LEVEL_CIDR_ACLS}"
+        remedy = "upgrade metadata.version, or name single addresses"
+        raise ApiException(what, f"{reason} or higher, not {level}", remedy, UNSUPPORTED_VERSION)
+    invalid = invalid_range_reason(host)
+    if invalid is not None:
+        raise ApiException(what, invalid, "correct the host")
 
 
 def _filter_name(number: int) -> str:

@@ -1,6 +1,6 @@
 """Records of a controller that becomes active on an empty log: the features of a new cluster.
 
-Source: Kafka 4.3 ``ActivationRecordsGenerator.recordsForEmptyLog``, ``BootstrapMetadata``,
+Source: Kafka 4.4 ``ActivationRecordsGenerator.recordsForEmptyLog``, ``BootstrapMetadata``,
 ``Feature`` (the levels that belong to a metadata.version).
 """
 
@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from raftlog_state.image import METADATA_VERSION
-from raftlog_state.image.record_versions import ELR_FEATURE, LEVEL_MAX, LEVEL_MIN
+from raftlog_state.image.record_versions import (
+    ELR_FEATURE,
+    LEVEL_MAX,
+    LEVEL_MIN,
+    LEVEL_NEW_CLUSTER,
+)
 from raftlog_state.records import FeatureLevelRecord
 
 from .features import write_elr_safety_records
@@ -44,6 +49,9 @@ METADATA_VERSIONS: Final = (
     "4.2-IV0",
     "4.2-IV1",
     "4.3-IV0",
+    "4.4-IV0",
+    "4.4-IV1",
+    "4.4-IV2",
 )
 """Names of the levels of metadata.version from ``LEVEL_MIN`` on."""
 
@@ -51,15 +59,17 @@ _DEFAULT_LEVELS: Final = (
     (ELR_FEATURE, 26, 1),
     ("group.version", 22, 1),
     ("share.version", 28, 1),
+    ("share.version", 31, 2),
     ("streams.version", 29, 1),
     ("transaction.version", 24, 2),
 )
-"""Features with the level of metadata.version from which a new cluster has them, and their own."""
+"""Features with the level of metadata.version from which a new cluster has them, and their own. A
+later line replaces an earlier one."""
 
 assert len(METADATA_VERSIONS) == LEVEL_MAX - LEVEL_MIN + 1, "every level has a name"
 
 
-def new_cluster_features(level: int = LEVEL_MAX) -> dict[str, int]:
+def new_cluster_features(level: int = LEVEL_NEW_CLUSTER) -> dict[str, int]:
     """Return the features of a new cluster at a level of metadata.version."""
     found = {METADATA_VERSION: level}
     found.update((name, own) for name, first, own in _DEFAULT_LEVELS if level >= first)

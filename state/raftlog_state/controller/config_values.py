@@ -1,6 +1,6 @@
 """Validation of config names and values, as by Kafka's ``ControllerConfigurationValidator``.
 
-``config_limits.tsv`` (scope, name, valid) contains the text of the validators in Kafka 4.3.1's
+``config_limits.tsv`` (scope, name, valid) contains the text of the validators in Kafka 4.4.0's
 ``ConfigDef`` for topics, groups and client metrics; types are in ``records.config_types``. A name
 in the types only was removed in Kafka 4.
 
@@ -27,6 +27,7 @@ _LIST_DEFAULTS: Final = {
     (_BROKER, "group.coordinator.rebalance.protocols"): "classic,consumer,streams",
     (_BROKER, "group.share.assignors"): "simple",
     (_BROKER, "listeners"): "PLAINTEXT://:9092",
+    (_BROKER, "group.streams.assignors"): "sticky",
     (_BROKER, "log.cleanup.policy"): "delete",
     (_BROKER, "log.dir"): "/tmp/kafka-logs",
     (_BROKER, "metric.reporters"): "org.apache.kafka.common.metrics.JmxReporter",
@@ -34,7 +35,7 @@ _LIST_DEFAULTS: Final = {
     (_BROKER, "sasl.kerberos.principal.to.local.rules"): "DEFAULT",
     (_BROKER, "ssl.enabled.protocols"): "TLSv1.2,TLSv1.3",
 }
-"""Defaults in Kafka 4.3.1 of the configs of type LIST that have one."""
+"""Defaults in Kafka 4.4.0 of the configs of type LIST that have one."""
 
 LEVEL_KAFKA_4: Final = 22
 """4.0-IV0: the cluster has no node of Kafka 3."""

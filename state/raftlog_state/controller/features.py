@@ -49,13 +49,13 @@ KNOWN_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "transaction.version": (0, 2),
         "group.version": (0, 1),
         ELR_FEATURE: (0, 1),
-        "share.version": (0, 1),
+        "share.version": (0, 2),
         "streams.version": (0, 1),
     }
 )
-"""Levels that Kafka 4.3.1 supports, both inclusive."""
+"""Levels that Kafka 4.4.0 supports, both inclusive."""
 
-_CHANGED_LEVELS: Final = (8, 11, 13, 14, 15, 17, 23, 30)
+_CHANGED_LEVELS: Final = (8, 11, 13, 14, 15, 17, 23, 30, 32, 33)
 """Levels of metadata.version above the lowest that added records or fields."""
 
 _MIN_ISR_DEFAULT: Final = "1"

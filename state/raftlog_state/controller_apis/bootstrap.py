@@ -34,7 +34,7 @@ FEATURE: Final = "--feature"
 
 
 def bootstrap_features(release: str | None, levels: Mapping[str, int]) -> dict[str, int]:
-    """Return the features of a new cluster of a release (None: the newest), with other ``levels``.
+    """Return the features of a new cluster of a release (None: of 4.3), with other ``levels``.
 
     Raises ``OptionError``.
     """

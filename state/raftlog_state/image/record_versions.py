@@ -24,8 +24,11 @@ from .rows import DIRECTORY_MIGRATING, FeatureRow, PartitionRow
 LEVEL_MIN: Final = 7
 """3.3-IV3: assumed for a log without metadata.version."""
 
-LEVEL_MAX: Final = 30
-"""4.3-IV0: the newest of Kafka 4.3.1."""
+LEVEL_MAX: Final = 33
+"""4.4-IV2: the newest of Kafka 4.4.0."""
+
+LEVEL_NEW_CLUSTER: Final = 30
+"""4.3-IV0: brokers of Kafka 4.3 cannot register with a cluster at a later level."""
 
 LEVEL_ZK_MIGRATION: Final = 8
 LEVEL_SCRAM: Final = 11
@@ -39,6 +42,8 @@ LEVEL_ZK_MIGRATION_LAST: Final = 21
 """3.9-IV0: later levels have no migration state."""
 LEVEL_ELR: Final = 23
 LEVEL_CORDONED: Final = 30
+LEVEL_CIDR_ACLS: Final = 32
+LEVEL_CONTROLLER_UNREGISTRATION: Final = 33
 
 ELR_FEATURE: Final = "eligible.leader.replicas.version"
 

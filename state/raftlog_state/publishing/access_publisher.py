@@ -3,9 +3,10 @@
 The rules are those of Kafka's ``StandardAuthorizer``:
 
 1. An ACL is about a request if its principal is that of the request or ``User:*``, its host the
-   client's or ``*``, and its pattern matches the resource: the same name or ``*`` (literal), or a
-   prefix of the name. (Kafka 4.3 does not find the ACLs of ``*`` for another name that begins with
-   an asterisk, DENY entries included. Here they are about every name.)
+   client's, ``*`` or a range that contains the client's, and its pattern matches the resource: the
+   same name or ``*`` (literal), or a prefix of the name. (Kafka 4.4 does not find the ACLs of ``*``
+   for another name that begins with an asterisk, DENY entries included. Here they are about every
+   name.)
 2. A DENY is about its own operation, or about ALL of them. An ALLOW of READ, WRITE, DELETE or ALTER
    allows DESCRIBE, too, and one of ALTER_CONFIGS allows DESCRIBE_CONFIGS.
 3. A DENY has precedence over every ALLOW. Without either there is no decision.
@@ -32,6 +33,7 @@ from raftlog_state.image import (
     Row,
     ScramRow,
 )
+from raftlog_state.image.acl_hosts import WILDCARD, AclHosts
 from raftlog_state.image.delta import RowChange
 from raftlog_state.steps import CHANGES_PER_STEP, Steps, begin, for_each_in_steps
 
@@ -42,7 +44,6 @@ T = TypeVar("T")
 ALLOW: Final = 3
 LITERAL: Final = 3
 PREFIXED: Final = 4
-WILDCARD: Final = "*"
 ROWS_PER_STEP: Final = 3_000
 """ACLs or quotas that are indexed in one step: some 10 ms."""
 
@@ -63,42 +64,46 @@ _ALLOWED_BY: Final[Mapping[int, frozenset[int]]] = {
 """Operations of the ALLOW entries that allow an operation."""
 
 _Pattern = tuple[int, int, str, str, str]
-"""Type of the resource, type of the pattern, name, principal, host."""
+"""Type of the resource, type of the pattern, name, principal, text of the host in ``AclHosts``."""
 
 
 class AclIndex:
     """ACLs by pattern, principal and host. A decision takes time for the lengths of prefixes in
-    use, not for the number of ACLs."""
+    use, those of names and those of ranges of addresses, not for the number of ACLs."""
 
     def __init__(self, rows: Iterable[AclRow] = ()) -> None:
         self._rows: dict[_Pattern, dict[str, AclRow]] = {}
         self._prefix_lengths: defaultdict[int, Counter[int]] = defaultdict(Counter)
         """Number of prefixed ACLs by type of the resource and length of the prefix."""
         self._allowed: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-        """Number of ALLOW entries by principal and host, and by operation."""
+        """Number of ALLOW entries by principal and text of the host, and by operation."""
+        self._hosts: Final = AclHosts()
         for row in rows:
             self.add(row)
 
     def add(self, row: AclRow) -> None:
         """Add an ACL that is not in the index."""
-        self._rows.setdefault(_pattern(row), {})[row.acl_id] = row
+        host = self._hosts.add(row.host)
+        self._rows.setdefault(_pattern(row, host), {})[row.acl_id] = row
         if row.pattern_type == PREFIXED:
             self._prefix_lengths[row.resource_type][len(row.resource_name)] += 1
         if row.permission == ALLOW:
-            self._allowed[row.principal, row.host][row.operation] += 1
+            self._allowed[row.principal, host][row.operation] += 1
 
     def remove(self, row: AclRow) -> None:
         """Remove an ACL that is in the index."""
-        rows = self._rows[_pattern(row)]
+        host = self._hosts.remove(row.host)
+        pattern = _pattern(row, host)
+        rows = self._rows[pattern]
         del rows[row.acl_id]
         if not rows:
-            del self._rows[_pattern(row)]
+            del self._rows[pattern]
         if row.pattern_type == PREFIXED:
             _decrement(self._prefix_lengths[row.resource_type], len(row.resource_name))
         if row.permission == ALLOW:
-            _decrement(self._allowed[row.principal, row.host], row.operation)
-            if not self._allowed[row.principal, row.host]:
-                del self._allowed[row.principal, row.host]
+            _decrement(self._allowed[row.principal, host], row.operation)
+            if not self._allowed[row.principal, host]:
+                del self._allowed[row.principal, host]
 
     def authorize(
         self, principal: str, host: str, operation: Operation, resource: Resource
@@ -116,7 +121,7 @@ class AclIndex:
     def allowed_operations(self, principal: str, host: str) -> set[Operation]:
         """Return the operations that ACLs allow on at least one resource."""
         found: set[Operation] = set()
-        for peer in _peers(principal, host):
+        for peer in self._peers(principal, host):
             for number in self._allowed.get(peer, ()):
                 if number == Operation.ALL:
                     return set(Operation)
@@ -125,10 +130,15 @@ class AclIndex:
         return found
 
     def _matching(self, principal: str, host: str, resource: Resource) -> Iterator[AclRow]:
-        kind, peers = resource.kind, _peers(principal, host)
+        kind, peers = resource.kind, self._peers(principal, host)
         for pattern_type, name in self._patterns(resource):
             for peer in peers:
                 yield from self._rows.get((kind, pattern_type, name, *peer), {}).values()
+
+    def _peers(self, principal: str, host: str) -> set[tuple[str, str]]:
+        """Return the principals and hosts of the ACLs that are about a client."""
+        hosts = tuple(self._hosts.texts_of(host))
+        return {(one, at) for one in (principal, WILDCARD_PRINCIPAL) for at in hosts}
 
     def _patterns(self, resource: Resource) -> Iterator[tuple[int, str]]:
         kind, name = resource
@@ -302,13 +312,8 @@ def _changes_of_index(
     return found if len(found) <= ROWS_PER_STEP else None
 
 
-def _pattern(row: AclRow) -> _Pattern:
-    return row.resource_type, row.pattern_type, row.resource_name, row.principal, row.host
-
-
-def _peers(principal: str, host: str) -> set[tuple[str, str]]:
-    """Return the principals and hosts of the ACLs that are about a client."""
-    return {(one, at) for one in (principal, WILDCARD_PRINCIPAL) for at in (host, WILDCARD)}
+def _pattern(row: AclRow, host: str) -> _Pattern:
+    return row.resource_type, row.pattern_type, row.resource_name, row.principal, host
 
 
 def _decrement(counts: Counter[T], key: T) -> None:

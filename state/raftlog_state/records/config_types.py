@@ -3,7 +3,7 @@
 A config is sensitive if its type is PASSWORD or its name is unknown, since a plugin may define it
 (Kafka: ``KafkaConfigSchema.isSensitive``).
 
-``config_types.tsv`` (scope, name, type) contains the ``ConfigDef`` of Apache Kafka 4.3.1 and 3.9.2
+``config_types.tsv`` (scope, name, type) contains the ``ConfigDef`` of Apache Kafka 4.4.0 and 3.9.2
 for topics, brokers, groups and client metrics; a type that is PASSWORD in either is PASSWORD.
 
 A broker config may have a listener prefix, ``listener.name.<listener>.``, and some a SASL mechanism

@@ -177,6 +177,6 @@ class RegisterControllerRecord(MetadataRecord):
 
 @record(api_key=29)
 class UnregisterControllerRecord(MetadataRecord):
-    """Removal of a controller's registration; newer than Kafka 4.3."""
+    """Removal of a controller's registration, since Kafka 4.4."""
 
     controller_id: int = field(INT32, default=0)

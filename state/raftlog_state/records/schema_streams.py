@@ -39,7 +39,8 @@ class LastAssignmentConfig(Struct):
 
 @record(api_key=17)
 class StreamsGroupMetadataValue(Message):
-    """Streams group. ``metadata_hash``: of the topics that it reads."""
+    """Streams group. ``metadata_hash``: of the topics that it reads.
+    Descriptions of topologies are kept by brokers of Kafka 4.4 and later."""
 
     epoch: int = field(INT32, default=0)
     metadata_hash: int = field(INT64, default=0)
@@ -47,6 +48,8 @@ class StreamsGroupMetadataValue(Message):
     last_assignment_configs: tuple[LastAssignmentConfig, ...] | None = field(
         Array(LastAssignmentConfig), tag=1, nullable=True, default=()
     )
+    stored_description_topology_epoch: int = field(INT32, tag=2, default=-1)
+    failed_description_topology_epoch: int = field(INT32, tag=3, default=-1)
 
 
 @key(api_key=19)

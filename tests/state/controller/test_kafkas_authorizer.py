@@ -8,8 +8,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.support.jars import KAFKA_NEWEST, KAFKA_VERSION
 from tests.support.kafka import kafka_jars
-from tests.support.random_acls import Question, random_acl, random_question
+from tests.support.random_acls import RANGES, Question, random_acl, random_question
 
 from raftlog_state.image import acl_content
 from raftlog_state.publishing import AclIndex
@@ -21,12 +22,13 @@ SETS = 3_000
 QUESTIONS = 20
 
 
-def test_kafkas_authorizer_decides_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("release", "ranges"), [(KAFKA_VERSION, ()), (KAFKA_NEWEST, RANGES)])
+def test_kafkas_authorizer_decides_the_same(release: str, ranges: tuple[str, ...]) -> None:
     rng = Random(1)
     lines: list[str] = []
     ours: list[tuple[bool | None, Question]] = []
     for _ in range(SETS):
-        acls = [random_acl(rng, number) for number in range(rng.randrange(40))]
+        acls = [random_acl(rng, number, ranges) for number in range(rng.randrange(40))]
         index = AclIndex(acls)
         lines.append("new")
         for one in {acl_content(one): one for one in acls}.values():  # Kafka refuses an equal one
@@ -39,7 +41,7 @@ def test_kafkas_authorizer_decides_the_same(tmp_path: Path) -> None:
             lines.append(f"ask\t{principal}\t{host}\t{int(operation)}\t{int(kind)}\t{name}")
             ours.append((index.authorize(*asked), asked))
     command = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
-    command += ["-cp", f"{kafka_jars()}/*", str(PROGRAM)]
+    command += ["-cp", f"{kafka_jars(release)}/*", str(PROGRAM)]
     done = subprocess.run(
         command, input="\n".join(lines), capture_output=True, text=True, check=False
     )

@@ -15,6 +15,7 @@ from tests.state.controller.kafka_decisions import (
 )
 from tests.support.cluster_changes import pending
 from tests.support.controller_context import write
+from tests.support.jars import KAFKA_NEWEST
 from tests.support.kafka import kafka_jars
 
 from raftlog_state.controller import SetScram
@@ -84,4 +85,4 @@ def test_answers_equal_kafkas_recorded_ones() -> None:
 @pytest.mark.kafka
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kafka_gives_the_same_answers_to_new_questions(seed: int) -> None:
-    assert_same_answers(ask_kafka(kafka_jars(), questions(seed, 20_000)))
+    assert_same_answers(ask_kafka(kafka_jars(KAFKA_NEWEST), questions(seed, 20_000)))

@@ -640,7 +640,7 @@ def test_a_metadata_version_is_replayed() -> None:
                 "Unsafe metadata downgrade is not supported in this version",
             ),
             ("testCanUseSafeDowngradeIfMetadataDidNotChange", 9, 8, SAFE, ""),
-            ("testCannotDowngradeBeforeMinimumKraftVersion", 7, 6, UNSAFE, "versions 7-30"),
+            ("testCannotDowngradeBeforeMinimumKraftVersion", 7, 6, UNSAFE, "versions 7-33"),
         )
     ],
 )

@@ -11,6 +11,8 @@ from tests.support.cluster_changes import broker, cluster, planned, records_of
 from raftlog_state.controller import CHANGE_TYPES, CreateTopic, parse_change
 from raftlog_state.errors import InvalidChangesError, RefusedChange
 from raftlog_state.image import MetadataImage
+from raftlog_state.image.record_versions import LEVEL_CIDR_ACLS
+from raftlog_state.records import AccessControlEntryRecord
 
 ORDERS = {"change": "create_topic", "topic": "orders", "assignment": [[1, 2], [2, 3]]}
 TOPIC = {"resource_type": "topic", "resource_name": "orders"}
@@ -228,6 +230,8 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
     ("an operation that is none", acl(operation="LOOK"), "'LOOK' is not a known value", 42),
     ("a principal without a type", acl(principal="ana"), "no colon is present", 42),
     ("a rule for nothing", acl(resource_name=""), "Resource name should not be empty", 42),
+    ("a rule for no host", acl(host=""), "Host pattern cannot be null or empty", 42),
+    ("a range before 4.4", acl(host="10.0.0.0/8"), "requires metadata.version 32 or higher", 35),
     ("all rules", {"change": "remove_acl"}, "all ACLs would be removed", 42),
     (
         "a rule that is not there",
@@ -291,7 +295,7 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
     (
         "a level that is not known",
         feature("metadata.version", 99),
-        "only supports versions 7-30",
+        "only supports versions 7-33",
         95,
     ),
     (
@@ -395,11 +399,33 @@ def test_a_log_without_a_metadata_version_accepts_nothing_else_first() -> None:
     assert records_of(empty, feature("metadata.version", 30), feature("group.version", 1))
 
 
-@pytest.mark.parametrize("level", [6, 31])
+@pytest.mark.parametrize(
+    ("host", "is_valid"),
+    [
+        ("10.0.0.7/8", True),
+        ("::/0", True),
+        ("10.0.0.0/33", False),
+        ("::1/129", False),
+        ("/", False),
+    ],
+)
+def test_an_acl_may_have_a_valid_range_of_addresses(host: str, is_valid: bool) -> None:
+    image = cluster(level=LEVEL_CIDR_ACLS)
+    if is_valid:
+        (record,) = records_of(image, acl(host=host))
+        assert isinstance(record.record, AccessControlEntryRecord)
+        assert record.record.host == host
+        return
+    (refused,) = refusals(acl(host=host), image=image)
+    assert refused.reason.startswith(f"Invalid CIDR notation '{host}'")
+    assert refused.kafka_code == 42
+
+
+@pytest.mark.parametrize("level", [6, 34])
 def test_an_unsupported_metadata_version_is_refused(level: int) -> None:
     (refused,) = refusals(topic("t"), image=cluster(level=level))
     assert (refused.kafka_code, refused.what) == (35, "the log")
-    assert f"{level} is not supported: this release supports 7 to 30" in refused.reason
+    assert f"{level} is not supported: this release supports 7 to 33" in refused.reason
 
 
 def test_values_that_are_no_rows_are_refused() -> None:

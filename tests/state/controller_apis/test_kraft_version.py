@@ -117,7 +117,7 @@ def elections_only(log: ConnectedLog) -> bool:
 def change(address: str) -> None:
     """Raise kraft.version of a quorum whose nodes host no controller, as a batch job does."""
     with raftlog.connect(address, timeout_ms=20_000) as log:
-        with pytest.raises(InvalidChangesError, match="This release only supports versions 0-1"):
+        with pytest.raises(InvalidChangesError, match="This release only supports versions 0-2"):
             apply_changes(log, [LEVEL, UPGRADE, UNKNOWN])
         assert elections_only(log)
         while True:  # until the voters have reported themselves to the leader

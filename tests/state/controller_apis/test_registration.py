@@ -76,6 +76,8 @@ def test_each_node_registers_itself_as_a_controller_of_kafka_does(tmp_path: Path
                 one["name"]: (one["minSupportedVersion"], one["maxSupportedVersion"])
                 for one in kafkas["features"]
             }
+            assert ranges["metadata.version"] == (7, 30)
+            ranges |= {"metadata.version": (7, 33), "share.version": (0, 2)}  # those of 4.4.0
             (endpoint,) = kafkas["endPoints"]
             for row, node in zip(rows, nodes.nodes, strict=True):
                 assert row.zk_migration_ready is kafkas["zkMigrationReady"] is False

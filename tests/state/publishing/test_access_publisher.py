@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import replace
 from random import Random
 
@@ -15,6 +17,18 @@ from raftlog_state.publishing import AccessPublisher, AclIndex, PublishingLoader
 
 TOPIC_A = Resource(ResourceType.TOPIC, "a")
 HOST = "10.0.0.1"
+
+
+def has_address(host: str, address: str) -> bool:
+    """Return whether the host of an ACL has an address, by its definition."""
+    if host in (address, "*"):
+        return True
+    text = re.sub(r"(?<![0-9a-f])0+(?=[0-9])|[][+]", "", host.lower())
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return "/" in text and "ffff:" not in text and ipaddress.ip_address(address) in network
 
 
 def is_about(row: AclRow, asked: Question) -> bool:
@@ -33,7 +47,7 @@ def is_about(row: AclRow, asked: Question) -> bool:
         row.resource_type == kind
         and has_pattern
         and row.principal in (asked.principal, "User:*")
-        and row.host in (asked.host, "*")
+        and has_address(row.host, asked.host)
         and (row.operation == 2 or asked.operation in implying)
     )
 
@@ -64,7 +78,7 @@ def test_decisions_are_those_of_the_definition_after_any_changes() -> None:
             for row in rows
             if row.permission == 3
             and row.principal in (asked.principal, "User:*")
-            and row.host in (asked.host, "*")
+            and has_address(row.host, asked.host)
             for operation in (list(Operation) if row.operation == 2 else [row.operation])
         }
         assert index.allowed_operations(asked.principal, asked.host) == allowed

@@ -337,7 +337,7 @@ def test_a_later_metadata_version_is_reported_and_forbids_snapshots_and_writes()
     env, loader, listener = started()
     generator = snapshots_of(env, listener, bytes_max=1)
     loader.install(MetadataVersionWatchdog(listener))
-    level = FeatureLevelRecord(name="metadata.version", feature_level=31)
+    level = FeatureLevelRecord(name="metadata.version", feature_level=34)
     env.shared.append(1, env.shared.epoch, [encode(DecodedRecord(0, level))], None)
     env.shared.deliver()
     loader.install(generator)
@@ -345,15 +345,15 @@ def test_a_later_metadata_version_is_reported_and_forbids_snapshots_and_writes()
     env.shared.append(2, env.shared.epoch, [encode(DecodedRecord(0, NoOpRecord()))], None)
     env.shared.deliver()
     ((message, _),) = listener.faults
-    assert message.startswith("metadata.version 31 is not supported: this release supports 7 to 30")
+    assert message.startswith("metadata.version 34 is not supported: this release supports 7 to 33")
     assert env.shared.snapshots == ()
-    assert "metadata.version 31 is not supported" in listener.messages[-1]
+    assert "metadata.version 34 is not supported" in listener.messages[-1]
     active = env.elect(1)
     refused = write(active, topic("a")).error
     assert isinstance(refused, ApiException)
     assert refused.kafka_code == 35
     assert active.active_epoch is not None, "it does not fail over"
-    assert loader.image.metadata_version == 31
+    assert loader.image.metadata_version == 34
 
 
 def test_unknown_records_are_counted_and_stay_in_the_log_of_the_controllers() -> None:

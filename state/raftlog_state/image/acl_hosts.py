@@ -1,0 +1,117 @@
+"""Hosts of ACLs: an address, ``*``, or, since Kafka 4.4, a range of addresses in CIDR notation.
+
+A range whose address has bits after the prefix, such as ``10.0.0.7/8``, is that of the prefix. No
+address of one version of IP is in a range of the other one. What Kafka's parsers admit is admitted
+here: leading zeros, and brackets and a zone of IPv6.
+
+Source: Kafka 4.4 ``CidrUtils``, ``StandardAuthorizerData``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+WILDCARD: Final = "*"
+_IPV4_RANGE: Final = re.compile(
+    r"([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})/([0-9]{1,2})", re.ASCII
+)
+_LENGTH: Final = re.compile(r"\+?[0-9]{1,9}", re.ASCII)
+_BITS: Final = {4: 32, 6: 128}
+
+
+def is_range(host: str) -> bool:
+    """Return whether the host of an ACL is meant as a range. It may be invalid."""
+    return "/" in host
+
+
+def invalid_range_reason(host: str) -> str | None:
+    """Return why a range is invalid, or None if it is valid."""
+    try:
+        _parsed(host)
+    except ValueError as error:
+        return f"Invalid CIDR notation '{host}': {error}"
+    return None
+
+
+class AclHosts:
+    """Hosts of ACLs, by the lengths of the prefixes of their ranges.
+
+    A client's address is in a range of the ACLs if its own prefix of that length is the range's. So
+    a search takes time for the lengths in use, not for the number of ranges.
+    """
+
+    def __init__(self) -> None:
+        self._lengths: dict[int, Counter[int]] = {4: Counter(), 6: Counter()}
+        """Number of ranges by version of IP and length of the prefix."""
+
+    def add(self, host: str) -> str:
+        """Add the host of an ACL; return the text by which ``texts_of`` finds it."""
+        found = _range(host)
+        if found is None:
+            return host
+        self._lengths[found[0]][found[1]] += 1
+        return _text(*found)
+
+    def remove(self, host: str) -> str:
+        """Remove the host of an ACL; return its text."""
+        found = _range(host)
+        if found is None:
+            return host
+        lengths = self._lengths[found[0]]
+        lengths[found[1]] -= 1
+        if not lengths[found[1]]:
+            del lengths[found[1]]
+        return _text(*found)
+
+    def texts_of(self, address: str) -> Iterator[str]:
+        """Yield the texts of hosts that have the address of a client, as text of ``InetAddress``:
+        itself, ``*`` and ranges."""
+        yield address
+        yield WILDCARD
+        if not any(self._lengths.values()):
+            return
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return
+        for length in self._lengths[found.version]:
+            yield _text(found.version, length, int(found))
+
+
+def _range(host: str) -> tuple[int, int, int] | None:
+    """Return version of IP, length of the prefix and address of a valid range; None for others."""
+    try:
+        return _parsed(host) if is_range(host) else None
+    except ValueError:
+        return None
+
+
+def _parsed(host: str) -> tuple[int, int, int]:
+    if ":" not in host:
+        match = _IPV4_RANGE.fullmatch(host)
+        numbers = [] if match is None else [int(one) for one in match.groups()]
+        if not numbers or max(numbers[:4]) > 255:
+            raise ValueError("it is not an IPv4 address, / and the length of a prefix")
+        address, length = int.from_bytes(numbers[:4], "big"), numbers[4]
+        version = 4
+    else:
+        text, _, suffix = host.partition("/")
+        if text.startswith("[") and text.endswith("]"):
+            text = text[1:-1]
+        found = ipaddress.IPv6Address(text)
+        if found.ipv4_mapped is not None or _LENGTH.fullmatch(suffix) is None:
+            raise ValueError("it is not an IPv6 address, / and the length of a prefix")
+        address, length = int(found), int(suffix)
+        version = 6
+    if length > _BITS[version]:
+        raise ValueError(f"the length of the prefix is more than {_BITS[version]}")
+    return version, length, address
+
+
+def _text(version: int, length: int, address: int) -> str:
+    free_bits = _BITS[version] - length
+    return f"{version}:{address >> free_bits << free_bits:x}/{length}"
