@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,6 +117,35 @@ def test_a_client_reads_its_files_again_for_a_new_connection(
     crl.write_bytes(content)
     authority.revoke(node)
     assert isinstance(found(), OSError), "the node's certificate was revoked"
+
+
+def test_a_client_reads_an_unusable_file_again_until_it_is_usable(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that becomes readable has no other time: the right to read it was given later, or
+    the process had too many open files."""
+    node = authority.sign("node-1.example")
+    server = server_context(tls_of(authority, "node-1.example"))
+    pair = authority.sign("jobs-1")
+    crl = Path(authority.revoke())
+    config = {
+        "ssl.ca.location": authority.path,
+        "ssl.crl.location": str(crl),
+        "ssl.endpoint.identification.algorithm": "none",
+        "ssl.certificate.location": pair.certificate,
+        "ssl.key.location": pair.key,
+    }
+    tls = SslFactory(tls_options(config))
+    authority.revoke(node)
+    content, state = crl.read_bytes(), crl.stat()
+    crl.write_bytes(bytes(len(content)))
+    os.utime(crl, ns=(state.st_atime_ns, state.st_mtime_ns))
+    for _ in range(2):
+        assert isinstance(shown(server, tls.context()), dict), "the list before is in use"
+    assert len(caplog.records) == 1, "one file is logged once"
+    crl.write_bytes(content)
+    os.utime(crl, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert isinstance(shown(server, tls.context()), OSError), "the node's certificate was revoked"
 
 
 @pytest.mark.parametrize("text", ["", "no list", None])

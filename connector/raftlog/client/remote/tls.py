@@ -29,17 +29,22 @@ class SslFactory:
         self._options: Final = options
         self._versions = self._read_versions()
         self._context = tls_context(options)
+        self._refused: list[tuple[int, int, int] | None] = []
+        """Versions of the files that were unusable, as they were logged."""
 
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection."""
         versions = self._read_versions()
         if versions != self._versions:
-            # before the files: one that is replaced in between is read again the next time
-            self._versions = versions
             try:
                 self._context = tls_context(self._options)
+                # read before the files: one that is replaced in between is read again
+                self._versions = versions
             except OptionError as error:
-                _LOGGER.warning("the TLS files were not read again: %s", error)
+                # read again for each connection: what has become readable has no other version
+                if versions != self._refused:
+                    self._refused = versions
+                    _LOGGER.warning("the TLS files were not read again: %s", error)
         return self._context
 
     def _read_versions(self) -> list[tuple[int, int, int] | None]:
