@@ -2,7 +2,8 @@
 
 A range whose address has bits after the prefix, such as ``10.0.0.7/8``, is that of the prefix. No
 address of one version of IP is in a range of the other one. What Kafka's parsers admit is admitted
-here: leading zeros, and brackets and a zone of IPv6.
+here, or a DENY would have no effect: leading zeros, brackets and a zone of IPv6, and a length with
+a sign. (Kafka refuses the zones that its own machine does not have.)
 
 Source: Kafka 4.4 ``CidrUtils``, ``StandardAuthorizerData``.
 """
@@ -19,7 +20,10 @@ WILDCARD: Final = "*"
 _IPV4_RANGE: Final = re.compile(
     r"([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})/([0-9]{1,2})", re.ASCII
 )
-_LENGTH: Final = re.compile(r"\+?[0-9]{1,9}", re.ASCII)
+_LENGTH: Final = re.compile(r"[+-]?\d+")
+_LEADING_ZEROS: Final = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
+_EMBEDDED_IPV4_MAX: Final = 15
+"""Characters of an IPv4 address at the end of an IPv6 address."""
 _BITS: Final = {4: 32, 6: 128}
 
 
@@ -102,13 +106,16 @@ def _parsed(host: str) -> tuple[int, int, int]:
         text, _, suffix = host.partition("/")
         if text.startswith("[") and text.endswith("]"):
             text = text[1:-1]
-        found = ipaddress.IPv6Address(text)
-        if found.ipv4_mapped is not None or _LENGTH.fullmatch(suffix) is None:
+        text, percent, zone = text.partition("%")
+        last = text.rpartition(":")[2]
+        found = ipaddress.IPv6Address(_LEADING_ZEROS.sub("", text) + percent + zone)
+        is_too_long = "." in last and len(last) > _EMBEDDED_IPV4_MAX
+        if is_too_long or found.ipv4_mapped is not None or _LENGTH.fullmatch(suffix) is None:
             raise ValueError("it is not an IPv6 address, / and the length of a prefix")
         address, length = int(found), int(suffix)
         version = 6
-    if length > _BITS[version]:
-        raise ValueError(f"the length of the prefix is more than {_BITS[version]}")
+    if not 0 <= length <= _BITS[version]:
+        raise ValueError(f"the length of the prefix is not from 0 to {_BITS[version]}")
     return version, length, address
 
 

@@ -404,8 +404,13 @@ def test_a_log_without_a_metadata_version_accepts_nothing_else_first() -> None:
     [
         ("10.0.0.7/8", True),
         ("::/0", True),
+        ("00000fe80::0010.0.0.1/-0", True),
+        ("::1/0000000000064", True),
         ("10.0.0.0/33", False),
         ("::1/129", False),
+        ("::1/-1", False),
+        ("::0000000010.0.0.1/64", False),
+        ("::0ffff:10.0.0.1/104", False),
         ("/", False),
     ],
 )

@@ -23,7 +23,7 @@ def has_address(host: str, address: str) -> bool:
     """Return whether the host of an ACL has an address, by its definition."""
     if host in (address, "*"):
         return True
-    text = re.sub(r"(?<![0-9a-f])0+(?=[0-9])|[][+]", "", host.lower())
+    text = re.sub(r"(?<![0-9a-f])0+(?=[0-9a-f])|[][+-]", "", host.lower())
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
