@@ -114,6 +114,7 @@ def test_appends_are_written_together_in_the_iteration_that_receives_them(
 ) -> None:
     iterations: list[int] = []
     written: list[int] = []
+    fdatasync = os.fdatasync
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -126,17 +127,24 @@ def test_appends_are_written_together_in_the_iteration_that_receives_them(
                 ends.append(log.end_offset)
                 return select(timeout)
 
+            def synced(descriptor: int) -> None:
+                syncs.append(descriptor)
+                fdatasync(descriptor)
+
             for senders in ((connection,), (connection, other)):
                 ends: list[int] = []
+                syncs: list[int] = []
                 body = produce_body()
                 monkeypatch.setattr(loop._privileged_first, "select", selected)
+                monkeypatch.setattr(os, "fdatasync", synced)
                 for sender in senders:
                     sender.ask(ApiKey.PRODUCE, VERSION, body)
                 await connection._reader.read(2**16)
+                await until_all_fetch(nodes[0])
                 monkeypatch.undo()
                 iterations.append(ends.count(ends[0]))
                 written.append(next(end - ends[0] for end in ends if end != ends[0]))
-                await until_all_fetch(nodes[0])
+                assert len(syncs) == len(set(syncs)) == 3, "of each node, together"
 
     with asyncio.Runner(loop_factory=NodeEventLoop) as runner:
         runner.run(run())

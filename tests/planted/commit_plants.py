@@ -123,6 +123,13 @@ COMMIT_PLANTS: Final = (
         tests=(DRIVER,),
     ),
     Plant(
+        bug="an append is written before the others of its iteration are received",
+        path=f"{NODE}/connection.py",
+        old="            if self._work is not None and self._is_last:\n",
+        new="            if self._work is not None:\n",
+        tests=(TURNS,),
+    ),
+    Plant(
         bug="responses are written in the next iteration of the event loop",
         path=f"{NODE}/connection.py",
         old="        if not self._connections and not self._is_running:\n",
