@@ -176,7 +176,6 @@ class ModelNode:
                 return Appended()
             case AppendAsFollower(records=data):
                 records.extend((epoch, value) for epoch, value in json.loads(data))
-                return Appended()
             case StartSync():
                 return SyncCompleted()
             case TruncateToEndOfEpoch(diverging):

@@ -51,6 +51,18 @@ QUORUM_PLANTS: Final = (
         tests=seed(32),
     ),
     Plant(
+        bug="a follower passes voters in fetched records before they are durable",
+        path=f"{QUORUM}/core.py",
+        old="        self._leadership.on_appended()\n",
+        new="""        self._leadership.on_appended()
+        self._following.advance_high_watermark()
+""",
+        tests=(
+            "tests/quorum/test_high_watermark.py"
+            "::test_a_follower_passes_what_it_has_fetched_once_it_is_synced",
+        ),
+    ),
+    Plant(
         bug="a vote is granted and not stored",
         path=f"{QUORUM}/state.py",
         old="""            role.election_deadline_ms = self.election_deadline_ms()

@@ -169,12 +169,16 @@ class OneCore:
         )
         self.fetched(leader_id)
 
-    def fetched(self, leader_id: int, high_watermark: int | None = None) -> list[Effect]:
-        """Respond to the last fetch, without records."""
+    def fetched(
+        self, leader_id: int, high_watermark: int | None = None, records: bytes = b""
+    ) -> list[Effect]:
+        """Respond to the last fetch, by default without records."""
         request = self.asked(leader_id)
         assert isinstance(request, FetchRequest), "a fetch was sent to it"
         leader_and_epoch = LeaderAndEpoch(epoch=request.epoch, leader_id=leader_id)
-        response = FetchResponse(leader_and_epoch=leader_and_epoch, high_watermark=high_watermark)
+        response = FetchResponse(
+            leader_and_epoch=leader_and_epoch, high_watermark=high_watermark, records=records
+        )
         return self.answer(leader_id, response)
 
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from raftlog.quorum.effects import AdvanceHighWatermark
-from raftlog.quorum.events import RequestReceived
+from raftlog.quorum.events import Appended, RequestReceived, VotersAppended
 from raftlog.quorum.messages import FetchRequest
-from tests.quorum.single_core import ME, SECOND, LogEnds, OneCore, found
+from tests.quorum.single_core import (
+    ME,
+    SECOND,
+    STRANGER,
+    VOTERS,
+    LogEnds,
+    OneCore,
+    found,
+    voter_set,
+)
 
 
 def test_a_leader_counts_only_its_synced_records() -> None:
@@ -29,6 +38,18 @@ def test_a_single_voter_commits_synced_records() -> None:
     one = OneCore(ME)
     one.elect()
     assert not found(one.append(1, is_synced=False), AdvanceHighWatermark)
+    assert found(one.sync(), AdvanceHighWatermark) == [AdvanceHighWatermark(1)]
+
+
+def test_a_follower_passes_what_it_has_fetched_once_it_is_synced() -> None:
+    """Voters in it have effect before."""
+    one = OneCore()
+    one.follow(2, 1)
+    effects = one.fetched(2, high_watermark=1, records=b"voters")
+    one.log.end_offset, one.log.last_fetched_epoch = 1, 1
+    effects += one.step(Appended((VotersAppended(0, voters=voter_set(*VOTERS, STRANGER)),)))
+    assert one.core.voters.has(STRANGER)
+    assert not found(effects, AdvanceHighWatermark), "it is not durable here"
     assert found(one.sync(), AdvanceHighWatermark) == [AdvanceHighWatermark(1)]
 
 
