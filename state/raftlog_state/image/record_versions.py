@@ -43,7 +43,6 @@ LEVEL_ZK_MIGRATION_LAST: Final = 21
 LEVEL_ELR: Final = 23
 LEVEL_CORDONED: Final = 30
 LEVEL_CIDR_ACLS: Final = 32
-LEVEL_CONTROLLER_UNREGISTRATION: Final = 33
 
 ELR_FEATURE: Final = "eligible.leader.replicas.version"
 
