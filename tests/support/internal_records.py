@@ -186,13 +186,12 @@ class InternalLogFile:
         self._write(encode_batch(batch, base_offset=self.next_offset, leader_epoch=0))
         self.next_offset += offset_count
 
-    def end(self, producer_id: int, *, commit: bool) -> None:
+    def end(self, producer_id: int, *, commit: bool, epoch_of_leader: int = 0) -> None:
         """Append the marker that ends a producer's transaction."""
         kind = ControlType.COMMIT if commit else ControlType.ABORT
         marker = EndTransactionMarker(control_type=kind, coordinator_epoch=0)
-        self._write(
-            control_batch([marker], base_offset=self.next_offset, epoch=0, producer_id=producer_id)
-        )
+        at = {"base_offset": self.next_offset, "epoch": epoch_of_leader}
+        self._write(control_batch([marker], **at, producer_id=producer_id))
         self.next_offset += 1
 
     def _write(self, data: bytes) -> None:

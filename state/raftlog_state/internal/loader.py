@@ -26,7 +26,6 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -37,7 +36,7 @@ from raftlog.records.batch_columns import Column, Scan
 from raftlog_state.enums import REMOTE_SEGMENT_STATES, TRANSACTION_STATES, enum_name
 from raftlog_state.errors import MetadataParseError, ReplayError
 from raftlog_state.image import MetadataImage
-from raftlog_state.image.delta import MetadataDelta, RecordChanges
+from raftlog_state.image.delta import MetadataDelta, RecordChanges, RowChange
 from raftlog_state.image.rows import (
     Entity,
     EpochRow,
@@ -47,9 +46,10 @@ from raftlog_state.image.rows import (
     ShareBatch,
     SharePartitionRow,
 )
-from raftlog_state.records import Redactor
+from raftlog_state.records import Message, Redactor
 from raftlog_state.records.internal_logs import (
     CONSUMER_OFFSETS,
+    GROUP_RECORDS,
     INTERNAL_LOGS,
     REMOTE_LOG_METADATA,
     REMOTE_LOG_RECORDS,
@@ -58,6 +58,7 @@ from raftlog_state.records.internal_logs import (
     TRANSACTION_RECORDS,
     TRANSACTION_STATE,
 )
+from raftlog_state.records.keyed_serde import KeyedSerde
 from raftlog_state.records.schema_coordinators import (
     SharePartitionKey,
     ShareSnapshotKey,
@@ -68,6 +69,7 @@ from raftlog_state.records.schema_coordinators import (
     TransactionLogKey,
     TransactionLogValue,
 )
+from raftlog_state.records.schema_groups import LegacyOffsetCommitKey, OffsetCommitKey
 from raftlog_state.records.schema_remote import (
     RemoteLogSegmentMetadataRecord,
     RemoteLogSegmentMetadataUpdateRecord,
@@ -306,6 +308,13 @@ def rows_in(delta: MetadataDelta, kind: type[R]) -> list[R]:
 class InternalState:
     """Rows of one partition of an internal log, without their changes.
 
+    A record that only overwrites a row is not decoded if a later one of the same key overwrites it,
+    too; one of a transaction of the same key ends that. So damage in it is not found::
+
+        offset    10      11          12      13            14
+        record    a = 1   a = 2 (p)   a = 3   p commits     a = 4
+        decoded   yes     yes         no      yes           yes
+
     ``redactor``: full redaction hides what clients say of themselves.
     """
 
@@ -313,6 +322,9 @@ class InternalState:
         self._loader = InternalLoader(topic)
         self._format = INTERNAL_LOGS[topic]
         self._redactor = redactor if redactor is not None and redactor.full else None
+        self._overwriting = _OVERWRITING.get(topic, frozenset())
+        self._last: dict[bytes, InternalRecord] = {}
+        """By key without its type: the record to apply, before the next one that is not such."""
         self.path = ""
         """The partition that was read last."""
 
@@ -323,21 +335,18 @@ class InternalState:
             CorruptBatchError: a record is damaged. Also as ``LogReader.scan``.
         """
         self.path = log.path
-        for scan in log.scan(log.log_start_offset, end_offset, columns=_COLUMNS):
-            records = scan.records
-            assert records.timestamp_ms is not None, "a requested column"
-            assert records.leader_epoch is not None, "a requested column"
-            found = self._records(scan, end_offset)
-            epochs = records.leader_epoch.slice(0, len(found)).to_pylist()
-            timestamps_ms = records.timestamp_ms.slice(0, len(found)).to_pylist()
-            try:
-                self._loader.append(found, epochs, timestamps_ms, repeat(None, len(found)))
-            except ReplayError as error:
-                raise CorruptBatchError(
-                    reason=error.reason, path=log.path, offset=error.offset
-                ) from None
+        try:
+            for scan in log.scan(log.log_start_offset, end_offset, columns=_COLUMNS):
+                self._replay(scan, end_offset)
+            for record in sorted(self._last.values(), key=lambda one: one.offset):
+                self._apply(record)
+        except ReplayError as error:
+            raise CorruptBatchError(
+                reason=error.reason, path=log.path, offset=error.offset
+            ) from None
+        self._last.clear()
 
-    def _records(self, scan: Scan, end_offset: int) -> list[InternalRecord]:
+    def _replay(self, scan: Scan, end_offset: int) -> None:
         records, batches = scan.records, scan.batches
         assert records.offset is not None, "a requested column"
         assert records.key is not None, "a requested column"
@@ -352,20 +361,41 @@ class InternalState:
             records.is_control[:count].tolist(),
             strict=True,
         )
-        return [self._record(*row) for row in rows]
+        last, overwriting = self._last, self._overwriting
+        for offset, key, value, producer_id, is_control in rows:
+            record = InternalRecord(offset, key, value, known(producer_id), is_control)
+            if key is None or is_control:
+                self._apply(record)
+            elif producer_id < 0 and value is not None and (key[:2], value[:2]) in overwriting:
+                last[key[2:]] = record
+            else:
+                before = last.pop(key[2:], None)
+                if before is not None:
+                    self._apply(before)
+                self._apply(record)
+        self._advance(scan, count)
 
-    def _record(
-        self,
-        offset: int,
-        key: bytes | None,
-        value: bytes | None,
-        producer_id: int,
-        is_control: bool,
-    ) -> InternalRecord:
-        if self._redactor is not None and not is_control:
+    def _advance(self, scan: Scan, count: int) -> None:
+        """Note the leader epochs that begin in the first ``count`` records, and the last record."""
+        records = scan.records
+        assert records.offset is not None, "a requested column"
+        assert records.timestamp_ms is not None, "a requested column"
+        assert records.leader_epoch is not None, "a requested column"
+        if count == 0:
+            return
+        epochs = records.leader_epoch.slice(0, count).to_numpy()
+        first_of_epoch = np.flatnonzero(np.diff(epochs)) + 1
+        for at in (0, *first_of_epoch.tolist(), count - 1):
+            self._loader.advance(
+                records.offset[at].as_py(), int(epochs[at]), records.timestamp_ms[at].as_py()
+            )
+
+    def _apply(self, record: InternalRecord) -> None:
+        key, value = record.key, record.value
+        if self._redactor is not None and not record.is_control:
             with suppress(MetadataParseError):  # the replay reports it
                 key, value = self._format.redacted(key, value, self._redactor)
-        return InternalRecord(offset, key, value, known(producer_id), is_control)
+        self._loader.apply(record._replace(key=key, value=value))
 
     def image(self) -> MetadataImage:
         """Return all rows, at the end that was read last."""
@@ -376,6 +406,22 @@ class InternalState:
         return self._loader.image.rows_of(kind)
 
 
+def _heads(serde: KeyedSerde, *keys: type[Message]) -> frozenset[tuple[bytes, bytes]]:
+    """Return the first two bytes of key and value of the known versions of record types."""
+    return frozenset(
+        (kind.api_key.to_bytes(2), version.to_bytes(2))
+        for kind in serde.types
+        if kind.key in keys
+        for version in range(kind.value.schema.latest_version + 1)
+    )
+
+
+_OVERWRITING: Final = {
+    CONSUMER_OFFSETS: _heads(GROUP_RECORDS, LegacyOffsetCommitKey, OffsetCommitKey),
+    TRANSACTION_STATE: _heads(TRANSACTION_RECORDS, TransactionLogKey),
+}
+"""By topic: records that overwrite one row each. Keys are equal if they only differ in their type:
+legacy commits are for the same rows. A value of an unknown version has no effect."""
 _COLUMNS: Final = Column.OFFSET | Column.TIMESTAMP | Column.LEADER_EPOCH | Column.KEY | Column.VALUE
 
 
@@ -422,24 +468,31 @@ class InternalLoader:
         found = []
         rows = zip(records, leader_epochs, timestamps_ms, record_types, strict=True)
         for record, leader_epoch, timestamp_ms, record_type in rows:
-            offset = record.offset
-            if self._epoch is None or self._epoch.leader_epoch < leader_epoch:
-                self._begin_epoch(leader_epoch, offset)
-            try:
-                self._replay(record, self._delta)
-            except (MetadataParseError, CorruptBatchError) as error:
-                is_record = isinstance(error, MetadataParseError)
-                raise ReplayError(
-                    offset=offset,
-                    record=f"a record of {self._topic}",
-                    reason=error.message() if is_record else error.reason,
-                ) from None
-            self._end = (offset, leader_epoch, timestamp_ms)
-            changes = self._delta.take_changes()
+            self.advance(record.offset, leader_epoch, timestamp_ms)
+            changes = self.apply(record)
             if changes:
-                at = (offset, offset, leader_epoch, timestamp_ms, record_type or "")
+                at = (record.offset, record.offset, leader_epoch, timestamp_ms, record_type or "")
                 found.append(RecordChanges(*at, changes))
         return found
+
+    def advance(self, offset: int, leader_epoch: int, timestamp_ms: int) -> None:
+        """Note that the state is that after a record, and begin its leader epoch."""
+        if self._epoch is None or self._epoch.leader_epoch < leader_epoch:
+            self._begin_epoch(leader_epoch, offset)
+        self._end = (offset, leader_epoch, timestamp_ms)
+
+    def apply(self, record: InternalRecord) -> tuple[RowChange, ...]:
+        """Apply a record; return the changes since the last call. Raises as ``append``."""
+        try:
+            self._replay(record, self._delta)
+        except (MetadataParseError, CorruptBatchError) as error:
+            is_record = isinstance(error, MetadataParseError)
+            raise ReplayError(
+                offset=record.offset,
+                record=f"a record of {self._topic}",
+                reason=error.message() if is_record else error.reason,
+            ) from None
+        return self._delta.take_changes()
 
     def _begin_epoch(self, leader_epoch: int, offset: int) -> None:
         """Write the row of a leader epoch, whose leader is not in the log."""

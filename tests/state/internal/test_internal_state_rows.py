@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import permutations
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from tests.support.internal_records import GROUPS_NODE, InternalLogFile
 
 from raftlog.client import Isolation, LogKind, open_path
 from raftlog.errors import CorruptBatchError
+from raftlog.records import iter_batches
 from raftlog_state.errors import ReplayError
-from raftlog_state.image.rows import ConsumerOffsetRow, PendingOffsetRow
+from raftlog_state.image import MetadataImage
+from raftlog_state.image.rows import ConsumerOffsetRow, Entity, PendingOffsetRow
 from raftlog_state.internal.group_replay import InternalRecord
 from raftlog_state.internal.loader import InternalLoader, InternalState
 from raftlog_state.internal.rows import ROW_KINDS
@@ -341,3 +344,93 @@ def test_a_damaged_marker_is_reported_with_its_offset() -> None:
     with pytest.raises(ReplayError) as caught:
         InternalLoader("__consumer_offsets").append([marker], [0], [0], [None])
     assert caught.value.offset == 1
+
+
+# --- Records that are not decoded -----------------------------------------------------------------
+
+
+def random_record(rng: Random) -> tuple[bytes | None, bytes | None]:
+    """Return a commit, or a record of its group; both also as tombstones."""
+    group, member_id = rng.choice("ab"), rng.choice("mn")
+    place: dict[str, Any] = {"group": group, "topic": "t", "partition": rng.randrange(2)}
+    number = rng.randrange(5)
+    key, value = rng.choice(
+        [
+            (OffsetCommitKey(**place), OffsetCommitValue(offset=number)),
+            (OffsetCommitKey(**place), OffsetCommitValue(offset=number)),
+            (LegacyOffsetCommitKey(**place), LegacyOffsetCommitValue(offset=number)),
+            (GroupMetadataKey(group=group), GroupMetadataValue(generation=number + 1)),
+            (
+                ConsumerGroupMetadataKey(group_id=group),
+                ConsumerGroupMetadataValue(epoch=number),
+            ),
+            (
+                ConsumerGroupMemberMetadataKey(group_id=group, member_id=member_id),
+                ConsumerGroupMemberMetadataValue(),
+            ),
+        ]
+    )
+    return GROUP_RECORDS.encode(KeyedRecord(key, rng.choice([value, value, None]), None))
+
+
+def write_random_log(path: Path, rng: Random) -> InternalLogFile:
+    """Write batches of commits, some of them in transactions, in several leader epochs."""
+    log = InternalLogFile(path)
+    epoch = 0
+    for _ in range(rng.randrange(1, 40)):
+        epoch += rng.random() < 0.1
+        records = [random_record(rng) for _ in range(rng.randrange(1, 4))]
+        if rng.random() < 0.25:
+            is_commit = rng.random() < 0.7
+            log.end(rng.choice([7, 8]), commit=is_commit, epoch_of_leader=epoch)
+        elif rng.random() < 0.1:
+            log.append((b"\0\1\0\1a\0\1t\0\0\0\0", b"\0\x63"), epoch_of_leader=epoch)
+        elif rng.random() < 0.5:
+            log.append(*records, epoch_of_leader=epoch)
+        else:
+            commits = [one for one in records if one[0] is not None and one[0][:2] <= b"\0\1"]
+            if commits:
+                log.append(*commits, producer_id=rng.choice([7, 8]), epoch_of_leader=epoch)
+    return log
+
+
+def replayed_one_by_one(path: Path, end_offset: int) -> MetadataImage:
+    """Return the state after each record is applied at its place, as for tables."""
+    loader = InternalLoader("__consumer_offsets")
+    (segment,) = path.glob("*.log")
+    for batch in iter_batches(segment.read_bytes()):
+        producer_id = batch.producer_id if batch.is_transactional else None
+        for one in batch.records():
+            if one.offset < end_offset:
+                at = (one.offset, one.key, one.value, producer_id, batch.is_control)
+                columns = ([batch.leader_epoch], [one.timestamp_ms], [None])
+                loader.append([InternalRecord(*at)], *columns)
+    return loader.image
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_state_of_last_records_is_that_of_a_replay_of_all(seed: int, tmp_path: Path) -> None:
+    rng = Random(seed)
+    log = write_random_log(tmp_path / "__consumer_offsets-0", rng)
+    for end_offset in {log.next_offset, rng.randrange(log.next_offset + 1)}:
+        state = InternalState("__consumer_offsets")
+        state.read(open_path(str(log.path), kind=LogKind.PARTITION), end_offset)
+        found, expected = state.image(), replayed_one_by_one(log.path, end_offset)
+        for entity in Entity:
+            assert found.map(entity) == expected.map(entity)
+        assert (found.offset, found.leader_epoch, found.timestamp_ms) == (
+            expected.offset,
+            expected.leader_epoch,
+            expected.timestamp_ms,
+        )
+
+
+def test_a_commit_that_a_later_one_overwrites_is_not_decoded(tmp_path: Path) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    key, value = commit("a", 1)
+    log.append((key, (value or b"") + b"more"))
+    with pytest.raises(CorruptBatchError, match="4 trailing bytes") as caught:
+        rows_of("consumer_offsets", log.path)
+    assert caught.value.offset == 0
+    log.append(commit("a", 2))
+    assert [row["offset"] for row in rows_of("consumer_offsets", log.path)] == [2]
