@@ -147,21 +147,22 @@ class GroupReplay:
         for place in sorted(self._places.get(record.producer_id, ())):
             pending = delta.find(PendingOffsetRow, record.producer_id, *place)
             assert pending is not None, "the index has the keys of the rows"
-            self._drop(record.producer_id, place, delta)
             if marker.control_type is ControlType.COMMIT:
                 fields = {name: getattr(pending, name) for name in _COMMIT_FIELDS}
                 self._commit(ConsumerOffsetRow(**fields), pending.record_offset, delta)
+            self._drop(record.producer_id, place, delta)
 
     def _commit(self, row: ConsumerOffsetRow, record_offset: int, delta: MetadataDelta) -> None:
+        """Write a committed offset, before pending ones are dropped: its group always has one."""
         place = (row.group, row.topic, row.partition)
-        for producer_id in sorted(self._producers.get(place, ())):
-            pending = delta.find(PendingOffsetRow, producer_id, *place)
-            if pending is not None and pending.record_offset < record_offset:
-                self._drop(producer_id, place, delta)
         is_new = delta.get(Entity.CONSUMER_OFFSET, place) is None
         delta.put(row)
         if is_new:
             self._groups.count_commits(row.group, 1, delta)
+        for producer_id in sorted(self._producers.get(place, ())):
+            pending = delta.find(PendingOffsetRow, producer_id, *place)
+            if pending is not None and pending.record_offset < record_offset:
+                self._drop(producer_id, place, delta)
 
     def _index(self, producer_id: int, place: _Place) -> None:
         self._places.setdefault(producer_id, set()).add(place)

@@ -193,6 +193,27 @@ def test_an_aborted_commit_never_shows_and_an_open_one_when_it_has_ended(tmp_pat
     ] == [offsets_below(log.path, end + 1) for end in range(log.next_offset)]
 
 
+@pytest.mark.parametrize("is_in_transaction", [True, False])
+def test_a_simple_group_remains_when_its_only_pending_offset_is_committed(
+    is_in_transaction: bool, tmp_path: Path
+) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    log.append(commit("a", 1), producer_id=7)
+    if is_in_transaction:
+        log.end(7, commit=True)
+    else:
+        log.append(commit("a", 2))
+    store = MemoryStore(MemoryTables())
+    follow(store, [log.path])
+    view = ArrowTables(store, LOG_ID).latest()
+    assert [row["offset"] for row in view.consumer_offsets().to_pylist()] == [
+        1 if is_in_transaction else 2
+    ]
+    (group,) = view.groups().to_pylist()
+    assert (group["_offset"], group["_created_offset"]) == (0, 0)
+    assert view.history("groups").num_rows == 1
+
+
 def test_the_past_of_a_partition_is_read_at_its_offsets(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
     store = MemoryStore(tables)
