@@ -56,7 +56,7 @@ class AclHosts:
         """Add the host of an ACL; return the text by which ``texts_of`` finds it."""
         found = _range(host)
         if found is None:
-            return host
+            return _other_text(host)
         self._lengths[found[0]][found[1]] += 1
         return _text(*found)
 
@@ -64,7 +64,7 @@ class AclHosts:
         """Remove the host of an ACL; return its text."""
         found = _range(host)
         if found is None:
-            return host
+            return _other_text(host)
         lengths = self._lengths[found[0]]
         lengths[found[1]] -= 1
         if not lengths[found[1]]:
@@ -117,6 +117,12 @@ def _parsed(host: str) -> tuple[int, int, int]:
     if not 0 <= length <= _BITS[version]:
         raise ValueError(f"the length of the prefix is not from 0 to {_BITS[version]}")
     return version, length, address
+
+
+def _other_text(host: str) -> str:
+    """Return the text of a host that is not a valid range: no client has an invalid one, whose
+    text might otherwise be that of a valid one."""
+    return f"/{host}" if is_range(host) else host
 
 
 def _text(version: int, length: int, address: int) -> str:
