@@ -214,20 +214,16 @@ class RemoteSegments:
     """Segments in remote storage, replayed from partitions of ``__remote_log_metadata``."""
 
     def __init__(self) -> None:
-        self._partitions: list[InternalState] = []
+        self._state = InternalState(REMOTE_LOG_METADATA)
 
     def read(self, log: LogReader) -> None:
-        """Replay one partition. Raises ``CorruptBatchError``, and as ``LogReader.scan``."""
-        state = InternalState(REMOTE_LOG_METADATA)
-        state.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
-        self._partitions.append(state)
-
-    def _all(self) -> list[RemoteSegmentRow]:
-        return [row for state in self._partitions for row in state.rows(RemoteSegmentRow)]
+        """Replay one partition, or one object of a manifest: what it says of a segment replaces
+        what was read of it before. Raises ``CorruptBatchError``, and as ``LogReader.scan``."""
+        self._state.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
 
     def topics(self) -> set[str]:
         """Return the topics that have segments."""
-        return {row.topic for row in self._all()}
+        return {row.topic for row in self._state.rows(RemoteSegmentRow)}
 
     def rows(self, logs: Mapping[PartitionName, LogOffsets]) -> Iterator[Row]:
         """Yield the segments by partition and start offset. ``logs``: what the node has locally.
@@ -235,7 +231,7 @@ class RemoteSegments:
         ``only_remote``: whether the local log begins after the segment; None if the node does not
         have the partition.
         """
-        for row in sorted(self._all(), key=_place):
+        for row in sorted(self._state.rows(RemoteSegmentRow), key=_place):
             found = logs.get((row.topic, row.partition))
             local = None if found is None else found.log_start_offset
             yield row_json(row) | {"only_remote": None if local is None else row.end_offset < local}

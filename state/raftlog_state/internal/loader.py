@@ -306,7 +306,8 @@ def rows_in(delta: MetadataDelta, kind: type[R]) -> list[R]:
 
 
 class InternalState:
-    """Rows of one partition of an internal log, without their changes.
+    """Rows of one partition of an internal log, without their changes; of ``__remote_log_metadata``
+    also those of several partitions or objects, by segment.
 
     A record that only overwrites a row is not decoded if a later one of the same key overwrites it,
     too; one of a transaction of the same key ends that. So damage in it is not found::
