@@ -24,6 +24,8 @@ from raftlog.printable import printable
 
 _BLOCK_CHARACTERS: Final = 256 * 1024
 _BAR_WIDTH: Final = 30
+_BAR_DONE: Final = "green"
+_BAR_REST: Final = "bright_black"
 _BAR_FIRST_MS: Final = 500
 _BAR_EVERY_MS: Final = 100
 _TERMINALS_WITHOUT_CONTROL: Final = ("dumb", "unknown")
@@ -50,7 +52,9 @@ class Output:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self._encoded: list[bytes] = []
         self._lines: list[str] = []
+        """Lines after those of ``_encoded``."""
         self._character_count = 0
         self._has_written = False
         self.color = "auto"
@@ -59,7 +63,7 @@ class Output:
     @property
     def is_empty(self) -> bool:
         """Whether no line was written."""
-        return not (self._has_written or self._lines)
+        return not (self._has_written or self._encoded or self._lines)
 
     def line(self, text: str) -> None:
         """Write one line; ``text`` has no newline."""
@@ -90,10 +94,12 @@ class Output:
         if not self.has_colors:
             self.line("".join(text for text, _ in parts))
             return
-        self._drain()
-        self._write(
-            ("".join(_styled(printable(text), style) for text, style in parts) + "\n").encode()
-        )
+        line = "".join(_styled(printable(text), style) for text, style in parts)
+        self._encode()
+        self._encoded.append(f"{line}\n".encode())
+        self._character_count += len(line)
+        if self._character_count >= _BLOCK_CHARACTERS:
+            self._drain()
 
     @cached_property
     def has_colors(self) -> bool:
@@ -167,14 +173,21 @@ class Output:
         except OSError:
             return None
 
-    def _drain(self) -> None:
+    def _encode(self) -> None:
         if not self._lines:
             return
         lines = self._lines
         if not "".join(lines).isprintable():
             lines = [printable(line) for line in lines]
-        block = "\n".join([*lines, ""]).encode("utf-8")
+        self._encoded.append("\n".join([*lines, ""]).encode("utf-8"))
         self._lines.clear()
+
+    def _drain(self) -> None:
+        self._encode()
+        if not self._encoded:
+            return
+        block = b"".join(self._encoded)
+        self._encoded.clear()
         self._character_count = 0
         self._write(block)
 
@@ -282,7 +295,17 @@ def _bar(share: float, stream: TextIO) -> str:
         legacy_windows=False,
     )
     with terminal.capture() as bar:
-        terminal.print(ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH), end="")
+        terminal.print(
+            ProgressBar(
+                total=1.0,
+                completed=share,
+                width=_BAR_WIDTH,
+                style=_BAR_REST,
+                complete_style=_BAR_DONE,
+                finished_style=_BAR_DONE,
+            ),
+            end="",
+        )
     return bar.get().rstrip("\n").ljust(_BAR_WIDTH)
 
 

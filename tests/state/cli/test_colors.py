@@ -105,6 +105,23 @@ def test_no_cell_controls_the_terminal_or_is_markup(options: tuple[str, ...]) ->
     ]
 
 
+def test_lines_with_colors_are_held_as_others_are() -> None:
+    """A bar on the same terminal is erased before the first one is written."""
+    stream = io.BytesIO()
+    output = Output(stream)
+    output.color = "always"
+    output.line("\x1bfirst")
+    output.styled(("second", "red"))
+    output.line("third")
+    assert not output.is_empty
+    assert stream.getvalue() == b""
+    output.flush()
+    assert stream.getvalue() == b"\\u001bfirst\n\x1b[31msecond\x1b[0m\nthird\n"
+    while len(stream.getvalue()) < 1_000_000:
+        output.styled(("x" * 10_000, "red"))
+    assert stream.getvalue().endswith(b"x\x1b[0m\n")
+
+
 def test_columns_are_aligned_after_characters_of_two_cells_and_of_none() -> None:
     stream = io.BytesIO()
     output = Output(stream)
@@ -128,15 +145,17 @@ def test_the_bar_is_colored_on_a_terminal_and_absent_on_a_dumb_one(
     now = [0.0]
     monkeypatch.setattr("raftlog_state.cli.output._now_ms", lambda: now[0])
 
-    def bar() -> str:
+    def bar(percent: int = 50) -> str:
         now[0] = 0.0
         terminal = Terminal()
         console = Console(terminal)
         now[0] = 1000
-        console.progress(50, 100)
+        console.progress(percent, 100)
         return terminal.getvalue()
 
-    assert re.fullmatch("\r\x1b\\[[0-9;]+m━{15}\x1b\\[0m\x1b.*━.*\x1b\\[0m  50%", bar())
+    done, rest = "\x1b\\[32m━{%d}\x1b\\[0m", "(\x1b\\[90m[╺━]+\x1b\\[0m)+"
+    assert re.fullmatch(f"\r{done % 15}{rest}  50%", bar())
+    assert re.fullmatch(f"\r{done % 30} 100%", bar(100))
     monkeypatch.setenv("TERM", "dumb")
     assert bar() == ""
 
