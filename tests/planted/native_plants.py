@@ -425,7 +425,7 @@ NATIVE_PLANTS: Final = (
         path=f"{RUST}/columns.rs",
         old="column.truncate(done))?",
         new="column.truncate(done + 1))?",
-        tests=(f"{TYPED}::test_mutated_values_are_decoded_alike_or_given_back",),
+        tests=(f"{TYPED}::test_the_core_gives_back_secrets_and_unknown_tags",),
     ),
     Plant(
         bug="rows of other types leave no room in the core's typed columns",
