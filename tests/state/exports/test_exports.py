@@ -334,17 +334,21 @@ def test_commands_are_read_as_the_state(image: MetadataImage) -> None:
     )
 
 
-def test_a_name_that_is_an_operator_of_the_shell_is_an_argument(tmp_path: Path) -> None:
-    acl = AclRow(
+def group_acl(group: str, *, host: str) -> AclRow:
+    return AclRow(
         acl_id=uuid(1),
         resource_type=3,
-        resource_name="|",
+        resource_name=group,
         pattern_type=3,
         principal="User:a",
-        host='"$@"',
+        host=host,
         operation=3,
         permission=3,
     )
+
+
+def test_a_name_that_is_an_operator_of_the_shell_is_an_argument(tmp_path: Path) -> None:
+    acl = group_acl("|", host='"$@"')
     tool = tmp_path / "kafka-acls.sh"
     tool.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     tool.chmod(0o700)
@@ -364,16 +368,7 @@ def test_a_name_that_is_an_operator_of_the_shell_is_an_argument(tmp_path: Path) 
 
 
 def test_a_range_of_addresses_that_the_metadata_version_forbids_is_left_out() -> None:
-    acl = AclRow(
-        acl_id=uuid(1),
-        resource_type=3,
-        resource_name="g",
-        pattern_type=3,
-        principal="User:a",
-        host="10.0.0.0/8",
-        operation=3,
-        permission=3,
-    )
+    acl = group_acl("g", host="10.0.0.0/8")
     exported = export(EMPTY, image_of(acl), "commands")
     assert not any("10.0.0.0" in line for line in exported.lines)
     (left_out,) = exported.left_out
