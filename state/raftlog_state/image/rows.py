@@ -588,14 +588,13 @@ class TransactionRow:
 
 
 @row
-class ConsumerOffsetRow:
-    """Committed offset of a group in a partition, from ``__consumer_offsets``."""
+class OffsetCommit:
+    """Columns of an offset that a group commits in a partition."""
 
-    ENTITY: ClassVar[Entity] = Entity.CONSUMER_OFFSET
     group: str = column(STRING, comment="Group")
     topic: str = column(STRING, comment="Topic")
     partition: int = column(INT32, comment="Partition of the topic")
-    offset: int = column(INT64, comment="Committed offset: the next one that the group reads")
+    offset: int = column(INT64, comment="Offset of the commit: the next one that the group reads")
     leader_epoch: int | None = column(
         INT32, comment="Leader epoch of the last record that was read; null if it is unknown"
     )
@@ -607,6 +606,13 @@ class ConsumerOffsetRow:
     topic_id: str | None = column(
         UUID, comment="Id of the topic; null if the client did not send it"
     )
+
+
+@row
+class ConsumerOffsetRow(OffsetCommit):
+    """Committed offset of a group in a partition, from ``__consumer_offsets``."""
+
+    ENTITY: ClassVar[Entity] = Entity.CONSUMER_OFFSET
 
     @property
     def key(self) -> Key:
@@ -614,7 +620,7 @@ class ConsumerOffsetRow:
 
 
 @row
-class PendingOffsetRow:
+class PendingOffsetRow(OffsetCommit):
     """Offset that an open transaction commits, from ``__consumer_offsets``.
 
     The marker of the producer makes it a ``ConsumerOffsetRow``, or deletes it.
@@ -622,21 +628,6 @@ class PendingOffsetRow:
 
     ENTITY: ClassVar[Entity] = Entity.PENDING_OFFSET
     producer_id: int = column(INT64, comment="Producer of the transaction")
-    group: str = column(STRING, comment="Group")
-    topic: str = column(STRING, comment="Topic")
-    partition: int = column(INT32, comment="Partition of the topic")
-    offset: int = column(INT64, comment="Offset that becomes the next one that the group reads")
-    leader_epoch: int | None = column(
-        INT32, comment="Leader epoch of the last record that was read; null if it is unknown"
-    )
-    metadata: str = column(STRING, comment="Text that the client committed")
-    commit_timestamp_ms: int = column(TIMESTAMP_MS, comment="Time of the commit")
-    expire_timestamp_ms: int | None = column(
-        TIMESTAMP_MS, comment="Time at which the offset expires; null without one of its own"
-    )
-    topic_id: str | None = column(
-        UUID, comment="Id of the topic; null if the client did not send it"
-    )
     record_offset: int = column(INT64, comment="Offset of the record of the commit")
 
     @property

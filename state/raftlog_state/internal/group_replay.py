@@ -32,7 +32,7 @@ from raftlog.types import ZERO_UUID
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.image.row_schema import row_schema
-from raftlog_state.image.rows import ConsumerOffsetRow, Entity, PendingOffsetRow
+from raftlog_state.image.rows import ConsumerOffsetRow, Entity, OffsetCommit, PendingOffsetRow
 from raftlog_state.records import Message
 from raftlog_state.records.internal_logs import GROUP_RECORDS
 from raftlog_state.records.schema_groups import (
@@ -86,7 +86,7 @@ def known(number: int) -> int | None:
     return None if number < 0 else number
 
 
-_COMMIT_FIELDS: Final = tuple(entry.name for entry in row_schema(ConsumerOffsetRow))
+_COMMIT_FIELDS: Final = tuple(entry.name for entry in row_schema(OffsetCommit))
 
 
 class GroupReplay:
