@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -136,9 +136,21 @@ def _rows(
     partitions = [_read(kind, path, hide, arguments, console, explanations) for path in paths]
     if explanations is not None:
         ends = "; ".join(sorted(explanations))
-        numbers = ", ".join(path.rpartition("-")[2] for path in paths)
+        numbers = number_ranges([int(path.rpartition("-")[2]) for path in paths])
         console.log(f"{kind.topic}, partitions {numbers}: each is read up to {ends}")
     return kind.rows(partitions)
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Return rising numbers as text, three or more that follow each other as a range."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if not runs or number != runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(number)
+    return ", ".join(
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
 
 
 def _partitions(path: str | None, topic: str) -> list[str]:

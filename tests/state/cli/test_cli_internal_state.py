@@ -14,7 +14,7 @@ from tests.support.internal_records import DATA, GROUPS_NODE, InternalLogFile
 from tests.support.scripted_brokers import Script, scripted_brokers
 from tests.support.small_logs import copy_log
 
-from raftlog_state.cli.internal_state import INTERNAL_KINDS
+from raftlog_state.cli.internal_state import INTERNAL_KINDS, number_ranges
 from raftlog_state.internal.joined_rows import JOINED_KINDS
 from raftlog_state.internal.rows import ROW_KINDS
 
@@ -116,6 +116,16 @@ def test_directories_with_other_names_are_no_partitions(tmp_path: Path) -> None:
     for name in ("2-", "\u0661"):
         status, _, err = run("state", tmp_path / f"__consumer_offsets-{name}", "groups")
         assert (status, "is or has no partition" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([4], "4"), ([0, 1], "0, 1"), ([*range(50)], "0 to 49"), ([1, 3, 4, 5, 9], "1, 3 to 5, 9")],
+)
+def test_partitions_that_follow_each_other_are_printed_as_a_range(
+    numbers: list[int], text: str
+) -> None:
+    assert number_ranges(numbers) == text
 
 
 def test_two_copies_of_a_partition_are_refused(tmp_path: Path) -> None:
