@@ -96,13 +96,13 @@ def materialize(
     """Start the query; see ``ClusterTables.materialize``."""
     kind = trigger_options(trigger)
     options = SourceOptions.parse(path_or_options)
-    if topic_of(options.location.path) is not None:
+    log = options.open_log() if topic_of(options.location.path) is None else None
+    if log is None or log.topic in INTERNAL_LOGS:
         raise OptionError(
             option=PATH,
             reason="names partitions of an internal log, which are logs of their own: use "
             "open_group(spark, tables, group).materialize([{...}])",
         )
-    log = options.open_log()
     writer.forget()  # another writer may have truncated the tables since
     progress = writer.progress()
     check_same_log(place, progress, writer.epochs, log)
