@@ -218,10 +218,11 @@ def _log_pending_offsets(path: str, state: InternalState, console: Console) -> N
         by_producer.setdefault(row.producer_id, []).append(row)
     for producer_id, pending in by_producer.items():
         first = min(pending, key=lambda row: row.record_offset)
+        count = len(pending)
         console.log(
             f"{path}: producer {producer_id} has an open transaction since offset "
-            f"{first.record_offset}, {time_text(first.commit_timestamp_ms)}: its {len(pending)} "
-            "offsets are pending"
+            f"{first.record_offset}, {time_text(first.commit_timestamp_ms)}, with {count} pending "
+            f"{'offset' if count == 1 else 'offsets'}"
         )
 
 

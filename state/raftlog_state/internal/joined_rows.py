@@ -217,8 +217,8 @@ class RemoteSegments:
         self._state = InternalState(REMOTE_LOG_METADATA)
 
     def read(self, log: LogReader) -> None:
-        """Replay one partition, or one object of a manifest: what it says of a segment replaces
-        what was read of it before. Raises ``CorruptBatchError``, and as ``LogReader.scan``."""
+        """Replay one partition, or one object of a manifest, whose records of a segment replace
+        those that were read before. Raises ``CorruptBatchError``, and as ``LogReader.scan``."""
         self._state.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
 
     def topics(self) -> set[str]:

@@ -54,7 +54,8 @@ def test_open_transactions_are_reported_and_their_offsets_are_not_state() -> Non
     status, out, err = run("state", GROUPS_NODE, "consumer_offsets")
     assert status == 0
     assert '"offset":99' not in out
-    assert "has an open transaction since offset" in err
+    assert "producer 2 has an open transaction since offset 16, " in err
+    assert err.splitlines()[0].endswith(", with 1 pending offset")
     (row,) = [
         row for row in rows("state", GROUPS_NODE, "consumer-offsets") if row["group"] == "atomic"
     ]
