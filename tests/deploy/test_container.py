@@ -158,9 +158,12 @@ def test_the_provenance_of_a_release_has_its_base_images(build: ImageBuild) -> N
     }
 
 
-def test_base_images_of_an_earlier_release_are_used_again(build: ImageBuild) -> None:
-    build.bases.write_text("PYTHON_IMAGE=docker.io/library/python@sha256:00\n")
+@pytest.mark.parametrize("end", ["\n", ""], ids=["newline", "no newline"])
+def test_base_images_of_an_earlier_release_are_used_again(build: ImageBuild, end: str) -> None:
+    """An editor may leave out the newline of the last line."""
+    bases = [f"{argument}=registry.example/base@sha256:00" for argument in base_images()]
+    build.bases.write_text("\n".join(bases) + end)
     commands = build.run()
     assert not [one for one in commands if one.startswith("pull ")]
     (command,) = (one for one in commands if one.startswith("build "))
-    assert "--build-arg PYTHON_IMAGE=docker.io/library/python@sha256:00" in command
+    assert re.findall(r"--build-arg (\S+)", command) == bases
