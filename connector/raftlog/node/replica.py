@@ -79,6 +79,7 @@ from raftlog.quorum.events import (
     SyncCompleted,
     TimePassed,
     Truncated,
+    VotersAppended,
 )
 from raftlog.quorum.roles import Follower, Leader
 from raftlog.quorum.state import InitialState
@@ -449,12 +450,10 @@ class Replica:
         except (CorruptBatchError, LogGapError, DivergedLogError, FutureEpochError) as error:
             self._events.append(AppendRefused(error.message()))
         except DiskFullError as error:
-            self._note_appended()  # a part may be appended
+            self._note_fetched_voters()  # a part may be appended
             self._events.append(AppendRefused(error.message(), is_disk_full=True))
         else:
-            voters = tuple(voters_in(self.log.drain_control_records()))
-            if voters:
-                self._events.append(Appended(voters))
+            self._note_fetched_voters()
 
     def _append_voters(self, effect: AppendVoters) -> None:
         try:
@@ -467,7 +466,15 @@ class Replica:
             self._note_appended()
 
     def _note_appended(self) -> None:
-        self._events.append(Appended(tuple(voters_in(self.log.drain_control_records()))))
+        self._events.append(Appended(self._appended_voters()))
+
+    def _note_fetched_voters(self) -> None:
+        voters = self._appended_voters()
+        if voters:
+            self._events.append(Appended(voters))
+
+    def _appended_voters(self) -> tuple[VotersAppended, ...]:
+        return tuple(voters_in(self.log.drain_control_records()))
 
     def _store_snapshot_bytes(self, effect: StoreSnapshotBytes) -> None:
         try:

@@ -133,7 +133,8 @@ class AppendVoters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendAsFollower:
-    """Append the records of a fetch response. Followed by ``Appended`` or ``AppendRefused``."""
+    """Append the records of a fetch response. Followed by ``Appended`` if voters are appended, and
+    by ``AppendRefused`` if not all records are."""
 
     records: bytes
     leader_epoch: int
