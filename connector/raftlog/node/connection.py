@@ -67,6 +67,7 @@ _LARGE_RESPONSES: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 class FlushQueue:
     """Connections with responses that are not written: each is flushed once, whatever the number of
     its responses, at the end of ``run``, and otherwise in the next iteration of the event loop.
+    Also the work that all sockets of an iteration share, which is called after the last of them.
 
     Never within a call of the replica: a flushed connection may start requests, which begin one. A
     request that is started so has its response flushed in the next iteration.
