@@ -53,7 +53,7 @@ class CertificateExpiry:
     warning_days: tuple[float, ...] = WARNING_DAYS
 
     @property
-    def is_urgent_at_days(self) -> float:
+    def error_days(self) -> float:
         """Days before the expiry from which on a warning is an error."""
         return self.warning_days[-1]
 
@@ -86,8 +86,8 @@ def read_expiries(config: NodeConfig) -> tuple[CertificateExpiry, ...]:
 
 
 class ExpiryWarnings:
-    """Warnings of certificates that expire soon: one for each of ``WARNING_DAYS``, one after the
-    expiry, and again only for a certificate that has replaced another."""
+    """Warnings of certificates that expire soon: one for each of their ``warning_days``, one after
+    the expiry, and again only for a certificate that has replaced another."""
 
     def __init__(self) -> None:
         self._logged: dict[CertificateExpiry, int] = {}
@@ -131,7 +131,7 @@ class ExpiryWatch:
         self.close()
         now_s = self._wall_s()
         for one in self._warnings.due(self._certificates(), now_s):
-            level = "error" if one.days_left(now_s) <= one.is_urgent_at_days else "warning"
+            level = "error" if one.days_left(now_s) <= one.error_days else "warning"
             self._log(level, one.describe(now_s))
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self.check)
 

@@ -200,7 +200,7 @@ def _examine_certificates(path: str) -> Iterator[Diagnosis]:
         text, days_left = one.describe(now_s), one.days_left(now_s)
         if one.kind != "crl":
             yield from diagnose_expiry(text, one.path, days_left=days_left)
-        elif days_left <= one.is_urgent_at_days:
+        elif days_left <= one.error_days:
             yield diagnose_list_expiry(text, one.path)
 
 
