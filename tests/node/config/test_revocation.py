@@ -35,6 +35,17 @@ def tls_options(config: dict[str, str]) -> TlsOptions:
     return found
 
 
+def client_config(authority: Authority, pair: KeyPair, crl: str) -> dict[str, str]:
+    """Return the options of a client with a certificate, which checks a revocation list."""
+    return {
+        "ssl.ca.location": authority.path,
+        "ssl.crl.location": crl,
+        "ssl.endpoint.identification.algorithm": "none",
+        "ssl.certificate.location": pair.certificate,
+        "ssl.key.location": pair.key,
+    }
+
+
 def test_a_revoked_certificate_is_refused_and_another_is_accepted(authority: Authority) -> None:
     authority.sign("node-1.example")
     pairs = [authority.sign("jobs-1", file_name=name) for name in ("stolen", "renewed")]
@@ -61,14 +72,7 @@ def test_a_client_does_not_connect_to_a_node_with_a_revoked_certificate(
 ) -> None:
     pair = authority.sign("node-1.example")
     server = server_context(tls_of(authority, "node-1.example"))
-    certificate = authority.sign("jobs-1")
-    config = {
-        "ssl.ca.location": authority.path,
-        "ssl.crl.location": authority.revoke(),
-        "ssl.endpoint.identification.algorithm": "none",
-        "ssl.certificate.location": certificate.certificate,
-        "ssl.key.location": certificate.key,
-    }
+    config = client_config(authority, authority.sign("jobs-1"), authority.revoke())
 
     def connected(**changes: str) -> bool:
         context = tls_context(tls_options(config | changes))
@@ -89,14 +93,7 @@ def test_a_client_reads_its_files_again_for_a_new_connection(
     server = server_context(tls_of(authority, "node-1.example"))
     pair = authority.sign("jobs-1")
     crl = Path(authority.revoke(has_expired=True))
-    config = {
-        "ssl.ca.location": authority.path,
-        "ssl.crl.location": str(crl),
-        "ssl.endpoint.identification.algorithm": "none",
-        "ssl.certificate.location": pair.certificate,
-        "ssl.key.location": pair.key,
-    }
-    tls = SslFactory(tls_options(config))
+    tls = SslFactory(tls_options(client_config(authority, pair, str(crl))))
 
     def found() -> Mapping[str, Any] | Exception | None:
         return shown(server, tls.context())
@@ -128,14 +125,7 @@ def test_a_client_reads_an_unusable_file_again_until_it_is_usable(
     server = server_context(tls_of(authority, "node-1.example"))
     pair = authority.sign("jobs-1")
     crl = Path(authority.revoke())
-    config = {
-        "ssl.ca.location": authority.path,
-        "ssl.crl.location": str(crl),
-        "ssl.endpoint.identification.algorithm": "none",
-        "ssl.certificate.location": pair.certificate,
-        "ssl.key.location": pair.key,
-    }
-    tls = SslFactory(tls_options(config))
+    tls = SslFactory(tls_options(client_config(authority, pair, str(crl))))
     authority.revoke(node)
     content, state = crl.read_bytes(), crl.stat()
     crl.write_bytes(bytes(len(content)))
