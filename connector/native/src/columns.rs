@@ -284,8 +284,13 @@ impl Column {
             Shape::Scalar(_) => Vec::new(),
             Shape::Array(kind) => {
                 let scalar = Shape::Scalar(kind);
+                let absent = if has_ends(scalar) {
+                    Absent::Empty
+                } else {
+                    Absent::Number([0; 8])
+                };
                 let mut inner = Vec::with_room(1)?;
-                inner.try_push(Self::new(program, scalar, false, Absent::Empty)?)?;
+                inner.try_push(Self::new(program, scalar, false, absent)?)?;
                 inner
             }
             Shape::Structs(element) => columns_of(program, program.structs.get(element)?)?,
@@ -316,24 +321,19 @@ impl Column {
     /// Add absent rows up to `row`. `None` if there are more.
     #[inline(never)]
     fn fill(&mut self, row: usize) -> Option<()> {
-        let Shape::Scalar(kind) = self.shape else {
+        let (Shape::Scalar(kind), Absent::Number(number)) = (self.shape, self.absent) else {
             return self.fill_ends(row);
         };
-        match self.absent {
-            Absent::Number(number) => {
-                let width = column_width(kind)?;
-                let byte_count = row.checked_mul(width)?.checked_sub(self.data.len())?;
-                if width == 1 {
-                    let [byte, ..] = number;
-                    return self.data.try_resize(row, byte);
-                }
-                for _ in 0..byte_count / width {
-                    self.data.try_extend(number.get(..width)?)?;
-                }
-                Some(())
-            }
-            _ => self.fill_ends(row),
+        let width = column_width(kind)?;
+        let byte_count = row.checked_mul(width)?.checked_sub(self.data.len())?;
+        if width == 1 {
+            let [byte, ..] = number;
+            return self.data.try_resize(row, byte);
         }
+        for _ in 0..byte_count / width {
+            self.data.try_extend(number.get(..width)?)?;
+        }
+        Some(())
     }
 
     #[cold]
