@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,32 +17,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.run import HOME, Row, print_row, row
+from benchmarks.typed_records import seconds_of
 
 LOG = HOME / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
 ROUNDS = 3
 
 
-def run(*words: str | Path) -> None:
-    """Run a program as a user does, without the sources of this folder."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(list(map(str, words)), check=True, capture_output=True, env=environment)
-
-
 def timed(*words: str | Path) -> tuple[float, float]:
     """Return the elapsed time and the CPU time of a program, in seconds."""
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    run(*words)
-    elapsed, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return elapsed, cpu
+    started = time.monotonic()
+    cpu = seconds_of(list(map(str, words)))
+    return time.monotonic() - started, cpu
 
 
 def download(directory: Path) -> Path:
     """Build the wheel, and put it and its dependencies into a directory; return the wheel."""
     pip = (sys.executable, "-m", "pip")
-    run(*pip, "wheel", "--no-deps", "-w", directory / "built", HOME)
+    timed(*pip, "wheel", "--no-deps", "-w", directory / "built", HOME)
     (wheel,) = (directory / "built").glob("*.whl")
-    run(*pip, "download", "-d", directory / "wheels", wheel)
+    timed(*pip, "download", "-d", directory / "wheels", wheel)
     return wheel
 
 
@@ -53,7 +44,7 @@ def installed(
 ) -> tuple[Path, float, float]:
     """Install a package into a new environment; return it and the times of the installation."""
     site = directory / name
-    run(sys.executable, "-m", "venv", site)
+    timed(sys.executable, "-m", "venv", site)
     times = timed(
         *(site / "bin/pip", "install", "--no-index", "--disable-pip-version-check"),
         *("--find-links", wheels, what),
@@ -96,6 +87,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
     arguments = parser.parse_args()
+    os.environ.pop("PYTHONPATH", None)  # as a user, without the sources of this folder
     for found in measure(arguments.rounds):
         print_row(found, as_json=arguments.json, decimals=2)
 
