@@ -30,7 +30,7 @@ from raftlog.log.reading.quorum_copies import QuorumCopies
 from raftlog.log.reading.reads import LogKind
 from raftlog.storage.local import PrivateLocalStorage, WritableLocalStorage
 from raftlog.storage.objects import ObjectStore
-from raftlog.storage.protocol import Storage, parent_of_new
+from raftlog.storage.protocol import Storage, split_new
 from raftlog.types import CLUSTER_METADATA_TOPIC
 
 from .key_file import OPTION as KEY_FILE
@@ -316,7 +316,7 @@ def write_new_file(path: str, data: bytes | Iterable[bytes]) -> str:
     ``DiskFailedError``.
     """
     files = PrivateLocalStorage()
-    directory, name = parent_of_new(files, path), files.split(path)[1]
+    directory, name = split_new(files, path)
     target, part = files.join(directory, name), files.join(directory, name + PART_SUFFIX)
     _check_new(files, directory, name)
     try:

@@ -194,15 +194,15 @@ class WritableStorage(Storage, Protocol):
         ...
 
 
-def parent_of_new(storage: Storage, path: str) -> str:
-    """Return the directory in which ``path`` will be created.
+def split_new(storage: Storage, path: str) -> tuple[str, str]:
+    """Return the directory in which ``path`` will be created, and its name in it.
 
     Raises ``LogNotFoundError`` if it does not exist, ``NotALogError`` if it is a file.
     """
-    parent = storage.split(path)[0]
+    parent, name = storage.split(path)
     try:
         storage.is_directory(parent)
     except LogNotFoundError:
         remedy = "create this directory first, or correct the path"
         raise LogNotFoundError(path=parent, remedy=remedy) from None
-    return parent
+    return parent, name

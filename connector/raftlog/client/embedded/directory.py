@@ -50,7 +50,7 @@ from raftlog.log.writing.properties import (
 )
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.local import WritableLocalStorage
-from raftlog.storage.protocol import WritableStorage, parent_of_new
+from raftlog.storage.protocol import WritableStorage, split_new
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 
 from .writer import LOCK_NAME, LOCK_WAIT_MS, TURNSTILE_NAME, FairLock
@@ -219,7 +219,7 @@ def random_id() -> str:
 def _create(
     storage: WritableStorage, path: str, config: LogConfig, clock: Clock
 ) -> LogConfig | None:
-    parent, name = parent_of_new(storage, path), storage.split(path)[1]
+    parent, name = split_new(storage, path)
     if storage.make_directory(path):
         storage.sync_directory(parent)
     with FairLock(storage, path, clock).acquire_within(LOCK_WAIT_MS):

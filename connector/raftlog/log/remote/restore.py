@@ -39,7 +39,7 @@ from raftlog.log.writing.log_copy import check_log
 from raftlog.log.writing.properties import parse_log_properties, without_remote_storage
 from raftlog.storage.errors import BackupNotFoundError, CorruptRemoteObjectError
 from raftlog.storage.objects import ObjectStore
-from raftlog.storage.protocol import WritableStorage, parent_of_new
+from raftlog.storage.protocol import WritableStorage, split_new
 
 from .inventory import (
     INVENTORY_SUFFIX,
@@ -90,7 +90,7 @@ def restore_log(
     of it does. After an error only ``<directory>.part`` is left.
     """
     part = directory + INCOMPLETE_SUFFIX
-    parent_of_new(storage, directory)
+    split_new(storage, directory)  # raises if its parent does not exist
     with contextlib.suppress(LogNotFoundError):
         storage.is_directory(directory)
         raise OptionError(option="DIR", reason=f"{directory} exists: name a new directory")
