@@ -318,6 +318,11 @@ def _plain(value: object) -> str:
     if type(value) is int:
         return str(value)
     match value:
+        case [{"partitions": _}, *_]:  # of a member, as kafka-consumer-groups prints them
+            return ";".join(map(_plain, value))
+        case {"partitions": numbers, **names}:
+            (name,) = (one for one in names.values() if one is not None)
+            return f"{_plain(name)}:{_plain(numbers)}"
         case list():
             return ",".join(map(_plain, value))
         case {"name": name, "host": host, "port": port}:

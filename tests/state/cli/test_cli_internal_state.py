@@ -62,6 +62,15 @@ def test_open_transactions_are_reported_and_their_offsets_are_not_state() -> Non
     assert row["offset"] == 3
 
 
+def test_a_table_has_assignments_in_the_form_of_kafkas_tool() -> None:
+    """As ``ConsumerGroupCommand`` with ``--members --verbose``: ``TOPIC:0,1;OTHER:0``."""
+    status, out, _ = run("state", GROUPS_NODE, "group_members", "--format", "table")
+    assert status == 0
+    (classic,) = [line for line in out.splitlines() if line.startswith("classic ")]
+    assert " orders:0,1,2 " in classic
+    assert " rkIVHuT-Tayb9T6sEwDlNg:0,1,2 " in out
+
+
 def test_offsets_of_one_topic_are_selected_by_its_name() -> None:
     found = rows("state", GROUPS_NODE, "consumer_offsets", "--topic", "orders")
     assert found == [
