@@ -41,6 +41,7 @@ raftlog cat __cluster_metadata-0 --topic orders --from -1h
 raftlog cat --bootstrap-server controller-1:9093 --from end --follow
 raftlog cat 00000000000000001022-0000000002.checkpoint | jq -r .type | sort | uniq -c
 raftlog cat __consumer_offsets-12 --type offset_commit | jq -c '[.key.data, .value.data.offset]'
+raftlog cat __consumer_offsets-12 --key group=billing --key topic=orders --key partition=0
 raftlog cat orders-0 --batches | jq 'select(.isTransactional)'
 raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
 raftlog cat customers-0 --encryption-keys keys.properties --encryption-context customers
@@ -89,6 +90,17 @@ def add_cat(commands: Commands) -> None:
         "`raftlog log` also prints what happened to partitions",
     )
     command.add_argument(
+        "--key",
+        dest="keys",
+        metavar="FIELD=VALUE",
+        action="append",
+        default=[],
+        help="print only records whose key has this value in this field, as it is printed; can be "
+        "repeated, for records that have all of them. Metadata records and those of "
+        "__remote_log_metadata have no key: FIELD is a field of data, and a.b field b of a. For "
+        "an ordinary partition, the whole argument is the key",
+    )
+    command.add_argument(
         "--follow",
         action="store_true",
         help="continue with the records that are appended, until Ctrl-C. Records of a single "
@@ -108,11 +120,10 @@ def add_cat(commands: Commands) -> None:
 def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print records or batches; return the exit code."""
     names = arguments.topic, arguments.broker
-    if arguments.batches and (
-        arguments.types or arguments.control or arguments.noop or names != (None, None)
-    ):
-        reason = "--batches cannot be combined with --type, --topic, --broker, --control or --noop"
-        arguments.parser.error(reason)
+    of_records = arguments.types, arguments.keys, arguments.control, arguments.noop
+    if arguments.batches and (any(of_records) or names != (None, None)):
+        options = "--type, --topic, --broker, --key, --control or --noop"
+        arguments.parser.error(f"--batches cannot be combined with {options}")
     if arguments.follow and (arguments.batches or arguments.end_offset is not None):
         arguments.parser.error("--follow cannot be combined with --to or --batches")
     if None not in names:
@@ -140,10 +151,10 @@ def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> 
             arguments.types, internal, control=arguments.control, noop=arguments.noop
         )
         wanted = None
-        if names != (None, None):
+        if names != (None, None) or arguments.keys:
             from .record_filter import record_filter
 
-            wanted = record_filter(*names, log)
+            wanted = record_filter(*names, arguments.keys, log, internal, hide)
         if not arguments.follow:
             return print_records(
                 *(log, start, end, selection, hide, output, console, wanted), internal=internal

@@ -306,9 +306,9 @@ class _RecordPrinter:
 
 
 def _filtered(records: RecordColumns, wanted: RecordFilter) -> RecordColumns:
-    """Return the records that a filter selects; control records are of no topic and no broker."""
-    values = _list(records.value, len(records))
-    rows = np.array(wanted.rows(values), np.int32)
+    """Return the records that a filter selects; control records have no name and no typed key."""
+    keys, values = _list(records.key, len(records)), _list(records.value, len(records))
+    rows = np.array(wanted.rows(keys, values), np.int32)
     return _take(records, rows[~records.is_control[rows]])
 
 

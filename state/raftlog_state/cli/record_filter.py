@@ -1,13 +1,18 @@
-"""Records that `raftlog cat --topic` and `--broker` print: those that name a topic or a broker.
+"""Records that `raftlog cat --topic`, `--broker` and `--key` print.
 
 Most records of a topic have its id only, and the removal of an ACL has that of the ACL. The ids are
 those in the state before the first record that is printed, and those of the records that are read.
+
+A key is compared with what is printed of the record, so that a secret that is not printed is not
+found by its value either. Records of a coordinator have a key; other typed records have none, and
+are found by their fields. The key of an ordinary partition is one text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from raftlog.client import LogKind, LogReader, SourceKind
 from raftlog.errors import DataLossError, OptionError
@@ -16,6 +21,7 @@ from raftlog_state.errors import MetadataParseError
 from raftlog_state.image import AclRow, Entity, TopicRow
 from raftlog_state.loader.image_reader import ImageReader
 from raftlog_state.records import (
+    RECORD_TYPES,
     AccessControlEntryRecord,
     ClearElrRecord,
     ConfigRecord,
@@ -24,20 +30,27 @@ from raftlog_state.records import (
     ProducerIdsRecord,
     Redactor,
     RemoveAccessControlEntryRecord,
+    Struct,
     TopicRecord,
     UnfenceBrokerRecord,
     UnknownRecord,
     decode,
 )
+from raftlog_state.records.declare import Array, Nested
 
 from .output import Console
+
+if TYPE_CHECKING:
+    from raftlog_state.records.internal_logs import InternalLog
+
+FieldsOf = Callable[[bytes | None, bytes | None], Mapping[str, Any]]
 
 _TOPIC_CONFIG: Final = 2
 _BROKER_CONFIG: Final = 4
 _TOPIC_ACL: Final = 2
 
 
-class RecordFilter:
+class NameFilter:
     """Filter of records by topic name or broker id; exactly one of them is given."""
 
     def __init__(self, topic: str | None, broker: int | None) -> None:
@@ -78,11 +91,10 @@ class RecordFilter:
             return None
         return did_you_mean(self._topic, self._topics)
 
-    def rows(self, values: Iterable[bytes | None]) -> list[int]:
-        """Return the positions of the values to print, in order; damaged ones are among them."""
-        return [at for at, value in enumerate(values) if value is None or self._takes(value)]
-
-    def _takes(self, value: bytes) -> bool:
+    def takes(self, value: bytes | None) -> bool:
+        """Return whether a value is printed; one that is damaged is, to be reported."""
+        if value is None:
+            return True
         try:
             record = decode(value).record
         except MetadataParseError:
@@ -124,13 +136,154 @@ class RecordFilter:
         return getattr(record, "broker_id", None) == self._broker
 
 
-def record_filter(topic: str | None, broker: int | None, log: LogReader) -> RecordFilter:
-    """Return the filter of ``--topic`` or ``--broker``.
+class KeyFilter:
+    """Filter of typed records by fields of their key, all of which have the given values.
 
-    Raises ``OptionError`` if the log does not have metadata records.
+    ``fields_of`` returns the fields of a record as they are printed. Values are compared as JSON
+    prints them, without quotes; a dot is between the names of a struct and of its field.
     """
-    if log.kind is not LogKind.METADATA:
-        option = "--broker" if topic is None else "--topic"
-        reason = f"{log.path} is not a metadata log, whose records name topics and brokers"
-        raise OptionError(option=option, reason=reason)
-    return RecordFilter(topic, broker)
+
+    def __init__(self, conditions: Sequence[tuple[str, str]], fields_of: FieldsOf) -> None:
+        self._conditions = [(name.split("."), value) for name, value in conditions]
+        self._fields_of = fields_of
+        self._name = ",".join(f"{name}={value}" for name, value in conditions)
+
+    def __str__(self) -> str:
+        return f"key {self._name}"
+
+    def takes(self, key: bytes | None, value: bytes | None) -> bool:
+        """Return whether a record is printed; one that is damaged is, to be reported."""
+        try:
+            found = self._fields_of(key, value)
+        except MetadataParseError:
+            return True
+        return all(_text_at(found, path) == wanted for path, wanted in self._conditions)
+
+
+class TextKeyFilter:
+    """Filter of the records of an ordinary partition by their key, which is a text."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key.encode(errors="surrogateescape")
+
+    def __str__(self) -> str:
+        return f"key {self._key.decode(errors='backslashreplace')}"
+
+    def takes(self, key: bytes | None, value: bytes | None) -> bool:
+        """Return whether a record is printed."""
+        return key == self._key
+
+
+class RecordFilter:
+    """Filters of records, each of which a record has to pass; None for one that is not used."""
+
+    def __init__(self, name: NameFilter | None, key: KeyFilter | TextKeyFilter | None) -> None:
+        self._name = name
+        self._key = key
+
+    def __str__(self) -> str:
+        return " and ".join(str(one) for one in (self._name, self._key) if one is not None)
+
+    def read_ids(self, log: LogReader, start_offset: int, console: Console) -> None:
+        """Read what the filters need of the state before the first record to print."""
+        if self._name is not None:
+            self._name.read_ids(log, start_offset, console)
+
+    def did_you_mean(self) -> str | None:
+        """Return a hint with a similar name; None if no name is similar."""
+        return None if self._name is None else self._name.did_you_mean()
+
+    def rows(self, keys: Iterable[bytes | None], values: Iterable[bytes | None]) -> list[int]:
+        """Return the positions of the records to print, in order; damaged ones are among them."""
+        return [
+            at
+            for at, (key, value) in enumerate(zip(keys, values, strict=True))
+            if (self._name is None or self._name.takes(value))
+            and (self._key is None or self._key.takes(key, value))
+        ]
+
+
+def record_filter(
+    topic: str | None,
+    broker: int | None,
+    keys: Sequence[str],
+    log: LogReader,
+    internal: InternalLog | None,
+    redactor: Redactor,
+) -> RecordFilter | None:
+    """Return the filter of ``--topic``, ``--broker`` and ``--key``; None without these options.
+
+    ``internal`` is the format of an internal log's records.
+
+    Raises ``OptionError`` if the records of the log have no such name, no such field.
+    """
+    by_name = None
+    if topic is not None or broker is not None:
+        if log.kind is not LogKind.METADATA:
+            option = "--broker" if topic is None else "--topic"
+            reason = f"{log.path} is not a metadata log, whose records name topics and brokers"
+            raise OptionError(option=option, reason=reason)
+        by_name = NameFilter(topic, broker)
+    by_key = _key_filter(keys, log, internal, redactor) if keys else None
+    return None if by_name is None and by_key is None else RecordFilter(by_name, by_key)
+
+
+def _key_filter(
+    keys: Sequence[str], log: LogReader, internal: InternalLog | None, redactor: Redactor
+) -> KeyFilter | TextKeyFilter:
+    types: Iterable[type[Struct]]
+    if log.kind is LogKind.METADATA:
+        types = RECORD_TYPES
+
+        def fields_of(key: bytes | None, value: bytes | None) -> Mapping[str, Any]:
+            return _object(json.loads(redactor.record_json(value or b""))["data"])
+
+    elif internal is not None:
+        types, printed = internal.key_types(), internal.key_text
+
+        def fields_of(key: bytes | None, value: bytes | None) -> Mapping[str, Any]:
+            return _object(json.loads(printed(key, value, redactor)))
+
+    elif len(keys) == 1:
+        return TextKeyFilter(keys[0])
+    else:
+        reason = "the key of a record of an ordinary partition is one text"
+        raise OptionError(option="--key", reason=reason)
+    known = {name: None for kind in types for name in _field_names(kind)}
+    conditions = []
+    for text in keys:
+        name, equals, value = text.partition("=")
+        if not equals:
+            first = ", ".join(list(known)[:3])
+            reason = f"{text!r} is not of the form FIELD=VALUE; fields are {first}, ..."
+            raise OptionError(option="--key", reason=reason)
+        if name not in known:
+            hint = did_you_mean(name, known) or "fields are " + ", ".join(known)
+            reason = f"records of this log have no field {name!r}; {hint}"
+            raise OptionError(option="--key", reason=reason)
+        conditions.append((name, value))
+    return KeyFilter(conditions, fields_of)
+
+
+def _field_names(kind: type[Struct], prefix: str = "") -> Iterator[str]:
+    """Yield the names of the fields of a type that are no arrays, in structs with dots."""
+    for field in kind.fields_schema:
+        name = prefix + field.json_name
+        if isinstance(field.kind, Nested):
+            yield from _field_names(field.kind.struct, f"{name}.")
+        elif not isinstance(field.kind, Array):
+            yield name
+
+
+def _object(found: object) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _text_at(fields: Mapping[str, Any], path: Sequence[str]) -> str | None:
+    """Return the value of a field as it is printed, without quotes; None if there is no field."""
+    found: object = fields
+    for name in path:
+        if not isinstance(found, dict) or name not in found:
+            return None
+        found = found[name]
+    return found if isinstance(found, str) else json.dumps(found)

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from raftlog.errors import OptionError
 from raftlog.types import REMOTE_LOG_METADATA_TOPIC
 
+from .declare import Message
 from .decoded import DecodedRecord
 from .keyed_serde import KeyedSerde, RecordType
 from .redaction import Redactor
@@ -182,6 +183,15 @@ class InternalLog(Protocol):
     def type_names(self) -> Mapping[int, str]:
         """Return the names of the known types by their numbers."""
 
+    def key_types(self) -> Iterable[type[Message]]:
+        """Return the known types of keys; those of records if these have no keys."""
+
+    def key_text(self, key: bytes | None, value: bytes | None, redactor: Redactor) -> str:
+        """Return the key of a record as redacted text, the record itself if it has none.
+
+        Raises ``MetadataParseError`` if that is damaged.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class _KeyedLog:
@@ -209,6 +219,12 @@ class _KeyedLog:
 
     def type_names(self) -> Mapping[int, str]:
         return {kind.api_key: kind.name for kind in self.serde.types}
+
+    def key_types(self) -> Iterable[type[Message]]:
+        return [kind.key for kind in self.serde.types]
+
+    def key_text(self, key: bytes | None, value: bytes | None, redactor: Redactor) -> str:
+        return self.serde.key_json(redactor.redact_keyed(self.serde.decode(key, None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +255,12 @@ class _FramedLog:
 
     def type_names(self) -> Mapping[int, str]:
         return {kind.schema.api_key: kind.schema.json_type for kind in self.serde.types}
+
+    def key_types(self) -> Iterable[type[Message]]:
+        return self.serde.types
+
+    def key_text(self, key: bytes | None, value: bytes | None, redactor: Redactor) -> str:
+        return self.serde.data_json(self._redact(value, redactor))
 
 
 INTERNAL_LOGS: Final[Mapping[str, InternalLog]] = {
