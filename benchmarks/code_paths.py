@@ -1,6 +1,6 @@
 """Count the source files, calls and classes that one operation enters.
 
-    python -m benchmarks.code_paths [--json] [--files] [--lines]
+    python -m benchmarks.code_paths [--json] [--files] [--kafka] [--lines]
 
 A profile function records every Python function of the three source packages that runs in any
 thread during one operation. Each operation runs once before it is counted, so that imports and
@@ -9,7 +9,8 @@ caches do not count. "Jumps" are calls from a function of one file to a function
 of what exists: they are equal on every machine, for the same implementation of the core, which
 ``raftlog --version`` prints (``RAFTLOG_NATIVE=0`` disables the compiled one).
 
-`--files` lists the files of each operation, `--lines` the modules and lines of each package.
+`--files` lists the files of each operation, `--kafka` counts the same operations of Apache Kafka,
+whose jars it downloads once, `--lines` the modules and lines of each package.
 """
 
 from __future__ import annotations
@@ -252,11 +253,26 @@ def measure() -> dict[str, dict[str, Any]]:
         return measure_local(recorder, home) | measure_node(recorder, home)
 
 
+def measure_kafka() -> dict[str, dict[str, Any]]:
+    """Count the operations that Kafka has, on a log with the same records."""
+    from benchmarks.kafka_code_paths import measure as measure_operations
+
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory)
+        path = home / "orders-0"
+        with raftlog.open(path, create=True) as log:
+            log.append([b"first"])
+            end_offset = log.append([b"second"]).end_offset
+        torn = [torn_copy(path, home / name / path.name, end_offset) for name in ("one", "two")]
+        return measure_operations(home / "broker", path, torn)
+
+
 def main() -> None:
     """Print the counts as a table, or with ``--json`` a line each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.code_paths")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--files", action="store_true", help="list the files of each operation")
+    parser.add_argument("--kafka", action="store_true", help="count Apache Kafka's, too")
     parser.add_argument("--lines", action="store_true", help="modules and lines of the packages")
     chosen = parser.parse_args()
     if chosen.lines:
@@ -267,21 +283,21 @@ def main() -> None:
                 else "{package:45} {modules:4} {lines:7,}".format(**size)
             )
         return
-    print(
-        ""
-        if chosen.json
-        else f"{'operation':42} {'files':>5} {'calls':>6} {'jumps':>6} {'classes':>7}"
-    )
-    for what, found in measure().items():
-        counts = {name: found[name] for name in ("calls", "jumps")}
-        counts |= {"files": len(found["files"]), "classes": len(found["classes"])}
+    if not chosen.json:
+        print(f"{'operation':42} {'files':>5} {'calls':>6} {'jumps':>6} {'classes':>7}")
+    found = measure()
+    if chosen.kafka:
+        found |= {f"Kafka: {what}": counts for what, counts in measure_kafka().items()}
+    for what, one in found.items():
+        counts = {"calls": one["calls"], "jumps": one.get("jumps", "")}
+        counts |= {"files": len(one["files"]), "classes": len(one["classes"])}
         if chosen.json:
             print(json.dumps({"what": what, **counts}))
             continue
         print("{what:42} {files:5} {calls:6} {jumps:6} {classes:7}".format(what=what, **counts))
         if chosen.files:
-            print("\n".join(f"    {Path(name).relative_to(HOME)}" for name in found["files"]))
-            print("    classes: " + ", ".join(found["classes"]))
+            print("\n".join(f"    {name.removeprefix(f'{HOME}/')}" for name in one["files"]))
+            print("    classes: " + ", ".join(one["classes"]))
 
 
 if __name__ == "__main__":

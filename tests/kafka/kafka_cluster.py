@@ -126,7 +126,9 @@ class KafkaCluster:
         self.controllers: list[KafkaServer] = []
         self.brokers: list[KafkaServer] = []
 
-    def new_server(self, node_id: int, *, is_controller: bool) -> KafkaServer:
+    def new_server(
+        self, node_id: int, *, is_controller: bool, java_options: Sequence[str] | None = None
+    ) -> KafkaServer:
         name = f"{'controller' if is_controller else 'broker'}-{node_id}"
         home = self.home / f"{name}-{len(self.controllers) + len(self.brokers)}"
         server = KafkaServer(
@@ -134,7 +136,7 @@ class KafkaCluster:
             home,
             node_id,
             is_controller=is_controller,
-            java_options=self._java_options,
+            java_options=self._java_options if java_options is None else java_options,
         )
         (self.controllers if is_controller else self.brokers).append(server)
         return server
