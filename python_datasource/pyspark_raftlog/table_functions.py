@@ -303,7 +303,7 @@ def _filters(table: TypedTable | None, name: str | None) -> tuple[RowFilter, ...
     if table is not None and name is None:
         return (RowFilter(table.entity),)
     entity = (None, None) if name is None else split_name(name)
-    found = row_filters(*entity, partitions=True)
+    found = row_filters(*entity, partitions=True, text_option="name")
     if table is None:
         return found
     kept = tuple(one for one in found if one.entity is table.entity)

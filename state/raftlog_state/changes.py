@@ -172,11 +172,11 @@ def _check_arguments(log: MetadataLog | object, attempts: int) -> None:
         raise OptionError(option="log", reason=reason)
     if log.values is not ValueKind.KRAFT:
         reason = (
-            f'the log {log.path} has values="{log.values.value}"; changes need a log that '
-            'raftlog created with values="kraft"; for a log of Kafka, `raftlog apply --dry-run` '
-            "prints the records that they would write"
+            f'{log.path} is not a log that raftlog created with values="kraft", which changes of '
+            "metadata need; for a log of Kafka, `raftlog apply --dry-run` prints the records that "
+            "they would write"
         )
-        raise OptionError(option="values", reason=reason)
+        raise OptionError(option="log", reason=reason)
     if attempts < 1:
         raise OptionError(option="attempts", reason="it must be at least 1")
 

@@ -74,8 +74,11 @@ def snapshot_log(
     has this snapshot already.
 
     Raises ``UnsupportedVersionError`` as ``export_snapshot``, and the errors of
-    ``EmbeddedLog.snapshot``.
+    ``EmbeddedLog.snapshot``; ``OptionError`` if ``log`` was not returned by ``raftlog.open``.
     """
+    if not isinstance(log, EmbeddedLog):
+        reason = f"must be a log from raftlog.open, not {type(log).__name__}"
+        raise OptionError(option="log", reason=reason)
     images = ImageReader(log.path, Redactor(reveal=True))
     image = images.image_at(images.end_offset())
     _check_nothing_skipped(images)

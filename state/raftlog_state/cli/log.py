@@ -144,7 +144,7 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
     if arguments.follow and (arguments.end_offset is not None or arguments.authorizer_logs):
         arguments.parser.error("--follow cannot be combined with --to or --authorizer-log")
     entity, name = (None, None) if arguments.what is None else split_name(arguments.what)
-    filters = row_filters(entity, name, partitions=arguments.partitions, option="WHAT")
+    filters = row_filters(entity, name, partitions=arguments.partitions, text_option="WHAT")
     start = arguments.start_offset
     if start == EARLIEST:
         start = None  # of a log that begins with a snapshot there is no state at its start offset

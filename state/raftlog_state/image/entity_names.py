@@ -112,7 +112,11 @@ def matching(
 
 
 def row_filters(
-    entity: str | None, name: str | None, *, partitions: bool = False, option: str = "name"
+    entity: str | None,
+    name: str | None,
+    *,
+    partitions: bool = False,
+    text_option: str | None = None,
 ) -> tuple[RowFilter, ...]:
     """Return filters of the rows that a name selects; a row is selected if one of them matches.
 
@@ -120,16 +124,19 @@ def row_filters(
         entity: an entity, such as ``topic``; None: all of them.
         name: the parts after the entity; None: all of its rows.
         partitions: whether the partitions of topics are selected, too.
-        option: what a user gave, for errors.
+        text_option: the option in which a user gave both as one text (``split_name``), for errors;
+            None: they are arguments of a call.
 
     Raises ``OptionError`` if there is no such entity or name.
     """
+    option = text_option or "name"
     if entity is None:
         if name is not None:
-            raise OptionError(option=option, reason="a name requires an entity, as topic/orders")
+            reason = f"a name requires an entity, such as {_arguments(name)}"
+            raise OptionError(option="entity", reason=reason)
         chosen = (one for one in METADATA_ENTITIES if partitions or one is not Entity.PARTITION)
         return tuple(RowFilter(one) for one in chosen)
-    kind = _entity(entity, option, is_whole_name=name is None)
+    kind = _entity(entity, text_option, is_whole_name=name is None)
     if kind is Entity.QUOTA and name:
         # Pairs of a JSON object: quotes in a value are escaped, so no value contains them.
         pairs = map(_quota_pair, _NEXT_QUOTA_PAIR.split(name))
@@ -192,7 +199,15 @@ def _configs(resource_type: int, resource_name: str | int | None) -> Values:
     return found if resource_name is None else (*found, ("resource_name", str(resource_name)))
 
 
-def _entity(text: str, option: str, *, is_whole_name: bool) -> Entity:
+def _arguments(text: str) -> str:
+    """Return the arguments of a call for what a text names; that of a topic if it has no slash."""
+    entity, name = split_name(text)
+    if name is None:
+        entity, name = str(Entity.TOPIC), text
+    return f"entity={entity!r}, name={name!r}"
+
+
+def _entity(text: str, text_option: str | None, *, is_whole_name: bool) -> Entity:
     """Parse an entity; ``is_whole_name``: no name follows it, so it may be one."""
     wanted = text.lower().replace("-", "_")
     names = [str(entity) for entity in METADATA_ENTITIES]
@@ -202,8 +217,10 @@ def _entity(text: str, option: str, *, is_whole_name: bool) -> Entity:
     near = did_you_mean(wanted, names)
     hint = near or f"entities are {', '.join(names)}"
     if near is None and is_whole_name:
-        hint = f"a name follows its entity, such as topic/{text}; {hint}"
-    raise OptionError(option=option, reason=f"unknown entity {text!r}; {hint}")
+        of_text = f"follows its entity, such as topic/{text}"
+        of_call = f"is an argument of its own, such as {_arguments(text)}"
+        hint = f"a name {of_call if text_option is None else of_text}; {hint}"
+    raise OptionError(option=text_option or "entity", reason=f"unknown entity {text!r}; {hint}")
 
 
 def _values(kind: Entity, name: str, option: str) -> Values:

@@ -150,4 +150,4 @@ def test_a_log_of_kafka_is_only_read(tmp_path: Path) -> None:
     assert record["type"] == "REMOVE_TOPIC_RECORD"
     status, _, err = run("apply", THREE, file)
     assert status == 2
-    assert "changes need a log that raftlog created" in err
+    assert "is not a log that raftlog created" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -376,3 +377,21 @@ def test_filters_are_for_metadata_and_exclude_each_other() -> None:
         status, out, err = run("cat", *argv)
         assert (status, out) == (2, "")
         assert hint in err
+
+
+@pytest.mark.parametrize(
+    ("entity", "name", "message"),
+    [
+        (None, "orders-0", "option entity: a name requires an entity, such as entity='topic', "),
+        (None, "broker/3", "such as entity='broker', name='3'"),
+        ("orders-0", None, "a name is an argument of its own, such as entity='topic', name="),
+        ("topic/orders-0", None, "such as entity='topic', name='orders-0'"),
+        ("brokr", "3", "option entity: unknown entity 'brokr'; did you mean broker?"),
+        ("partition", "orders-0/x", "option name: 'x' is not a number"),
+    ],
+)
+def test_a_call_is_answered_in_its_own_words(
+    entity: str | None, name: str | None, message: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        read_changes(str(NODE), entity=entity, name=name)

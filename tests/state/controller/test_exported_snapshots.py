@@ -19,6 +19,7 @@ from raftlog.errors import (
     LogNotFoundError,
     LogReadOnlyError,
     OffsetOutOfRangeError,
+    OptionError,
 )
 from raftlog_state import apply_changes, export_snapshot, snapshot_log, write_snapshot
 from raftlog_state.controller import ChangeRequest, SetConfig, SetScram
@@ -154,3 +155,9 @@ def test_redacted_secrets_are_refused(key: bytes | None, tmp_path: Path) -> None
             write_snapshot(hidden, tmp_path / "no.checkpoint")
         assert "secret" not in str(caught.value)
     assert not (tmp_path / "no.checkpoint").exists()
+
+
+def test_a_path_is_no_log_to_write_a_snapshot_into(tmp_path: Path) -> None:
+    log: Any = str(tmp_path)
+    with pytest.raises(OptionError, match=r"must be a log from raftlog\.open, not str$"):
+        snapshot_log(log)
