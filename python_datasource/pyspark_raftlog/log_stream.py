@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import limits as raftlog_limits
 from raftlog.client import EndBasis, LogReader, ReadEnd, SourceKind
 from raftlog.client.watching import DirectoryWatch, Stamp
 from raftlog.clock import Clock
-from raftlog.errors import DivergedLogError
+from raftlog.errors import DivergedLogError, RaftlogError
 from raftlog_state.source_rows.data_loss import DataLoss
 
 from .admission import (
@@ -35,6 +35,7 @@ from .reader import open_source
 if TYPE_CHECKING:
     from .options import RaftlogOptions
 
+_NOTHING_UNREAD: Final = {"bytes": 0, "batches": 0, "ms": 0}
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
 
@@ -69,6 +70,7 @@ class LogStream:
         self._idle: tuple[StreamOffset, int | None, Stamp] | None = None
         self._checked: StreamOffset | None = None
         self._target_offset: int | None = None
+        self._unread: dict[str, int] = {}
         self._logged_basis: EndBasis | None = None
         self._logged_loss: str | None = None
 
@@ -116,16 +118,41 @@ class LogStream:
         """Fix the end offset of this run (``Trigger.AvailableNow``)."""
         self._target_offset = self.refresh()[1].offset
 
-    def latest(self) -> StreamOffset | None:
-        """Return the latest known end of the log; None before the first read. Reads no files."""
+    def latest(self) -> dict[str, Any] | None:
+        """Return the latest known end of the log, for the query's progress. Reads no files.
+
+        None before the first read. ``unread`` has what the log has after the batch: its ``bytes``
+        and ``batches``, and the age of its first record in ``ms``, without those that are unknown.
+        """
         if self._end is None or self._log is None:
             return None
-        return StreamOffset(
+        latest = StreamOffset(
             offset=self._end.offset,
             epoch=self._end.epoch,
             start_offset=self._end.offset,
             cluster_id=self._log.cluster_id,
         )
+        return latest.to_json() | ({"unread": dict(self._unread)} if self._unread else {})
+
+    def measure(self, offset: int) -> None:
+        """Measure what the log has from ``offset`` on, the end of a batch, for its progress."""
+        log, end = self._log, self._end
+        assert log is not None, "a backlog is that of an open log"
+        assert end is not None, "a refresh reads the end"
+        if offset >= end.offset:
+            self._unread = dict(_NOTHING_UNREAD)
+            return
+        try:
+            found = log.range_size(offset, end.offset)
+        except RaftlogError as error:
+            _LOGGER.debug("the lag at offset %d is unknown: %s", offset, error)
+            self._unread = {}
+            return
+        age_ms = None
+        if found.first_timestamp_ms is not None and found.first_timestamp_ms >= 0:
+            age_ms = max(self._clock.wall_ms() - found.first_timestamp_ms, 0)
+        measured = {"bytes": found.byte_count, "batches": found.batch_count, "ms": age_ms}
+        self._unread = {name: count for name, count in measured.items() if count is not None}
 
     def initial_position(self) -> StreamOffset:
         """Return the start of a new query."""
@@ -164,6 +191,7 @@ class LogStream:
         stamp = None if self._watch is None else self._watch.stamp()
         if stamp is not None and self._idle == (position, self._target_offset, stamp):
             return None
+        self._unread = {}
         log, end = self.refresh()
         end_offset = min(end.offset, log.log_end_offset)
         if self._target_offset is not None:
@@ -174,6 +202,8 @@ class LogStream:
         is_held_back = end.basis is EndBasis.HOLDBACK and end.offset < log.log_end_offset
         is_idle = found.is_empty and not lost and not is_held_back
         self._idle = (position, self._target_offset, stamp) if is_idle and stamp else None
+        if found.is_empty:
+            self.measure(found.start.offset)
         return found
 
     def next_batch(self, backlog: Backlog, limits: BatchLimits) -> StreamOffset | None:
@@ -181,6 +211,8 @@ class LogStream:
         assert self._log is not None, "the backlog is that of an open log"
         found = next_batch(self._log, backlog.start, backlog.end_offset, limits, lost=backlog.lost)
         self._checked = found
+        if found is not None:
+            self.measure(found.offset)
         return found
 
     def _resume(self, log: LogReader, position: StreamOffset) -> tuple[StartPosition, bool]:

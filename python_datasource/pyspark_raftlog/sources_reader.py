@@ -25,7 +25,7 @@ from raftlog_state.source_rows.reading import retry
 from .admission import BatchLimits, share_limit
 from .errors import data_loss
 from .log_stream import Backlog
-from .offsets import FROM_SPARK, VERSION, KnownOffsets, SourcesOffset, StreamOffset
+from .offsets import FROM_SPARK, SOURCES_VERSION, VERSION, KnownOffsets, SourcesOffset, StreamOffset
 from .planning import (
     SNAPSHOT_ROWS_ESTIMATE,
     LogPart,
@@ -121,7 +121,8 @@ class RaftlogSourcesStreamReader(MicroBatchReader[SourcesOffset]):
         ends = {key: log.stream.latest() for key, log in self._logs.by_cluster.items()}
         if not ends:
             return None
-        report = SourcesOffset({key: end for key, end in ends.items() if end is not None}).to_json()
+        known = {key: end for key, end in sorted(ends.items()) if end is not None}
+        report = {"v": SOURCES_VERSION, "logs": known}
         failed = {
             log.log_id or log.options.path: log.problem.code
             for log in self._logs.all

@@ -1,8 +1,9 @@
-"""Lag of a streaming query: the number of offsets from its last batch to the latest of each log.
+"""Lag of a streaming query: what each log has after the last batch of the query.
 
 Spark's progress of a query has, for each source, the end of the last batch and the latest end of
-the log that the source has reported, both as JSON. Data sources in Python cannot add metrics to a
-progress: the JVM's class of their streams does not report any.
+the log that the source has reported, both as JSON. Data sources in Python cannot add to the
+``metrics`` of a progress, since the JVM's class of their streams does not report any (Spark 4.1 to
+4.3): ``latestOffset`` has them, as ``unread``.
 """
 
 from __future__ import annotations
@@ -17,29 +18,43 @@ from typing import Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from raftlog.client import sum_of
 from raftlog.errors import DataLossError
 
 from .offsets import SOURCES_VERSION, SourcesOffset, StreamOffset
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 _BEHIND: Final = "raftlog_stream_offsets_behind_latest"
+_BYTES: Final = "raftlog_stream_bytes_behind_latest"
+_BATCHES: Final = "raftlog_stream_batches_behind_latest"
 _CAUGHT_UP: Final = "raftlog_stream_caught_up_timestamp_seconds"
+_NOTHING: Final[Mapping[str, int]] = {"bytes": 0, "batches": 0, "ms": 0}
 _HEAD: Final = {
     _BEHIND: "Committed offsets of a log that the stream has not read.",
+    _BYTES: "Bytes of the record batches after the last one that the stream has read.",
+    _BATCHES: "Number of these record batches.",
     _CAUGHT_UP: "Time at which the stream had last read all of them.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
-    """Committed offsets after the end of the last batch, when its progress was reported.
+    """What a query had not read at the end of its last batch, when its progress was reported.
 
-    ``logs`` has them by cluster id, or of a pattern of partitions by the partition's name; the key
-    is None for a log without a cluster id.
+    ``offsets_behind_latest`` are committed offsets; ``logs`` has them by cluster id, or of a
+    pattern of partitions by the partition's name; the key is None for a log without a cluster id.
+    ``bytes_behind_latest`` and ``batches_behind_latest`` are the size and the number of their
+    record batches, and ``seconds_behind_latest`` is the age of the oldest of their records, in the
+    clock of the driver. They are None where they are unknown: bytes and batches of nodes that are
+    read by ``bootstrap.servers``, batches of more than 16 MiB in one log, all three of a log of
+    ``sources`` that was not part of the batch.
     """
 
     offsets_behind_latest: int
     logs: Mapping[str | None, int] = field(default_factory=dict)
+    bytes_behind_latest: int | None = None
+    batches_behind_latest: int | None = None
+    seconds_behind_latest: float | None = None
 
 
 def lag(query_or_progress: Any) -> StreamLag | None:
@@ -53,29 +68,47 @@ def lag(query_or_progress: Any) -> StreamLag | None:
     if progress is None:
         return None
     logs: dict[str | None, int] = {}
+    unread: list[Mapping[str, int]] = []
     for source in _field(progress, "sources") or ():
         read = _ends(_field(source, "endOffset"))
-        for log_id, latest in _ends(_field(source, "latestOffset")).items():
+        for log_id, (latest, measured) in _ends(_field(source, "latestOffset")).items():
             if log_id in read:
-                logs[log_id] = logs.get(log_id, 0) + max(0, latest - read[log_id])
-    return StreamLag(sum(logs.values()), logs) if logs else None
+                count = max(0, latest - read[log_id][0])
+                logs[log_id] = logs.get(log_id, 0) + count
+                unread.append(measured if count else _NOTHING)
+    if not logs:
+        return None
+    age_ms = None if any("ms" not in one for one in unread) else max(one["ms"] for one in unread)
+    return StreamLag(
+        sum(logs.values()),
+        logs,
+        bytes_behind_latest=sum_of(one.get("bytes") for one in unread),
+        batches_behind_latest=sum_of(one.get("batches") for one in unread),
+        seconds_behind_latest=None if age_ms is None else age_ms / 1_000,
+    )
 
 
 def _field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _ends(offset: object) -> Mapping[str | None, int]:
-    """Return the end in each log of an offset; of that of another source, nothing."""
+def _ends(offset: object) -> Mapping[str | None, tuple[int, Mapping[str, int]]]:
+    """Return the end in each log of an offset, and ``unread``; of another source, nothing."""
     try:
         written = json.loads(offset) if isinstance(offset, str) else offset
         if isinstance(written, dict) and written.get("v") == SOURCES_VERSION:
             found = SourcesOffset.from_json(written, {}, path="").logs
-            return {log_id: end.offset for log_id, end in found.items()}
+            logs = written["logs"]
+            return {log_id: (end.offset, _unread(logs[log_id])) for log_id, end in found.items()}
         end = StreamOffset.from_json(written, path="")
     except (ValueError, DataLossError):
         return {}
-    return {end.cluster_id: end.offset}
+    return {end.cluster_id: (end.offset, _unread(written))}
+
+
+def _unread(written: Any) -> Mapping[str, int]:
+    found = written.get("unread")
+    return found if isinstance(found, dict) else {}
 
 
 # --- a file for Prometheus ------------------------------------------------------------------------
@@ -94,8 +127,10 @@ class LagListener(StreamingQueryListener):
 
     ``spark.streams.addListener(LagListener("/var/lib/node_exporter/raftlog.prom"))``. The file is
     replaced as a whole at each progress. ``raftlog_stream_offsets_behind_latest`` is the lag in
-    offsets, with the labels ``query`` (its name, or its id without one) and ``log``; the lag in
-    seconds is ``time() - raftlog_stream_caught_up_timestamp_seconds``. A query that has ended is
+    offsets, with the labels ``query`` (its name, or its id without one) and ``log``;
+    ``raftlog_stream_bytes_behind_latest`` and ``raftlog_stream_batches_behind_latest`` are those of
+    all logs of a query, if they are known; the lag in seconds is
+    ``time() - raftlog_stream_caught_up_timestamp_seconds``. A query that has ended is
     left out. A log of ``sources`` that cannot be reached counts as it was last read: its lag does
     not grow, and the source logs a warning. A file that cannot be written is a warning in the
     logger ``pyspark_raftlog``.
@@ -126,7 +161,7 @@ class LagListener(StreamingQueryListener):
         """Write that a query has read everything: Spark reports this every ten seconds."""
         query = self._queries.get(str(event.id))
         if query is not None:
-            query.lag = StreamLag(0, dict.fromkeys(query.lag.logs, 0))
+            query.lag = StreamLag(0, dict.fromkeys(query.lag.logs, 0), 0, 0, 0.0)
             query.caught_up_s = _seconds(event.timestamp)
             self._write()
 
@@ -150,6 +185,12 @@ class LagListener(StreamingQueryListener):
             label = f'query="{_escaped(query.name)}"'
             for log, count in query.lag.logs.items():
                 samples[_BEHIND].append(f'{{{label},log="{_escaped(log or "")}"}} {count}')
+            for name, total in (
+                (_BYTES, query.lag.bytes_behind_latest),
+                (_BATCHES, query.lag.batches_behind_latest),
+            ):
+                if total is not None:
+                    samples[name].append(f"{{{label}}} {total}")
             if query.caught_up_s is not None:
                 samples[_CAUGHT_UP].append(f"{{{label}}} {query.caught_up_s:.3f}")
         lines = []

@@ -153,8 +153,7 @@ class RaftlogStreamReader(MicroBatchReader[StreamOffset]):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the latest known end of the log, for the query's progress. Reads no files."""
-        latest = self._stream.latest()
-        return None if latest is None else latest.to_json()
+        return self._stream.latest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end offset of this run; later records belong to the next one."""
@@ -187,6 +186,7 @@ class RaftlogStreamReader(MicroBatchReader[StreamOffset]):
                 return None
             waits = self._waits_for_more(backlog.record_count, limits)
             if waits and backlog.start.snapshot is None:
+                self._stream.measure(backlog.start.offset)
                 return None
             return self._stream.next_batch(backlog, limits)
 

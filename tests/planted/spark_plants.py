@@ -86,8 +86,8 @@ SPARK_PLANTS: Final = (
     Plant(
         bug="the lag of the partitions of a pattern is that of one of them",
         path=f"{SPARK}/stream_lag.py",
-        old="            return {log_id: end.offset for log_id, end in found.items()}\n",
-        new="            return {end.cluster_id: end.offset for end in found.values()}\n",
+        old="            return {log_id: (end.offset, _unread(logs[log_id])) for log_id, end in",
+        new="            return {end.cluster_id: (end.offset, {}) for log_id, end in",
         tests=("tests/spark/test_stream_lag.py",),
     ),
     Plant(

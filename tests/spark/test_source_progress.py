@@ -30,7 +30,7 @@ from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.reader import RaftlogReader
 from pyspark_raftlog.stream_reader import RaftlogStreamReader
-from raftlog.client import Split
+from raftlog.client import Split, open_path
 from raftlog.errors import (
     DataLossError,
     OffsetOutOfRangeError,
@@ -259,6 +259,41 @@ def test_the_end_of_the_log_is_reported_without_another_refresh(metadata: Path) 
     report = reader.reportLatestOffset()
     assert report is not None
     assert report["offset"] == END
+
+
+def test_what_the_log_has_after_a_batch_is_reported(metadata: Path) -> None:
+    clock = StoppedClock(at_ms=1_800_000_000_000)  # after all records
+    reader = stream(metadata, clock, startingOffset="earliest", maxOffsetsPerTrigger="10")
+    position = reader.initialOffset()
+    while True:
+        end = reader.latestOffset(position)
+        left = list(open_path(str(metadata)).batches(end["offset"], END))
+        report = reader.reportLatestOffset()
+        assert report is not None
+        assert report["unread"] == {
+            "bytes": sum(batch.byte_count for batch in left),
+            "batches": len(left),
+            "ms": clock.at_ms - left[0].base_timestamp_ms if left else 0,
+        }
+        if not left:
+            break
+        position = end
+    assert reader.latestOffset(end) is end
+    assert (reader.reportLatestOffset() or {})["unread"] == {"bytes": 0, "batches": 0, "ms": 0}
+
+
+def test_a_stream_that_waits_for_more_records_reports_them(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"1", timestamp_ms=TIME_MS)
+    clock = StoppedClock(at_ms=TIME_MS + 60_000)
+    reader = stream(
+        log.directory, clock, startingOffset="earliest", minOffsetsPerTrigger="5", pollWaitMs="0"
+    )
+    end = reader.latestOffset(reader.initialOffset())
+    log.append(b"2", timestamp_ms=TIME_MS + 50_000)
+    assert reader.latestOffset(end) is end
+    unread = (reader.reportLatestOffset() or {})["unread"]
+    assert (unread["batches"], unread["ms"]) == (1, 10_000)
 
 
 # --- delays ---------------------------------------------------------------------------------------

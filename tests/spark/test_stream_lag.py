@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.spark_session import needs_limits
 
 from pyspark_raftlog import LagListener, StreamLag, lag
+from raftlog.client import open_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +37,31 @@ OTHER = {"orders": {"0": 7}}
     ("sources", "expected"),
     [
         ([source(offset(5), offset(9))], StreamLag(4, {"c": 4})),
-        ([source(offset(9), offset(9))], StreamLag(0, {"c": 0})),
-        ([source(offset(9), offset(5))], StreamLag(0, {"c": 0})),
+        ([source(offset(9), offset(9))], StreamLag(0, {"c": 0}, 0, 0, 0.0)),
+        ([source(offset(9), offset(5))], StreamLag(0, {"c": 0}, 0, 0, 0.0)),
+        (
+            [source(offset(5), {**offset(9), "unread": {"bytes": 70, "batches": 2, "ms": 1500}})],
+            StreamLag(4, {"c": 4}, 70, 2, 1.5),
+        ),
+        (
+            [source(offset(5), {**offset(9), "unread": {"bytes": 9_000, "ms": 1}})],
+            StreamLag(4, {"c": 4}, 9_000, None, 0.001),
+        ),
+        (
+            [
+                source(
+                    {"v": 2, "logs": {key: offset(1, key) for key in "ab"}},
+                    {
+                        "v": 2,
+                        "logs": {
+                            "a": {**offset(4), "unread": {"bytes": 1, "batches": 1, "ms": 9_000}},
+                            "b": {**offset(2), "unread": {"bytes": 2, "batches": 3, "ms": 7_000}},
+                        },
+                    },
+                )
+            ],
+            StreamLag(4, {"a": 3, "b": 1}, 3, 4, 9.0),
+        ),
         ([source(offset(5, None), offset(6, None))], StreamLag(1, {None: 1})),
         ([source(OTHER, OTHER), source(offset(1), offset(3))], StreamLag(2, {"c": 2})),
         ([source(OTHER, OTHER)], None),
@@ -81,12 +106,15 @@ def samples(path: Path) -> dict[tuple[str, ...], float]:
     }
 
 
-def progress(read: int, latest: int, *, name: str | None, second: int) -> SimpleNamespace:
+def progress(
+    read: int, latest: int, *, name: str | None, second: int, unread: object = None
+) -> SimpleNamespace:
+    newest = offset(latest) if unread is None else {**offset(latest), "unread": unread}
     facts = {
         "id": "query-id",
         "name": name,
         "timestamp": f"2026-11-21T08:00:{second:02}.500Z",
-        "sources": [source(offset(read), offset(latest))],
+        "sources": [source(offset(read), newest)],
     }
     return SimpleNamespace(progress=SimpleNamespace(**facts))
 
@@ -96,16 +124,24 @@ def test_a_listener_writes_the_lag_and_when_all_was_read(tmp_path: Path, name: s
     file = tmp_path / "raftlog.prom"
     listener = LagListener(file)
     lagging = ("offsets_behind_latest", name or "query-id", "c")
+    outstanding = [(f"{what}_behind_latest", name or "query-id") for what in ("bytes", "batches")]
     caught_up = ("caught_up_timestamp_seconds", name or "query-id")
     listener.onQueryProgress(progress(5, 9, name=name, second=1))
     assert samples(file) == {lagging: 4}
     listener.onQueryProgress(progress(9, 9, name=name, second=2))
-    assert samples(file) == {lagging: 0, caught_up: 1_795_248_002.5}
-    listener.onQueryProgress(progress(9, 12, name=name, second=4))
-    assert samples(file) == {lagging: 3, caught_up: 1_795_248_002.5}
+    nothing = {lagging: 0, outstanding[0]: 0, outstanding[1]: 0}
+    assert samples(file) == {**nothing, caught_up: 1_795_248_002.5}
+    unread = {"bytes": 70, "batches": 2, "ms": 1500}
+    listener.onQueryProgress(progress(9, 12, name=name, second=4, unread=unread))
+    assert samples(file) == {
+        lagging: 3,
+        outstanding[0]: 70,
+        outstanding[1]: 2,
+        caught_up: 1_795_248_002.5,
+    }
     idle = {"id": "query-id", "timestamp": "2026-11-21T08:00:14.000Z"}
     listener.onQueryIdle(SimpleNamespace(**idle))
-    assert samples(file) == {lagging: 0, caught_up: 1_795_248_014}
+    assert samples(file) == {**nothing, caught_up: 1_795_248_014}
     listener.onQueryTerminated(SimpleNamespace(id="query-id"))
     assert samples(file) == {}
     assert [path.name for path in tmp_path.iterdir()] == ["raftlog.prom"]
@@ -163,14 +199,20 @@ def test_the_lag_of_a_stream_decreases_to_0(spark: SparkSession, tmp_path: Path)
     )
     try:
         query.processAllAvailable()
-        found = [
-            one.offsets_behind_latest for one in map(lag, query.recentProgress) if one is not None
-        ]
+        lags = [one for one in map(lag, query.recentProgress) if one is not None]
         last = lag(query)
     finally:
         query.stop()
+    found = [one.offsets_behind_latest for one in lags]
     assert found[0] > 1_000
     assert found == sorted(found, reverse=True)
     assert last is not None
-    assert last.offsets_behind_latest == 0
+    assert last == StreamLag(0, dict.fromkeys(last.logs, 0), 0, 0, 0.0)
+    end = found[0] + int(json.loads(query.recentProgress[0].sources[0].endOffset)["offset"])
+    left = list(open_path(str(NODE)).batches(end - found[0], end))
+    assert lags[0].bytes_behind_latest == sum(batch.byte_count for batch in left)
+    assert lags[0].batches_behind_latest == len(left)
+    oldest_s = left[0].base_timestamp_ms / 1_000
+    assert lags[0].seconds_behind_latest is not None
+    assert 0 < time.time() - oldest_s - lags[0].seconds_behind_latest < 3_600
     assert list(last.logs) != [None]

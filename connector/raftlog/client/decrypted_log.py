@@ -21,6 +21,7 @@ from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.aborted_transactions import AbortedTransactions
 from raftlog.log.reading.files import LogTail
 from raftlog.log.reading.log_reader import LogReader
+from raftlog.log.reading.range_size import RangeSize
 from raftlog.log.reading.reads import Isolation, LogKind, ReadEnd, ReadPlan
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.records.batch import RecordBatch
@@ -231,6 +232,9 @@ class DecryptedLog(LogReader):
         return self._log.next_boundary(
             start_offset, end_offset=end_offset, max_records=max_records, max_bytes=max_bytes
         )
+
+    def range_size(self, start_offset: int, end_offset: int) -> RangeSize:
+        return self._log.range_size(start_offset, end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
         return self._log.offset_for_timestamp(timestamp_ms)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -74,6 +75,7 @@ from .log_end import (
     offset_for_timestamp,
 )
 from .log_reader import LogExtent, LogReader, describe_end, not_below_previous
+from .range_size import RangeSize, size_in_files
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind, plan_range
 from .replay import LogReplay, LogTruncated, metadata_replay, partition_replay
 from .snapshot import SnapshotReader
@@ -638,6 +640,17 @@ class DirectoryLog(LogReader):
                 if found is not None:
                     return found
             start_offset = next_offset  # no record has the batch's maximum timestamp: search on
+
+    def range_size(self, start_offset: int, end_offset: int) -> RangeSize:
+        found = super().range_size(start_offset, end_offset)
+        if found.first_timestamp_ms is None:
+            return found
+        byte_count, batch_count = self._retry_on_deletion(
+            lambda: size_in_files(
+                self.files, start_offset, end_offset, contiguous=self._is_contiguous
+            )
+        )
+        return replace(found, byte_count=byte_count, batch_count=batch_count)
 
     # --- reading ----------------------------------------------------------------------------------
 

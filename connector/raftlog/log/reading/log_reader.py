@@ -19,11 +19,13 @@ from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import Column, Scan
+from raftlog.records.header import TimestampType
 from raftlog.storage.protocol import Closeable
 from raftlog.types import SnapshotId
 
 from .aborted_transactions import AbortedTransactions
 from .files import LogTail
+from .range_size import RangeSize
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
 
 # --- Validation of the end of a read against an earlier one, and descriptions of ends -------------
@@ -317,6 +319,21 @@ class LogReader(Closeable, abc.ABC):
 
         Kafka: ``ListOffsets`` by timestamp.
         """
+
+    def range_size(self, start_offset: int, end_offset: int) -> RangeSize:
+        """Return bytes and number of the batches of a range, and the time of the first of them.
+
+        Errors as ``scan``.
+        """
+        batch = next(self.batches(start_offset, end_offset), None)
+        if batch is None:
+            return RangeSize(byte_count=0, batch_count=0, first_timestamp_ms=None)
+        is_latest = batch.delete_horizon_ms is not None
+        if is_latest or batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            timestamp_ms = batch.max_timestamp_ms
+        else:
+            timestamp_ms = batch.base_timestamp_ms
+        return RangeSize(byte_count=None, batch_count=None, first_timestamp_ms=timestamp_ms)
 
     # --- reading ----------------------------------------------------------------------------------
 
