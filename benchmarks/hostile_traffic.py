@@ -34,6 +34,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
+from benchmarks.resources import Resources
 from benchmarks.run import Row, print_row, row
 from tests.support.certificates import Authority
 from tests.support.hostile_traffic import (
@@ -63,10 +64,6 @@ ELSEWHERE: Final = "attacks on another node"
 HERE: Final = "attacks on this node"
 RATIO_MAX: Final = 3.0
 """Bound of the 99th percentile, without waits for a processor, by that without attacks."""
-RSS_GROWTH_MAX: Final = 1.1
-"""Bound of the mean memory of the last third of a run by that of the second third."""
-POOL_MAX: Final = 2
-"""Threads, and files, that are created when they are needed first."""
 
 
 # --- nodes and attackers --------------------------------------------------------------------------
@@ -194,27 +191,6 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 
 @dataclass(slots=True)
-class Resources:
-    """What the node has in use after each slice without attacks."""
-
-    rss_mib: list[float] = field(default_factory=list)
-    descriptors: list[int] = field(default_factory=list)
-    threads: list[int] = field(default_factory=list)
-
-    def look(self, pid: int) -> None:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        found = dict(line.split(":", 1) for line in lines)
-        self.rss_mib.append(int(found["VmRSS"].split()[0]) / 1024)
-        self.threads.append(int(found["Threads"]))
-        self.descriptors.append(len(os.listdir(f"/proc/{pid}/fd")))
-
-    def rss_growth(self) -> float:
-        """Return the mean memory of the last third by that of the second one."""
-        third = max(1, len(self.rss_mib) // 3)
-        return mean(self.rss_mib[-third:]) / mean(self.rss_mib[-2 * third : -third] or self.rss_mib)
-
-
-@dataclass(slots=True)
 class Run:
     """Slices of one run."""
 
@@ -253,17 +229,10 @@ class Run:
 
     def broken_bounds(self) -> Iterator[str]:
         """Return the bounds that the run has exceeded, as text."""
-        found = self.resources
         before, beside = (self.ms(one, "running_ms", 0.99) for one in (NO_ATTACKS, HERE))
         if beside > RATIO_MAX * before:
             yield f"p99 {beside / before:.2f} times that without attacks: at most {RATIO_MAX}"
-        if found.rss_growth() > RSS_GROWTH_MAX:
-            yield f"memory grew by {found.rss_growth():.2f}: at most {RSS_GROWTH_MAX}"
-        for name, counts in (("descriptors", found.descriptors), ("threads", found.threads)):
-            third = max(1, len(counts) // 3)
-            before_end = max(counts[-2 * third : -third] or counts)
-            if max(counts[-third:]) > before_end + POOL_MAX:
-                yield f"{name} grew: {counts[0]} at first, {counts[-1]} at the end"
+        yield from self.resources.broken_bounds()
         yield from self.errors
 
 
@@ -321,12 +290,7 @@ def main() -> None:
     for found in run.rows():
         print_row(found, as_json=arguments.json, decimals=2)
     if arguments.judge:
-        for name in ("rss_mib", "descriptors", "threads"):
-            values = getattr(run.resources, name)
-            print(
-                f"{name}: {values[0]:,.0f} at first, at most {max(values):,.0f}, "
-                f"{values[-1]:,.0f} at the end"
-            )
+        print("\n".join(run.resources.lines()))
         broken = list(run.broken_bounds())
         sys.exit("\n".join(broken) if broken else 0)
 
