@@ -87,6 +87,12 @@ PRINTING_MODULES: Final = (
 """Starts a node that prints the names of the imported modules at its end."""
 
 
+def modules_of(node: NodeProcess) -> list[set[str]]:
+    """Return the modules that each process of a node had imported at its end."""
+    lines = [one["text"] for one in node.lines() if one["event"] == "not JSON"]
+    return [set(one.split()) for one in lines if one.startswith("modules ")]
+
+
 def test_a_node_that_appends_and_serves_reads_imports_neither_numpy_nor_pyarrow(
     tmp_path: Path,
 ) -> None:
@@ -104,9 +110,23 @@ def test_a_node_that_appends_and_serves_reads_imports_neither_numpy_nor_pyarrow(
             node.start()  # with records, after a clean shutdown
             assert node.stop() == 0
     for node in quorum.nodes:
-        lines = [one["text"] for one in node.lines() if one["event"] == "not JSON"]
-        modules = [set(one.split()) for one in lines if one.startswith("modules ")]
+        modules = modules_of(node)
         assert len(modules) == 2, "it was started twice"
         for found in modules:
             assert "raftlog.node.process" in found
             assert not found & {"numpy", "pyarrow", "raftlog_state.publishing"}
+
+
+def test_a_node_that_was_killed_does_not_import_pyarrow(tmp_path: Path) -> None:
+    with QuorumProcesses(tmp_path, 1) as quorum:
+        (node,) = quorum.nodes
+        with raftlog.connect(quorum.bootstrap) as log:
+            log.append([b"1", b"2"], commit=("app", "query", 1))
+            node.kill()
+            node.command = PRINTING_MODULES
+            node.start()
+            assert log.append(b"3", timeout_ms=60_000).base_offset > 2
+        assert node.stop() == 0
+    (found,) = modules_of(node)
+    assert "raftlog.log.recovery.load_log" in found
+    assert "pyarrow" not in found

@@ -15,7 +15,7 @@ from tests.support.record_rows import read_rows, rows_of, scan_rows
 from raftlog.limits import KIB
 from raftlog.records import scan as scan_module
 from raftlog.records.batch import Compression, Header, NewRecord, Record
-from raftlog.records.batch_columns import HEADERS_TYPE
+from raftlog.records.record_columns import HEADERS_TYPE
 from raftlog.records.scan import Column, RecordColumns, Stop, scan
 
 TIME_MS = 1_700_000_000_000

@@ -21,8 +21,9 @@ from raftlog.log.reading.reads import Isolation, LogKind
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.reading.transactions import Outcome, TransactionSpan
 from raftlog.records.batch import RecordBatch
-from raftlog.records.batch_columns import HEADERS_TYPE, Column, Scan
+from raftlog.records.batch_columns import Column, Scan
 from raftlog.records.record import Header, Record
+from raftlog.records.record_columns import HEADERS_TYPE
 
 ARROW_SCHEMA: Final = pa.schema(
     [

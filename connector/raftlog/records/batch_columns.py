@@ -11,11 +11,10 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from crc32c import crc32c
 
 from raftlog import compiled
@@ -50,13 +49,14 @@ from .header import (
 )
 from .varint import Buffer
 
+if TYPE_CHECKING:  # a recovery reads headers only, without the memory of Arrow
+    import pyarrow as pa
+
 Int16s = npt.NDArray[np.int16]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
-
-HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class Column(enum.Flag):

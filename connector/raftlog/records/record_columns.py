@@ -39,9 +39,11 @@ import pyarrow as pa
 
 from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, KIB
 
-from .batch_columns import HEADERS_TYPE, Bools, Bytes, Int32s, Int64s, read_varints, read_varlongs
+from .batch_columns import Bools, Bytes, Int32s, Int64s, read_varints, read_varlongs
 from .header import RECORD_BYTES_MIN
 from .varint import MalformedVarintError, read_varint, varint
+
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 # --- Runs of contiguous records, and the split of long runs into shorter ones ---------------------
 # All runs are followed together, one record of each run per step, so the speed depends on the

@@ -60,7 +60,6 @@ from raftlog.records.header import (
     LENGTH_POSITION,
     MAGIC_POSITION,
 )
-from raftlog.records.scan import scan
 from raftlog.storage.protocol import ReadableFile
 
 HEADER_CHUNK_BYTES: Final = 128 * 1024
@@ -154,6 +153,8 @@ class ColumnDecoder(ChunkDecoder[Scan]):
     value_prefixes: tuple[bytes, ...] = ()
 
     def decode(self, source: ChunkBytes) -> Scan:
+        from raftlog.records.scan import scan  # imports pyarrow
+
         def scanned(end_offset: int | None) -> Scan:
             return scan(
                 source.data,
