@@ -114,7 +114,7 @@ def rows_as_text(frame: DataFrame) -> list[str]:
 
 @pytest.mark.nightly
 def test_tables_may_be_in_a_schema_of_the_catalog(feed: Feed) -> None:
-    tables = feed.open("raftlog_in_catalog")
+    tables = feed.open("spark_catalog.raftlog_in_catalog")
     try:
         assert tables.apply(feed.frame(0, 20)) == 19
         for start, end, names in ((20, 24, ("brokers",)), (24, 30, ("brokers", "epochs"))):
@@ -123,7 +123,7 @@ def test_tables_may_be_in_a_schema_of_the_catalog(feed: Feed) -> None:
             for name in names:
                 named = feed.spark.table(f"raftlog_in_catalog.{name}")
                 assert rows_as_text(named) == rows_as_text(view.table(name))
-                history = feed.spark.table(f"raftlog_in_catalog.{name}_history")
+                history = feed.spark.table(f"spark_catalog.raftlog_in_catalog.{name}_history")
                 assert rows_as_text(history) == rows_as_text(view.history(name))
             assert view.brokers().count() == 3
             if len(names) == 1:
