@@ -35,6 +35,8 @@ DIFFERENCES_MAX: Final = 200
 """Rows that differ and are listed, of each entity."""
 TEXT_CHARACTERS_MAX: Final = 400
 _OPS: Final = ((Op.CREATE, "created"), (Op.UPDATE, "changed"), (Op.DELETE, "deleted"))
+_PICTURE_PADDING: Final = {"left": 5, "top": 5, "right": 30, "bottom": 5}
+"""On the right for texts of the legend: a browser's font may be wider than the measured one."""
 _NAMED_EXTRA: Final = 'pip install "raftlog[report]"'
 
 
@@ -69,7 +71,8 @@ class Report:
 
     def svg(self) -> str:
         """Return the charts as SVG. Raises ``OptionError`` without ``vl-convert``."""
-        found: str = chart_library().vegalite_to_svg(specification(self.history))
+        charts = specification(self.history) | {"padding": _PICTURE_PADDING}
+        found: str = chart_library().vegalite_to_svg(charts)
         return found
 
     def png(self) -> bytes:

@@ -25,7 +25,7 @@ from raftlog_state import read_report
 from raftlog_state.image import Entity, MetadataImage, PartitionRow
 from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.records import ConfigRecord, PartitionRecord, TopicRecord, encode
-from raftlog_state.report.charts import TOPICS_SHOWN_MAX, WIDTH, duration_text
+from raftlog_state.report.charts import LABEL_PIXELS, TOPICS_SHOWN_MAX, WIDTH, duration_text
 from raftlog_state.report.history import ClusterHistory
 from raftlog_state.report.page import Report
 from raftlog_state.tables import reader
@@ -248,6 +248,8 @@ def test_charts_alone_are_pictures(tmp_path: Path) -> None:
     for title in ("Leader of the quorum", "Brokers", "controlled shutdown", "__consumer_offsets"):
         assert title in svg
     check_bars(svg)
+    width = int(re.findall(r'^<svg[^>]* width="([0-9]+)"', svg)[0])
+    assert width > LABEL_PIXELS + WIDTH + 150, "a wider font would cut texts of the legend"
     status, _, _ = run("report", "--quiet", NODE, "-o", tmp_path / "c.png")
     assert status == 0
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
