@@ -13,8 +13,9 @@ import pyarrow as pa
 from raftlog.client import Isolation, LogReader, open_path
 from raftlog.client.offset_spec import LATEST, OffsetSpec, Resolved, resolve
 from raftlog.clock import Clock
+from raftlog.errors import OptionError
+from raftlog.printable import did_you_mean
 
-from .errors import TablesError
 from .image import MetadataImage
 from .image.column_types import STRING
 from .internal.loader import InternalState
@@ -25,8 +26,7 @@ from .records import Redactor
 from .records.internal_logs import INTERNAL_LOGS
 from .tables.convert import columns_of
 from .tables.named_tables import NamedTables
-from .tables.schema import CLUSTER_ID, METADATA_TABLES
-from .tables.selection import typed_table
+from .tables.schema import BY_NAME, CLUSTER_ID, METADATA_TABLES
 
 
 class LogState(NamedTables[pa.Table]):
@@ -57,15 +57,16 @@ class LogState(NamedTables[pa.Table]):
         """Return a typed table by name, such as ``topics``, with rows in the order of their keys.
 
         Raises:
-            TablesError: there is no such table, or it is not one of this log.
+            OptionError: there is no such table, or it is not one of this log.
         """
-        typed = typed_table(name, self.path)
+        typed = BY_NAME.get(name)
+        if typed is None:
+            hint = did_you_mean(name, BY_NAME) or f"tables are {', '.join(BY_NAME)}"
+            raise OptionError(option="name", reason=f"unknown table {name!r}; {hint}")
         if (typed in METADATA_TABLES) != self._is_metadata:
-            raise TablesError(
-                place=self.path,
-                reason=f"this log has no table {name}, which is of another log",
-                remedy="open the metadata log, or a partition of the internal log of the table",
-            )
+            of_log = "a partition of its internal log" if self._is_metadata else "the metadata log"
+            reason = f"{self.path} has no table {name}; read the state of {of_log}"
+            raise OptionError(option="name", reason=reason)
         rows = self._image.rows(typed.entity)
         cluster_ids = pa.array([self.cluster_id] * len(rows), STRING)
         columns = {CLUSTER_ID: cluster_ids, **columns_of(typed.entity, rows)}

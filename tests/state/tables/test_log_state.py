@@ -15,7 +15,6 @@ from tests.support.source_rows import source_rows
 from raftlog.client import open_path
 from raftlog.errors import NotALogError, OffsetOutOfRangeError, OptionError
 from raftlog_state import read_state
-from raftlog_state.errors import TablesError
 from raftlog_state.loader.payload import SkippedRecords
 from raftlog_state.records import Redactor
 from raftlog_state.tables.reader import ArrowTables
@@ -107,7 +106,7 @@ def test_wrong_arguments_are_errors(tmp_path: Path) -> None:
             read_state(NODE, at=at)
     with pytest.raises(OffsetOutOfRangeError):
         read_state(NODE, at=99_999)
-    with pytest.raises(TablesError, match="unknown table topic; tables are features,"):
+    with pytest.raises(OptionError, match="unknown table 'topic'; did you mean topics"):
         read_state(NODE).table("topic")
     with pytest.raises(NotALogError):
         read_state(tmp_path)
