@@ -29,7 +29,15 @@ from tests.planted.plant import Plant
 from tests.planted.registry import EVERY_PLANT
 
 HOME: Final = Path(__file__).parents[2]
-COPIED: Final = ("connector", "state", "python_datasource", "tests", "pyproject.toml", "setup.cfg")
+COPIED: Final = (
+    "connector",
+    "state",
+    "python_datasource",
+    "tests",
+    ".ci",  # with the checksums of jars
+    "pyproject.toml",
+    "setup.cfg",
+)
 NOT_COPIED: Final = ("__pycache__", "target")
 CRATE: Final = "connector/native"
 BUILT: Final = "connector/raftlog/_native.abi3.so"

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.planted.plant import Plant
 from tests.planted.registry import EVERY_PLANT
+from tests.planted.run import COPIED
+from tests.support.jars import LOCK
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +60,11 @@ def missing_tests(plant: Plant) -> list[str]:
         if function and function not in names_of_tests(path):
             missing.append(test)
     return [f"{plant.bug}: {one}" for one in missing]
+
+
+def test_a_copy_has_the_checksums_of_the_jars_of_spark_sessions() -> None:
+    """Tests with a session would not run there: with a bug as without one."""
+    assert LOCK.relative_to(HOME).parts[0] in COPIED
 
 
 def test_every_planted_bug_fits_the_sources() -> None:
