@@ -409,8 +409,8 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="the core writes fields to the typed columns of others",
         path=f"{RUST}/columns.rs",
-        old="        column.add_field(program, field, reader, shows, row)?;",
-        new="        columns.first_mut()?.add_field(program, field, reader, shows, row)?;",
+        old="        column.add_field(program, field, &mut reader, shows, row)?;",
+        new="        columns.first_mut()?.add_field(program, field, &mut reader, shows, row)?;",
         tests=(f"{TYPED}::test_random_records_of_every_version_have_what_is_decoded",),
     ),
     Plant(

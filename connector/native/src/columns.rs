@@ -14,6 +14,8 @@ use crate::reader::Reader;
 
 /// Rows of a byte of a bitmap.
 const BITS: usize = 8;
+/// Bytes by which a bitmap becomes longer at once.
+const BITMAP_STEP: usize = 64;
 
 /// Value of a row whose field is absent from its record.
 #[derive(Clone, Copy)]
@@ -134,13 +136,18 @@ fn set_bit(bitmap: &mut Vec<u8>, row: usize, room: usize) -> Option<()> {
     Some(())
 }
 
-/// Add bytes to a bitmap up to the one at `at`.
+/// Add bytes to a bitmap, of which all up to the one at `at` are needed now.
 #[inline(never)]
 fn lengthen(bitmap: &mut Vec<u8>, at: usize, room: usize) -> Option<()> {
+    let byte_count = at.checked_add(BITMAP_STEP)?;
     if bitmap.capacity() == 0 {
-        *bitmap = reused(room.div_ceil(BITS).max(at.checked_add(1)?))?;
+        *bitmap = reused(
+            room.div_ceil(BITS)
+                .checked_add(BITMAP_STEP)?
+                .max(byte_count),
+        )?;
     }
-    bitmap.try_resize(at.checked_add(1)?, 0)
+    bitmap.try_resize(byte_count, 0)
 }
 
 /// Return Arrow's bitmap of `count` rows; the inner `None` if all are set.
@@ -191,27 +198,29 @@ fn add_value(
         guard: record.guard,
     };
     let body = program.structs.get(record.body)?;
-    add_struct(program, body, latest, &mut reader, &shows, place)?;
-    reader.is_at_end().then_some(())
+    let rest = add_struct(program, body, latest, reader, &shows, place)?;
+    rest.is_at_end().then_some(())
 }
 
 /// Add a row to the columns of `latest`: the fields of the struct at the reader, in the order of
-/// its bytes. Those that it lacks are absent.
-fn add_struct(
+/// its bytes. Those that it lacks are absent. Return the reader after it.
+///
+/// The reader is a value, so that it is in registers.
+fn add_struct<'a>(
     program: &Program,
     body: &Struct,
     latest: &Struct,
-    reader: &mut Reader<'_>,
+    mut reader: Reader<'a>,
     shows: &Shows,
     (row, columns): Place<'_>,
-) -> Option<()> {
+) -> Option<Reader<'a>> {
     if body.hides && !shows.reveal {
         check_public(program, body, reader.rest(), shows)?;
     }
     for &at in &body.untagged {
         let field = body.fields.get(at)?;
         let column = columns.get_mut(field.place)?;
-        column.add_field(program, field, reader, shows, row)?;
+        column.add_field(program, field, &mut reader, shows, row)?;
     }
     let mut tagged = body.by_tag.iter().filter_map(|&at| body.fields.get(at));
     for _ in 0..reader.unsigned_varint()? {
@@ -227,7 +236,7 @@ fn add_struct(
         }
     }
     if body.fields.len() == latest.fields.len() {
-        return Some(());
+        return Some(reader);
     }
     let mut present = body.fields.iter().peekable();
     for declared in &latest.fields {
@@ -236,7 +245,7 @@ fn add_struct(
             return None;
         }
     }
-    Some(())
+    Some(reader)
 }
 
 /// Return whether a record may lack a field: its default is in the tables.
@@ -404,7 +413,8 @@ impl Column {
                 let latest = program.structs.get(latest)?;
                 for at in first..first.checked_add(count)? {
                     let place = (at, self.inner.as_mut_slice());
-                    add_struct(program, body, latest, reader, shows, place)?;
+                    let element = Reader::new(reader.rest());
+                    *reader = add_struct(program, body, latest, element, shows, place)?;
                 }
             }
             (Shape::Array(Kind::Int32), _) => {
@@ -474,11 +484,9 @@ impl Column {
     /// Add 32-bit numbers in network byte order.
     #[inline]
     fn add_int32s(&mut self, bytes: &[u8]) -> Option<()> {
-        for number in bytes.as_chunks::<4>().0 {
-            let value = i32::from_be_bytes(*number);
-            self.data.try_extend(&value.to_ne_bytes())?;
-        }
-        Some(())
+        let numbers = bytes.as_chunks::<4>().0.iter();
+        self.data
+            .try_extend_arrays(numbers.map(|number| i32::from_be_bytes(*number).to_ne_bytes()))
     }
 
     /// Reserve the memory, and add the absent rows before a row of strings or arrays.

@@ -136,6 +136,13 @@ pub trait Grow<T>: Sized {
     fn try_extend(&mut self, values: &[T]) -> Option<()>
     where
         T: Copy;
+    /// Append the elements of all arrays.
+    fn try_extend_arrays<const N: usize>(
+        &mut self,
+        arrays: impl ExactSizeIterator<Item = [T; N]>,
+    ) -> Option<()>
+    where
+        T: Copy;
     /// Append copies of `value`, or remove elements, up to a length of `count`.
     fn try_resize(&mut self, count: usize, value: T) -> Option<()>
     where
@@ -154,7 +161,7 @@ impl<T> Grow<T> for Vec<T> {
         self.try_reserve_exact(count).ok()
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_push(&mut self, value: T) -> Option<()> {
         if self.len() == self.capacity() {
             self.try_reserve(1).ok()?;
@@ -163,7 +170,7 @@ impl<T> Grow<T> for Vec<T> {
         Some(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_extend(&mut self, values: &[T]) -> Option<()>
     where
         T: Copy,
@@ -172,6 +179,24 @@ impl<T> Grow<T> for Vec<T> {
             self.try_reserve(values.len()).ok()?;
         }
         self.extend_from_slice(values);
+        Some(())
+    }
+
+    #[inline(always)]
+    fn try_extend_arrays<const N: usize>(
+        &mut self,
+        arrays: impl ExactSizeIterator<Item = [T; N]>,
+    ) -> Option<()>
+    where
+        T: Copy,
+    {
+        let count = arrays.len().checked_mul(N)?;
+        if count > self.capacity() - self.len() {
+            self.try_reserve(count).ok()?;
+        }
+        for array in arrays {
+            self.extend_from_slice(&array);
+        }
         Some(())
     }
 

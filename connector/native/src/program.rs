@@ -649,7 +649,7 @@ fn is_default(field: &Field, bytes: &[u8]) -> Option<bool> {
 }
 
 /// Read a length or count: the inner `None` is null, if that is allowed.
-#[inline]
+#[inline(always)]
 pub fn read_length(nullable: bool, reader: &mut Reader<'_>) -> Option<Option<usize>> {
     match reader.unsigned_varint()?.checked_sub(1) {
         None => nullable.then_some(None),

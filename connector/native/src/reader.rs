@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Read one byte.
-    #[inline]
+    #[inline(always)]
     pub fn byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.rest.split_first()?;
         self.rest = rest;
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Read `N` bytes.
-    #[inline]
+    #[inline(always)]
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Read `count` bytes.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Read an unsigned 32-bit varint of at most five bytes.
-    #[inline]
+    #[inline(always)]
     pub fn unsigned_varint(&mut self) -> Option<u32> {
         let raw = self.raw_varint::<5>(0x0f)?;
         u32::try_from(raw).ok()
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Read the length of a byte string and the string; the inner `None` is a null.
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&mut self) -> Option<Option<&'a [u8]>> {
         let length = self.varint()?;
         if length == -1 {
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Read a varint of at most `MAX` bytes, the last of which is at most `last_max`.
-    #[inline]
+    #[inline(always)]
     fn raw_varint<const MAX: usize>(&mut self, last_max: u8) -> Option<u64> {
         let (&first, rest) = self.rest.split_first()?;
         if first < 0x80 {
@@ -95,17 +95,20 @@ impl<'a> Reader<'a> {
             self.rest = rest;
             return Some(value);
         }
-        self.long_varint::<MAX>(value, rest, last_max)
+        let (value, rest) = Self::long_varint::<MAX>(value, rest, last_max)?;
+        self.rest = rest;
+        Some(value)
     }
 
-    /// Read the bytes after the second one of a varint.
+    /// Read the bytes after the second one of a varint; return the bytes left, too.
+    ///
+    /// It has no reference to a reader, which a caller then keeps in registers.
     #[cold]
     fn long_varint<const MAX: usize>(
-        &mut self,
         mut value: u64,
         mut rest: &'a [u8],
         last_max: u8,
-    ) -> Option<u64> {
+    ) -> Option<(u64, &'a [u8])> {
         for ordinal in 2..MAX {
             let (&byte, after) = rest.split_first()?;
             rest = after;
@@ -114,8 +117,7 @@ impl<'a> Reader<'a> {
                 if ordinal == MAX - 1 && byte > last_max {
                     return None;
                 }
-                self.rest = rest;
-                return Some(value);
+                return Some((value, rest));
             }
         }
         None
