@@ -72,7 +72,7 @@ def test_headers_have_the_type_of_sparks_kafka_source() -> None:
 def test_the_arrow_schema_equals_sparks_conversion(names: list[str], count: int) -> None:
     chosen = names[:count]
     wanted = to_arrow_schema(schema_of(chosen), timezone="UTC")
-    assert arrow_schema(chosen).equals(wanted)
+    assert arrow_schema(tuple(chosen)).equals(wanted)
     for options in (ALL, TYPED):
         offered = [name for name in chosen if name in available_columns(options)]
         if offered:

@@ -142,15 +142,17 @@ def spread_columns(
         fields = by_core.get(kind)
         if fields is None:
             fields = _decoded(values.take(pa.array(own)), kind, redactor)
-            fields = _spread(fields, own, len(values))
+            fields = _spread(kind, fields, own, len(values))
         found[kind] = fields
     return found
 
 
-def _spread(fields: pa.StructArray, rows: Int32s, row_count: int) -> pa.StructArray:
+def _spread(
+    kind: type[MetadataRecord], fields: pa.StructArray, rows: Int32s, row_count: int
+) -> pa.StructArray:
     """Return a column of ``row_count`` rows, which is null but for ``rows``."""
     if not len(rows):
-        return _nulls(fields.type, row_count)
+        return _nulls(_layout(kind), row_count)
     ordinals = np.zeros(row_count, np.int32)
     ordinals[rows] = np.arange(len(rows), dtype=np.int32)
     is_other = np.ones(row_count, np.bool_)
@@ -158,18 +160,48 @@ def _spread(fields: pa.StructArray, rows: Int32s, row_count: int) -> pa.StructAr
     return fields.take(pa.array(ordinals, mask=is_other))
 
 
-def _nulls(kind: pa.DataType, count: int) -> pa.Array:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layout:
+    """Arrow type of a column, and the layouts of its fields, or of the elements of its arrays.
+
+    pyarrow creates an object for each type that is asked for, and hashes a type by its text.
+    """
+
+    kind: pa.DataType
+    inner: tuple[_Layout, ...] = ()
+    is_array: bool = False
+
+
+_LAYOUTS: Final[dict[Scalar | Array | type[Struct], _Layout]] = {}
+
+
+def _layout(kind: Scalar | Array | type[Struct]) -> _Layout:
+    found = _LAYOUTS.get(kind)
+    if found is None:
+        found = _LAYOUTS[kind] = _new_layout(kind)
+    return found
+
+
+def _new_layout(kind: Scalar | Array | type[Struct]) -> _Layout:
+    if isinstance(kind, Scalar):
+        return _Layout(_ARROW_TYPES[kind])
+    if isinstance(kind, Array):
+        return _Layout(arrow_type(kind), (_layout(kind.element),), is_array=True)
+    fields = tuple(_layout(field.flat_kind) for field in kind.fields_schema)
+    return _Layout(struct_type(kind), fields)
+
+
+def _nulls(layout: _Layout, count: int) -> pa.Array:
     """Return a column of nulls whose memory all of them share, as most fields are null."""
-    return _nulls_up_to(kind, 1 << max(count - 1, 0).bit_length()).slice(0, count)
+    return _nulls_up_to(layout, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
 @cache
-def _nulls_up_to(kind: pa.DataType, count: int) -> pa.Array:
-    fields = [kind.field(at) for at in range(kind.num_fields)]
-    element_count = 0 if pa.types.is_list(kind) else count
-    children = [_nulls_up_to(field.type, element_count) for field in fields]
-    buffers = [_zeros(count)] * kind.num_buffers
-    return pa.Array.from_buffers(kind, count, buffers, count, children=children)
+def _nulls_up_to(layout: _Layout, count: int) -> pa.Array:
+    element_count = 0 if layout.is_array else count
+    children = [_nulls_up_to(inner, element_count) for inner in layout.inner]
+    buffers = [_zeros(count)] * layout.kind.num_buffers
+    return pa.Array.from_buffers(layout.kind, count, buffers, count, children=children)
 
 
 @cache
@@ -309,7 +341,7 @@ def _decoded_by_core(
             parts, valid, ordinals = columns
             given_back = np.frombuffer(memoryview(ordinals), np.int32)
             count = len(values) if spread else len(own) - len(given_back)
-            fields = _structs_of(kind, count, iter(parts), valid)
+            fields = _structs_of(_layout(kind), count, iter(parts), valid)
             if len(given_back):
                 in_python = _decoded(values.take(pa.array(own[given_back])), kind, redactor)
                 if spread:
@@ -337,34 +369,29 @@ def _replaced(fields: pa.StructArray, others: pa.StructArray, rows: Int32s) -> p
 
 
 def _structs_of(
-    cls: type[Struct], count: int, parts: _Parts, valid: Block | None = None
+    layout: _Layout, count: int, parts: _Parts, valid: Block | None = None
 ) -> pa.StructArray:
-    children = [_column_of(field.flat_kind, count, parts) for field in cls.fields_schema]
-    return pa.Array.from_buffers(struct_type(cls), count, [_buffer(valid)], children=children)
+    children = [_column_of(field, count, parts) for field in layout.inner]
+    return pa.Array.from_buffers(layout.kind, count, [_buffer(valid)], children=children)
 
 
-def _column_of(kind: Scalar | Array, count: int, parts: _Parts) -> pa.Array:
+def _column_of(layout: _Layout, count: int, parts: _Parts) -> pa.Array:
     part = next(parts)
     if part is None:
-        return _nulls(arrow_type(kind), count)
+        return _nulls(layout, count)
     valid, ends, data = part
-    if isinstance(kind, Array):
-        assert ends is not None
-        inner = _elements_of(
-            kind.element, int(np.frombuffer(memoryview(ends), np.int32)[-1]), parts
-        )
-        buffers = [_buffer(valid), pa.py_buffer(ends)]
-        return pa.Array.from_buffers(arrow_type(kind), count, buffers, children=[inner])
     buffers = [_buffer(valid), pa.py_buffer(data)]
-    if ends is not None:
+    children = []
+    if layout.is_array:
+        assert ends is not None
+        buffers[1] = pa.py_buffer(ends)
+        element_count = memoryview(ends).cast("i")[-1]
+        (element,) = layout.inner
+        build = _structs_of if element.inner and not element.is_array else _column_of
+        children.append(build(element, element_count, parts))
+    elif ends is not None:
         buffers.insert(1, pa.py_buffer(ends))
-    return pa.Array.from_buffers(arrow_type(kind), count, buffers)
-
-
-def _elements_of(element: Scalar | type[Struct], count: int, parts: _Parts) -> pa.Array:
-    if isinstance(element, Scalar):
-        return _column_of(element, count, parts)
-    return _structs_of(element, count, parts)
+    return pa.Array.from_buffers(layout.kind, count, buffers, children=children)
 
 
 def _buffer(block: Block | None) -> pa.Buffer | None:

@@ -7,7 +7,8 @@ All columns are nullable, so that Arrow's nullability always equals Spark's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -52,6 +53,7 @@ transaction, or of the one that a marker ends; null for other records.
 """
 
 
-def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+@lru_cache
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     """Return the schema of Arrow batches with these columns."""
     return pa.schema([pa.field(name, COLUMNS[name]) for name in columns])

@@ -104,15 +104,15 @@ class RowBuilder:
         assert scan.records.offset is not None
         offset = scan.records.offset.to_numpy()
         visibility = self.transactions.visibility(scan, offset)
-        keep = np.ones(len(scan.records), dtype=np.bool_)
+        hidden: npt.NDArray[np.bool_] = np.zeros(len(scan.records), dtype=np.bool_)
         if visibility.known_end is not None:
-            keep &= offset < visibility.known_end
+            hidden |= offset >= visibility.known_end
         if not self.with_control:
-            keep &= ~scan.records.is_control
+            hidden |= scan.records.is_control
         if not self.with_aborted:
-            keep &= ~visibility.aborted
-        which = None if keep.all() else np.flatnonzero(keep)
-        row_count = len(keep) if which is None else len(which)
+            hidden |= visibility.aborted
+        which = np.flatnonzero(~hidden) if hidden.any() else None
+        row_count = len(hidden) if which is None else len(which)
         for start in range(0, row_count, self.row_count_max):
             part = slice(start, min(start + self.row_count_max, row_count))
             rows = _Rows(self, scan, part if which is None else which[part], visibility.offset)
@@ -390,14 +390,15 @@ def rebatch(batches: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.Re
     try:
         for batch in batches:
             for start in range(0, batch.num_rows, row_count):
-                part = batch.slice(start, row_count)
+                part = batch if batch.num_rows <= row_count else batch.slice(start, row_count)
                 is_full = pending_rows >= enough or pending_rows + part.num_rows > row_count
                 if pending and (is_full or pending_bytes > BATCH_BYTES_SOFT_MAX):
                     yield from _concatenated(pending)
                     pending, pending_rows, pending_bytes = [], 0, 0
                 pending.append(part)
                 pending_rows += part.num_rows
-                pending_bytes += part.nbytes
+                if pending_rows < enough:
+                    pending_bytes += part.nbytes
     except RaftlogError:
         if pending:
             yield from _concatenated(pending)
