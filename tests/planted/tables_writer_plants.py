@@ -196,7 +196,7 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="the rows of state hide later ones",
         path=LATEST,
-        old="return pa.concat_tables([state.filter(kept), later])",
+        old="return pa.concat_tables([filtered(state, kept), later])",
         new="return pa.concat_tables([later, state])",
         tests=(f"{WRITES}::test_a_new_writer_has_the_state_of_the_one_before",),
     ),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raftlog.client import open_path
 from raftlog_state.image import MetadataImage
@@ -17,7 +16,7 @@ from raftlog_state.image.rows import Row
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import Redactor
 from raftlog_state.tables.change_slices import SLICE_ROWS
-from raftlog_state.tables.latest import overlay, rows_of_state, state_rows, without_reverted
+from raftlog_state.tables.latest import living, overlay, rows_of_state, state_rows, without_reverted
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.progress import NOTHING, Progress, cluster_in, progress_of
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, ROW, STATE_TABLE, StoredTable
@@ -83,8 +82,7 @@ def _latest(tables: MemoryTables, cluster_id: str) -> tuple[Progress, pa.Table]:
 def read_view(tables: MemoryTables, cluster_id: str | None = None) -> View:
     """Return the rows of a cluster, or of the only one, that a reader sees."""
     progress, rows = _latest(tables, cluster_id or _only_cluster(tables))
-    living = rows.filter(pc.invert(rows["is_deleted"]))
-    return View(progress.offset, rows_of_state(living))
+    return View(progress.offset, rows_of_state(living(rows)))
 
 
 def contents(tables: MemoryTables, cluster_id: str | None = None) -> list[tuple[str, str]]:
@@ -100,8 +98,7 @@ def contents(tables: MemoryTables, cluster_id: str | None = None) -> list[tuple[
     assert changes.equals(without_reverted(changes, progress)), "truncations are complete"
     found: list[tuple[str, Any]] = [("log", row) for row in _plain(log)]
     found += [("changes", row) for row in _plain(changes) if row["op"] != "p"]
-    living = rows.filter(pc.invert(rows["is_deleted"]))
-    found += [("state", row) for row in _plain(living) if row["entity"] != "progress"]
+    found += [("state", row) for row in _plain(living(rows)) if row["entity"] != "progress"]
     return sorted((name, json.dumps(row, default=str, sort_keys=True)) for name, row in found)
 
 

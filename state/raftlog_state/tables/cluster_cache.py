@@ -54,7 +54,7 @@ from .stored_rows import (
     stored_others,
     stored_rows,
 )
-from .stores.protocol import Rows, RowSlices, rows_where
+from .stores.protocol import Rows, RowSlices, filtered, rows_where
 from .unmerged import ClusterChanges, Tail, Unmerged
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -357,7 +357,8 @@ def progress_at(rows: pa.Table, offset: int, newest: Progress, incarnation: int)
     Its time is that of the last record that changed something.
     """
     image = image_of(stored_rows(split_state(rows)), newest)
-    timed = rows_where(rows.filter(pc.is_valid(rows["_log_time"])), IS_NOT_PROGRESS)
+    times = rows.select(["entity", "_visible_offset", "_offset", "_log_time"])
+    timed = rows_where(filtered(times, pc.is_valid(times["_log_time"])), IS_NOT_PROGRESS)
     last = timed.sort_by([(name, "descending") for name in ("_visible_offset", "_offset")])
     epoch = last_epoch(image.map(Entity.EPOCH).values())
     return replace(

@@ -27,7 +27,7 @@ from .cluster_rows import ClusterRows
 from .latest import overlay, rows_before, state_rows, without_reverted
 from .progress import IS_NOT_PROGRESS, SOFTWARE, Progress
 from .schema import CHANGES_TABLE, STATE_TABLE
-from .stores.protocol import Condition, mask_of, rows_where
+from .stores.protocol import Condition, filtered, mask_of, rows_where
 from .tails import TailRange, read_tails
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -128,7 +128,7 @@ def _changed_rows(rows: ClusterRows, end: Progress, after_offset: int, target: i
         for found in window.values():
             changes = without_reverted(found, end)
             is_later = mask_of(changes, ("visible_offset", ">", target))
-            last = overlay(last, state_rows(changes.filter(pc.invert(is_later))))
-            before = rows_before(changes.filter(is_later), target, end.incarnation + 1)
+            last = overlay(last, state_rows(filtered(changes, pc.invert(is_later))))
+            before = rows_before(filtered(changes, is_later), target, end.incarnation + 1)
             first = overlay(before, first)
     return rows_where(overlay(last, first), IS_NOT_PROGRESS)

@@ -33,7 +33,7 @@ from .schema import (
     STATE_TABLE,
     TypedTable,
 )
-from .stores.protocol import Condition, filtered, mask_of, rows_where
+from .stores.protocol import Condition, filtered, joined_runs, mask_of, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -141,7 +141,7 @@ def overlay(state: pa.Table, later: pa.Table) -> pa.Table:
     if later.num_rows == 0:
         return state
     kept = pc.invert(pc.is_in(_identity(state), value_set=_identity(later)))
-    return pa.concat_tables([state.filter(kept), later])
+    return pa.concat_tables([filtered(state, kept), later])
 
 
 def living(state: pa.Table) -> pa.Table:
@@ -153,10 +153,11 @@ def living(state: pa.Table) -> pa.Table:
 def rows_of_state(state: pa.Table) -> list[Row]:
     """Return the rows of the columns ``entity`` and ``row``; no progress row."""
     rows: list[Row] = []
+    present = set(pc.unique(state["entity"]).to_pylist())
     for entity in Entity:
-        of_entity = mask_of(state, ("entity", "=", str(entity)))
-        if not pc.any(of_entity).as_py():
+        if str(entity) not in present:
             continue
+        of_entity = mask_of(state, ("entity", "=", str(entity)))
         # Other structs of the row are not copied: the state may have a million rows.
         structs = pc.struct_field(state["row"], [str(entity)]).filter(of_entity).combine_chunks()
         rows += rows_of(entity, pa.Table.from_struct_array(structs))
@@ -175,7 +176,7 @@ def row_history(table: TypedTable, rows: pa.Table, changes: pa.Table) -> pa.Tabl
     began = pc.struct_field(changes["before_origin"], ["visible_offset"])
     of_table = mask_of(changes, ("entity", "=", str(table.entity)))
     is_closed = pc.and_(of_table, pc.greater(changes["visible_offset"], began))
-    closed = changes.filter(is_closed)
+    closed = filtered(changes, is_closed)
     types = {**table.columns, **HISTORY_COLUMNS}
     replaced = {
         **_fields(table, closed, "before"),
@@ -215,7 +216,7 @@ def changes_of_records(table: TypedTable, changes: pa.Table) -> Iterator[tuple[i
 def _rows_or_none(table: TypedTable, changes: pa.Table, side: str) -> Iterator[Row | None]:
     """Yield the rows of a struct of ``changes``, None where it is null."""
     is_given = pc.struct_field(changes[side], [str(table.entity)]).is_valid()
-    given = changes.filter(is_given)
+    given = filtered(changes, is_given)
     rows = iter(rows_of(table.entity, _table_of(_fields(table, given, side), table.columns)))
     for has_row in is_given.to_pylist():
         yield next(rows) if has_row else None
@@ -300,7 +301,10 @@ def _last_of_each_key(changes: pa.Table, *, is_first: bool = False) -> pa.Array:
 
 def _taken(rows: pa.Table, positions: pa.Array) -> pa.Table:
     """Return the rows at increasing positions, in one chunk; all of them are not copied twice."""
-    return (rows if len(positions) == rows.num_rows else rows.take(positions)).combine_chunks()
+    if len(positions) == rows.num_rows:
+        return rows.combine_chunks()
+    joined = joined_runs(rows, positions) if len(positions) else None
+    return rows.take(positions).combine_chunks() if joined is None else joined
 
 
 def _first_not_null(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.ChunkedArray:

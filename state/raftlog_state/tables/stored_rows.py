@@ -261,11 +261,11 @@ def rows_by(rows: pa.Table, column: str = CLUSTER_ID) -> dict[str, pa.Table]:
 def split_state(state: pa.Table) -> StateParts:
     """Return rows of ``state`` as ``read_state`` does."""
     is_partition = mask_of(state, ("entity", "=", str(Entity.PARTITION)))
-    partitions = filtered(state, is_partition)
     selected = Selected.of(STATE_TABLE, _PARTITION_COLUMNS)
+    columns = pa.table({one.name: one.column_of(state) for one in selected})
     return StateParts(
         others=filtered(state, pc.invert(is_partition)),
-        partitions=pa.table({one.name: one.column_of(partitions) for one in selected}),
+        partitions=filtered(columns, is_partition),
     )
 
 

@@ -37,6 +37,7 @@ from .stores.protocol import (
     TableStore,
     Where,
     columns_of_entity,
+    filtered,
     in_schema,
     read_version,
     rows_where,
@@ -234,7 +235,7 @@ def _state_slices(
     for read in window:
         for rows in _read(store, read, version).values():
             is_last = pc.is_in(positions_of(rows), value_set=last)
-            found = rows.filter(is_last)
+            found = filtered(rows, is_last)
             if found.num_rows:
                 yield state_rows_of(found.combine_chunks())
 
@@ -343,10 +344,12 @@ class TailFold:
     def _check_order(self, tail: pa.Table) -> None:
         """Find the first append that does not follow the one before it."""
         order = [(name, "ascending") for name in ("offset", "incarnation")]
-        columns = tail.select(["offset", "incarnation", "entity", "after"])
+        columns = tail.select(["offset", "incarnation", "entity"]).append_column(
+            "from_offset", pc.struct_field(tail["after"], [PROGRESS, "from_offset"])
+        )
         appends = rows_where(columns, IS_PROGRESS).sort_by(order)
         for append in appends.to_pylist():
-            follows = append["after"][PROGRESS]["from_offset"] == self._next_offset
+            follows = append["from_offset"] == self._next_offset
             if not follows and self.missing_offset is None:
                 self.missing_offset = self._next_offset
             self._next_offset = append["offset"] + 1

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import IO, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
@@ -40,6 +41,10 @@ STAGED_AGE_MAX_S: Final = 24 * 60 * 60
 """Age after which no process is committing what is staged."""
 FILE_ROWS_READ: Final = 20_000
 """Rows of a file in memory at a time."""
+RUNS_MAX: Final = 5
+"""Runs of adjacent rows that are joined: more take as long as a filter of their nested columns."""
+RUN_ROWS_MAX: Final = 20_000
+"""Rows in runs that are joined: of more rows the time is that of their values."""
 
 _COMPARISONS: Final = {
     "=": pc.equal,
@@ -65,14 +70,32 @@ def rows_where(rows: pa.Table, *where: Condition, any_of: AnyOf = ()) -> pa.Tabl
 
 
 def filtered(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
-    """Return the rows whose mask is true. All or none of many nested columns are not copied.
-
-    A run of them is: delta-rs ends the process at a slice of nested columns.
-    """
+    """Return the rows whose mask is true. All or none of many nested columns are not copied."""
     count = sum(chunk.true_count for chunk in mask.chunks)
     if count == rows.num_rows:
         return rows
-    return rows.filter(mask) if count else rows.slice(0, 0)
+    if count == 0:
+        return rows.slice(0, 0)
+    joined = joined_runs(rows, pc.indices_nonzero(mask)) if count <= RUN_ROWS_MAX else None
+    return rows.filter(mask) if joined is None else joined
+
+
+def joined_runs(rows: pa.Table, positions: pa.Array) -> pa.Table | None:
+    """Return copies of the rows at increasing positions, one or more, if these are a few runs.
+
+    pyarrow takes microseconds for each field of a nested column to filter it or to take its rows,
+    and a fifth of them to join slices. A single run is copied, too: delta-rs ends the process at a
+    slice of nested columns.
+    """
+    if len(positions) > RUN_ROWS_MAX:
+        return None
+    at = positions.to_numpy().astype(np.int64)
+    starts = np.append(0, np.flatnonzero(at[1:] - at[:-1] != 1) + 1)
+    if len(starts) + rows.column(0).num_chunks - 1 > RUNS_MAX:
+        return None
+    lengths = np.append(starts[1:], len(at)) - starts
+    runs = [rows.slice(*run) for run in zip(at[starts].tolist(), lengths.tolist(), strict=True)]
+    return pa.concat_tables([*runs, rows.slice(0, 0)]).combine_chunks()
 
 
 def _comparison(rows: pa.Table, condition: Condition) -> pa.ChunkedArray:
