@@ -56,7 +56,7 @@ quick: $(VENV)/.native-ready ## tests without Spark or a JVM, in a minute
 pure: $(VENV)/.native-ready ## the same tests of an installed wheel that was built without cargo
 	@.ci/pure $(VENV) -n auto -m "$(QUICK)"
 
-# One worker more than cores, because tests of processes wait. Three have a Spark session each. A
+# One worker more than cores, because tests of processes wait. Two have a Spark session each. A
 # worker that dies ends the run: with groups of tests xdist 3.8 waits for ever for its successor.
 long: $(VENV)/.native-ready ## tests with Spark and Delta, of processes and of the built wheel
 	@RAFTLOG_DURATIONS=$(VENV)/durations/long.tsv \

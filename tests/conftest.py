@@ -83,10 +83,11 @@ def pytest_collection_finish() -> None:
 
 
 def session_group(path: str) -> str:
-    """Return the Spark session of a test file: there are three, of about equal work."""
-    if "/tests/state/table" not in path:
-        return "spark session"
-    return "materialize" if "materialize" in path or "cluster" in path else "tables"
+    """Return the Spark session of a test file: there are two.
+
+    A third one would start, compile its code and write the template of tables once more.
+    """
+    return "tables" if "/tests/state/table" in path else "spark session"
 
 
 @pytest.fixture(scope="session")
