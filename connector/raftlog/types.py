@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType, TypeAlias
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
 REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 CLUSTER_METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 """The fixed topic id of the metadata log (Kafka: ``Uuid.METADATA_TOPIC_ID``)."""

@@ -10,6 +10,11 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final
 
+from raftlog.types import (
+    CONSUMER_OFFSETS_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from raftlog_state.controller import (
     AddAcl,
     AddPartitions,
@@ -51,7 +56,7 @@ _UNKNOWN_BROKER: Final = row_reader(BrokerRow, RegisterBrokerRecord)(
 )
 
 INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+    {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC}
 )
 """Topics that brokers create (Kafka: ``Topic.INTERNAL_TOPICS``)."""
 

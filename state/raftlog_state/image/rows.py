@@ -21,11 +21,18 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
+from itertools import chain
 from operator import attrgetter
 from typing import ClassVar, Final, TypeAlias
 
 from raftlog.printable import compact_json
-from raftlog.types import ZERO_UUID
+from raftlog.types import (
+    CONSUMER_OFFSETS_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    ZERO_UUID,
+)
 from raftlog_state.enums import (
     ACL_OPERATIONS,
     ACL_PERMISSIONS,
@@ -94,17 +101,19 @@ class Entity(StrEnum):
     REMOTE_SEGMENT = "remote_segment"
 
 
-INTERNAL_ENTITIES: Final = (
-    Entity.CONSUMER_OFFSET,
-    Entity.PENDING_OFFSET,
-    Entity.GROUP,
-    Entity.GROUP_MEMBER,
-    Entity.PRODUCER_TRANSACTION,
-    Entity.SHARE_PARTITION,
-    Entity.REMOTE_SEGMENT,
-)
-"""Entities of Kafka's other internal logs (``raftlog_state.internal``)."""
-METADATA_ENTITIES: Final = tuple(e for e in Entity if e not in INTERNAL_ENTITIES)
+INTERNAL_ENTITIES: Final[Mapping[str, tuple[Entity, ...]]] = {
+    CONSUMER_OFFSETS_TOPIC: (
+        Entity.CONSUMER_OFFSET,
+        Entity.PENDING_OFFSET,
+        Entity.GROUP,
+        Entity.GROUP_MEMBER,
+    ),
+    TRANSACTION_STATE_TOPIC: (Entity.PRODUCER_TRANSACTION,),
+    SHARE_GROUP_STATE_TOPIC: (Entity.SHARE_PARTITION,),
+    REMOTE_LOG_METADATA_TOPIC: (Entity.REMOTE_SEGMENT,),
+}
+"""Entities of Kafka's other internal logs (``raftlog_state.internal``), by topic."""
+METADATA_ENTITIES: Final = tuple(e for e in Entity if e not in chain(*INTERNAL_ENTITIES.values()))
 """Entities of metadata logs."""
 STATE_ENTITIES = tuple(e for e in METADATA_ENTITIES if e not in (Entity.EPOCH, Entity.TRANSACTION))
 """Entities in a snapshot. Epochs and transactions are history of the log, not state."""

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from raftlog_state.image.row_schema import row_schema
 from raftlog_state.image.rows import (
+    INTERNAL_ENTITIES,
     ConsumerOffsetRow,
     GroupMemberRow,
     GroupRow,
@@ -20,11 +21,6 @@ from raftlog_state.image.rows import (
     ProducerTransactionRow,
     SharePartitionRow,
     row_json,
-)
-from raftlog_state.records.internal_logs import (
-    CONSUMER_OFFSETS,
-    SHARE_GROUP_STATE,
-    TRANSACTION_STATE,
 )
 
 from .loader import InternalState
@@ -49,14 +45,19 @@ def columns_of(kind: type[InternalRow]) -> tuple[str, ...]:
     return tuple(entry.name for entry in row_schema(kind))
 
 
-def _kind(topic: str, kind: type[InternalRow]) -> RowKind:
-    """Return the rows of a type that a topic is replayed into."""
+def _topic_of(kind: type[InternalRow]) -> str:
+    """Return the topic that is replayed into rows of a type."""
+    return next(topic for topic, kinds in INTERNAL_ENTITIES.items() if kind.ENTITY in kinds)
+
+
+def _kind(kind: type[InternalRow]) -> RowKind:
+    """Return the rows of a type."""
 
     def rows(partitions: Iterable[InternalState]) -> list[Row]:
         found = [row for state in partitions for row in state.rows(kind)]
         return [row_json(row) for row in sorted(found, key=lambda row: row.key)]
 
-    return RowKind(topic, columns_of(kind), rows)
+    return RowKind(_topic_of(kind), columns_of(kind), rows)
 
 
 _GROUP_COLUMNS: Final = tuple(name for name in columns_of(GroupRow) if name != "member_count")
@@ -88,11 +89,11 @@ def _nested(member: GroupMemberRow) -> Row:
 
 
 ROW_KINDS: Final[Mapping[str, RowKind]] = {
-    "consumer_offsets": _kind(CONSUMER_OFFSETS, ConsumerOffsetRow),
-    "pending_offsets": _kind(CONSUMER_OFFSETS, PendingOffsetRow),
-    "groups": RowKind(CONSUMER_OFFSETS, (*_GROUP_COLUMNS, "members"), _groups),
-    "group_members": _kind(CONSUMER_OFFSETS, GroupMemberRow),
-    "transactions": _kind(TRANSACTION_STATE, ProducerTransactionRow),
-    "share_partitions": _kind(SHARE_GROUP_STATE, SharePartitionRow),
+    "consumer_offsets": _kind(ConsumerOffsetRow),
+    "pending_offsets": _kind(PendingOffsetRow),
+    "groups": RowKind(_topic_of(GroupRow), (*_GROUP_COLUMNS, "members"), _groups),
+    "group_members": _kind(GroupMemberRow),
+    "transactions": _kind(ProducerTransactionRow),
+    "share_partitions": _kind(SharePartitionRow),
 }
 """By name."""

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raftlog.errors import OptionError
-from raftlog.types import REMOTE_LOG_METADATA_TOPIC
+from raftlog.types import (
+    CONSUMER_OFFSETS_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 
 from .declare import Message
 from .decoded import DecodedRecord
@@ -83,9 +88,9 @@ from .schema_streams import (
 )
 from .serde import FramedSerde
 
-CONSUMER_OFFSETS: Final = "__consumer_offsets"
-TRANSACTION_STATE: Final = "__transaction_state"
-SHARE_GROUP_STATE: Final = "__share_group_state"
+CONSUMER_OFFSETS: Final = CONSUMER_OFFSETS_TOPIC
+TRANSACTION_STATE: Final = TRANSACTION_STATE_TOPIC
+SHARE_GROUP_STATE: Final = SHARE_GROUP_STATE_TOPIC
 REMOTE_LOG_METADATA: Final = REMOTE_LOG_METADATA_TOPIC
 
 GROUP_RECORDS: Final = KeyedSerde(

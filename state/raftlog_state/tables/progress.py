@@ -21,14 +21,8 @@ import raftlog
 from raftlog.errors import OffsetOutOfRangeError, WrongClusterError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import EpochRow, MetadataImage, Quorum
-from raftlog_state.image.rows import Entity, Row
-from raftlog_state.records.internal_logs import (
-    CONSUMER_OFFSETS,
-    REMOTE_LOG_METADATA,
-    SHARE_GROUP_STATE,
-    TRANSACTION_STATE,
-    is_internal,
-)
+from raftlog_state.image.rows import INTERNAL_ENTITIES, Row
+from raftlog_state.records.internal_logs import is_internal
 
 from .convert import milliseconds, plain_values
 from .schema import (
@@ -51,18 +45,6 @@ SOFTWARE: Final = f"raftlog {raftlog.__version__}"
 PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
 CLUSTERS_LISTED_MAX: Final = 10
-_ENTITIES_OF: Final[Mapping[str, tuple[Entity, ...]]] = {
-    CONSUMER_OFFSETS: (
-        Entity.CONSUMER_OFFSET,
-        Entity.PENDING_OFFSET,
-        Entity.GROUP,
-        Entity.GROUP_MEMBER,
-    ),
-    TRANSACTION_STATE: (Entity.PRODUCER_TRANSACTION,),
-    SHARE_GROUP_STATE: (Entity.SHARE_PARTITION,),
-    REMOTE_LOG_METADATA: (Entity.REMOTE_SEGMENT,),
-}
-"""By topic of an internal log."""
 _PLAIN: Final = (
     *("cluster_id", "topic", "partition"),
     *("_incarnation", "_visible_offset", "_leader_epoch", "_log_time"),
@@ -73,7 +55,8 @@ IS_NOT_PROGRESS: Final[Condition] = ("entity", "!=", PROGRESS)
 
 
 Gap = tuple[int, int]
-"""First and last offset whose history a snapshot replaced; the state at the last one is known."""
+"""First and last offset whose history a snapshot replaced, or the state of a whole internal log;
+the state at the last one is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +113,7 @@ class Progress:
             )
 
     def is_in_gap(self, offset: int) -> bool:
-        """Return whether the state at an offset is unknown, as a snapshot was loaded instead."""
+        """Return whether the state at an offset is unknown, as a later one was loaded instead."""
         return any(first <= offset < last for first, last in self.gaps)
 
     def appended_by(self, group: str, version: int) -> Progress:
@@ -305,7 +288,7 @@ def check_has_metadata(place: str, cluster_id: str, what: str) -> None:
 
 def row_counts_of(image: MetadataImage, topic: str | None = None) -> dict[str, int]:
     """Return the number of rows of each typed table of a log: of metadata, or of ``topic``."""
-    entities = () if topic is None else _ENTITIES_OF.get(topic, ())
+    entities = () if topic is None else INTERNAL_ENTITIES.get(topic, ())
     tables = tuple(BY_ENTITY[entity] for entity in entities) or METADATA_TABLES
     return {table.name: len(image.map(table.entity)) for table in tables}
 
