@@ -121,6 +121,26 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="tables keep rows whose tombstones were compacted away",
+        path="state/raftlog_state/tables/log_follower.py",
+        old="if not is_first_load and rows.num_rows < boundary - progress.next_offset:",
+        new="if progress.offset != NOTHING and progress.next_offset < log.log_start_offset:",
+        tests=(
+            "tests/state/tables/test_internal_logs.py::"
+            "test_tables_that_missed_deleted_records_get_the_state_of_the_whole_log",
+        ),
+    ),
+    Plant(
+        bug="a query of many logs keeps rows that were deleted below the start of an internal log",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="        if rows is None:\n            return False\n",
+        new="        if rows is not None:\n            return False\n",
+        tests=(
+            "tests/state/tables/test_cluster_group_spark.py::"
+            "test_a_query_begins_with_the_whole_of_an_internal_log_whose_start_is_after_the_tables",
+        ),
+    ),
+    Plant(
         bug="tables take records of two topics",
         path="state/raftlog_state/tables/cluster_cache.py",
         old='for name in ("topic", "partition"):',

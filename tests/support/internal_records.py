@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 from raftlog.records import NewRecord, iter_batches
 from raftlog.records.control import ControlType, EndTransactionMarker
 from raftlog_state.records import Redactor
-from raftlog_state.records.internal_logs import INTERNAL_LOGS, REMOTE_LOG_METADATA, RecordText
+from raftlog_state.records.internal_logs import (
+    GROUP_RECORDS,
+    INTERNAL_LOGS,
+    REMOTE_LOG_METADATA,
+    RecordText,
+)
+from raftlog_state.records.keyed_serde import KeyedRecord
+from raftlog_state.records.schema_groups import OffsetCommitKey, OffsetCommitValue
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.log_builder import control_batch
 
@@ -145,6 +152,13 @@ def described(record: KafkaRecord) -> tuple[str, str]:
     if record.topic == REMOTE_LOG_METADATA:
         return "", f'{{"type":"{text.type_name}","version":{text.version},"data":{text.value}}}'
     return as_dumped(text)
+
+
+def offset_commit(group: str, offset: int | None) -> tuple[bytes | None, bytes | None]:
+    """Return key and value of a commit of orders-0, or of its deletion."""
+    key = OffsetCommitKey(group=group, topic="orders", partition=0)
+    value = None if offset is None else OffsetCommitValue(offset=offset, commit_timestamp=5)
+    return GROUP_RECORDS.encode(KeyedRecord(key, value, None))
 
 
 class InternalLogFile:

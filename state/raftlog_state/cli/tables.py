@@ -118,8 +118,10 @@ them, and answers about a time in between are the state there, which is the same
 PATH may also be a partition of __consumer_offsets, __transaction_state, __share_group_state or
 __remote_log_metadata, or a pattern of some. Each partition is a log of its own, whose cluster_id in
 the tables is followed by @TOPIC-PARTITION; offset commits of aborted transactions have no effect,
-and those of open ones are appended when they have ended. --cluster-id is needed if the files do not
-have it. Several processes that write partitions of one topic of one cluster have a --group each.
+and those of open ones are appended when they have ended. Tables that lack records which were
+deleted meanwhile get the state of the whole log that is left. --cluster-id is needed if the files
+do not have it. Several processes that write partitions of one topic of one cluster have a --group
+each.
 
 With --sources and --group, the logs of many clusters are written by one process, in one append.
 FILE has a JSON array with an object for each log: {"path": PATH}, or {"bootstrap.servers":

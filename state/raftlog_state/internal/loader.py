@@ -36,8 +36,9 @@ from raftlog.records.batch_columns import Column, Scan
 from raftlog_state.enums import REMOTE_SEGMENT_STATES, TRANSACTION_STATES, enum_name
 from raftlog_state.errors import MetadataParseError, ReplayError
 from raftlog_state.image import MetadataImage
-from raftlog_state.image.delta import MetadataDelta, RecordChanges, RowChange
+from raftlog_state.image.delta import MetadataDelta, Op, RecordChanges, RowChange
 from raftlog_state.image.rows import (
+    INTERNAL_ENTITIES,
     Entity,
     EpochRow,
     InternalRow,
@@ -476,6 +477,42 @@ class InternalLoader:
                 found.append(RecordChanges(*at, changes))
         return found
 
+    def bootstrap(
+        self,
+        records: Sequence[InternalRecord],
+        leader_epochs: Sequence[int],
+        timestamps_ms: Sequence[int],
+    ) -> list[RecordChanges]:
+        """Replace the state by that of all records of the log; return the differences.
+
+        Rows that differ are returned as ``Op.READ``, rows without a record as ``Op.DELETE``, all at
+        the last record. Leader epochs before it are kept. The caller has checked as for ``append``.
+
+        Raises:
+            ReplayError: a record is damaged. The state is unchanged then.
+        """
+        before = self.image
+        epochs = MetadataImage.from_rows(
+            before.rows(Entity.EPOCH),
+            offset=before.offset,
+            leader_epoch=before.leader_epoch,
+            timestamp_ms=before.timestamp_ms,
+        )
+        loaded = InternalLoader(self._topic, epochs)
+        for record, leader_epoch, timestamp_ms in zip(
+            records, leader_epochs, timestamps_ms, strict=True
+        ):
+            if record.offset > before.offset:
+                loaded.advance(record.offset, leader_epoch, timestamp_ms)
+            loaded.apply(record)
+        after = loaded.image
+        self._replay, self._delta = loaded._replay, loaded._delta
+        self._end, self._epoch = loaded._end, loaded._epoch
+        entities = (Entity.EPOCH, *INTERNAL_ENTITIES[self._topic])
+        changes = tuple(_differences(before, after, entities))
+        at = (after.offset, after.offset, after.leader_epoch, after.timestamp_ms, "")
+        return [RecordChanges(*at, changes)] if changes else []
+
     def advance(self, offset: int, leader_epoch: int, timestamp_ms: int) -> None:
         """Note that the state is that after a record, and begin its leader epoch."""
         if self._epoch is None or self._epoch.leader_epoch < leader_epoch:
@@ -508,3 +545,17 @@ class InternalLoader:
             kraft_version=0,
         )
         self._delta.put(self._epoch)
+
+
+def _differences(
+    before: MetadataImage, after: MetadataImage, entities: Iterable[Entity]
+) -> Iterator[RowChange]:
+    """Yield the rows of a loaded state that differ from those before, and those that it lacks."""
+    for entity in entities:
+        known, loaded = before.map(entity), after.map(entity)
+        for key, row in loaded.items():
+            earlier = known.get(key)
+            if row != earlier:
+                yield RowChange(entity, key, Op.READ, earlier, row)
+        for key in sorted(key for key in known if key not in loaded):
+            yield RowChange(entity, key, Op.DELETE, known[key], None)

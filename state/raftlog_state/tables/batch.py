@@ -68,14 +68,16 @@ class CheckedBatch:
     """New rows of a batch: those of a snapshot, if any, then records of the log.
 
     ``records`` runs from ``next_offset`` (or from the snapshot's end) without a gap; ``seen``
-    are rows that the tables have already, to be compared with them. All are in the source's
-    columns, in order, with ``apiKey`` and ``txnBegin`` beside them.
+    are rows that the tables have already, to be compared with them. Of a whole internal log
+    ``earlier`` has those before ``records``, which are replayed with them into a new state. All are
+    in the source's columns, in order, with ``apiKey`` and ``txnBegin`` beside them.
     """
 
     snapshot_id: SnapshotId | None
     snapshot: pa.Table
     records: pa.Table
     seen: pa.Table
+    earlier: pa.Table | None = None
 
     @property
     def rows(self) -> pa.Table:
@@ -144,8 +146,9 @@ def check_internal_batch(
 ) -> CheckedBatch:
     """Order a batch of a partition of an internal log, and cut it to what is new.
 
-    Offsets may be missing: these logs are compacted, or their start is moved. Other arguments and
-    errors are those of ``check_batch``.
+    Offsets may be missing: these logs are compacted, or their start is moved. Rows with positions
+    (``with_positions``) are those of a whole log. Other arguments and errors are those of
+    ``check_batch``.
     """
     _check_has_columns(table, columns, place)
     table = _in_order(table.select(list(columns)))
@@ -162,7 +165,32 @@ def check_internal_batch(
     is_new = pa.chunked_array([offset >= next_offset])
     seen, records = filtered(table, pc.invert(is_new)), filtered(table, is_new)
     _check_epochs(records)
-    return CheckedBatch(snapshot_id=None, snapshot=table.slice(0, 0), records=records, seen=seen)
+    nothing = table.slice(0, 0)
+    if table.num_rows == 0 or table["snapshotPosition"].null_count:
+        return CheckedBatch(snapshot_id=None, snapshot=nothing, records=records, seen=seen)
+    # The leader epochs of what the tables have seen are known only where no record was missing.
+    return CheckedBatch(
+        snapshot_id=None,
+        snapshot=nothing,
+        records=_without_positions(records),
+        seen=nothing,
+        earlier=seen,
+    )
+
+
+def with_positions(table: pa.Table) -> pa.Table:
+    """Mark ordered rows as those of a whole internal log: its state replaces that of the tables."""
+    positions = pa.array(np.arange(table.num_rows), pa.int32())
+    return _with_positions(table, positions)
+
+
+def _without_positions(table: pa.Table) -> pa.Table:
+    return _with_positions(table, pa.nulls(table.num_rows, pa.int32()))
+
+
+def _with_positions(table: pa.Table, positions: pa.Array) -> pa.Table:
+    at = table.column_names.index("snapshotPosition")
+    return table.set_column(at, table.schema.field(at), positions)
 
 
 def epoch_ranges(table: pa.Table) -> Iterator[tuple[int, int, int]]:

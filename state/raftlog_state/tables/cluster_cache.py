@@ -32,7 +32,7 @@ from raftlog_state.records.internal_logs import INTERNAL_LOGS
 from .batch import CheckedBatch, check_batch, check_internal_batch, epoch_ranges
 from .change_slices import ChangeSlices
 from .convert import changes_table, milliseconds, sequence_numbers
-from .logrows import log_rows, replay_rows
+from .logrows import log_rows, replay_rows, replay_whole_log
 from .origins import Origin, RowOrigins
 from .progress import (
     IS_NOT_PROGRESS,
@@ -196,9 +196,18 @@ class ClusterCache:
         progress, batch = self.progress, self.checked(table, columns, place)
         if batch.is_empty:
             return None
-        rows = log_rows(batch, cluster_id=progress.cluster_id, incarnation=progress.incarnation)
+        of_cluster: dict[str, Any] = {
+            "cluster_id": progress.cluster_id,
+            "incarnation": progress.incarnation,
+        }
+        rows = log_rows(batch.rows, **of_cluster)
         replay = self._begun(rows["topic"][0].as_py())
-        changes = replay_rows(replay.loader, rows)
+        if batch.earlier is None:
+            changes = replay_rows(replay.loader, rows)
+        else:
+            assert isinstance(replay.loader, InternalLoader), "earlier rows are of internal logs"
+            earlier = log_rows(batch.earlier, **of_cluster)
+            changes = replay_whole_log(replay.loader, pa.concat_tables([earlier, rows]))
         after = _progress_after(progress, replay.loader.image, batch, rows)
         origins = replay.origins.apply(changes)
         return NewRows(log=rows, changes=changes, origins=origins, after=after)
@@ -331,8 +340,11 @@ def _progress_after(
     before: Progress, image: MetadataImage, batch: CheckedBatch, rows: pa.Table
 ) -> Progress:
     """Return the progress after a batch, whose rows of ``log`` have been replayed."""
-    snapshot_id = batch.snapshot_id
-    gap = (before.next_offset, 0 if snapshot_id is None else snapshot_id.end_offset - 1)
+    gaps = before.gaps
+    if batch.snapshot_id is not None:
+        gaps = (*gaps, (before.next_offset, batch.snapshot_id.end_offset - 1))
+    elif batch.earlier is not None:
+        gaps = (*gaps, (before.next_offset, batch.last_offset))
     assert image.offset == batch.last_offset, "a batch ends outside of transactions"
     first = batch.rows["offset"][0].as_py()
     last = {name: rows[name][-1].as_py() for name in ("cluster_id", "topic", "partition")}
@@ -344,7 +356,7 @@ def _progress_after(
         log_time=rows["log_time"].cast(pa.int64())[-1].as_py(),
         from_offset=before.next_offset,
         first_offset=first if before.first_offset is None else before.first_offset,
-        gaps=before.gaps if snapshot_id is None else (*before.gaps, gap),
+        gaps=gaps,
         metadata_version=image.metadata_version,
         row_counts=row_counts_of(image, last["topic"]),
         software=SOFTWARE,

@@ -7,7 +7,9 @@ Rules of this file:
    it. So the offsets in a checkpoint that was not used for a while are not deleted ones.
 2. Rows of a cluster that are rejected end the query, after those of the others are published. The
    micro-batch is repeated when the query is started again.
-3. A log that cannot be opened when the query is started is left out of it, with a warning.
+3. Tables that have missed deleted records of an internal log get the state of the whole log, read
+   here, before the query begins: a query that runs reads records before they are deleted.
+4. A log that cannot be opened when the query is started is left out of it, with a warning.
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from raftlog.client import LogReader
 from raftlog.client.location import PATH
+from raftlog.clock import Clock
 from raftlog.errors import LogNotFoundError, OptionError, RaftlogError
 from raftlog_state.errors import ClustersFailedError
+from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import INTERNAL_LOGS, log_id_of
 
 from .cluster import Engine, open_writer
@@ -38,6 +43,7 @@ from .following import (
     partitions_of,
 )
 from .group_writer import GroupWriter
+from .log_follower import DecodedValues, FollowSettings, LogTail, row_settings
 from .materialize import (
     AVAILABLE_NOW,
     FORMAT,
@@ -196,6 +202,8 @@ class ClusterGroup:
         place, writer = self._store.place, self._writer
         progress = writer.progress(cluster_id)
         check_same_log(place, progress, lambda: writer.epochs(cluster_id), log)
+        if log.topic in INTERNAL_LOGS and self._append_missed(log, cluster_id, options.holdback_ms):
+            progress = writer.progress(cluster_id)
         start = starting_offset(place, progress, log, options)
         return GroupLog(
             options={**own, "startingOffset": start},
@@ -205,6 +213,23 @@ class ClusterGroup:
             target_offset=target_offset,
             is_at_target=progress.next_offset >= target_offset,
         )
+
+    def _append_missed(self, log: LogReader, cluster_id: str, holdback_ms: int) -> bool:
+        """Append the state of an internal log of which the tables have missed deleted records."""
+        settings = FollowSettings(redactor=Redactor(), holdback_ms=holdback_ms)
+        tail = LogTail(
+            lambda: log,
+            settings,
+            place=self._store.place,
+            clock=Clock(),
+            rows=row_settings(self._writer.source_columns, settings, DecodedValues()),
+        )
+        rows = tail.missed(tail.refreshed(), self._writer.progress(cluster_id))
+        if rows is None:
+            return False
+        for error in self._writer.apply({cluster_id: rows}).failures.values():
+            raise error
+        return True
 
 
 class GroupSink:

@@ -157,7 +157,7 @@ _PROGRESS_COMMENTS: Final[Mapping[str, str]] = {
     "expired_to": "Last offset whose changes were deleted",
     "expired_time_us": "Latest time of a deleted change, in microseconds since 1970",
     "truncated_to": "Offset after which this incarnation began",
-    "gaps": "First and last offsets without history, as a snapshot was loaded instead",
+    "gaps": "First and last offsets without history, as a later state was loaded instead",
     "metadata_version": "Level of the feature metadata.version",
     "row_counts": "Rows of each typed table",
     "group": "Group of clusters that writes this one; null without",

@@ -181,10 +181,10 @@ def _diverged(
 
 
 def next_offset(place: str, progress: Progress, log: LogReader, *, allows_gap: bool) -> int | None:
-    """Return where the log continues the tables; None: at its newest snapshot.
+    """Return where the log continues the tables; None: at its newest snapshot, or at its start.
 
-    ``allows_gap``: load a snapshot if the log begins after the end of the tables. Internal logs
-    have none, and rows that were deleted in the gap would stay.
+    ``allows_gap``: load a snapshot if the log begins after the end of the tables. An internal log
+    has all that is live, without a snapshot: its coordinator moves the start to where that is so.
 
     Raises:
         TablesError: the log begins after the end of the tables, and that is not allowed.
@@ -194,15 +194,7 @@ def next_offset(place: str, progress: Progress, log: LogReader, *, allows_gap: b
         return None
     if end_offset >= start_offset:
         return end_offset
-    if progress.offset != NOTHING and log.topic in INTERNAL_LOGS:
-        raise TablesError(
-            place=place,
-            reason=f"they end at offset {progress.offset}, but {log.path} begins at offset "
-            f"{start_offset}: which rows were deleted between is unknown",
-            remedy="use a replica with older records, or write the log to tables at another "
-            "location",
-        )
-    if progress.offset == NOTHING or allows_gap:
+    if progress.offset == NOTHING or allows_gap or log.topic in INTERNAL_LOGS:
         return None
     raise TablesError(
         place=place,

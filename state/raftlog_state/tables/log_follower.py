@@ -2,13 +2,17 @@
 
 Rules of this file:
 
-1. Each record is read once and decoded once. Memory is bounded by one batch and the state.
+1. Each record is read once and decoded once. Memory is bounded by one batch and the state; a
+   snapshot is one batch, and so is an internal log that is read as a whole.
 2. A batch is read, then appended. A read that fails has no effect and is repeated; where it begins
    is the end of the tables, which the writer knows.
 3. In one directory's log, records younger than the holdback are not read: they may not be
    committed.
 4. NoOpRecords at the end of a log, which change nothing, are appended with the records after them,
    or after a delay. Until then the tables end before them, as if the records were not read yet.
+5. Tables that lack records of an internal log which do not exist any more, below its start or by
+   compaction, get the state of the whole log: one of these records may have deleted a row. A first
+   load, which continues where it began, has the time of the log's ``delete.retention.ms`` instead.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
@@ -25,6 +30,7 @@ from raftlog.client import LogReader
 from raftlog.clock import Clock
 from raftlog.errors import DataLossError, RaftlogError
 from raftlog.limits import MIB, TAIL_HOLDBACK_MS_DEFAULT
+from raftlog.records.batch_columns import Column
 from raftlog_state.collection_pause import collection_paused
 from raftlog_state.records import NO_OP_VALUE, DecodedRecord, Redactor, decode
 from raftlog_state.records.internal_logs import INTERNAL_LOGS
@@ -34,6 +40,7 @@ from raftlog_state.source_rows.internal_columns import InternalFormat
 from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
 
 from .backoff import Backoff
+from .batch import with_positions
 from .cluster_cache import EpochRange
 from .following import (
     RECORDS_PER_BATCH_DEFAULT,
@@ -42,7 +49,7 @@ from .following import (
     isolation_of,
     next_offset,
 )
-from .progress import Progress
+from .progress import NOTHING, Progress
 from .stores.protocol import TableStore
 from .upkeep import Upkeep, UpkeepRunner
 from .writer import Writer
@@ -168,6 +175,8 @@ class LogTail:
         self._committed_end = committed_end
         self._log: LogReader | None = None
         self._target_offset: int | None = None
+        self._load_end: int | None = None
+        """End (exclusive) that an internal log had at the begin of its first load here."""
         self._no_ops = DelayedNoOps(settings.no_op_delay_ms)
 
     @property
@@ -213,22 +222,57 @@ class LogTail:
                 if snapshot_id.end_offset <= progress.next_offset:
                     return None
                 return self._snapshot(log, snapshot_id)
-            start_offset = log.log_start_offset  # the writer reports the gap
+            start_offset = log.log_start_offset  # the writer reports the gap of a metadata log
+        if log.topic in INTERNAL_LOGS:
+            return self._internal(log, progress, start_offset, end_offset)
         now_ms = self._clock.now_ms()
         if start_offset >= end_offset or self._no_ops.have_to_wait(
             start_offset, end_offset, now_ms
         ):
             return None
         boundary, rows = self._batch(log, start_offset, end_offset)
-        while not rows.num_rows and boundary < end_offset:  # compaction has removed the records
-            boundary, rows = self._batch(log, boundary, end_offset)
-        if not rows.num_rows:
-            return None
         may_wait = not settings.is_once and boundary == end_offset and _are_no_ops(rows)
         if may_wait and self._no_ops.delay(start_offset, end_offset, now_ms):
             return None
         appended = Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None)
         return appended, rows
+
+    def _internal(
+        self, log: LogReader, progress: Progress, start_offset: int, end_offset: int
+    ) -> tuple[Appended, pa.Table] | None:
+        """Return the next batch of an internal log, or all of it if the tables have missed records.
+
+        Of a log whose records were all deleted the next record is waited for.
+        """
+        boundary, rows = start_offset, None
+        while boundary < end_offset and (rows is None or not rows.num_rows):  # a batch may be empty
+            boundary, rows = self._batch(log, boundary, end_offset)
+        if rows is None or not rows.num_rows:
+            return None
+        if progress.offset == NOTHING:
+            self._load_end = end_offset
+        is_first_load = self._load_end is not None and progress.next_offset < self._load_end
+        if not is_first_load and rows.num_rows < boundary - progress.next_offset:
+            boundary, rows = end_offset, self._whole(log, end_offset)
+            if not rows.num_rows:
+                return None
+        return Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None), rows
+
+    def missed(self, log: LogReader, progress: Progress) -> pa.Table | None:
+        """Return all rows of a refreshed internal log if the tables have missed deleted records."""
+        start_offset, end_offset = progress.next_offset, self._read_end(log)
+        if progress.offset == NOTHING or end_offset <= start_offset:
+            return None
+        first = max(start_offset, log.log_start_offset)
+        count = 0
+        for scan in log.scan(first, end_offset, columns=Column.OFFSET):
+            assert scan.records.offset is not None, "a requested column"
+            at = scan.records.offset.to_numpy()
+            count += int(np.count_nonzero((at >= first) & (at < end_offset)))
+        return self._whole(log, end_offset) if count < end_offset - start_offset else None
+
+    def _whole(self, log: LogReader, end_offset: int) -> pa.Table:
+        return with_positions(self._rows_between(log, log.log_start_offset, end_offset))
 
     def _batch(self, log: LogReader, start_offset: int, end_offset: int) -> tuple[int, pa.Table]:
         """Return the end (exclusive) and the rows of the batch from an offset on."""
@@ -238,6 +282,10 @@ class LogTail:
             max_records=self._settings.record_count_max,
             max_bytes=BATCH_BYTES_MAX,
         )
+        return boundary, self._rows_between(log, start_offset, boundary)
+
+    def _rows_between(self, log: LogReader, start_offset: int, boundary: int) -> pa.Table:
+        """Return the rows from an offset up to a boundary of batches, exclusive."""
         plan = log.plan(
             start_offset, boundary, isolation=self._rows.isolation, with_producers=False
         )
@@ -246,7 +294,7 @@ class LogTail:
             for split in plan.splits
             for batch in log_rows(log, split, self._rows, self._report_loss)
         ]
-        return boundary, pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
+        return pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
 
     def _snapshot(self, log: LogReader, snapshot_id: SnapshotId) -> tuple[Appended, pa.Table]:
         # A snapshot may have a million records: decoded ones take more memory than the state.

@@ -26,7 +26,7 @@ from raftlog_state.internal.group_replay import InternalRecord
 from raftlog_state.internal.loader import InternalLoader
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 
-from .batch import RECORD_JSON, CheckedBatch
+from .batch import RECORD_JSON
 from .convert import milliseconds
 from .schema import LOG_TABLE
 
@@ -37,9 +37,8 @@ LOG_ARROW: Final = LOG_TABLE.schema
 Payload = bytes | ControlRecord | None
 
 
-def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -> pa.Table:
-    """Return the rows of ``log`` that a batch adds."""
-    rows = batch.rows
+def log_rows(rows: pa.Table, *, cluster_id: str | None, incarnation: int) -> pa.Table:
+    """Return the rows of ``log`` for checked rows of the source."""
     count = rows.num_rows
     control = rows["controlType"]
     has_json = RECORD_JSON in rows.column_names
@@ -74,12 +73,7 @@ def replay_rows(loader: MetadataLoader | InternalLoader, rows: pa.Table) -> list
         OffsetGapError: a row is not the next one.
     """
     if isinstance(loader, InternalLoader):
-        return loader.append(
-            _internal_records(rows),
-            rows["leader_epoch"].to_pylist(),
-            _times_ms(rows),
-            rows["record_type"].to_pylist(),
-        )
+        return loader.append(*_internal_columns(rows), rows["record_type"].to_pylist())
     changes: list[RecordChanges] = []
     for part in _parts(rows):
         if part["snapshot_position"].null_count == 0:
@@ -92,6 +86,15 @@ def replay_rows(loader: MetadataLoader | InternalLoader, rows: pa.Table) -> list
             epochs = part["leader_epoch"].to_pylist()
             changes += loader.append_columns(offsets, epochs, _times_ms(part), _payloads(part))
     return changes
+
+
+def replay_whole_log(loader: InternalLoader, rows: pa.Table) -> list[RecordChanges]:
+    """Replace the state by that of all records of an internal log; return the differences.
+
+    Raises:
+        ReplayError: the bytes of a record are damaged.
+    """
+    return loader.bootstrap(*_internal_columns(rows))
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.Table]:
@@ -122,11 +125,12 @@ def _times_ms(part: pa.Table) -> list[int]:
     return list(map(milliseconds, part["log_time"].cast(pa.int64()).to_pylist()))
 
 
-def _internal_records(rows: pa.Table) -> list[InternalRecord]:
-    """Return the records of an internal log."""
+def _internal_columns(rows: pa.Table) -> tuple[list[InternalRecord], list[int], list[int]]:
+    """Return the records of an internal log, their leader epochs and their times."""
     names = ("offset", "key_raw", "value_raw", "producer_id", "is_control")
     columns = (rows[name].to_pylist() for name in names)
-    return list(map(InternalRecord._make, zip(*columns, strict=True)))
+    records = list(map(InternalRecord._make, zip(*columns, strict=True)))
+    return records, rows["leader_epoch"].to_pylist(), _times_ms(rows)
 
 
 def _payloads(part: pa.Table) -> list[Payload]:

@@ -345,8 +345,8 @@ class ArrowTables:
         Raises:
             OptionError: neither or both are given, or one is invalid.
             OffsetOutOfRangeError: the tables begin after the offset, or it is not published.
-            TablesError: the offset is in a gap, where a snapshot was loaded instead of the history;
-                or the tables begin after the time.
+            TablesError: the offset is in a gap, where a later state was loaded instead of its
+                history; or the tables begin after the time.
         """
         publication = self._newest()
         return ArrowView(publication, offset_of_state(publication, offset, time, self._to_micros))

@@ -68,7 +68,7 @@ class ClusterStatus:
 
     ``offset``: that of ``latest()``; ``log_offset``: the last record in ``log``, if they have it;
     ``oldest_offset``: the first offset for ``at()``; ``gaps``: first and last offsets without
-    history, because a snapshot was loaded instead; ``group``: the group of clusters that writes
+    history, because a later state was loaded instead; ``group``: the group of clusters that writes
     this one, None for a writer of its own.
     """
 
@@ -127,7 +127,7 @@ def checked_offset(published: Published, wanted: SupportsIndex | None, option: s
     if progress.is_in_gap(offset):
         raise TablesError(
             place=published.place,
-            reason=f"no history at offset {offset}: a snapshot was loaded instead",
+            reason=f"no history at offset {offset}: a later state was loaded instead",
             remedy="use an offset outside of the gaps that status() lists",
         )
     return offset

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from tests.support.internal_records import GROUPS_NODE
+from tests.support.internal_records import GROUPS_NODE, InternalLogFile, offset_commit
 from tests.support.metadata_logs import MetadataLog, metadata_log, multiset, restored
 from tests.support.small_logs import NO_OP, LogWriter, copy_log
 from tests.support.tables import Feed, image_of
@@ -22,7 +23,11 @@ from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterGroup, open_group
 from raftlog_state.tables.cluster import Engine
+from raftlog_state.tables.group_follower import GroupFollower
+from raftlog_state.tables.log_follower import FollowSettings
+from raftlog_state.tables.reader import open_tables
 from raftlog_state.tables.schema import BY_NAME
+from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.views import rows_sql
 
 pytestmark = pytest.mark.spark
@@ -144,6 +149,31 @@ def test_partitions_of_an_internal_log_are_logs_of_their_cluster(fleet: Fleet) -
     of_one = [tuple(row) for row in one.latest().consumer_offsets().select(*columns).collect()]
     assert of_one
     assert {*of_one} < {*found}
+
+
+def test_a_query_begins_with_the_whole_of_an_internal_log_whose_start_is_after_the_tables(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Without Spark: ``test_internal_logs.py``."""
+    path = tmp_path / "__consumer_offsets-0"
+    log = InternalLogFile(path)
+    log.append(offset_commit("deleted", 1), offset_commit("g", 1))
+    settings = FollowSettings(redactor=Redactor(), cluster_id="c", holdback_ms=0, is_once=True)
+    GroupFollower(
+        {"offsets": partial(open_path, str(path))},
+        DeltaRsStore(fleet.tables),
+        settings,
+        group="fleet",
+        log_event=lambda event: None,
+    ).run()
+    shutil.rmtree(path)
+    later = InternalLogFile(path, start_offset=7)
+    later.append(offset_commit("g", 5))
+    fleet.run(fleet.open(), [{"path": str(path), "clusterId": "c", "tailHoldback": "0"}])
+    found = open_tables(fleet.tables, cluster_id="c@__consumer_offsets-0")
+    assert found.status().gaps == ((2, 7),)
+    offsets = found.latest().consumer_offsets().select(["group", "offset"]).to_pylist()
+    assert offsets == [{"group": "g", "offset": 5}]
 
 
 @pytest.mark.nightly

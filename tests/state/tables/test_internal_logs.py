@@ -14,21 +14,27 @@ import pytest
 from tests.support.cli import rows as printed
 from tests.support.cli import run
 from tests.support.clock import StoppedClock
-from tests.support.internal_records import DATA, GROUPS_NODE, InternalLogFile
+from tests.support.internal_records import DATA, GROUPS_NODE, InternalLogFile, offset_commit
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.small_logs import copy_log
 from tests.support.written_tables import read_view
 
 from raftlog.client import Isolation, LogKind, open_path
 from raftlog.errors import DivergedLogError, NotALogError, OptionError
+from raftlog.types import ZERO_UUID
 from raftlog_state import read_state
 from raftlog_state.errors import ClustersFailedError, TablesError
 from raftlog_state.image.rows import ConsumerOffsetRow, Row, row_json, table_of
 from raftlog_state.internal.loader import InternalState
 from raftlog_state.records import Redactor
-from raftlog_state.records.internal_logs import CONSUMER_OFFSETS, GROUP_RECORDS, log_id_of
+from raftlog_state.records.internal_logs import (
+    CONSUMER_OFFSETS,
+    SHARE_GROUP_STATE,
+    SHARE_RECORDS,
+    log_id_of,
+)
 from raftlog_state.records.keyed_serde import KeyedRecord
-from raftlog_state.records.schema_groups import OffsetCommitKey, OffsetCommitValue
+from raftlog_state.records.schema_coordinators import ShareSnapshotKey, ShareSnapshotValue
 from raftlog_state.tables.group_follower import GroupFollower
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.reader import ArrowTables, open_tables
@@ -51,7 +57,7 @@ def ignore(event: str) -> None:
 
 
 def settings_of(
-    record_count_max: int = 100_000, redactor: Redactor | None = None, allows_gap: bool = False
+    record_count_max: int = 100_000, redactor: Redactor | None = None
 ) -> FollowSettings:
     return FollowSettings(
         redactor=redactor or Redactor(),
@@ -59,7 +65,6 @@ def settings_of(
         holdback_ms=0,
         is_once=True,
         record_count_max=record_count_max,
-        allows_gap=allows_gap,
     )
 
 
@@ -70,24 +75,24 @@ def follow(
     record_count_max: int = 100_000,
     redactor: Redactor | None = None,
     group: str = "offsets",
-    allows_gap: bool = False,
 ) -> None:
     """Append what the logs have to the tables, as a new process."""
     GroupFollower(
         {str(path): partial(open_path, str(path)) for path in paths},
         store,
-        settings_of(record_count_max, redactor, allows_gap),
+        settings_of(record_count_max, redactor),
         group=group,
         clock=StoppedClock().as_clock(),
         log_event=ignore,
     ).run()
 
 
-def commit(group: str, offset: int | None) -> tuple[bytes | None, bytes | None]:
-    """Return key and value of a commit of orders-0, or of its deletion."""
-    key = OffsetCommitKey(group=group, topic="orders", partition=0)
-    value = None if offset is None else OffsetCommitValue(offset=offset, commit_timestamp=5)
-    return GROUP_RECORDS.encode(KeyedRecord(key, value, None))
+def share_snapshot(group: str, start_offset: int) -> tuple[bytes | None, bytes | None]:
+    """Return key and value of a snapshot of a share partition."""
+    key = ShareSnapshotKey(group_id=group, topic_id=ZERO_UUID, partition=0)
+    return SHARE_RECORDS.encode(
+        KeyedRecord(key, ShareSnapshotValue(start_offset=start_offset), None)
+    )
 
 
 def offsets_in(rows: Iterable[Row]) -> dict[str, int]:
@@ -163,9 +168,9 @@ def test_groups_and_members_of_each_offset_are_those_of_a_replay(path: Path) -> 
 def test_an_aborted_commit_never_shows_and_an_open_one_when_it_has_ended(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
     store = MemoryStore(tables)
-    log.append(commit("a", 1), commit("b", 1))
-    log.append(commit("a", 2), producer_id=7)
-    log.append(commit("b", 2), producer_id=8)
+    log.append(offset_commit("a", 1), offset_commit("b", 1))
+    log.append(offset_commit("a", 2), producer_id=7)
+    log.append(offset_commit("b", 2), producer_id=8)
     follow(store, [log.path])
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1}
     pending = ArrowTables(store, LOG_ID).latest().pending_offsets()
@@ -174,11 +179,11 @@ def test_an_aborted_commit_never_shows_and_an_open_one_when_it_has_ended(tmp_pat
         *((7, "a", 2, 2), (8, "b", 2, 3))
     ]
     log.end(7, commit=False)
-    log.append(commit("c", 5))
+    log.append(offset_commit("c", 5))
     follow(store, [log.path])
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1, "c": 5}
     log.end(8, commit=True)
-    log.append(commit("a", None))
+    log.append(offset_commit("a", None))
     follow(store, [log.path])
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"b": 2, "c": 5}
     table = ArrowTables(store, LOG_ID)
@@ -198,11 +203,11 @@ def test_a_simple_group_remains_when_its_only_pending_offset_is_committed(
     is_in_transaction: bool, tmp_path: Path
 ) -> None:
     log = InternalLogFile(tmp_path / "__consumer_offsets-0")
-    log.append(commit("a", 1), producer_id=7)
+    log.append(offset_commit("a", 1), producer_id=7)
     if is_in_transaction:
         log.end(7, commit=True)
     else:
-        log.append(commit("a", 2))
+        log.append(offset_commit("a", 2))
     store = MemoryStore(MemoryTables())
     follow(store, [log.path])
     view = ArrowTables(store, LOG_ID).latest()
@@ -218,7 +223,7 @@ def test_the_past_of_a_partition_is_read_at_its_offsets(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
     store = MemoryStore(tables)
     for offset in (10, 20, None, 30):
-        log.append(commit("g", offset))
+        log.append(offset_commit("g", offset))
     follow(store, [log.path], record_count_max=2)
     found = ArrowTables(store, LOG_ID)
     committed = [
@@ -247,7 +252,7 @@ def test_any_runs_and_batches_give_the_offsets_of_a_replay(seed: int, tmp_path: 
                 open_producers.discard(producer)
                 continue
             records = [
-                commit(rng.choice("abc"), rng.choice((None, rng.randrange(100))))
+                offset_commit(rng.choice("abc"), rng.choice((None, rng.randrange(100))))
                 for _ in range(rng.randrange(1, 4))
             ]
             log.append(*records, producer_id=producer)
@@ -280,12 +285,12 @@ def test_a_metadata_log_and_internal_logs_share_tables(tmp_path: Path) -> None:
 
 def test_a_log_with_other_records_at_the_end_of_the_tables_is_refused(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0"), MemoryTables()
-    log.append(commit("g", 1), commit("g", 2))
+    log.append(offset_commit("g", 1), offset_commit("g", 2))
     follow(MemoryStore(tables), [log.path])
     shutil.rmtree(log.path)
     other = InternalLogFile(log.path)
-    other.append(commit("g", 1), epoch_of_leader=3)
-    other.append(commit("g", 4), epoch_of_leader=3)
+    other.append(offset_commit("g", 1), epoch_of_leader=3)
+    other.append(offset_commit("g", 4), epoch_of_leader=3)
     with pytest.raises(ClustersFailedError) as caught:
         follow(MemoryStore(tables), [other.path])
     (failure,) = caught.value.failures.values()
@@ -353,27 +358,27 @@ def test_a_pattern_without_partitions_and_an_ordinary_partition_are_refused(tmp_
 
 def test_a_leader_epoch_may_be_compacted_away(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0"), MemoryTables()
-    log.append(commit("old", 1), epoch_of_leader=1)
-    log.append(commit("g", 1), epoch_of_leader=2)
+    log.append(offset_commit("old", 1), epoch_of_leader=1)
+    log.append(offset_commit("g", 1), epoch_of_leader=2)
     follow(MemoryStore(tables), [log.path])
     shutil.rmtree(log.path)
     compacted = InternalLogFile(log.path)
-    compacted.append(commit("old", 1), epoch_of_leader=1)
+    compacted.append(offset_commit("old", 1), epoch_of_leader=1)
     compacted.next_offset = 5
-    compacted.append(commit("g", 7), epoch_of_leader=3)
+    compacted.append(offset_commit("g", 7), epoch_of_leader=3)
     follow(MemoryStore(tables), [log.path])
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"old": 1, "g": 7}
 
 
 def test_a_log_that_continues_in_an_earlier_epoch_is_refused(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0"), MemoryTables()
-    log.append(commit("g", 1), epoch_of_leader=1)
-    log.append(commit("g", 2), epoch_of_leader=3)
+    log.append(offset_commit("g", 1), epoch_of_leader=1)
+    log.append(offset_commit("g", 2), epoch_of_leader=3)
     follow(MemoryStore(tables), [log.path])
     shutil.rmtree(log.path)
     other = InternalLogFile(log.path)
     for offset in (1, 4, 5):
-        other.append(commit("g", offset), epoch_of_leader=2)
+        other.append(offset_commit("g", offset), epoch_of_leader=2)
     with pytest.raises(ClustersFailedError) as caught:
         follow(MemoryStore(tables), [log.path])
     (failure,) = caught.value.failures.values()
@@ -383,30 +388,131 @@ def test_a_log_that_continues_in_an_earlier_epoch_is_refused(tmp_path: Path) -> 
 
 def test_empty_batches_do_not_end_a_follower(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
-    log.append(commit("a", 1))
+    log.append(offset_commit("a", 1))
     log.append_empty(3)
-    log.append(commit("b", 1), commit("c", 1))
+    log.append(offset_commit("b", 1), offset_commit("c", 1))
     for _ in range(2):
         follow(MemoryStore(tables), [log.path], record_count_max=1)
     assert offsets_in(read_view(tables, LOG_ID).rows) == {"a": 1, "b": 1, "c": 1}
 
 
-@pytest.mark.parametrize("allows_gap", [False, True])
-def test_an_internal_log_that_begins_after_the_tables_is_refused(
-    allows_gap: bool, tmp_path: Path
-) -> None:
-    """Which rows were deleted between is unknown: there is no snapshot that replaces them."""
-    log, tables = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0"), MemoryTables()
-    log.append(commit("deleted", 1), commit("g", 1))
-    follow(MemoryStore(tables), [log.path])
+def reasons_for_gap(log: InternalLogFile, what: str) -> None:
+    """Delete the records up to offset 6, or only those of offset 2 and 3."""
     shutil.rmtree(log.path)
-    later = InternalLogFile(log.path, start_offset=7)
-    later.append(commit("g", 5))
-    with pytest.raises(ClustersFailedError) as caught:
-        follow(MemoryStore(tables), [log.path], allows_gap=allows_gap)
-    (failure,) = caught.value.failures.values()
-    assert "begins at offset 7: which rows were deleted between is unknown" in str(failure)
-    assert offsets_in(read_view(tables, LOG_ID).rows) == {"deleted": 1, "g": 1}
+    start_offset = 7 if what == "start" else 1
+    later = InternalLogFile(log.path, start_offset=start_offset)
+    if what == "compaction":
+        later.append(offset_commit("g", 1))
+        later.next_offset = 7
+    later.append(offset_commit("g", 5), offset_commit("new", 1), epoch_of_leader=1)
+    log.next_offset = later.next_offset
+
+
+@pytest.mark.parametrize("what", ["start", "compaction"])
+def test_tables_that_missed_deleted_records_get_the_state_of_the_whole_log(
+    what: str, tmp_path: Path
+) -> None:
+    """Of the records that were deleted, one may have been the tombstone of ``deleted``."""
+    log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
+    store = MemoryStore(tables)
+    log.append(offset_commit("deleted", 1), offset_commit("g", 1))
+    follow(store, [log.path])
+    reasons_for_gap(log, what)
+    for _ in range(2):
+        follow(store, [log.path])
+        assert offsets_in(read_view(tables, LOG_ID).rows) == {"g": 5, "new": 1}
+    found = ArrowTables(store, LOG_ID)
+    assert found.status().gaps == ((2, 8),)
+    assert sorted(found.latest().groups()["group"].to_pylist()) == ["g", "new"]
+    assert found.at(offset=1).consumer_offsets().num_rows == 2
+    with pytest.raises(TablesError, match="no history at offset 5"):
+        found.at(offset=5)
+    changes = found.changes(table="consumer_offsets").select(["offset", "op", "key"]).to_pylist()
+    assert sorted((one["offset"], one["op"], json.loads(one["key"])[0]) for one in changes) == [
+        *((0, "c", "deleted"), (1, "c", "g")),
+        *((8, "d", "deleted"), (8, "r", "g"), (8, "r", "new")),
+    ]
+    epochs = found.latest().epochs().select(["leader_epoch", "start_offset", "end_offset"])
+    assert [tuple(one.values()) for one in epochs.to_pylist()] == [(0, 0, 7), (1, 7, None)]
+    log.append(offset_commit("later", 1), epoch_of_leader=1)
+    follow(store, [log.path])
+    assert found.status().gaps == ((2, 8),)
+    assert found.at(offset=8).consumer_offsets().num_rows == 2
+
+
+def test_rows_that_a_whole_log_does_not_change_are_no_changes(tmp_path: Path) -> None:
+    log, store = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryStore(MemoryTables())
+    log.append(offset_commit("same", 3), offset_commit("g", 1))
+    follow(store, [log.path])
+    log.next_offset = 5
+    log.append(offset_commit("g", 2))
+    follow(store, [log.path])
+    found = ArrowTables(store, LOG_ID)
+    assert found.status().gaps == ((2, 5),)
+    changes = found.changes(table="consumer_offsets").select(["offset", "key"]).to_pylist()
+    assert [(one["offset"], json.loads(one["key"])[0]) for one in changes] == [
+        *((0, "same"), (1, "g"), (5, "g"))
+    ]
+
+
+def test_the_first_load_of_a_compacted_log_has_its_history(tmp_path: Path) -> None:
+    log, store = InternalLogFile(tmp_path / "__consumer_offsets-0", 3), MemoryStore(MemoryTables())
+    for offset in range(1, 5):
+        log.append(offset_commit("g", offset))
+        log.next_offset += 2
+    follow(store, [log.path], record_count_max=1)
+    found = ArrowTables(store, LOG_ID)
+    assert found.status().gaps == ()
+    offsets = found.history("consumer_offsets").select(["valid_from", "offset"]).to_pylist()
+    assert sorted(tuple(one.values()) for one in offsets) == [(3, 1), (6, 2), (9, 3), (12, 4)]
+
+
+def test_share_partitions_below_the_start_of_their_log_are_no_rows(tmp_path: Path) -> None:
+    """The share coordinator deletes records below the snapshots of all share partitions."""
+    log = InternalLogFile(tmp_path / "__share_group_state-0")
+    store = MemoryStore(MemoryTables())
+    log.append(share_snapshot("a", 1), share_snapshot("b", 1), share_snapshot("a", 2))
+    follow(store, [log.path])
+    shutil.rmtree(log.path)
+    later = InternalLogFile(log.path, start_offset=9)
+    later.append(share_snapshot("a", 7), share_snapshot("c", 8))
+    follow(store, [later.path])
+    rows = ArrowTables(store, log_id_of(CLUSTER, SHARE_GROUP_STATE, 0)).latest().share_partitions()
+    found = zip(rows["group"].to_pylist(), rows["start_offset"].to_pylist(), strict=True)
+    assert sorted(found) == [("a", 7), ("c", 8)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_follower_that_is_stopped_has_the_state_of_what_is_left(
+    seed: int, tmp_path: Path
+) -> None:
+    """Each time it runs, the log was compacted or its start was moved, or neither."""
+    rng = Random(seed)
+    path, tables = tmp_path / "__consumer_offsets-0", MemoryTables()
+    written: list[tuple[int, tuple[bytes | None, bytes | None]]] = []
+    end, start = 0, 0
+    for _ in range(6):
+        for _ in range(rng.randrange(1, 10)):
+            written.append((end, offset_commit(rng.choice("abcd"), rng.choice((None, end)))))
+            end += 1
+        if rng.random() < 0.5:  # all of the last records of keys are above the start
+            last = {record[0]: offset for offset, record in written}
+            start = rng.randrange(start, min(last.values(), default=start) + 1)
+            written = [one for one in written if one[0] >= start]
+        if rng.random() < 0.5:
+            last = {record[0]: offset for offset, record in written}
+            written = [
+                (offset, record)
+                for offset, record in written
+                if offset == end - 1 or (record[1] is not None and last[record[0]] == offset)
+            ]
+        shutil.rmtree(path, ignore_errors=True)
+        log = InternalLogFile(path, start_offset=start)
+        for offset, record in written:
+            log.next_offset = offset
+            log.append(record)
+        follow(MemoryStore(tables), [path], record_count_max=rng.choice((1, 3, 100)))
+        assert offsets_in(read_view(tables, LOG_ID).rows) == replayed(path)
 
 
 def test_leader_epochs_have_the_id_of_their_log_and_other_rows_that_of_the_cluster(
@@ -414,7 +520,7 @@ def test_leader_epochs_have_the_id_of_their_log_and_other_rows_that_of_the_clust
 ) -> None:
     """In SQL: ``test_cluster_group_spark.py``. Each log of a cluster has an epoch 0."""
     log, store = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryStore(MemoryTables())
-    log.append(commit("g", 1), commit("g", 2))
+    log.append(offset_commit("g", 1), offset_commit("g", 2))
     follow(store, [log.path])
     tables = ArrowTables(store, LOG_ID)
     view = tables.latest()
@@ -426,7 +532,7 @@ def test_leader_epochs_have_the_id_of_their_log_and_other_rows_that_of_the_clust
 
 def test_a_single_writer_refuses_an_internal_log(tmp_path: Path) -> None:
     log = InternalLogFile(tmp_path / "__consumer_offsets-0")
-    log.append(commit("a", 1))
+    log.append(offset_commit("a", 1))
     segment = next(log.path.iterdir())
     call: list[Any] = ["tables", "follow", segment, tmp_path / "tables", "--once"]
     status, _, err = run(*call, "--cluster-id", CLUSTER, "--tail-holdback-ms", "0")
@@ -436,7 +542,7 @@ def test_a_single_writer_refuses_an_internal_log(tmp_path: Path) -> None:
 
 def test_an_internal_log_has_no_image_and_counts_its_own_rows(tmp_path: Path) -> None:
     log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
-    log.append(commit("a", 1), commit("a", None))
+    log.append(offset_commit("a", 1), offset_commit("a", None))
     follow(MemoryStore(tables), [log.path])
     found = ArrowTables(MemoryStore(tables), LOG_ID)
     assert {*found.status().row_counts.values()} == {0}
