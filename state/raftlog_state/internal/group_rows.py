@@ -14,6 +14,7 @@ Source: Kafka ``GroupMetadataManager.replay``, ``ConsumerGroup.maybeUpdateGroupS
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -111,8 +112,13 @@ class GroupRows:
 
     def __init__(self, image: MetadataImage) -> None:
         self._members: dict[str, set[str]] = {}
-        for group, member_id in image.map(Entity.GROUP_MEMBER):
-            self._members.setdefault(str(group), set()).add(str(member_id))
+        self._reached: Counter[tuple[str, str | None, int | None]] = Counter()
+        """Number of members by group, state and epoch. A group may have thousands of members, of
+        which each record changes one."""
+        for member in image.map(Entity.GROUP_MEMBER).values():
+            assert isinstance(member, GroupMemberRow), "rows of this entity"
+            self._members.setdefault(member.group, set()).add(member.member_id)
+            self._reached[_reached(member)] += 1
         self._commits: dict[str, int] = {}
         """Number of offsets of each group, committed and pending ones."""
         for group, *_ in image.map(Entity.CONSUMER_OFFSET):
@@ -189,9 +195,13 @@ class GroupRows:
     def _remove(self, group: str, delta: MetadataDelta) -> None:
         """Delete a group, or replace it by a simple one if it has offsets."""
         self._delete_members(group, delta)
+        simple = _simple_group(group)
+        has_commits = group in self._commits
+        if has_commits and delta.find(GroupRow, group) == simple:
+            return
         delta.delete(Entity.GROUP, (group,))
-        if group in self._commits:
-            delta.put(_simple_group(group))
+        if has_commits:
+            delta.put(simple)
 
     def _put_classic(self, group: str, value: GroupMetadataValue, delta: MetadataDelta) -> None:
         """Write a classic group, whose record is written when it is stable or empty."""
@@ -220,13 +230,13 @@ class GroupRows:
     def _refresh(self, group: GroupRow, delta: MetadataDelta) -> None:
         """Write a group that is not classic, with its state, if that is another row."""
         members = self._members.get(group.group, set())
-        after = replace(group, member_count=len(members), state=self._state(group, members, delta))
+        after = replace(group, member_count=len(members), state=self._state(group, len(members)))
         if delta.find(GroupRow, group.group) != after:
             delta.put(after)
 
-    def _state(self, group: GroupRow, members: set[str], delta: MetadataDelta) -> str | None:
+    def _state(self, group: GroupRow, member_count: int) -> str | None:
         """Return the state of a group, which for streams also depends on the cluster's topics."""
-        if not members:
+        if not member_count:
             return "Empty"
         if group.type == SHARE:
             return "Stable"
@@ -234,12 +244,8 @@ class GroupRows:
             return None
         if group.epoch > (group.assignment_epoch or 0):
             return "Assigning"
-        for member_id in members:
-            member = delta.find(GroupMemberRow, group.group, member_id)
-            assert member is not None, "the index has the keys of the rows"
-            if member.state != _STABLE or member.epoch != group.assignment_epoch:
-                return "Reconciling"
-        return "Stable"
+        reached = self._reached[group.group, _STABLE, group.assignment_epoch]
+        return "Stable" if reached == member_count else "Reconciling"
 
     # --- Members ----------------------------------------------------------------------------------
 
@@ -249,20 +255,41 @@ class GroupRows:
         return _new_member(key.group_id, key.member_id) if found is None else found
 
     def _put_member(self, member: GroupMemberRow, delta: MetadataDelta) -> None:
-        self._members.setdefault(member.group, set()).add(member.member_id)
-        if delta.find(GroupMemberRow, *member.key) != member:
-            delta.put(member)
+        before = delta.find(GroupMemberRow, *member.key)
+        if before == member:
+            return
+        delta.put(member)
+        if before is None:
+            self._members.setdefault(member.group, set()).add(member.member_id)
+        else:
+            self._left(before)
+        self._reached[_reached(member)] += 1
 
     def _delete_member(self, group: str, member_id: str, delta: MetadataDelta) -> None:
-        if delta.delete(Entity.GROUP_MEMBER, (group, member_id)):
-            members = self._members[group]
-            members.remove(member_id)
-            if not members:
-                del self._members[group]
+        before = delta.find(GroupMemberRow, group, member_id)
+        if before is None:
+            return
+        delta.delete(Entity.GROUP_MEMBER, before.key)
+        self._left(before)
+        members = self._members[group]
+        members.remove(member_id)
+        if not members:
+            del self._members[group]
+
+    def _left(self, before: GroupMemberRow) -> None:
+        """Note that a member is not in this state and epoch any more."""
+        key = _reached(before)
+        self._reached[key] -= 1
+        if not self._reached[key]:
+            del self._reached[key]
 
     def _delete_members(self, group: str, delta: MetadataDelta) -> None:
         for member_id in sorted(self._members.get(group, ())):
             self._delete_member(group, member_id, delta)
+
+
+def _reached(member: GroupMemberRow) -> tuple[str, str | None, int | None]:
+    return member.group, member.state, member.epoch
 
 
 def _simple_group(group: str) -> GroupRow:

@@ -29,12 +29,14 @@ from raftlog_state.internal.loader import InternalState
 from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import (
     CONSUMER_OFFSETS,
+    GROUP_RECORDS,
     SHARE_GROUP_STATE,
     SHARE_RECORDS,
     log_id_of,
 )
 from raftlog_state.records.keyed_serde import KeyedRecord
 from raftlog_state.records.schema_coordinators import ShareSnapshotKey, ShareSnapshotValue
+from raftlog_state.records.schema_groups import GroupMetadataKey
 from raftlog_state.tables.group_follower import GroupFollower
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.reader import ArrowTables, open_tables
@@ -214,6 +216,18 @@ def test_a_simple_group_remains_when_its_only_pending_offset_is_committed(
     assert [row["offset"] for row in view.consumer_offsets().to_pylist()] == [
         1 if is_in_transaction else 2
     ]
+    (group,) = view.groups().to_pylist()
+    assert (group["_offset"], group["_created_offset"]) == (0, 0)
+    assert view.history("groups").num_rows == 1
+
+
+def test_a_tombstone_of_a_simple_group_is_no_change(tmp_path: Path) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    deletion = GROUP_RECORDS.encode(KeyedRecord(GroupMetadataKey(group="a"), None, None))
+    log.append(offset_commit("a", 1), deletion, deletion)
+    store = MemoryStore(MemoryTables())
+    follow(store, [log.path])
+    view = ArrowTables(store, LOG_ID).latest()
     (group,) = view.groups().to_pylist()
     assert (group["_offset"], group["_created_offset"]) == (0, 0)
     assert view.history("groups").num_rows == 1
