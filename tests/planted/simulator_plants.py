@@ -19,6 +19,11 @@ def last_round(seed: int) -> tuple[str, ...]:
     )
 
 
+COMPACTED: Final = (
+    f"{SIMULATION}::test_logs_that_nodes_compact_on_their_own_have_the_same_last_values_under"
+    "_random_faults",
+)
+
 SIMULATOR_PLANTS: Final = (
     Plant(
         bug="a formatted disk is taken for the voter of its node id",
@@ -29,5 +34,26 @@ SIMULATOR_PLANTS: Final = (
         )""",
         new="        return self.node_id == replica.node_id",
         tests=last_round(2071),
+    ),
+    Plant(
+        bug="a leader does not send up to where its log may lack tombstones",
+        path="connector/raftlog/node/replica.py",
+        old="                    tombstone_start_offset=log.tombstone_start_offset,\n",
+        new="                    tombstone_start_offset=0,\n",
+        tests=COMPACTED,
+    ),
+    Plant(
+        bug="a replica compacts records that are not committed",
+        path="connector/raftlog/log/writing/replicated_log.py",
+        old="begin_compaction(self._segments, self.last_stable_offset, now_ms=now_ms)",
+        new="begin_compaction(self._segments, self.end_offset, now_ms=now_ms)",
+        tests=COMPACTED,
+    ),
+    Plant(
+        bug="an opening after a crash does not complete the replacement of segments",
+        path="connector/raftlog/log/recovery/recover.py",
+        old="    complete_swaps(storage, directory)\n",
+        new="",
+        tests=COMPACTED,
     ),
 )

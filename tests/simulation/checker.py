@@ -33,6 +33,8 @@ def final_log(history: Iterable[Committed]) -> FinalLog:
         assert isinstance(batch, RecordBatch)
         ends.add(committed.next_offset)
         if not batch.is_control:
+            # of appends in one batch, deletions are not in the book
+            ends.update(record.offset + 1 for record in batch.records() if record.value is None)
             values.update(
                 (record.offset, record.value)
                 for record in batch.records()

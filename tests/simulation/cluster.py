@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from raftlog import ValueKind
 from raftlog.append import AppendRequest, RequestResult
-from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import SendFailed
@@ -19,6 +19,12 @@ from raftlog.types import ReplicaKey
 from raftlog.wire.errors import NoCommonVersionError, UnsupportedFieldError
 
 from .codec import encode_request_frame
+from .compaction import (
+    COMPACTION_INTERVAL_MS,
+    DELETE_RETENTION_MS,
+    CompactedWitness,
+    SimulatedCleaning,
+)
 from .controllers import ReplayedLog
 from .counters import Counted
 from .driven_node import LISTENER_NAME, Setting
@@ -47,6 +53,7 @@ def small_log_config(
     retention_bytes: int | None = None,
     values: ValueKind = ValueKind.BYTES,
     has_remote_storage: bool = False,
+    is_compacted: bool = False,
 ) -> LogConfig:
     """Return segment and index sizes so small that runs have many of each."""
     config = LogConfig(
@@ -55,6 +62,14 @@ def small_log_config(
         index_interval_bytes=300,
         retention_bytes=retention_bytes,
     )
+    if is_compacted:
+        return replace(
+            config,
+            segment_bytes=2_000,
+            cleanup_policy=CleanupPolicy.COMPACT,
+            min_cleanable_dirty_ratio=0.2,
+            delete_retention_ms=DELETE_RETENTION_MS,
+        )
     if not has_remote_storage:
         return config
     return replace(
@@ -91,6 +106,7 @@ class Cluster:
         has_clients: bool = False,
         client_byte_rate: float | None = None,
         has_remote_storage: bool = False,
+        is_compacted: bool = False,
     ) -> None:
         self.world = world
         self.has_old_versions = has_old_versions
@@ -101,7 +117,9 @@ class Cluster:
         self.has_clients = has_clients
         self.client_byte_rate = client_byte_rate
         self.peers = Peers(world, self.network)
-        self.witness = Witness()
+        compacted = CompactedWitness() if is_compacted else None
+        self.witness = Witness() if compacted is None else compacted
+        self.cleaning = None if compacted is None else SimulatedCleaning(self, compacted)
         self.replayed = ReplayedLog(self)
         replicas = [
             _voter(node_id, is_dynamic) for node_id in range(1, node_count + observer_count + 1)
@@ -117,6 +135,8 @@ class Cluster:
             remote=None if self.tier is None else self.tier.access,
             clean_interval_ms=None if self.tier is None else CLEAN_INTERVAL_MS,
         )
+        if is_compacted:
+            self.setting = replace(self.setting, clean_interval_ms=COMPACTION_INTERVAL_MS)
         self.counts: dict[str, int] = {}
         self.lost: set[ReplicaKey] = set()
         """Keys of voters whose disks were formatted again."""
@@ -284,6 +304,11 @@ class Cluster:
         """Handle a node that stopped itself."""
         self.count("node ended itself")
         self.on_failure(node)
+
+    def check_survivors(self, node: Node) -> None:
+        """Check the last values of a node's keys, if logs are compacted."""
+        if self.cleaning is not None:
+            self.cleaning.check(node)
 
     def count(self, what: str, number: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + number

@@ -134,6 +134,8 @@ class Plan:
     """Whether appends without a required offset have conditions on keys; not drawn."""
     has_remote_storage: bool = False
     """Whether sealed segments are copied to an object store, and deleted locally."""
+    is_compacted: bool = False
+    """Whether each node compacts its log; not drawn."""
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
@@ -159,6 +161,21 @@ def with_remote_storage(plan: Plan) -> Plan:
     """Return a plan without the faults after which a log starts at a snapshot."""
     faults = tuple(one for one in plan.faults if one.fault is not Fault.SNAPSHOT)
     return replace(plan, faults=faults, has_remote_storage=True)
+
+
+def with_compaction(plan: Plan) -> Plan:
+    """Return a plan of appends with keys, without faults that delete records or damage them."""
+    left_out = (Fault.SNAPSHOT, Fault.RETENTION, Fault.WIPE, *LOSSES)
+    return replace(
+        plan,
+        faults=tuple(one for one in plan.faults if one.fault not in left_out),
+        retention_bytes=None,
+        has_counters=False,
+        has_controllers=False,
+        client_user_counts=(),
+        has_remote_storage=False,
+        is_compacted=True,
+    )
 
 
 def _first_plan(seed: int) -> Plan:

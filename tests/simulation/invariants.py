@@ -15,7 +15,7 @@ from raftlog.quorum.voters import VoterSet
 from raftlog.records.batch import TornTail, read_batch
 from raftlog.types import ReplicaKey
 
-_LOOK_BYTES: Final = 16_384
+LOOK_BYTES: Final = 16_384
 
 
 class InvariantViolationError(AssertionError):
@@ -158,7 +158,7 @@ class Witness:
         data, position = b"", 0
         while at < end:
             if position >= len(data):
-                data, position = log.read_stored_bytes(at, _LOOK_BYTES), 0
+                data, position = log.read_stored_bytes(at, LOOK_BYTES), 0
             batch = read_batch(data, position)
             if isinstance(batch, TornTail) and position:
                 data, position = b"", 0  # the previous check ended within it

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 from raftlog.append import AppendRequest, failed
 from raftlog.errors import AppendUnknownError, LogError, RaftlogError
+from raftlog.log.cleaning.compaction import Compaction
 from raftlog.log.remote.tiering import RemoteLogRun
 from raftlog.log.writing.active_segment import PendingSync
+from raftlog.log.writing.quorum_log import TombstonesMissedError
 from raftlog.node.raft_client import RaftClient
-from raftlog.node.raft_node import CleaningRefused, LogCleaned, Notification, RaftNode
+from raftlog.node.raft_node import (
+    CleaningRefused,
+    LogCleaned,
+    LogCompacted,
+    Notification,
+    RaftNode,
+)
 from raftlog.node.replica import Replica
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
@@ -35,6 +43,7 @@ from raftlog.types import ReplicaKey, SnapshotId
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import encode
 from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from .client_port import ClientPort
 from .codec import (
@@ -151,6 +160,7 @@ class Node(DrivenNode):
         log = node.replica.log
         self.seen = (log.log_start_offset, log.end_offset)
         self._note(f"starts, end offset {log.end_offset}")
+        self._cluster.check_survivors(self)
         self.handle(TimePassed())
 
     def _register_state_machines(self, log: RaftClient) -> None:
@@ -192,6 +202,13 @@ class Node(DrivenNode):
             self.formatted_voters = self.known_voters = VoterSet(())
         self._is_damaged = False
 
+    def crash_into(self, disk: SimulatedDisk, words: str) -> None:
+        """Let the process or the machine die in a step of its disk, which leaves ``disk``."""
+        self._note(f"dies at a step of its disk: {words}")
+        self._close_port(is_silent=True)
+        self._die()
+        self.disk = disk
+
     def pause(self) -> None:
         """Pause the process: messages and timers wait."""
         self.is_paused = True
@@ -215,6 +232,8 @@ class Node(DrivenNode):
 
     def _ended(self, error: LogError) -> None:
         self._note(f"fails: {error.code}")
+        if isinstance(error, TombstonesMissedError):
+            self._cluster.count("log fetched again")
         self._cluster.after_failure(self)
 
     # --- time -------------------------------------------------------------------------------------
@@ -300,6 +319,7 @@ class Node(DrivenNode):
                 self._note(f"knows leader {leader_id} of epoch {epoch}")
                 if leader_id == self.node_id:
                     cluster.count("election")
+                    cluster.check_survivors(self)
                     cluster.hook("elected", self)
             case LogCleaned(start_offset):
                 self._note(f"begins at {start_offset}")
@@ -314,7 +334,16 @@ class Node(DrivenNode):
                 if text.startswith("stalled until the disk has space"):
                     cluster.count("stood still")
 
-    # --- remote storage ---------------------------------------------------------------------------
+            case LogCompacted(segment_count=count):
+                self._note(f"has compacted {count} segments")
+                cluster.count("segments compacted", count)
+                cluster.check_survivors(self)
+
+    # --- compaction and remote storage ------------------------------------------------------------
+
+    def run_compaction(self, compaction: Compaction) -> None:
+        assert self._cluster.cleaning is not None
+        self._cluster.cleaning.run(self, compaction)
 
     def run_remote(self, run: RemoteLogRun) -> None:
         """Run in one moment, and complete the run in a later one; the node may die before both."""

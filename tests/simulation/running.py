@@ -25,6 +25,7 @@ from raftlog.quorum.config import QuorumConfig
 from .checker import check_book
 from .clients import Client, ClientUser, check_order
 from .cluster import Cluster, small_log_config
+from .compaction import Deleting
 from .controllers import Changing
 from .counters import Counting, check_counters
 from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Hook, Plan, draw_plan
@@ -101,6 +102,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
             retention_bytes=plan.retention_bytes,
             values=ValueKind.KRAFT if plan.has_controllers else ValueKind.BYTES,
             has_remote_storage=plan.has_remote_storage,
+            is_compacted=plan.is_compacted,
         ),
         has_counters=plan.has_counters,
         has_controllers=plan.has_controllers,
@@ -108,6 +110,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
         has_clients=bool(plan.client_user_counts),
         client_byte_rate=plan.client_byte_rate,
         has_remote_storage=plan.has_remote_storage,
+        is_compacted=plan.is_compacted,
     )
     failure = None
     try:
@@ -158,11 +161,14 @@ def _run_users(cluster: Cluster, plan: Plan, users: list[User], book: list[Opera
     world = cluster.world
     driver, counting = FaultDriver(cluster, plan), Counting(cluster)
     changing, committing = Changing(cluster), Committing(cluster)
+    deleting = Deleting(cluster)
     cluster.start()
     counting.begin()
     changing.begin()
     if plan.commits_offsets:
         committing.begin()
+    if plan.is_compacted:
+        deleting.begin()
     for user in users:
         user.begin()
     driver.begin()
@@ -170,6 +176,9 @@ def _run_users(cluster: Cluster, plan: Plan, users: list[User], book: list[Opera
     world.note("healing")
     driver.heal()
     counting.is_stopping = changing.is_stopping = committing.is_stopping = True
+    deleting.is_stopping = True
+    if cluster.cleaning is not None:
+        cluster.cleaning.crash_rate = 0.0
     for user in users:
         user.is_stopping = True
     healed = world.run(
@@ -197,6 +206,7 @@ def _run_users(cluster: Cluster, plan: Plan, users: list[User], book: list[Opera
             node.start()
         assert node.replica is not None
         cluster.witness.check_history(node.node_id, node.replica.log)
+        cluster.check_survivors(node)
     check_book(book, cluster.witness.history)
     check_keyed_appends(book, cluster.witness.history)
 

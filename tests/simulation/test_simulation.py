@@ -18,7 +18,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.faults import LATEST, Fault, Hook, Plan, draw_plan, with_remote_storage
+from tests.simulation.faults import (
+    LATEST,
+    Fault,
+    Hook,
+    Plan,
+    draw_plan,
+    with_compaction,
+    with_remote_storage,
+)
 from tests.simulation.running import never_counted, run_seed
 from tests.simulation.shrinking import describe_plan, shrunk
 from tests.support.report_lines import REPORT_LINE
@@ -86,6 +94,17 @@ def test_remote_segments_are_readable_under_random_faults(
     counts = check(seed, plan)
     assert min(counts["segment copied"], counts["remote segments read"]) > 5
     assert counts["remote request failed"] > 0
+
+
+@pytest.mark.parametrize("seed", [6, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 10))])
+def test_logs_that_nodes_compact_on_their_own_have_the_same_last_values_under_random_faults(
+    seed: int,
+) -> None:
+    """Nodes are off for longer than the delete horizon, and die in steps of a replacement."""
+    plan = with_compaction(draw_plan(seed, rounds=2))
+    counts = check(seed, replace(plan, user_count=4, pause_us=50_000))
+    assert min(counts["segments compacted"], counts["survivors compared"]) > 20
+    assert min(counts["crash of a compaction"], counts["log fetched again"]) > 0
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,8 +28,10 @@ from raftlog.errors import (
 from raftlog.log.reading.transactions import CommitName
 from raftlog.log.writing.key_offsets import UnchangedKeys
 from raftlog.records.builder import ProducerStamp
+from raftlog.records.record import NewRecord
 
 from .cluster import Cluster
+from .compaction import keyed
 from .keyed_appends import KeyedAppends, records_of
 
 ANSWER_WAIT_US: Final = 3_000_000
@@ -150,7 +153,7 @@ class User:
         if operation.kind is Kind.PRODUCER:
             producer = ProducerStamp(self.node_id, 0, self._sequence)
         return AppendRequest(
-            records=operation.values if operation.unchanged is None else records_of(operation),
+            records=self._records(operation),
             required_base_offset=operation.required_base_offset,
             unchanged=operation.unchanged,
             is_atomic=True,
@@ -158,6 +161,11 @@ class User:
             producer=producer,
             deadline_ms=0,
         )
+
+    def _records(self, operation: Operation) -> Sequence[bytes] | Sequence[NewRecord]:
+        if operation.unchanged is not None:
+            return records_of(operation)
+        return operation.values if self._cluster.cleaning is None else keyed(operation)
 
     # --- results ----------------------------------------------------------------------------------
 
