@@ -58,11 +58,11 @@ def test_a_quorum_without_a_majority_logs_the_reason_and_the_remedy() -> None:
     healthy = replica(handler, 3).core
     assert healthy.damaged_voter_count == 2
     problem = healthy.election_problem or ""
-    assert "node 1, 2 was damaged" in problem
+    assert "the log of node 1, 2 lacks records" in problem
     assert "No leader can be elected: 2 votes of 3 are needed, and 1 can be granted" in problem
     assert "raftlog node recover --allow-data-loss" in problem
     own = replica(handler, 2)
-    assert "node 2 was damaged" in (own.core.election_problem or "")
+    assert "the log of node 2 lacks records" in (own.core.election_problem or "")
     reason = own.log.out_of_election_reason() or ""
     assert "truncated at offset 2: offsets 2 to 2, which were synced" in reason
     assert "raftlog repair" not in reason, "that is for logs without a quorum"
@@ -111,5 +111,5 @@ def test_log_lines_name_a_damaged_log(monkeypatch: pytest.MonkeyPatch) -> None:
     run(handler, "start 1", "start 3", "start 2", "deliver")
     try_elections(handler, 3)
     run(handler, "tick ms=600", "deliver")
-    assert [text for text in logged if "the log of node 2 was damaged" in text]
+    assert [text for text in logged if "the log of node 2 lacks records" in text]
     assert [text for text in logged if "votes again" in text]

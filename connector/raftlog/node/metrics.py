@@ -179,12 +179,12 @@ class NodeCollector(Collector):
         yield _gauge("voters", "Number of voters.", len(core.voters))
         yield _gauge(
             "withdrawn",
-            "1 while this node is out of elections, until it has caught up after log damage.",
+            "1 while this node is out of elections, until it has all committed records.",
             core.is_recovering,
         )
         yield _gauge(
             "damaged_voters",
-            "Voters out of elections after damage to their log, as known to this node.",
+            "Voters out of elections, as their logs lack records, as known to this node.",
             core.damaged_voter_count,
         )
         yield _counter("elections", "Elections won by this node.", self._elections())

@@ -288,7 +288,7 @@ class Elections:
         elif response.error is ErrorCode.KAFKA_STORAGE_ERROR:
             state.damaged_voters.add(node_id)
             role.votes.record(node_id, is_granted=False)
-            state.emit(LogMessage(f"damaged log: {state.election_problem}"))
+            state.emit(LogMessage(f"out of elections: {state.election_problem}"))
         elif response.error is ErrorCode.UNSUPPORTED_VERSION and isinstance(role, Prospective):
             self.on_pre_vote_unsupported()
         else:

@@ -213,9 +213,7 @@ class Following:
         if state.is_recovering and state.log.synced_end_offset >= role.leader_high_watermark:
             state.is_recovering = False  # the log has all committed records again, durably
             state.emit(RejoinElections())
-            state.emit(
-                LogMessage("damaged log: fetched all committed records; this node votes again")
-            )
+            state.emit(LogMessage("fetched all committed records; this node votes again"))
         offset = min(role.leader_high_watermark, state.log.end_offset)
         if offset > (state.high_watermark or 0) and offset >= state.log.log_start_offset:
             state.high_watermark = offset

@@ -191,7 +191,7 @@ class ReplicaState:
         self._persist()
         self._emit_leader_changed()
         if self.is_recovering:
-            self.emit(LogMessage(f"damaged log: {self.election_problem}"))
+            self.emit(LogMessage(f"out of elections: {self.election_problem}"))
 
     def _first_role(self, election: ElectionState) -> Role:
         """Return the role after a start (Kafka: ``QuorumState.initialize``).
@@ -299,7 +299,7 @@ class ReplicaState:
 
     @property
     def election_problem(self) -> str | None:
-        """Description, for the operator, of damaged voters; None if no voter is damaged."""
+        """Description, for the operator, of voters that do not vote; None if all do."""
         damaged = {
             node_id for node_id in self.damaged_voters if self.voter_set.find(node_id) is not None
         }
@@ -309,8 +309,8 @@ class ReplicaState:
             return None
         nodes, voters = ", ".join(map(str, sorted(damaged))), self.voter_set
         text = (
-            f"the log of node {nodes} was damaged: it does not vote until it has fetched all "
-            "committed records from a leader"
+            f"the log of node {nodes} lacks records, by damage or because it is fetched again: "
+            "it does not vote until it has fetched all committed records from a leader"
         )
         needed = voters.majority_count
         if len(voters) - len(damaged) >= needed:
