@@ -21,6 +21,8 @@ from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import LogKind
 from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.node.raft_node import CleaningRefused, LogCompacted
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.roles import Leader
 from raftlog.records.record import NewRecord
 from raftlog.storage.local import LocalStorage
 from raftlog.wire import ApiKey, latest_schemas
@@ -285,6 +287,7 @@ async def miss_a_tombstone(cluster: Cluster) -> tuple[Node, Node]:
     cluster.pass_time(1_000)
     lagging.is_cut_off = True
     await put(leader, b"a", None)
+    cluster.pass_time(QuorumConfig().fetch_timeout_ms + 100)
     for _ in range(2):
         for at in range(30):
             await put(leader, b"key %d" % (at % 3), b"%d" % at + b"v" * 30)
@@ -341,6 +344,47 @@ def test_a_follower_that_has_all_tombstones_continues_where_its_log_ends() -> No
         assert {node.replica.log.end_offset for node in cluster.nodes} == {
             leader.replica.log.end_offset
         }
+
+    run(work())
+
+
+def test_a_leader_retains_tombstones_while_a_replica_fetches_what_was_compacted() -> None:
+    """Otherwise a log whose fetch is slower than delete.retention.ms is fetched again and again."""
+
+    async def work() -> None:
+        cluster = Cluster(3, COMPACTED)
+        leader = cluster.elect()
+        lagging = cluster.follower
+        await put(leader, b"a", b"old")
+        for at in range(30):
+            await put(leader, b"key %d" % (at % 3), b"%d" % at + b"v" * 30)
+        await put(leader, b"a", None)
+        cluster.pass_time(1_000)
+        lagging.is_cut_off = True
+
+        async def compact_later() -> bool:
+            for at in range(30):
+                await put(leader, b"key %d" % (at % 3), b"%d" % at + b"v" * 30)
+            cluster.pass_time(COMPACTED.delete_retention_ms + 100)
+            compact(leader)
+            return any(
+                one.key == b"a"
+                for found in batches_of(leader.disk, PATH)
+                for one in found.records()
+            )
+
+        assert await compact_later()
+        role, log = leader.replica.core.role, leader.replica.log
+        assert isinstance(role, Leader)
+        node_id = lagging.replica.core.node_id
+        (fetched,) = (one for one in role.progress.replicas if one.key.node_id == node_id)
+        for _ in range(3):
+            fetched.end_offset, fetched.fetched_ms = 1, leader.raft_node.now_ms() + 2_000
+            assert await compact_later()
+        assert log.tombstone_start_offset == 0
+        cluster.pass_time(5_000)
+        assert not await compact_later()
+        assert log.tombstone_start_offset > 0
 
     run(work())
 

@@ -74,6 +74,22 @@ CLEANING_PLANTS: Final = (
         tests=(NODES, "tests/quorum/test_log_start.py"),
     ),
     Plant(
+        bug="a leader removes tombstones while a replica fetches what was compacted",
+        path="connector/raftlog/node/raft_node.py",
+        old="keeps_tombstones=is_read",
+        new="keeps_tombstones=False",
+        tests=(
+            f"{NODES}::test_a_leader_retains_tombstones_while_a_replica_fetches_what_was_compacted",
+        ),
+    ),
+    Plant(
+        bug="removed records are still in the tail cache",
+        path="connector/raftlog/log/writing/quorum_log.py",
+        old="replace_compacted(compaction):\n            self._tail_cache.clear()\n",
+        new="replace_compacted(compaction):\n",
+        tests=(f"{REPLICAS}::test_followers_get_no_removed_record_from_the_tail_cache",),
+    ),
+    Plant(
         bug="a compaction does not store up to where it has removed tombstones",
         path=f"{CLEANING}/compaction.py",
         old="self._directory.raise_tombstone_start(group.tombstone_start_offset)",
@@ -276,7 +292,7 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a tombstone is dropped by the compaction that gives it a delete horizon",
         path=f"{CLEANING}/retained_records.py",
-        old="horizon_ms is None or self.rules.now_ms < horizon_ms",
+        old="horizon_ms is None or self.rules.expired_ms < horizon_ms",
         new="horizon_ms is not None",
         tests=(f"{RECORDS}::test_a_tombstone_gets_a_delete_horizon_and_is_dropped_after_it",),
     ),

@@ -45,8 +45,8 @@ SIMULATOR_PLANTS: Final = (
     Plant(
         bug="a replica compacts records that are not committed",
         path="connector/raftlog/log/writing/replicated_log.py",
-        old="begin_compaction(self._segments, self.last_stable_offset, now_ms=now_ms)",
-        new="begin_compaction(self._segments, self.end_offset, now_ms=now_ms)",
+        old="            self.last_stable_offset,\n            now_ms=now_ms,\n",
+        new="            self.end_offset,\n            now_ms=now_ms,\n",
         tests=COMPACTED,
     ),
     Plant(

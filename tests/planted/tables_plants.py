@@ -289,7 +289,7 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="tables load a snapshot although it is not allowed",
         path=FOLLOWING,
-        old="    if progress.offset == NOTHING or allows_gap:\n",
+        old="    if progress.offset == NOTHING or allows_gap or log.topic in INTERNAL_LOGS:\n",
         new="    if True:\n",
         tests=(FOLLOWED,),
     ),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .users import Operation
 
 NODE_ID: Final = 91
-DELETE_RETENTION_MS: Final = 1_500
+DELETE_RETENTION_MS: Final = 800
 COMPACTION_INTERVAL_MS: Final = 300
 KEY_COUNT: Final = 12
 CRASH_RATE: Final = 0.1

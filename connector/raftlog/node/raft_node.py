@@ -594,11 +594,17 @@ class RaftNode:
         return is_changed
 
     def compact(self) -> None:
-        """Begin the compaction that is due, unless one is running."""
+        """Begin the compaction that is due, unless one is running.
+
+        While a replica fetches what was compacted, its leader retains tombstones: otherwise one
+        that is slower than ``delete.retention.ms`` would fetch its log from the start repeatedly.
+        """
         if self._is_over or self._compaction is not None:
             return
         try:
-            self._compaction = self.replica.log.begin_compaction(now_ms=self.time_ms())
+            log = self.replica.log
+            is_read = self.replica.core.has_replica_below(log.compacted_offset)
+            self._compaction = log.begin_compaction(now_ms=self.time_ms(), keeps_tombstones=is_read)
         except (CorruptBatchError, CorruptFileError, DiskFullError) as error:
             self._runner.notify(CleaningRefused(error))
         except LogError as error:

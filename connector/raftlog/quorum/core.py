@@ -164,6 +164,23 @@ class QuorumCore:
         """Number of voters that do not vote because their logs are damaged, as far as known."""
         return len(self._state.damaged_voters) + self._state.is_recovering
 
+    def has_replica_below(self, offset: int) -> bool:
+        """Return whether a replica that fetches from this leader has not fetched up to an offset.
+
+        One without a fetch for the fetch timeout is not waited for.
+        """
+        state = self._state
+        if not isinstance(state.role, Leader):
+            return False
+        since_ms = state.now_ms - state.config.fetch_timeout_ms
+        return any(
+            one.end_offset is not None
+            and one.fetched_ms is not None
+            and one.end_offset < offset
+            and one.fetched_ms >= since_ms
+            for one in state.role.progress.replicas
+        )
+
     @property
     def is_recovering(self) -> bool:
         """Whether this replica takes no part in elections because its log was damaged."""

@@ -358,6 +358,16 @@ def test_a_log_that_is_fetched_while_segments_are_replaced_has_no_deleted_key() 
     assert any(not one.misses_tombstones(start) for _, one in followers)
 
 
+def test_followers_get_no_removed_record_from_the_tail_cache() -> None:
+    disk, log = replica()
+    fill(log, 4, 60)
+    cached = [(one.base_offset, log.read_bytes(one.base_offset, 1)) for one in batches_of(disk)]
+    assert compact(log)
+    assert any(log.read_bytes(at, 1) != data for at, data in cached)
+    for one in batches_of(disk):
+        assert log.read_bytes(one.base_offset, 1) == log.read_stored_bytes(one.base_offset, 1)
+
+
 def test_a_damaged_batch_is_no_empty_one() -> None:
     disk, log = replica()
     fill(log, 4, 60)

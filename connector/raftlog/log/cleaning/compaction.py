@@ -180,11 +180,13 @@ def begin_compaction(
     last_stable_offset: int,
     *,
     now_ms: int,
+    keeps_tombstones: bool = False,
     offset_map_bytes_max: int = OFFSET_MAP_BYTES_MAX,
 ) -> Compaction | None:
     """Return the compaction that is due, to be run and closed; None if none is, or one is running.
 
-    Raises ``CorruptBatchError`` if the first dirty batch is damaged.
+    ``keeps_tombstones``: no tombstone is removed by it. Raises ``CorruptBatchError`` if the first
+    dirty batch is damaged.
     """
     config, directory = segments.config, segments.directory
     first_dirty_offset = directory.read_cleaner_offset() or 0
@@ -204,7 +206,14 @@ def begin_compaction(
     lock = directory.storage.try_lock(directory.file(CLEANER_LOCK_NAME))
     if lock is None:
         return None
-    return Compaction(segments, plan, lock, offset_map_bytes_max, now_ms=now_ms)
+    return Compaction(
+        segments,
+        plan,
+        lock,
+        offset_map_bytes_max,
+        now_ms=now_ms,
+        keeps_tombstones=keeps_tombstones,
+    )
 
 
 def _first_timestamp_ms(
@@ -298,6 +307,7 @@ class Compaction(Closeable):
         offset_map_bytes_max: int,
         *,
         now_ms: int,
+        keeps_tombstones: bool,
     ) -> None:
         self.plan: Final = plan
         self.counts = CleanedCounts()
@@ -309,6 +319,7 @@ class Compaction(Closeable):
         self._epochs = segments.epochs
         self._config = segments.config
         self._now_ms = now_ms
+        self._keeps_tombstones = keeps_tombstones
         self._lock = lock
         self._offset_map_bytes_max = offset_map_bytes_max
         self._compacted: list[CompactedGroup] = []
@@ -394,6 +405,7 @@ class Compaction(Closeable):
         return RetentionRules(
             now_ms=self._now_ms,
             delete_retention_ms=self._config.delete_retention_ms,
+            keeps_tombstones=self._keeps_tombstones,
             last_producer_batches=frozenset(
                 one.batches[-1].last_offset for one in state.producers if one.batches
             ),
@@ -520,7 +532,8 @@ class Compaction(Closeable):
             pending, byte_count = bytearray(), 0
             for segment in segments:
                 for cursor in self._cursors(segment, segment.base_offset):
-                    self._note_expired(cursor)
+                    if not self._keeps_tombstones:
+                        self._note_expired(cursor)
                     for data in batches.clean(cursor):
                         pending += data
                     self._transferred(cursor.at)

@@ -184,7 +184,8 @@ def stored_records(batch: RecordBatch) -> Iterator[tuple[int, StoredRecord]]:
 class RetentionRules:
     """What pass two retains besides the last record of each key.
 
-    Tombstones are retained for ``delete_retention_ms`` after their older values. The sets are the
+    Tombstones are retained for ``delete_retention_ms`` after their older values, and longer with
+    ``keeps_tombstones``. The sets are the
     last offsets of each producer's last batch, and of each application id's last commit, and the
     offsets of each consumer group's last commit.
     """
@@ -194,6 +195,12 @@ class RetentionRules:
     last_producer_batches: frozenset[int] = frozenset()
     last_commits: frozenset[int] = frozenset()
     last_group_offsets: frozenset[int] = frozenset()
+    keeps_tombstones: bool = False
+
+    @property
+    def expired_ms(self) -> int:
+        """Tombstones with this delete horizon, or an earlier one, are dropped."""
+        return -1 if self.keeps_tombstones else self.now_ms
 
     @property
     def horizon_ms(self) -> int:
@@ -249,7 +256,7 @@ class BatchFilter:
         if self.offsets.native is not None:
             rules = self.rules
             given_back = sorted(rules.last_producer_batches | rules.last_commits)
-            retention = compiled.core.Retention(rules.now_ms, rules.horizon_ms, given_back)
+            retention = compiled.core.Retention(rules.expired_ms, rules.horizon_ms, given_back)
             self._retention = retention
 
     def clean(self, cursor: BatchCursor) -> Iterator[Buffer]:
@@ -370,7 +377,7 @@ class BatchFilter:
         if stored.key is None or self.offsets.is_superseded(stored.key, offset):
             return False
         horizon_ms = batch.delete_horizon_ms
-        return stored.value is not None or horizon_ms is None or self.rules.now_ms < horizon_ms
+        return stored.value is not None or horizon_ms is None or self.rules.expired_ms < horizon_ms
 
 
 def _with_horizon(batch: RecordBatch, records: list[StoredRecord], horizon_ms: int) -> bytes:

@@ -801,12 +801,20 @@ class ReplicatedLog(ABC):
 
     # --- compaction -------------------------------------------------------------------------------
 
-    def begin_compaction(self, *, now_ms: int) -> Compaction | None:
-        """Return the compaction that is due, to be run, completed and closed; None if none is."""
+    def begin_compaction(self, *, now_ms: int, keeps_tombstones: bool = False) -> Compaction | None:
+        """Return the compaction that is due, to be run, completed and closed; None if none is.
+
+        ``keeps_tombstones``: no tombstone is removed by it, as another replica reads them.
+        """
         self._check_writable()
         if not self.config.cleanup_policy.compacts:
             return None
-        return begin_compaction(self._segments, self.last_stable_offset, now_ms=now_ms)
+        return begin_compaction(
+            self._segments,
+            self.last_stable_offset,
+            now_ms=now_ms,
+            keeps_tombstones=keeps_tombstones,
+        )
 
     def complete_compaction(self, compaction: Compaction) -> bool:
         """Replace all segments in one call, as ``replace_compacted``; return if any changed."""
