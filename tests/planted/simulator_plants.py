@@ -49,11 +49,4 @@ SIMULATOR_PLANTS: Final = (
         new="            self.end_offset,\n            now_ms=now_ms,\n",
         tests=COMPACTED,
     ),
-    Plant(
-        bug="an opening after a crash does not complete the replacement of segments",
-        path="connector/raftlog/log/recovery/recover.py",
-        old="    complete_swaps(storage, directory)\n",
-        new="",
-        tests=COMPACTED,
-    ),
 )

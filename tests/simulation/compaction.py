@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NODE_ID: Final = 91
 DELETE_RETENTION_MS: Final = 800
 COMPACTION_INTERVAL_MS: Final = 300
-KEY_COUNT: Final = 12
+KEY_COUNT: Final = 100
 CRASH_RATE: Final = 0.1
 """Share of the replacements of segments in which the node dies."""
 PAUSE_US: Final = 150_000
@@ -158,7 +158,7 @@ def stored_batches(
             continue
         if (
             isinstance(batch, TornTail)
-            or batch.base_offset > at
+            or not batch.base_offset <= at < batch.next_offset
             or (batch.base_offset < at and not is_first)
         ):
             raise InvariantViolationError(f"node {node_id}: no batch is at the offset {at}")
