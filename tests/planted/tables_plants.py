@@ -444,6 +444,16 @@ TABLES_PLANTS: Final = (
         tests=("tests/state/tables/test_engines_spark.py",),
     ),
     Plant(
+        bug="an append of Spark writes all fields, of which most are null",
+        path=SPARK,
+        old="isinstance(rows, pa.Table) and not is_new",
+        new="False",
+        tests=(
+            "tests/state/tables/test_engines_spark.py::"
+            "test_an_append_writes_the_fields_that_its_rows_have",
+        ),
+    ),
+    Plant(
         bug="an append that Delta skipped counts as written",
         path=SPARK,
         old="any(commit in self._commit_ids(table, count) for count in counts)",
@@ -726,7 +736,7 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="a file lacks the rows before its changes",
-        path=DELTA_APPENDS,
+        path="state/raftlog_state/tables/stores/protocol.py",
         old="        if kind == ROW\n",
         new='        if name == "after"\n',
         tests=(f"{APPENDS}::test_files_have_the_fields_that_their_rows_have",),

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from tests.state.table_stores.rows import changes, rows_of
+from tests.state.table_stores.rows import change, changes, rows_of, table_of
 from tests.support.tables import Feed, contents, offsets_once
 
 from raftlog.errors import OptionError
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE
 from raftlog_state.tables.stores import spark as spark_store
+from raftlog_state.tables.stores.delta_appends import added_files, read_actions
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import (
     Condition,
@@ -158,8 +160,8 @@ def test_an_append_is_looked_up_in_the_history_only_if_it_is_not_the_next_commit
     assert reads_history(store, 0)
     assert not reads_history(store, 1)
     assert not reads_history(store, 2)
-    # Of three files of about one size the largest is not larger than the others together.
-    store.compact(CHANGES_TABLE)
+    # A compaction leaves the file of the first append, which is larger than the others together.
+    feed.spark.sql(f"OPTIMIZE {store.reference(CHANGES_TABLE.name)}")
     assert reads_history(store, 3)
     assert not reads_history(store, 4)
     with pytest.raises(ConcurrentWriterError):
@@ -197,6 +199,20 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     for thread in threads:
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in threads), "they end with their work"
+
+
+def test_an_append_writes_the_fields_that_its_rows_have(feed: Feed, tmp_path: Path) -> None:
+    """Of 260 columns a few rows have a fourth. The first append creates the table with all."""
+    store, table = SparkStore(feed.spark, str(tmp_path)), tmp_path / CHANGES_TABLE.name
+    broker = change(1, entity="broker", key="[1]", after={"broker": {"broker_id": 1}})
+    appended = [changes(0, 0), table_of(CHANGES_TABLE, [broker])]
+    for version, rows in enumerate(appended):
+        store.append(CHANGES_TABLE, rows, Transaction(app_id="writer", version=version))
+    [file] = added_files(read_actions(table / "_delta_log", 1))
+    stored = pq.read_schema(table / file)
+    assert [field.name for field in stored.field("after").type] == ["broker"]
+    found = rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE))
+    assert found == rows_of(CHANGES_TABLE, pa.concat_tables(appended))
 
 
 def test_many_rows_are_read_in_parts_and_few_are_not_moved(

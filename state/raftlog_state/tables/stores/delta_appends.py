@@ -38,10 +38,17 @@ import pyarrow.parquet as pq
 
 from raftlog_state.errors import TablesError
 from raftlog_state.tables.progress import SOFTWARE
-from raftlog_state.tables.schema import CHECK_PREFIX, ROW, StoredTable, of_entities
+from raftlog_state.tables.schema import CHECK_PREFIX, StoredTable
 from raftlog_state.tables.staging import sync, sync_descriptor
 
-from .protocol import STAGED_AGE_MAX_S, Rows, RowSlices, Transaction, in_schema
+from .protocol import (
+    STAGED_AGE_MAX_S,
+    Rows,
+    RowSlices,
+    Transaction,
+    in_schema,
+    schema_of_rows,
+)
 
 Action: TypeAlias = dict[str, dict[str, Any]]
 """A line of an entry of Delta's log."""
@@ -261,24 +268,10 @@ def append_actions(
             slices = rows.slices()
         actions += _written(directory, table, slices, table.schema)
     elif rows is not None:
-        actions += _written(directory, table, iter([rows]), _schema_of(table, rows))
+        actions += _written(directory, table, iter([rows]), schema_of_rows(table, rows))
     if rows is not None:
         sync(directory)
     return actions
-
-
-def _schema_of(table: StoredTable, rows: pa.Table) -> pa.Schema:
-    """Return the schema of a table with the fields of structs of rows that are not null only."""
-    names = {
-        field.name
-        for name, kind in table.columns.items()
-        if kind == ROW
-        for chunk in rows[name].chunks
-        for field, values in zip(ROW, chunk.flatten(), strict=True)
-        if values.null_count < len(values)
-    }
-    # Parquet has no struct without fields.
-    return of_entities(table.schema, names or {ROW[0].name})
 
 
 def _linked(directory: Path, table: StoredTable, file: str) -> Action:

@@ -21,7 +21,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
-from raftlog_state.tables.schema import CLUSTER_ID, ROW, StoredTable
+from raftlog_state.tables.schema import CLUSTER_ID, ROW, StoredTable, of_entities
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -115,6 +115,20 @@ def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with the columns of a schema, and the fields of its structs: null without one."""
     columns = (_in_type(rows[field.name], field.type) for field in schema)
     return pa.table(list(columns), schema=schema)
+
+
+def schema_of_rows(table: StoredTable, rows: pa.Table) -> pa.Schema:
+    """Return the schema of a table with the fields of structs of rows that are not null only."""
+    names = {
+        field.name
+        for name, kind in table.columns.items()
+        if kind == ROW
+        for chunk in rows[name].chunks
+        for field, values in zip(ROW, chunk.flatten(), strict=True)
+        if values.null_count < len(values)
+    }
+    # Parquet has no struct without fields.
+    return of_entities(table.schema, names or {ROW[0].name})
 
 
 def missing_fields(found: Iterable[pa.Field], declared: Iterable[pa.Field]) -> list[str]:

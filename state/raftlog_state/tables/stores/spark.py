@@ -61,7 +61,9 @@ from .protocol import (
     clusters_of,
     concurrent_write,
     condition_sql,
+    in_schema,
     missing_fields,
+    schema_of_rows,
 )
 
 try:
@@ -361,8 +363,12 @@ class SparkStore:
             # CREATE TABLE AS SELECT would lose txnAppId: create it empty.
             self.create(table)
         commit = uuid.uuid4().hex
+        is_new = table.name not in self._seen_versions and not self.exists(table)
+        if isinstance(rows, pa.Table) and not is_new:
+            # Null fields add to each plan and file.
+            rows = in_schema(rows, schema_of_rows(table, rows))
         with self.errors(table.name), self._frame_of(rows) as frame:
-            if table.name not in self._seen_versions and not self.exists(table):
+            if is_new:
                 frame = frame.to(_commented_type(table))
             self._wait_for_snapshot(table)
             self._save(
