@@ -189,12 +189,15 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     found = executions_of(feed)
     started = {at: one for at, one in found.items() if at > max(before, default=-1)}
     roots = [
-        started[one.rootExecutionId()].physicalPlanDescription()
+        started[one.rootExecutionId()]
         for one in started.values()
         if "Compute snapshot" in one.description() and one.rootExecutionId() in started
     ]
     assert len(roots) >= 4
-    assert all("DescribeDeltaDetail" in plan for plan in roots)
+    assert all("DescribeDeltaDetail" in one.physicalPlanDescription() for one in roots)
+    settings = {str(one.modifiedConfigs()) for one in roots}
+    assert all("codegen.factoryMode -> NO_CODEGEN" in each for each in settings)
+    assert feed.spark.conf.get("spark.sql.codegen.factoryMode", None) is None
     threads = [one for one in threading.enumerate() if one.name.startswith("raftlog-snapshots")]
     for thread in threads:
         thread.join(timeout=60)

@@ -20,7 +20,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -92,6 +92,10 @@ SESSION_SETTINGS: Final = {
 puts such a list (its default is 50), and VACUUM the files it finds (10,000). Each is a task. Times
 are 64 bits, as other engines write them: INT96 has no years that delta-rs can read exactly."""
 
+STATE_SETTINGS: Final = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Settings of the session that computes states of tables. Delta's actions have many fields, and a
+state of these tables has few actions: to generate code for them takes longer than to interpret."""
+
 UNLISTED_BYTES: Final = 8 << 20
 """Size below which OPTIMIZE rewrites files whose sizes are not known."""
 _SMALL_FILE: Final = "spark.databricks.delta.optimize.minFileSize"
@@ -126,12 +130,17 @@ _NO_DELTA: Final = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION_WITH
 
 
 def session_for_tables(spark: SparkSession) -> SparkSession:
-    """Return a session with the settings of ``spark`` and ``SESSION_SETTINGS``.
+    """Return a session with the settings of ``spark`` and ``SESSION_SETTINGS``."""
+    return _session_with(spark, SESSION_SETTINGS)
+
+
+def _session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session with the settings of ``spark`` and others.
 
     In a session of its own these affect no other table. What the user has set stays; if all of them
     are set, or if Spark does not allow to set them, ``spark`` itself is returned.
     """
-    missing = {n: v for n, v in SESSION_SETTINGS.items() if spark.conf.get(n, None) is None}
+    missing = {n: v for n, v in settings.items() if spark.conf.get(n, None) is None}
     if not missing:
         return spark
     try:
@@ -177,7 +186,7 @@ class SparkStore:
     """One Delta table a folder of a path, or a table of a catalog's schema.
 
     Its only state is where an append is looked up first, which tables lack no column, and what its
-    thread computes.
+    thread computes, with a session of its own.
     """
 
     def __init__(self, spark: SparkSession, path_or_schema: str) -> None:
@@ -194,6 +203,7 @@ class SparkStore:
         self._complete: set[str] = set()
         self._appended: dict[str, StoredTable] = {}
         self._snapshots: dict[str, Future[TableSize]] = {}
+        self._for_states: SparkStore | None = None
 
     @property
     def place(self) -> str:
@@ -391,9 +401,11 @@ class SparkStore:
         no effect: the next append computes the state, or has the same error. The thread ends with
         its work, so a store needs no end.
         """
+        if self._for_states is None:
+            self._for_states = self.in_session(_session_with(self._spark, STATE_SETTINGS))
         thread = ThreadPoolExecutor(1, "raftlog-snapshots")
         for name, table in self._appended.items():
-            self._snapshots[name] = thread.submit(self.size, table)
+            self._snapshots[name] = thread.submit(self._for_states.size, table)
         thread.shutdown(wait=False)
         self._appended.clear()
 
