@@ -2,8 +2,9 @@
 
 Each round appends a topic with three partitions to a log and waits for the Delta commit of
 ``changes`` that publishes it. The reference is the same stream with a ``foreachBatch`` that
-collects the rows and appends as few rows to one Delta table: what Spark itself needs. Without
-Spark, `raftlog tables follow` is measured after one batch and after 10,000.
+collects the rows and appends as few rows to one Delta table: what Spark itself needs. Tables that
+`raftlog tables follow` has written in 10,000 batches are measured beside young ones, which both are
+followed, in turns: by that command, and then by Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from threading import Thread
@@ -80,7 +82,8 @@ class Commits:
 
     def __init__(self, table: Path) -> None:
         self._log = table / "_delta_log"
-        self._version = len(list(self._log.glob("*.json")))
+        newest = max(self._log.glob("[0-9]*.json"), default=None)  # the oldest may be deleted
+        self._version = 0 if newest is None else int(newest.stem) + 1
 
     def wait_for_append(self) -> None:
         """Wait for the next append; a compaction is not an append.
@@ -104,41 +107,60 @@ class Commits:
 
 
 def delays_ms(topics: Topics, table: Path, rounds: int) -> list[float]:
-    """Append a topic a round, and return how long each took to be in a commit of ``table``.
+    """Append a topic a round, and return how long each took to be in a commit of ``table``."""
+    return delays_in_turns_ms([(topics, table)], rounds)[0]
+
+
+def delays_in_turns_ms(
+    followed: Sequence[tuple[Topics, Path]], rounds: int
+) -> tuple[list[float], ...]:
+    """Append a topic to each log a round, and return the delays of the tables of each.
 
     Appends have a random distance to the commits before them: otherwise each would be at the same
     place between two polls of the writer, and the delay that of this place.
     """
-    commits = Commits(table)
+    commits = [Commits(table) for _, table in followed]
+    taken: tuple[list[float], ...] = tuple([] for _ in followed)
     pauses_s = random.Random(0)
-    taken = []
     for _ in range(rounds):
-        time.sleep(pauses_s.uniform(0, PAUSE_S_MAX))
-        start = time.perf_counter()
-        topics.append()
-        commits.wait_for_append()
-        taken.append(1_000 * (time.perf_counter() - start))
+        for (topics, _), later, delays in zip(followed, commits, taken, strict=True):
+            time.sleep(pauses_s.uniform(0, PAUSE_S_MAX))
+            start = time.perf_counter()
+            topics.append()
+            later.wait_for_append()
+            delays.append(1_000 * (time.perf_counter() - start))
     return taken
 
 
-def of_tables(spark: SparkSession, directory: Path, rounds: int, **options: Any) -> list[float]:
-    """Return the delays of tables that follow a log."""
-    topics, place = Topics(directory), directory / "tables"
-    topics.append()
+@contextmanager
+def tables_by_spark(
+    spark: SparkSession, directory: Path, topics: Topics, **options: Any
+) -> Iterator[Path]:
+    """Yield the table ``changes`` of a stream that follows a log."""
+    place = directory / "tables"
     cluster = open_cluster(spark, str(place), **options)
     source = {"path": str(topics.log.directory), **OPTIONS}
     query = cluster.materialize(source, checkpoint=str(directory / "checkpoint"))
     try:
         query.processAllAvailable()
-        delays_ms(topics, place / "changes", WARM_UP)
-        return delays_ms(topics, place / "changes", rounds)
+        yield place / "changes"
     finally:
         query.stop()
 
 
-def of_follower(directory: Path, rounds: int, batch_count: int) -> list[float]:
-    """Return the delays of ``raftlog tables follow`` after a number of batches."""
-    topics, place = Topics(directory), directory / "tables"
+def of_tables(spark: SparkSession, directory: Path, rounds: int, **options: Any) -> list[float]:
+    """Return the delays of tables that follow a log."""
+    topics = Topics(directory)
+    topics.append()
+    with tables_by_spark(spark, directory, topics, **options) as table:
+        delays_ms(topics, table, WARM_UP)
+        return delays_ms(topics, table, rounds)
+
+
+@contextmanager
+def tables_by_command(directory: Path, topics: Topics, batch_count: int) -> Iterator[Path]:
+    """Yield the table ``changes`` of ``raftlog tables follow`` after a number of batches."""
+    place = directory / "tables"
     for _ in range(batch_count):
         topics.append()
     command = [sys.executable, "-m", "raftlog_state.cli", "tables", "follow", "--max-records", "4"]
@@ -150,8 +172,7 @@ def of_follower(directory: Path, rounds: int, batch_count: int) -> list[float]:
                 if line.rstrip().endswith(f" to {4 * batch_count - 1}"):
                     break
             Thread(target=process.stderr.read, daemon=True).start()
-            delays_ms(topics, place / "changes", WARM_UP)
-            return delays_ms(topics, place / "changes", rounds)
+            yield place / "changes"
         finally:
             process.terminate()
 
@@ -195,9 +216,32 @@ def quantiles(title: str, delays: list[float], floor: list[float], other: str) -
         yield row(f"commit to publication, {title}, {name}", found, "ms", against, other)
 
 
-def measure_follower(directory: Path, rounds: int) -> Iterator[Row]:
-    few, many = (of_follower(directory / str(count), rounds, count) for count in (1, BATCHES))
-    yield from quantiles(f"without Spark, after {BATCHES:,} batches", many, few, "after one")
+def measure_growth(
+    spark: SparkSession, directory: Path, rounds: int, batch_count: int
+) -> Iterator[Row]:
+    """Measure tables that were written in many batches, and such of one batch, in turns."""
+    counts = (batch_count, 1)
+    directories = [directory / str(count) for count in counts]
+    logs = [Topics(each) for each in directories]
+
+    def measured(title: str, tables: Sequence[Path]) -> Iterator[Row]:
+        followed = list(zip(logs, tables, strict=True))
+        delays_in_turns_ms(followed, WARM_UP)
+        many, few = delays_in_turns_ms(followed, rounds)
+        yield from quantiles(f"{title}, after {batch_count:,} batches", many, few, "after one")
+
+    with ExitStack() as running:
+        tables = [
+            running.enter_context(tables_by_command(*each))
+            for each in zip(directories, logs, counts, strict=True)
+        ]
+        yield from measured("without Spark", tables)
+    with ExitStack() as running:
+        tables = [
+            running.enter_context(tables_by_spark(spark, *each))
+            for each in zip(directories, logs, strict=True)
+        ]
+        yield from measured("Spark", tables)
 
 
 def measure(spark: SparkSession, directory: Path, rounds: int) -> Iterator[Row]:
@@ -216,14 +260,17 @@ def measure(spark: SparkSession, directory: Path, rounds: int) -> Iterator[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--batches", type=int, default=BATCHES)
     parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         spark = delta_session()
         spark.dataSource.register(RaftlogDataSource)
         of_streams = measure(spark, Path(directory), arguments.rounds)
-        of_commands = measure_follower(Path(directory) / "follower", arguments.rounds)
-        for figures in chain(of_streams, of_commands):
+        of_growth = measure_growth(
+            spark, Path(directory) / "growth", arguments.rounds, arguments.batches
+        )
+        for figures in chain(of_streams, of_growth):
             print_row(figures, as_json=arguments.json)
         spark.stop()
 
