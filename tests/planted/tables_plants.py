@@ -454,6 +454,16 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="states of tables are computed in the session that appends",
+        path=SPARK,
+        old="self.in_session(_session_with(self._spark, STATE_SETTINGS))",
+        new="self",
+        tests=(
+            "tests/state/tables/test_engines_spark.py::"
+            "test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_batch_before_it",
+        ),
+    ),
+    Plant(
         bug="an append that Delta skipped counts as written",
         path=SPARK,
         old="any(commit in self._commit_ids(table, count) for count in counts)",

@@ -176,9 +176,11 @@ def test_an_append_is_looked_up_in_the_history_only_if_it_is_not_the_next_commit
 
 
 def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_batch_before_it(
-    feed: Feed, tmp_path: Path
+    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delta looks up the transaction of an append in it."""
+    """Delta looks up the transaction of an append in it. It is computed in a session of its own."""
+    setting, value = "spark.sql.codegen.maxFields", "101"  # that of the store, all tests have
+    monkeypatch.setattr(spark_store, "STATE_SETTINGS", {setting: value})
     store = SparkStore(feed.spark, str(tmp_path))
     before = executions_of(feed)
     for offset in range(3):
@@ -196,8 +198,8 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     assert len(roots) >= 4
     assert all("DescribeDeltaDetail" in one.physicalPlanDescription() for one in roots)
     settings = {str(one.modifiedConfigs()) for one in roots}
-    assert all("codegen.factoryMode -> NO_CODEGEN" in each for each in settings)
-    assert feed.spark.conf.get("spark.sql.codegen.factoryMode", None) is None
+    assert all(f"{setting} -> {value}" in each for each in settings)
+    assert feed.spark.conf.get(setting, None) is None, "the session of the user is not changed"
     threads = [one for one in threading.enumerate() if one.name.startswith("raftlog-snapshots")]
     for thread in threads:
         thread.join(timeout=60)
