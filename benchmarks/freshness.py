@@ -3,8 +3,8 @@
 Each round appends a topic with three partitions to a log and waits for the Delta commit of
 ``changes`` that publishes it. The reference is the same stream with a ``foreachBatch`` that
 collects the rows and appends as few rows to one Delta table: what Spark itself needs. Tables that
-`raftlog tables follow` has written in 10,000 batches are measured beside young ones, which both are
-followed, in turns: by that command, and then by Spark.
+`raftlog tables follow` has written in 10,000 batches are measured beside the same ones that it
+wrote in a single batch, in turns: as that command follows both, and then as Spark does.
 """
 
 from __future__ import annotations
@@ -158,18 +158,21 @@ def of_tables(spark: SparkSession, directory: Path, rounds: int, **options: Any)
 
 
 @contextmanager
-def tables_by_command(directory: Path, topics: Topics, batch_count: int) -> Iterator[Path]:
-    """Yield the table ``changes`` of ``raftlog tables follow`` after a number of batches."""
-    place = directory / "tables"
-    for _ in range(batch_count):
+def tables_by_command(
+    directory: Path, topics: Topics, topic_count: int, batch_count: int
+) -> Iterator[Path]:
+    """Yield the table ``changes`` of ``raftlog tables follow`` after topics in some batches."""
+    place, records = directory / "tables", str(4 * topic_count // batch_count)
+    for _ in range(topic_count):
         topics.append()
-    command = [sys.executable, "-m", "raftlog_state.cli", "tables", "follow", "--max-records", "4"]
+    command = [sys.executable, "-m", "raftlog_state.cli", "tables", "follow"]
+    command += ["--max-records", records]
     command += ["--tail-holdback-ms", "0", str(topics.log.directory), str(place)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             for line in process.stderr:
-                if line.rstrip().endswith(f" to {4 * batch_count - 1}"):
+                if line.rstrip().endswith(f" to {4 * topic_count - 1}"):
                     break
             Thread(target=process.stderr.read, daemon=True).start()
             yield place / "changes"
@@ -219,7 +222,7 @@ def quantiles(title: str, delays: list[float], floor: list[float], other: str) -
 def measure_growth(
     spark: SparkSession, directory: Path, rounds: int, batch_count: int
 ) -> Iterator[Row]:
-    """Measure tables that were written in many batches, and such of one batch, in turns."""
+    """Measure tables that were written in many batches, and the same in one batch, in turns."""
     counts = (batch_count, 1)
     directories = [directory / str(count) for count in counts]
     logs = [Topics(each) for each in directories]
@@ -232,8 +235,8 @@ def measure_growth(
 
     with ExitStack() as running:
         tables = [
-            running.enter_context(tables_by_command(*each))
-            for each in zip(directories, logs, counts, strict=True)
+            running.enter_context(tables_by_command(each, log, batch_count, count))
+            for each, log, count in zip(directories, logs, counts, strict=True)
         ]
         yield from measured("without Spark", tables)
     with ExitStack() as running:
