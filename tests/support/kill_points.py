@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from threading import Event, Thread
 
 HOME = Path(__file__).parents[2]
 ORDERS = int(os.environ.get("RAFTLOG_KILL_ORDERS", "0"))
@@ -40,6 +41,24 @@ def reach(point: str) -> None:
         file.write(b".")
     if os.path.getsize(counter) >= int(occurrence):
         _die(int(driver))
+
+
+def arm_files(directory: Path, occurrence: int) -> None:
+    """Kill this driver when the nth new Parquet file of a directory is there, incomplete or not.
+
+    Spark creates it some time before the commit that adds it. A thread looks for it.
+    """
+
+    def count() -> int:
+        return len(list(directory.glob("*.parquet")))
+
+    def watch(last: int) -> None:
+        pause = Event()
+        while count() < last:
+            pause.wait(0.001)
+        _die(os.getpid())
+
+    Thread(target=watch, args=(count() + occurrence,), daemon=True).start()
 
 
 def _die(driver: int) -> None:

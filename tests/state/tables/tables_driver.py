@@ -1,7 +1,8 @@
 """Spark driver in its own process that materializes a log to tables, and kills itself.
 
 ``python -m tests.state.tables.tables_driver LOG TABLES CHECKPOINT POINT OCCURRENCE`` kills itself
-at the named point, or ends with status 0. The first attempt of each task that reads the log fails.
+at the named point, or ends with status 0. A file of ``log`` is created before the commit that adds
+it; the other points are after commits. The first attempt of each task that reads the log fails.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
-from tests.support.kill_points import arm, reach
+from tests.support.kill_points import arm, arm_files, reach
 from tests.support.spark_session import shared_session
 
 from pyspark_raftlog.source import RaftlogDataSource
@@ -24,10 +26,11 @@ from raftlog_state.tables import ClusterTables, open_cluster
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FILE_CREATED = "file of log"
 LOG_WRITTEN = "log"
 CHANGES_WRITTEN = "changes"
 STATE_WRITTEN = "state"
-POINTS = (LOG_WRITTEN, CHANGES_WRITTEN, STATE_WRITTEN)
+POINTS = (FILE_CREATED, LOG_WRITTEN, CHANGES_WRITTEN, STATE_WRITTEN)
 A_BATCH = 37
 """Largest number of offsets per micro-batch, unless a batch of the log is larger."""
 
@@ -61,6 +64,8 @@ def materialize(tables: ClusterTables, log: str, checkpoint: str) -> None:
 def main() -> None:
     log, place, checkpoint, point, occurrence = sys.argv[1:]
     arm(point, int(occurrence), f"{checkpoint}.{os.getpid()}")
+    if point == FILE_CREATED:
+        arm_files(Path(place, "log"), int(occurrence))
     spark = shared_session(task_tries=3)
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(FailOnceSource)
