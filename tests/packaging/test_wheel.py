@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.support.spark_session import JVM_OPTIONS
 
 from raftlog import __version__, compiled
 
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.xdist_group("wheel")
 READ_UNREGISTERED = """
 import sys
 from pyspark.sql import SparkSession
-spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate())
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.extraJavaOptions", sys.argv[2]).getOrCreate()
 import raftlog
 print("from", raftlog.__file__)
 print("rows", spark.read.format("raftlog").load(sys.argv[1]).count())
@@ -180,7 +182,7 @@ def test_spark_finds_the_source_in_an_installed_wheel_without_registration(
     )
     environment = {**os.environ, "PYTHONPATH": str(site), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [sys.executable, "-c", READ_UNREGISTERED, str(LOG)],
+        [sys.executable, "-c", READ_UNREGISTERED, str(LOG), JVM_OPTIONS],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

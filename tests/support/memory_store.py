@@ -13,7 +13,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -309,8 +309,8 @@ class MemoryStore:
         taken = replaced | (offered.keys() - orders.keys())
         return pa.concat_tables(
             [
-                old.filter(pa.array([key not in replaced for key in orders], pa.bool_())),
-                rows.filter(pa.array([key in taken for key in offered], pa.bool_())),
+                filtered(old, _mask(key not in replaced for key in orders)),
+                filtered(rows, _mask(key in taken for key in offered)),
             ]
         )
 
@@ -361,6 +361,10 @@ def _is_same_of(clusters: pa.Array, old: pa.Table | None, new: pa.Table | None) 
         rows.filter(pc.is_in(rows["cluster_id"], value_set=clusters)) for rows in (old, new)
     )
     return bool(before.equals(now))
+
+
+def _mask(flags: Iterable[bool]) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(flags, pa.bool_())])
 
 
 def _orders_by_key(rows: pa.Table) -> dict[tuple[str, ...], tuple[int, int, int]]:
