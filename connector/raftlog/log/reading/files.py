@@ -189,6 +189,13 @@ class LogFiles:
         tail = self._single_path[len(path) :]
         return self._single_path if suffix == LOG_SUFFIX else _stem(path) + suffix + tail
 
+    def byte_count(self, base_offset: int) -> int:
+        """Return the size of a segment; of a remote one by the list of them, without a request."""
+        if self._tier is not None and self._tier.is_remote(base_offset):
+            return self._tier.byte_count(base_offset)
+        with self.open(self.segment_path(base_offset)) as file:
+            return file.byte_count()
+
     def checkpoint_path(self, snapshot_id: SnapshotId) -> str:
         """Return the path of a snapshot file."""
         return self._single_path or self.storage.join(self.directory, checkpoint_name(snapshot_id))

@@ -1,7 +1,8 @@
 """Size of a range of a log: its bytes by positions in the segment files, its batches by a walk.
 
 A walk of headers ends after ``_WALKED_BYTES_MAX``, since a range may be a whole log. The bytes of a
-longer range are those between the positions of its first and its last batch, two look-ups::
+longer range are those between the position of its first batch and the end of its last one, which is
+looked up::
 
     | segment 0  [first batch ...  | segment 900 ...  | segment 1800  ... last batch]  ... |
 """
@@ -14,11 +15,11 @@ from typing import Final
 
 from raftlog.limits import MIB
 
-from .chunks import HeaderDecoder
+from .chunks import HeaderDecoder, read_chunks
 from .files import LogCursor, LogFiles
 
 _WALKED_BYTES_MAX: Final = 16 * MIB
-_ONE_BATCH: Final = HeaderDecoder(chunk_bytes=16 * 1024)
+_HEADERS: Final = HeaderDecoder(with_control=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,35 +47,45 @@ def sum_of(counts: Iterable[int | None]) -> int | None:
 
 
 def size_in_files(
-    files: LogFiles, start_offset: int, end_offset: int, *, contiguous: bool
+    files: LogFiles,
+    start_offset: int,
+    end_offset: int,
+    *,
+    contiguous: bool,
+    walked_bytes_max: int = _WALKED_BYTES_MAX,
 ) -> tuple[int, int | None]:
     """Return the bytes and the number of the batches in a range; None if they are too many.
 
     Errors are those of ``LogCursor.read``.
     """
     byte_count = batch_count = 0
+    first: tuple[int, int] | None = None
     cursor = LogCursor(files, start_offset, contiguous=contiguous)
-    for chunk in cursor.read(HeaderDecoder(with_control=False), end_offset):
+    for chunk in cursor.read(_HEADERS, end_offset):
+        first = first or (cursor.segment, int(chunk.batches.position[0]))
         byte_count += int(chunk.batches.byte_count.sum())
         batch_count += len(chunk.batches)
-        if byte_count > _WALKED_BYTES_MAX:
+        if byte_count > walked_bytes_max:
             break
     else:
         return byte_count, batch_count
-    segment, position, _ = _place(files, start_offset, end_offset, contiguous)
-    last_segment, last_position, last_byte_count = _place(
-        files, end_offset - 1, end_offset, contiguous
-    )
-    whole = 0
-    for base_offset in files.listing.segments:
-        if segment <= base_offset < last_segment:
-            with files.open(files.segment_path(base_offset)) as file:
-                whole += file.byte_count()
-    return whole - position + last_position + last_byte_count, None
+    segment, position = first
+    last_segment, end_position = _end_of_batches(files, end_offset, contiguous)
+    between = [one for one in files.listing.segments if segment <= one < last_segment]
+    return sum(map(files.byte_count, between)) + end_position - position, None
 
 
-def _place(files: LogFiles, offset: int, end_offset: int, contiguous: bool) -> tuple[int, int, int]:
-    """Return segment, position and size of the first batch from an offset on."""
-    cursor = LogCursor(files, offset, contiguous=contiguous)
-    batches = next(cursor.read(_ONE_BATCH, end_offset)).batches
-    return cursor.segment, int(batches.position[0]), int(batches.byte_count[0])
+def _end_of_batches(files: LogFiles, end_offset: int, contiguous: bool) -> tuple[int, int]:
+    """Return a segment, and the position in it after the last batch that begins below an offset.
+
+    No batch may have the offset before it: that was compacted, or a new segment has no batch yet.
+    """
+    segment = LogCursor(files, end_offset - 1, contiguous=contiguous).segment
+    with files.open(files.segment_path(segment)) as file:
+        position = files.find(file, segment, end_offset - 1)
+        for _, chunk in read_chunks(
+            file, position, _HEADERS, start_offset=None, end_offset=end_offset
+        ):
+            if len(chunk.batches):
+                position = int(chunk.batches.position[-1] + chunk.batches.byte_count[-1])
+    return segment, position

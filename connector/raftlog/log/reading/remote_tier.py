@@ -78,6 +78,10 @@ class RemoteTier:
         """Return whether a listed segment is read from the store."""
         return base_offset in self._remote
 
+    def byte_count(self, base_offset: int) -> int:
+        """Return the size of a remote segment."""
+        return self._remote[base_offset].byte_count
+
     def path(self, base_offset: int, suffix: str) -> str:
         """Return the path of a remote segment's object, as in messages."""
         assert self._chain is not None, "the segment is listed"
