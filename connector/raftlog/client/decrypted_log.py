@@ -105,13 +105,15 @@ class DecryptedLog(LogReader):
     def _decrypted(self, offset: int, key: bytes | None, value: bytes | None) -> bytes | None:
         return self._cipher.decrypt(key, value, path=self.path, offset=offset)
 
-    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+    def batches(
+        self, start_offset: int, end_offset: int, *, chunk_bytes: int = READ_CHUNK_BYTES
+    ) -> Iterator[RecordBatch]:
         """Yield the batches as ``LogReader.batches`` does; ``records`` decrypts the values.
 
         Records outside of the range are as in the log.
         """
         offsets = range(start_offset, end_offset)
-        for batch in self._log.batches(start_offset, end_offset):
+        for batch in self._log.batches(start_offset, end_offset, chunk_bytes=chunk_bytes):
             if batch.is_control:
                 yield batch
                 continue

@@ -14,6 +14,7 @@ from raftlog import ConnectedLog
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind, open_path
 from raftlog.client.remote.log import RemoteLog
 from raftlog.errors import DataLossError, OffsetOutOfRangeError
+from raftlog.limits import KIB
 from raftlog.records.batch_columns import Column
 
 pytestmark = pytest.mark.slow
@@ -102,6 +103,23 @@ def test_offsets_are_found_by_timestamp(log: ConnectedLog, files: LogReader) -> 
     ]
     for time_ms in (0, times[-1], times[len(times) // 2] + 1, max(times) + 1):
         assert remote.offset_for_timestamp(time_ms) == files.offset_for_timestamp(time_ms)
+
+
+def test_the_oldest_record_of_a_range_is_that_of_the_directory(
+    log: ConnectedLog, files: LogReader
+) -> None:
+    remote, end = log.reader(), files.log_end_offset
+    for start in (0, 7, end - 1, end):
+        found, expected = remote.range_size(start, end), files.range_size(start, end)
+        assert found.first_timestamp_ms == expected.first_timestamp_ms
+        assert found.byte_count == (0 if start == end else None)
+
+
+def test_batches_are_equal_for_each_size_of_a_read(log: ConnectedLog, files: LogReader) -> None:
+    end = files.log_end_offset
+    for reader, chunk_bytes in itertools.product((log.reader(), files), (61, 200, 16 * KIB)):
+        found = [one.crc for one in reader.batches(3, end, chunk_bytes=chunk_bytes)]
+        assert found == [one.crc for one in files.batches(3, end)]
 
 
 def test_an_open_transaction_bounds_committed_reads(quorums: Quorums) -> None:

@@ -706,8 +706,10 @@ class RemoteLog(LogReader):
         decoder = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)
         yield from read_chunks(self._quorum, decoder, start_offset, end_offset)
 
-    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        decoder = BatchDecoder(READ_CHUNK_BYTES)
+    def batches(
+        self, start_offset: int, end_offset: int, *, chunk_bytes: int = READ_CHUNK_BYTES
+    ) -> Iterator[RecordBatch]:
+        decoder = BatchDecoder(chunk_bytes)
         for chunk in read_chunks(self._quorum, decoder, start_offset, end_offset):
             yield from chunk.objects
 

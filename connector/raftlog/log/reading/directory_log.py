@@ -665,8 +665,10 @@ class DirectoryLog(LogReader):
         decoder = ColumnDecoder(columns, chunk_bytes, self.files.decompressed_bytes_max)
         yield from self._read(decoder, start_offset, end_offset)
 
-    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        for chunk in self._read(BatchDecoder(READ_CHUNK_BYTES), start_offset, end_offset):
+    def batches(
+        self, start_offset: int, end_offset: int, *, chunk_bytes: int = READ_CHUNK_BYTES
+    ) -> Iterator[RecordBatch]:
+        for chunk in self._read(BatchDecoder(chunk_bytes), start_offset, end_offset):
             yield from chunk.objects
 
     def _read(self, decoder: ChunkDecoder[P], start_offset: int, end_offset: int) -> Iterator[P]:

@@ -11,9 +11,10 @@ import abc
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Final
 
 from raftlog.errors import DataLossError, DivergedLogError, OffsetOutOfRangeError
-from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.limits import KIB, READ_CHUNK_BYTES
 from raftlog.log.format.directory import MetaProperties, QuorumState
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.snapshot import SnapshotReader
@@ -27,6 +28,8 @@ from .aborted_transactions import AbortedTransactions
 from .files import LogTail
 from .range_size import RangeSize
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
+
+_ONE_BATCH_BYTES: Final = 16 * KIB
 
 # --- Validation of the end of a read against an earlier one, and descriptions of ends -------------
 # The end of one copy may decrease between two reads: a voter truncates uncommitted records, or
@@ -325,7 +328,8 @@ class LogReader(Closeable, abc.ABC):
 
         Errors as ``scan``.
         """
-        batch = next(self.batches(start_offset, end_offset), None)
+        batches = self.batches(start_offset, end_offset, chunk_bytes=_ONE_BATCH_BYTES)
+        batch = next(batches, None)
         if batch is None:
             return RangeSize(byte_count=0, batch_count=0, first_timestamp_ms=None)
         is_latest = batch.delete_horizon_ms is not None
@@ -358,8 +362,13 @@ class LogReader(Closeable, abc.ABC):
         """
 
     @abc.abstractmethod
-    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        """Yield the batches that overlap the range as objects; for tools. Errors as ``scan``."""
+    def batches(
+        self, start_offset: int, end_offset: int, *, chunk_bytes: int = READ_CHUNK_BYTES
+    ) -> Iterator[RecordBatch]:
+        """Yield the batches that overlap the range as objects; for tools.
+
+        ``chunk_bytes``: size of one read, unless a batch is larger. Errors as ``scan``.
+        """
 
     @abc.abstractmethod
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:

@@ -514,9 +514,11 @@ class QuorumCopies(LogReader):
         for log, start, end in self._split_by_copy(start_offset, end_offset):
             yield from log.scan(start, end, columns=columns, chunk_bytes=chunk_bytes)
 
-    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+    def batches(
+        self, start_offset: int, end_offset: int, *, chunk_bytes: int = READ_CHUNK_BYTES
+    ) -> Iterator[RecordBatch]:
         for log, start, end in self._split_by_copy(start_offset, end_offset):
-            yield from log.batches(start, end)
+            yield from log.batches(start, end, chunk_bytes=chunk_bytes)
 
     def range_size(self, start_offset: int, end_offset: int) -> RangeSize:
         found = [
