@@ -1,8 +1,7 @@
 """Size of a range of a log: its bytes by positions in the segment files, its batches by a walk.
 
-A walk of headers ends after ``_WALKED_BYTES_MAX``, since a range may be a whole log. The bytes of a
-longer range are those between the position of its first batch and the end of its last one, which is
-looked up::
+The bytes are those between the position of the first batch and the end of the last one, which are
+looked up. A range may be a whole log: one of more than ``_WALKED_BYTES_MAX`` is not walked::
 
     | segment 0  [first batch ...  | segment 900 ...  | segment 1800  ... last batch]  ... |
 """
@@ -58,21 +57,21 @@ def size_in_files(
 
     Errors are those of ``LogCursor.read``.
     """
-    byte_count = batch_count = 0
-    first: tuple[int, int] | None = None
     cursor = LogCursor(files, start_offset, contiguous=contiguous)
-    for chunk in cursor.read(_HEADERS, end_offset):
-        first = first or (cursor.segment, int(chunk.batches.position[0]))
-        byte_count += int(chunk.batches.byte_count.sum())
-        batch_count += len(chunk.batches)
-        if byte_count > walked_bytes_max:
-            break
-    else:
-        return byte_count, batch_count
-    segment, position = first
+    first = next(cursor.read(_HEADERS, end_offset), None)
+    if first is None:
+        return 0, 0
+    segment, position = cursor.segment, int(first.batches.position[0])
     last_segment, end_position = _end_of_batches(files, end_offset, contiguous)
     between = [one for one in files.listing.segments if segment <= one < last_segment]
-    return sum(map(files.byte_count, between)) + end_position - position, None
+    byte_count = sum(map(files.byte_count, between)) + end_position - position
+    if byte_count > walked_bytes_max:
+        return byte_count, None
+    byte_count = batch_count = 0
+    for chunk in LogCursor(files, start_offset, contiguous=contiguous).read(_HEADERS, end_offset):
+        byte_count += int(chunk.batches.byte_count.sum())
+        batch_count += len(chunk.batches)
+    return byte_count, batch_count
 
 
 def _end_of_batches(files: LogFiles, end_offset: int, contiguous: bool) -> tuple[int, int]:
