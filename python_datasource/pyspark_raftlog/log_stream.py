@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import limits as raftlog_limits
-from raftlog.client import EndBasis, LogReader, ReadEnd, SourceKind
+from raftlog.client import EndBasis, LogReader, RangeSize, ReadEnd, SourceKind
 from raftlog.client.watching import DirectoryWatch, Stamp
 from raftlog.clock import Clock
 from raftlog.errors import DivergedLogError, RaftlogError
@@ -35,7 +35,7 @@ from .reader import open_source
 if TYPE_CHECKING:
     from .options import RaftlogOptions
 
-_NOTHING_UNREAD: Final = {"bytes": 0, "batches": 0, "ms": 0}
+_NOTHING: Final = RangeSize(byte_count=0, batch_count=0, first_timestamp_ms=None)
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
 
@@ -58,6 +58,26 @@ class Backlog:
         return self.start.snapshot is None and self.end_offset <= self.start.offset
 
 
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """What a log has after the end of a batch; ``size`` is None if it could not be read."""
+
+    offset: int
+    end_offset: int
+    size: RangeSize | None
+
+    def to_json(self, now_ms: int) -> dict[str, int]:
+        """Return bytes, batches, and the age of the first record in ms, those that are known."""
+        if self.size is None:
+            return {}
+        age_ms = 0 if self.size.batch_count == 0 else None
+        time_ms = self.size.first_timestamp_ms
+        if time_ms is not None and time_ms >= 0:
+            age_ms = max(now_ms - time_ms, 0)
+        found = {"bytes": self.size.byte_count, "batches": self.size.batch_count, "ms": age_ms}
+        return {name: count for name, count in found.items() if count is not None}
+
+
 class LogStream:
     """Reader of the ends of one log for a stream."""
 
@@ -70,7 +90,7 @@ class LogStream:
         self._idle: tuple[StreamOffset, int | None, Stamp] | None = None
         self._checked: StreamOffset | None = None
         self._target_offset: int | None = None
-        self._unread: dict[str, int] = {}
+        self._unread: _Unread | None = None
         self._logged_basis: EndBasis | None = None
         self._logged_loss: str | None = None
 
@@ -132,27 +152,31 @@ class LogStream:
             start_offset=self._end.offset,
             cluster_id=self._log.cluster_id,
         )
-        return latest.to_json() | ({"unread": dict(self._unread)} if self._unread else {})
+        unread = self._unread
+        if unread is None or unread.end_offset != latest.offset:
+            return latest.to_json()
+        found = unread.to_json(self._clock.wall_ms())
+        return latest.to_json() | ({"unread": found} if found else {})
 
     def measure(self, offset: int) -> None:
-        """Measure what the log has from ``offset`` on, the end of a batch, for its progress."""
+        """Measure what the log has from ``offset`` on, the end of a batch, for its progress.
+
+        Reads nothing if the end is that of the last call: a stream that waits calls it repeatedly.
+        """
         log, end = self._log, self._end
         assert log is not None, "a backlog is that of an open log"
         assert end is not None, "a refresh reads the end"
-        if offset >= end.offset:
-            self._unread = dict(_NOTHING_UNREAD)
+        known = self._unread
+        if known is not None and (known.offset, known.end_offset) == (offset, end.offset):
             return
-        try:
-            found = log.range_size(offset, end.offset)
-        except RaftlogError as error:
-            _LOGGER.debug("the lag at offset %d is unknown: %s", offset, error)
-            self._unread = {}
-            return
-        age_ms = None
-        if found.first_timestamp_ms is not None and found.first_timestamp_ms >= 0:
-            age_ms = max(self._clock.wall_ms() - found.first_timestamp_ms, 0)
-        measured = {"bytes": found.byte_count, "batches": found.batch_count, "ms": age_ms}
-        self._unread = {name: count for name, count in measured.items() if count is not None}
+        size: RangeSize | None = _NOTHING
+        if offset < end.offset:
+            try:
+                size = log.range_size(offset, end.offset)
+            except RaftlogError as error:
+                _LOGGER.debug("the lag at offset %d is unknown: %s", offset, error)
+                size = None
+        self._unread = _Unread(offset, end.offset, size)
 
     def initial_position(self) -> StreamOffset:
         """Return the start of a new query."""
@@ -191,7 +215,8 @@ class LogStream:
         stamp = None if self._watch is None else self._watch.stamp()
         if stamp is not None and self._idle == (position, self._target_offset, stamp):
             return None
-        self._unread = {}
+        if self._unread is not None and self._unread.offset != position.offset:
+            self._unread = None
         log, end = self.refresh()
         end_offset = min(end.offset, log.log_end_offset)
         if self._target_offset is not None:

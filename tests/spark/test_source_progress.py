@@ -296,6 +296,30 @@ def test_a_stream_that_waits_for_more_records_reports_them(tmp_path: Path) -> No
     assert (unread["batches"], unread["ms"]) == (1, 10_000)
 
 
+def test_a_stream_that_waits_measures_what_is_unread_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"1")
+    options = {"startingOffset": "earliest", "minOffsetsPerTrigger": "9", "pollWaitMs": "200"}
+    reader = stream(log.directory, StoppedClock(), **options)
+    end = reader.latestOffset(reader.initialOffset())
+    segment = log.directory / f"{0:020d}.log"
+    damaged_position = segment.stat().st_size
+    log.append(b"2")
+    log.append(b"3")
+    assert reader.latestOffset(end) is end
+    assert (reader.reportLatestOffset() or {})["unread"]["batches"] == 2
+    log.append(b"4")
+    with segment.open("r+b") as file:
+        file.seek(damaged_position + 16)
+        file.write(b"\x09")  # no magic number
+    caplog.set_level("DEBUG", "pyspark_raftlog")
+    assert reader.latestOffset(end) is end
+    assert caplog.text.count("the lag at offset 1 is unknown") == 1
+    assert "unread" not in (reader.reportLatestOffset() or {})
+
+
 # --- delays ---------------------------------------------------------------------------------------
 
 
