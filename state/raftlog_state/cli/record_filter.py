@@ -236,13 +236,13 @@ def _key_filter(
         types = RECORD_TYPES
 
         def fields_of(key: bytes | None, value: bytes | None) -> Mapping[str, Any]:
-            return _object(json.loads(redactor.record_json(value or b""))["data"])
+            return _object(_printed(redactor.record_json(value or b""))["data"])
 
     elif internal is not None:
         types, printed = internal.key_types(), internal.key_text
 
         def fields_of(key: bytes | None, value: bytes | None) -> Mapping[str, Any]:
-            return _object(json.loads(printed(key, value, redactor)))
+            return _object(_printed(printed(key, value, redactor)))
 
     elif len(keys) == 1:
         return TextKeyFilter(keys[0])
@@ -273,6 +273,11 @@ def _field_names(kind: type[Struct], prefix: str = "") -> Iterator[str]:
             yield from _field_names(field.kind.struct, f"{name}.")
         elif not isinstance(field.kind, Array):
             yield name
+
+
+def _printed(text: str) -> Any:
+    """Parse JSON; a number with a fraction is the text of it, as Java and Python print others."""
+    return json.loads(text, parse_float=str)
 
 
 def _object(found: object) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from tests.support.internal_records import DATA, InternalLogFile, internal_segme
 LOGS = DATA / "kraft-logs" / "three-nodes-4.3.1"
 NODE = LOGS / "node-100"
 INTERNAL = DATA / "internal-logs-4.3.1" / "node-1"
+EVERY_RECORD = DATA / "kraft-logs" / "every-record-4.3.1" / "none" / "__cluster_metadata-0"
 REMOTE = DATA / "remote-log-metadata-4.3.1"
 SEGMENTS = internal_segments("4.3.1")
 
@@ -83,6 +84,15 @@ def test_metadata_is_selected_by_the_fields_of_a_record(
         and all(str(row["data"].get(name)) == str(value) for name, value in conditions.items())
     ]
     assert rows("cat", NODE, *texts(conditions)) == chosen != []
+
+
+@pytest.mark.parametrize("quota", ["1.0E300", "-1.5", "0.0"])
+def test_a_number_with_a_fraction_is_compared_as_it_is_printed(quota: str) -> None:
+    _, out, _ = run("cat", EVERY_RECORD, "--type", "client_quota")
+    chosen = [line for line in out.splitlines() if f'"value":{quota},' in line]
+    status, out, _ = run("cat", EVERY_RECORD, "--key", f"value={quota}")
+    assert (status, out.splitlines()) == (0, chosen)
+    assert chosen
 
 
 def test_a_key_and_a_topic_select_one_partition() -> None:
