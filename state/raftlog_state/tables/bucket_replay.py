@@ -193,7 +193,9 @@ class _BucketReplay:
             rows = pa.Table.from_batches(batches, arrow_schema(SOURCE_COLUMNS))
             batch = check_batch(rows, next_offset=start_offset, place=task.directory)
             self._log_file.write(
-                rows_of_log(batch, cluster_id=before.cluster_id, incarnation=before.incarnation)
+                rows_of_log(
+                    batch.rows, cluster_id=before.cluster_id, incarnation=before.incarnation
+                )
             )
             start_offset = boundary
 
