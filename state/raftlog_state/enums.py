@@ -55,10 +55,11 @@ MEMBER_STATES: Final[Mapping[int, str]] = {
     2: "UnreleasedPartitions",
     127: "Unknown",
 }
+# Kafka's streams.MemberState counts from 1, modern.MemberState from 0.
 STREAMS_MEMBER_STATES: Final[Mapping[int, str]] = {
-    0: "Stable",
-    1: "UnrevokedTasks",
-    2: "UnreleasedTasks",
+    1: "Stable",
+    2: "UnrevokedTasks",
+    3: "UnreleasedTasks",
     127: "Unknown",
 }
 DELIVERY_STATES: Final[Mapping[int, str]] = {

@@ -11,23 +11,16 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
+from tests.kafka.internal_dumps import DECODERS, assert_printed_as_by_dump_log
 from tests.support.cli import rows, run
-from tests.support.internal_records import as_dumped, printed_by, records_in, topic_of
 from tests.support.kafka import HOME, KafkaNode, formatted, kafka_jars, run_java, running_node
 
 from raftlog_state.image.rows import ShareBatch
 from raftlog_state.internal.loader import combined
-from raftlog_state.records import Redactor
-from raftlog_state.records.internal_logs import INTERNAL_LOGS
 from raftlog_state.tables.reader import ArrowView, open_tables
 
 pytestmark = pytest.mark.kafka
 
-DECODERS = {
-    "__consumer_offsets": "--offsets-decoder",
-    "__transaction_state": "--transaction-log-decoder",
-    "__share_group_state": "--share-group-state-decoder",
-}
 SETTINGS = (
     "offsets.topic.num.partitions=4",
     "transaction.state.log.num.partitions=2",
@@ -80,18 +73,9 @@ def segments(node: KafkaNode, topic: str) -> list[Path]:
 
 @pytest.mark.parametrize("topic", DECODERS)
 def test_records_are_printed_as_by_dump_log(cluster: Cluster, topic: str) -> None:
-    printed = 0
-    for segment in segments(cluster.node, topic):
-        given = []
-        for offset, key, value in records_in(segment):
-            shown = as_dumped(INTERNAL_LOGS[topic_of(segment)].text(key, value, Redactor()))
-            given.append((offset, f"key: {shown[0]} payload: {shown[1]}"))
-        main = "org.apache.kafka.tools.DumpLogSegments"
-        text = run_java(cluster.node.jars, main, DECODERS[topic], "--files", str(segment))
-        dumped = printed_by(text.splitlines())
-        assert dumped[: len(given)] == given  # the log may have grown since
-        printed += len(given)
-    assert printed
+    node = cluster.node
+    found = [assert_printed_as_by_dump_log(node.jars, one) for one in segments(node, topic)]
+    assert sum(found)
 
 
 def test_offsets_groups_and_transactions_are_those_of_the_admin_client(cluster: Cluster) -> None:

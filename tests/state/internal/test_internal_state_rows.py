@@ -262,7 +262,9 @@ def test_members_of_a_streams_group_have_subtopologies(tmp_path: Path) -> None:
         (
             StreamsGroupCurrentMemberAssignmentKey(**member),
             StreamsGroupCurrentMemberAssignmentValue(
-                member_epoch=2, active_tasks=(AssignedTasks(subtopology_id="s", partitions=(1, 0)),)
+                member_epoch=2,
+                state=1,
+                active_tasks=(AssignedTasks(subtopology_id="s", partitions=(1, 0)),),
             ),
         ),
     )
