@@ -141,6 +141,16 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a query of many logs keeps rows of an internal log without a record at its begin",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="return with_positions(rows) if is_whole else rows",
+        new="return rows",
+        tests=(
+            "tests/state/tables/test_micro_batches.py::"
+            "test_the_first_rows_of_a_log_whose_records_were_all_deleted_are_its_whole_state",
+        ),
+    ),
+    Plant(
         bug="tables take records of two topics",
         path="state/raftlog_state/tables/cluster_cache.py",
         old='for name in ("topic", "partition"):',

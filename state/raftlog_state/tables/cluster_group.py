@@ -8,7 +8,9 @@ Rules of this file:
 2. Rows of a cluster that are rejected end the query, after those of the others are published. The
    micro-batch is repeated when the query is started again.
 3. Tables that have missed deleted records of an internal log get the state of the whole log, read
-   here, before the query begins: a query that runs reads records before they are deleted.
+   here, before the query begins: a query that runs reads records before they are deleted. If no
+   record can be read then, as all were deleted or the others are younger than the holdback, it is
+   the state of the first micro-batch with rows of the log.
 4. A log that cannot be opened when the query is started is left out of it, with a warning.
 """
 
@@ -32,8 +34,9 @@ from raftlog.clock import Clock
 from raftlog.errors import LogNotFoundError, OptionError, RaftlogError
 from raftlog_state.errors import ClustersFailedError
 from raftlog_state.records import Redactor
-from raftlog_state.records.internal_logs import INTERNAL_LOGS, log_id_of
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, is_internal, log_id_of
 
+from .batch import with_positions
 from .cluster import Engine, open_writer
 from .cluster_rows import Step, no_step
 from .following import (
@@ -55,6 +58,7 @@ from .materialize import (
     trigger_options,
 )
 from .micro_batches import batch_function
+from .progress import NOTHING
 from .source_options import SOURCE_CLUSTER_ID, SourceOptions
 from .stored_rows import rows_by
 from .stores.spark import SparkStore, for_each
@@ -244,6 +248,9 @@ class GroupSink:
         self._writer = writer
         self._upkeep = upkeep
         self._targets = {log.cluster_id: log.target_offset for log in logs if not log.is_at_target}
+        self._start_offsets = {
+            log.cluster_id: log.log_start_offset for log in logs if is_internal(log.cluster_id)
+        }
 
     def write(self, rows: pa.Table) -> None:
         """Append the new rows of all clusters in one append.
@@ -252,10 +259,11 @@ class GroupSink:
             ClustersFailedError: rows of clusters were rejected; those of the others are published.
             TablesError: Delta failed.
         """
-        batches = rows_by(rows, SOURCE_CLUSTER_ID)
-        applied = self._writer.apply(
-            {name: part.drop_columns([SOURCE_CLUSTER_ID]) for name, part in batches.items()}
-        )
+        batches = {
+            name: self._marked(name, part.drop_columns([SOURCE_CLUSTER_ID]))
+            for name, part in rows_by(rows, SOURCE_CLUSTER_ID).items()
+        }
+        applied = self._writer.apply(batches)
         if applied.appended:
             self._upkeep.appended()
         for name, part in batches.items():
@@ -264,6 +272,18 @@ class GroupSink:
         self._upkeep.keep_up(-1 if self._targets else 0)
         if applied.failures:
             raise ClustersFailedError(place=self._writer.place, failures=applied.failures)
+
+    def _marked(self, name: str, rows: pa.Table) -> pa.Table:
+        """Return the first rows as those of a whole log if its start was after the tables' end.
+
+        Then it had no record to be read when the query began.
+        """
+        start_offset = self._start_offsets.pop(name, None)
+        if start_offset is None:
+            return rows
+        progress = self._writer.progress(name)
+        is_whole = progress.offset != NOTHING and progress.next_offset < start_offset
+        return with_positions(rows) if is_whole else rows
 
 
 def _sink_of(logs: Sequence[GroupLog], has_end: bool, writer: GroupWriter) -> GroupSink:

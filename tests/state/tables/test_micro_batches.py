@@ -10,19 +10,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from tests.support.clock import StoppedClock
+from tests.support.internal_records import InternalLogFile, offset_commit
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import MetadataLog
 from tests.support.source_rows import source_rows
 from tests.support.written_tables import read_view
 
+from raftlog.client import open_path
 from raftlog_state.errors import ClustersFailedError
+from raftlog_state.records import Redactor
+from raftlog_state.records.internal_logs import log_id_of
 from raftlog_state.tables import open_tables
 from raftlog_state.tables.cluster import open_writer
-from raftlog_state.tables.cluster_group import GroupSink
+from raftlog_state.tables.cluster_group import GroupLog, GroupSink
 from raftlog_state.tables.cluster_rows import no_step
 from raftlog_state.tables.following import BatchSink
 from raftlog_state.tables.group_writer import GroupWriter
+from raftlog_state.tables.log_follower import DecodedValues, FollowSettings, LogTail, row_settings
 from raftlog_state.tables.micro_batches import batch_function
+from raftlog_state.tables.progress import Progress
+from raftlog_state.tables.reader import ArrowTables
 from raftlog_state.tables.source_options import SOURCE_CLUSTER_ID
 from raftlog_state.tables.upkeep import Upkeep, UpkeepRunner
 from raftlog_state.tables.writer import Writer
@@ -84,3 +92,53 @@ def test_a_rejected_cluster_ends_a_query_of_many_after_the_others_are_published(
         sink.write(batch(a=rows.slice(30), b=rows.slice(20)))
     assert caught.value.failures.keys() == {"a"}
     assert [read_view(tables, name).offset for name in "ab"] == [19, END - 1]
+
+
+def internal_rows(log: InternalLogFile, log_id: str) -> pa.Table:
+    """Return the rows of a whole log as a query has them."""
+    settings = FollowSettings(redactor=Redactor(), holdback_ms=0)
+    columns = GroupWriter(MemoryStore(MemoryTables()), "columns").source_columns
+    tail = LogTail(
+        partial(open_path, str(log.path)),
+        settings,
+        place="memory",
+        clock=StoppedClock().as_clock(),
+        rows=row_settings(columns, settings, DecodedValues()),
+    )
+    found = tail.read_next(tail.refreshed(), Progress(cluster_id=log_id), list)
+    assert found is not None
+    rows = found[1]
+    return rows.append_column(SOURCE_CLUSTER_ID, pa.array([log_id] * rows.num_rows))
+
+
+@pytest.mark.parametrize("is_first_load", [False, True])
+def test_the_first_rows_of_a_log_whose_records_were_all_deleted_are_its_whole_state(
+    tmp_path: Path, is_first_load: bool
+) -> None:
+    """When the query began, there was nothing to be read; a deleted record was a tombstone."""
+    log_id = log_id_of("c", "__consumer_offsets", 0)
+    store = MemoryStore(MemoryTables())
+    group = GroupWriter(store, "one")
+    log = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0")
+    log.append(offset_commit("deleted", 1), offset_commit("g", 1))
+    if not is_first_load:
+        rows = internal_rows(log, log_id).drop_columns([SOURCE_CLUSTER_ID])
+        assert not group.apply({log_id: rows}).failures
+    later = InternalLogFile(tmp_path / "b" / "__consumer_offsets-0", start_offset=7)
+    opened = GroupLog(
+        options={},
+        cluster_id=log_id,
+        incarnation=0,
+        log_start_offset=7,
+        target_offset=7,
+        is_at_target=False,
+    )
+    sink = GroupSink(group, [opened], UpkeepRunner(group, Upkeep(None)))
+    for value in (5, 6):
+        later.append(offset_commit("g", value))
+        rows = internal_rows(later, log_id)
+        sink.write(rows.slice(rows.num_rows - 1))
+    found = ArrowTables(store, log_id)
+    assert found.status().gaps == (() if is_first_load else ((2, 7),))
+    offsets = found.latest().consumer_offsets().select(["group", "offset"]).to_pylist()
+    assert offsets == [{"group": "g", "offset": 6}]
