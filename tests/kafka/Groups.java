@@ -28,17 +28,20 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Groups, offset commits and transactions of a running Kafka: java Groups.java HOST:PORT.
+ * Groups, offset commits and transactions of a running Kafka: java Groups.java HOST:PORT RELEASE.
  *
+ * Kafka 3 has no share groups, and no regular expressions of the new consumer groups.
  * Makes them, prints the admin client's view of them as JSON while the members are alive, then waits
  * for a line of its input and ends without closing the clients.
  */
 public class Groups {
     private static final String TOPIC = "orders";
     private static String bootstrap;
+    private static boolean isKafka3;
 
     public static void main(String[] args) throws Exception {
         bootstrap = args[0];
+        isKafka3 = args[1].startsWith("3.");
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
             admin.createTopics(List.of(new NewTopic(TOPIC, 3, (short) 1), new NewTopic("bills", 1, (short) 1))).all().get();
             try (KafkaProducer<byte[], byte[]> producer = producer(Map.of())) {
@@ -47,14 +50,16 @@ public class Groups {
             List<AutoCloseable> alive = new ArrayList<>();
             alive.add(member("classic", Map.of("group.instance.id", "static-1", "client.id", "one")));
             alive.add(member("modern", Map.of("group.protocol", "consumer", "client.id", "two", "client.rack", "r1")));
-            alive.add(pattern());
+            if (!isKafka3) alive.add(pattern());
             committed("gone", 3);
             committed("simple", 7);
             admin.deleteConsumerGroupOffsets("simple", Set.of(new TopicPartition(TOPIC, 1))).all().get();
             admin.deleteConsumerGroups(List.of("gone")).all().get();
             transactions(alive);
-            alive.add(share(admin, "shared", Map.of()));
-            alive.add(picky(admin));
+            if (!isKafka3) {
+                alive.add(share(admin, "shared", Map.of()));
+                alive.add(picky(admin));
+            }
             System.out.println(new ObjectMapper().writeValueAsString(described(admin)));
             System.in.read();
         }
@@ -185,6 +190,7 @@ public class Groups {
     private static Object described(Admin admin) throws Exception {
         Map<String, Object> offsets = new TreeMap<>();
         for (String group : List.of("classic", "modern", "pattern", "simple", "atomic", besides("atomic"))) {
+            if (isKafka3 && group.equals("pattern")) continue;
             List<Object> rows = new ArrayList<>();
             admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get(60, TimeUnit.SECONDS)
                 .forEach((partition, offset) -> {
@@ -199,7 +205,7 @@ public class Groups {
             List.of(one.type().map(Object::toString).orElse(""), one.protocol(), one.groupState().map(Object::toString).orElse(""))));
         answer.put("groups", groups);
         Map<String, Object> members = new TreeMap<>();
-        admin.describeConsumerGroups(List.of("classic", "modern", "pattern")).all().get().forEach((group, description) -> {
+        admin.describeConsumerGroups(isKafka3 ? List.of("classic", "modern") : List.of("classic", "modern", "pattern")).all().get().forEach((group, description) -> {
             List<Object> rows = new ArrayList<>();
             description.members().forEach(member -> rows.add(List.of(member.consumerId(), member.groupInstanceId().orElse(""),
                 member.clientId(), member.host(), member.assignment().topicPartitions().stream()

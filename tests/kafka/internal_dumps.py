@@ -19,7 +19,7 @@ DECODERS = {
 DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
 
 
-def assert_printed_as_by_dump_log(jars: Path, segment: Path, main: str = DUMP_LOG) -> int:
+def assert_printed_as_by_dump_log(jars: Path, segment: Path) -> int:
     """Compare a segment's records with what kafka-dump-log prints; return how many there are.
 
     The log may have grown in between.
@@ -29,6 +29,6 @@ def assert_printed_as_by_dump_log(jars: Path, segment: Path, main: str = DUMP_LO
     for offset, key, value in records_in(segment):
         shown = as_dumped(INTERNAL_LOGS[topic].text(key, value, Redactor()))
         given.append((offset, f"key: {shown[0]} payload: {shown[1]}"))
-    text = run_java(jars, main, DECODERS[topic], "--files", str(segment))
+    text = run_java(jars, DUMP_LOG, DECODERS[topic], "--files", str(segment))
     assert printed_by(text.splitlines())[: len(given)] == given
     return len(given)

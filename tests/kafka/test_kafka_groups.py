@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.kafka.internal_dumps import DECODERS, assert_printed_as_by_dump_log
 from tests.support.cli import rows, run
+from tests.support.jars import KAFKA_VERSION
 from tests.support.kafka import HOME, KafkaNode, formatted, kafka_jars, run_java, running_node
 
 from raftlog_state.image.rows import ShareBatch
@@ -31,6 +32,19 @@ SETTINGS = (
 )
 
 
+RELEASES = {
+    KAFKA_VERSION: (),
+    # New consumer groups are early access in it.
+    "3.9.2": (
+        "group.coordinator.new.enable=true",
+        "group.coordinator.rebalance.protocols=classic,consumer",
+        "unstable.api.versions.enable=true",
+    ),
+}
+"""Releases, and the settings with which they have groups of both protocols."""
+TOPICS = [(KAFKA_VERSION, topic) for topic in DECODERS]
+TOPICS += [("3.9.2", topic) for topic in ("__consumer_offsets", "__transaction_state")]
+
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 SHARES = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
@@ -43,11 +57,17 @@ class Cluster(NamedTuple):
     admin: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_node(tmp_path_factory.mktemp("groups"), *SETTINGS) as node:
+@pytest.fixture(scope="module", params=RELEASES)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    release = str(request.param)
+    home = tmp_path_factory.mktemp(f"groups-{release}")
+    with running_node(home, *SETTINGS, *RELEASES[release], version=release) as node:
+        # The clients are of one release, the tools of the node's.
+        classes = f"{kafka_jars()}/*"
         program = str(HOME / "tests" / "kafka" / "Groups.java")
-        command = ["java", "-Xmx256m", "-cp", f"{node.jars}/*", program, node.bootstrap]
+        command = ["java", "-Xmx256m", "-cp", classes, program, node.bootstrap, release]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as clients:
@@ -71,11 +91,11 @@ def segments(node: KafkaNode, topic: str) -> list[Path]:
     return sorted(node.log_dir.glob(f"{topic}-*/*.log"))
 
 
-@pytest.mark.parametrize("topic", DECODERS)
+@pytest.mark.parametrize(("cluster", "topic"), TOPICS, indirect=["cluster"])
 def test_records_are_printed_as_by_dump_log(cluster: Cluster, topic: str) -> None:
-    node = cluster.node
-    found = [assert_printed_as_by_dump_log(node.jars, one) for one in segments(node, topic)]
-    assert sum(found)
+    """Kafka 3.9 has a text of its own for transactions, so the tool is of one release."""
+    found = segments(cluster.node, topic)
+    assert sum(assert_printed_as_by_dump_log(kafka_jars(), one) for one in found)
 
 
 def test_offsets_groups_and_transactions_are_those_of_the_admin_client(cluster: Cluster) -> None:
@@ -86,6 +106,7 @@ def test_offsets_groups_and_transactions_are_those_of_the_admin_client(cluster: 
         )
     assert offsets == {group: sorted(one) for group, one in cluster.admin["offsets"].items()}
     groups = rows("state", cluster.node.log_dir, "groups")
+    assert {row["type"] for row in groups} >= {"classic", "consumer"}
     assert {
         row["group"]: [row["type"].capitalize(), row["protocol_type"], row["state"]]
         for row in groups
@@ -155,7 +176,7 @@ def test_groups_and_members_in_tables_are_those_that_kafkas_tool_prints(
         if len(words) in (5, 6) and words[0] in names
     ]
     members = [row for row in in_tables(views, "group_members") if row["group"] in names]
-    assert len(printed) == 3
+    assert len(printed) == len(cluster.admin["members"])
     assert sorted(printed) == sorted(
         (
             *(row[name] for name in ("group", "member_id", "client_host", "client_id")),
@@ -201,6 +222,7 @@ def test_offsets_and_transactions_are_those_that_kafkas_tools_print(
     assert [one[0] for one in listed if one[2] == "Ongoing"] == ["t-open"]
 
 
+@pytest.mark.parametrize("cluster", [KAFKA_VERSION], indirect=True)
 def test_share_groups_have_the_offsets_and_the_lag_that_kafkas_tool_prints(
     cluster: Cluster,
 ) -> None:
@@ -274,15 +296,16 @@ def begin_transaction(node: KafkaNode, transactional_id: str, topic: str) -> Non
         assert producer.flush(60) == 0
 
 
-def test_transactions_hang_whose_coordinator_has_lost_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+def test_transactions_hang_whose_coordinator_has_lost_them(tmp_path: Path, release: str) -> None:
     """As find-hanging prints them: the log of the coordinator is deleted while the node is down."""
-    with running_node(tmp_path, *SETTINGS) as node:
+    with running_node(tmp_path, *SETTINGS, version=release) as node:
         begin_transaction(node, "t-lost", "bills")
         assert hanging(node) == found_hanging(node) == []
     for path in node.log_dir.glob("__transaction_state-*"):
         shutil.rmtree(path)
     ports = (int(address.rpartition(":")[2]) for address in (node.bootstrap, node.controller))
-    with formatted(node.log_dir, *ports) as node:
+    with formatted(node.log_dir, *ports, version=release) as node:
         begin_transaction(node, "t-known", "bills")
         found = hanging(node)
         assert [one[0] for one in found] == ["bills"]

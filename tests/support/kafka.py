@@ -125,13 +125,14 @@ def running_node(
     *extra: str,
     format_with: tuple[str, ...] = (),
     listeners: Listeners = NO_LISTENERS,
+    version: str = KAFKA_VERSION,
 ) -> Iterator[KafkaNode]:
     """Run a node with its own log directory below `directory`; stop it when the block ends.
 
     `extra` are lines of its configuration, `format_with` arguments of kafka-storage,
-    `listeners` further ones of the controller.
+    `listeners` further ones of the controller, `version` the release.
     """
-    jars = kafka_jars()
+    jars = kafka_jars(version)
     client, controller = free_ports(2)
     log_dir, config = directory / "data", directory / "server.properties"
     quorum = f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}"
@@ -167,12 +168,14 @@ def booted(data: Path) -> Iterator[KafkaNode]:
 
 
 @contextmanager
-def formatted(data: Path, client: int, controller: int) -> Iterator[KafkaNode]:
+def formatted(
+    data: Path, client: int, controller: int, *, version: str = KAFKA_VERSION
+) -> Iterator[KafkaNode]:
     """Run a combined node on a directory formatted for a dynamic quorum, at these ports."""
     config = data.parent / "server.properties"
     quorum = f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}"
     config.write_text(_properties(data, client, controller, quorum))
-    here = KafkaNode(f"127.0.0.1:{client}", data, kafka_jars(), f"127.0.0.1:{controller}")
+    here = KafkaNode(f"127.0.0.1:{client}", data, kafka_jars(version), f"127.0.0.1:{controller}")
     with _started(config, here) as node:
         yield node
 
