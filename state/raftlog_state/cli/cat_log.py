@@ -307,9 +307,14 @@ class _RecordPrinter:
 
 def _filtered(records: RecordColumns, wanted: RecordFilter) -> RecordColumns:
     """Return the records that a filter selects; control records have no name and no typed key."""
+    rows = _selected_rows(records, wanted)
+    return records if len(rows) == len(records) else _take(records, rows)
+
+
+def _selected_rows(records: RecordColumns, wanted: RecordFilter) -> npt.NDArray[np.int32]:
     keys, values = _list(records.key, len(records)), _list(records.value, len(records))
     rows = np.array(wanted.rows(keys, values), np.int32)
-    return _take(records, rows[~records.is_control[rows]])
+    return rows[~records.is_control[rows]]
 
 
 def print_batches(

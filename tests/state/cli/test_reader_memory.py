@@ -49,6 +49,16 @@ def test_peak_memory_is_bounded_by_the_limit(
     assert peak_bytes - idle_bytes < RATIO * LIMIT_BYTES + MARGIN_BYTES
 
 
+@pytest.mark.slow
+def test_a_filter_by_key_has_no_copy_of_a_large_record(tmp_path: Path, idle_bytes: int) -> None:
+    record = NewRecord(b"k", bytes(LIMIT_BYTES - MIB))
+    large = NewRecordBatch(records=(record,), base_timestamp_ms=5, compression=Compression.ZSTD)
+    log = partition(tmp_path, large)
+    status, peak_bytes, err = peak_memory("cat", log, LIMIT, str(LIMIT_BYTES), "--key", "k")
+    assert status == 0, err
+    assert peak_bytes - idle_bytes < RATIO * LIMIT_BYTES + MARGIN_BYTES
+
+
 def columns_of(rows: list[tuple[bytes | None, bytes | None, tuple[Header, ...]]]) -> RecordColumns:
     records = tuple(NewRecord(key, value, None, headers) for key, value, headers in rows)
     new = NewRecordBatch(records=records, base_timestamp_ms=5)
