@@ -143,11 +143,23 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a query of many logs keeps rows of an internal log without a record at its begin",
         path="state/raftlog_state/tables/cluster_group.py",
-        old="return with_positions(rows) if is_whole else rows",
-        new="return rows",
+        old="        return with_positions(rows)",
+        new="        return rows",
         tests=(
             "tests/state/tables/test_micro_batches.py::"
             "test_the_first_rows_of_a_log_whose_records_were_all_deleted_are_its_whole_state",
+        ),
+    ),
+    Plant(
+        bug="rows of an internal log are appended to tables that were truncated meanwhile",
+        path="state/raftlog_state/tables/group_writer.py",
+        old="if cache.progress.next_offset < end:",
+        new="if False:",
+        tests=(
+            "tests/state/tables/test_internal_logs.py::"
+            "test_tables_that_are_truncated_while_they_are_written_get_the_records_again",
+            "tests/state/tables/test_micro_batches.py::"
+            "test_a_query_whose_tables_of_an_internal_log_are_truncated_ends",
         ),
     ),
     Plant(

@@ -58,7 +58,6 @@ from .materialize import (
     trigger_options,
 )
 from .micro_batches import batch_function
-from .progress import NOTHING
 from .source_options import SOURCE_CLUSTER_ID, SourceOptions
 from .stored_rows import rows_by
 from .stores.spark import SparkStore, for_each
@@ -77,6 +76,7 @@ class GroupLog:
     options: Mapping[str, str]
     cluster_id: str
     incarnation: int
+    next_offset: int
     log_start_offset: int
     target_offset: int
     is_at_target: bool
@@ -213,6 +213,7 @@ class ClusterGroup:
             options={**own, "startingOffset": start},
             cluster_id=cluster_id,
             incarnation=progress.incarnation,
+            next_offset=progress.next_offset,
             log_start_offset=log.log_start_offset,
             target_offset=target_offset,
             is_at_target=progress.next_offset >= target_offset,
@@ -248,9 +249,13 @@ class GroupSink:
         self._writer = writer
         self._upkeep = upkeep
         self._targets = {log.cluster_id: log.target_offset for log in logs if not log.is_at_target}
-        self._start_offsets = {
-            log.cluster_id: log.log_start_offset for log in logs if is_internal(log.cluster_id)
+        internal = [log for log in logs if is_internal(log.cluster_id)]
+        self._ends = {log.cluster_id: log.next_offset for log in internal}
+        """Ends of the tables, exclusive, that the next rows continue."""
+        self._without_record = {
+            log.cluster_id for log in internal if 0 < log.next_offset < log.log_start_offset
         }
+        """Logs whose start was after the tables' end: none had a record that could be read."""
 
     def write(self, rows: pa.Table) -> None:
         """Append the new rows of all clusters in one append.
@@ -263,7 +268,9 @@ class GroupSink:
             name: self._marked(name, part.drop_columns([SOURCE_CLUSTER_ID]))
             for name, part in rows_by(rows, SOURCE_CLUSTER_ID).items()
         }
-        applied = self._writer.apply(batches)
+        ends = {name: self._ends[name] for name in batches if name in self._ends}
+        applied = self._writer.apply(batches, ends)
+        self._ends |= {name: self._writer.progress(name).next_offset for name in ends}
         if applied.appended:
             self._upkeep.appended()
         for name, part in batches.items():
@@ -274,16 +281,11 @@ class GroupSink:
             raise ClustersFailedError(place=self._writer.place, failures=applied.failures)
 
     def _marked(self, name: str, rows: pa.Table) -> pa.Table:
-        """Return the first rows as those of a whole log if its start was after the tables' end.
-
-        Then it had no record to be read when the query began.
-        """
-        start_offset = self._start_offsets.pop(name, None)
-        if start_offset is None:
+        """Return rows as those of a whole log if they are the first ones since its deletions."""
+        if name not in self._without_record:
             return rows
-        progress = self._writer.progress(name)
-        is_whole = progress.offset != NOTHING and progress.next_offset < start_offset
-        return with_positions(rows) if is_whole else rows
+        self._without_record.remove(name)
+        return with_positions(rows)
 
 
 def _sink_of(logs: Sequence[GroupLog], has_end: bool, writer: GroupWriter) -> GroupSink:

@@ -27,7 +27,7 @@ from raftlog.clock import Clock
 from raftlog.daemon_threads import DaemonThreads
 from raftlog.errors import OptionError, RaftlogError
 from raftlog_state.errors import ClustersFailedError, TablesError
-from raftlog_state.records.internal_logs import INTERNAL_LOGS, log_id_of
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, is_internal, log_id_of
 from raftlog_state.source_rows.reading import retry
 
 from .backoff import Backoff
@@ -54,6 +54,8 @@ class _Source:
     is_remote: bool = False
     refresh: Future[LogReader] | None = None
     """Call in a thread that reads the end of the log."""
+    read_offset: int = 0
+    """Where the last read began: the end of the tables then, exclusive."""
 
     @property
     def is_running(self) -> bool:
@@ -193,7 +195,8 @@ class GroupFollower:
         if not batches:
             return None
         with self._uninterrupted():
-            applied = self._writer.apply(batches)
+            ends = {name: one.read_offset for name, one in sources.items() if is_internal(name)}
+            applied = self._writer.apply(batches, ends)
             for cluster_id, source in sources.items():
                 if cluster_id in applied.failures:
                     self._failed(source, applied.failures[cluster_id])
@@ -251,6 +254,7 @@ class GroupFollower:
         is_owned = progress.offset != NOTHING and progress.group != self._group
         if is_owned and not self._settings.take_over:
             raise owned(self._writer.place, progress)
+        source.read_offset = progress.next_offset
         found = source.tail.read_next(log, progress, lambda: self._writer.epochs(cluster_id))
         return None if found is None else found[1]
 

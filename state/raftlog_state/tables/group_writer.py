@@ -153,8 +153,13 @@ class GroupWriter(TablesWriter):
             self._caches.clear()
             self._unmerged.clear()
 
-    def apply(self, batches: Mapping[str, pa.Table]) -> Applied:
+    def apply(
+        self, batches: Mapping[str, pa.Table], ends: Mapping[str, int] | None = None
+    ) -> Applied:
         """Append the new rows of clusters to ``log`` and ``changes``, by cluster id.
+
+        ``ends``: by internal log, the end of its tables, exclusive, that its rows continue. If they
+        were truncated since, the rows are rejected: offsets that compaction removed are no gap.
 
         An error of one cluster (``OffsetGapError``, ``DivergedLogError``, ``ReplayError``,
         ``ClusterOwnedError`` and others) is part of the result: nothing of it was written.
@@ -163,7 +168,7 @@ class GroupWriter(TablesWriter):
             TablesError: Delta failed.
             ConcurrentWriterError: another process with the name of this group was always faster.
         """
-        return self._again_if_late(lambda: self._apply(batches))
+        return self._again_if_late(lambda: self._apply(batches, ends or {}))
 
     def merge_state(self) -> None:
         """Merge the later changes of the clusters that were written into ``state``.
@@ -293,7 +298,7 @@ class GroupWriter(TablesWriter):
     # --- appends ----------------------------------------------------------------------------------
 
     @collection_paused()
-    def _apply(self, batches: Mapping[str, pa.Table]) -> Applied:
+    def _apply(self, batches: Mapping[str, pa.Table], ends: Mapping[str, int]) -> Applied:
         self._ready()
         failures: dict[str, RaftlogError] = {}
         news: dict[str, NewRows] = {}
@@ -306,7 +311,7 @@ class GroupWriter(TablesWriter):
                 for name in part:
                     if name not in failures:
                         try:
-                            new = self._new_rows(name, batches[name])
+                            new = self._new_rows(name, batches[name], ends.get(name, 0))
                         except ConcurrentWriterError:
                             raise
                         except RaftlogError as error:
@@ -337,12 +342,18 @@ class GroupWriter(TablesWriter):
             return False  # `_new_rows` reports it
         return not batch.is_empty
 
-    def _new_rows(self, cluster_id: str, table: pa.Table) -> NewRows | None:
-        """Check and replay rows; what is cached may be older than a truncation."""
+    def _new_rows(self, cluster_id: str, table: pa.Table, end: int) -> NewRows | None:
+        """Check and replay rows that continue an end; what is cached may be before a truncation."""
         cache = self._caches[cluster_id]
         self._caches.move_to_end(cluster_id)
         check_log(cache.progress, table, cluster_of(cluster_id), self.place)
         try:
+            if cache.progress.next_offset < end:
+                raise OffsetGapError(
+                    expected_offset=cache.progress.next_offset,
+                    offset=end,
+                    remedy="the tables were truncated: read the log again from their end",
+                )
             return cache.new_rows(table, self.source_columns, self.place)
         except (OffsetGapError, DivergedLogError):
             del self._caches[cluster_id]

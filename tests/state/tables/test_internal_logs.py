@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -41,6 +42,7 @@ from raftlog_state.tables.group_follower import GroupFollower
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.reader import ArrowTables, open_tables
 from raftlog_state.tables.stores.protocol import TableStore
+from raftlog_state.tables.writer import Writer
 
 REMOTE_LOG = DATA / "remote-log-metadata-4.3.1"
 METADATA = DATA / "kraft-logs" / "three-nodes-4.3.1" / "node-1" / "__cluster_metadata-0"
@@ -452,6 +454,31 @@ def test_tables_that_missed_deleted_records_get_the_state_of_the_whole_log(
     follow(store, [log.path])
     assert found.status().gaps == ((2, 8),)
     assert found.at(offset=8).consumer_offsets().num_rows == 2
+
+
+def test_tables_that_are_truncated_while_they_are_written_get_the_records_again(
+    tmp_path: Path,
+) -> None:
+    log, store = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryStore(MemoryTables())
+    clock = StoppedClock()
+    follower = GroupFollower(
+        {"log": partial(open_path, str(log.path))},
+        store,
+        replace(settings_of(), is_once=False),
+        group="offsets",
+        clock=clock.as_clock(),
+        log_event=ignore,
+    )
+    log.append(*(offset_commit("g", value) for value in range(4)))
+    assert follower.append_round() == 1
+    Writer(store, cluster_id=LOG_ID).truncate_to(1)
+    log.append(offset_commit("h", 9))
+    assert follower.append_round() == 0
+    clock.sleep_ms(60_000)
+    assert follower.append_round() == 1
+    found = ArrowTables(store, LOG_ID)
+    assert [found.at(offset=2).consumer_offsets()["offset"].to_pylist()] == [[2]]
+    assert sorted(found.latest().consumer_offsets()["offset"].to_pylist()) == [3, 9]
 
 
 def test_rows_that_a_whole_log_does_not_change_are_no_changes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.support.source_rows import source_rows
 from tests.support.written_tables import read_view
 
 from raftlog.client import open_path
-from raftlog_state.errors import ClustersFailedError
+from raftlog_state.errors import ClustersFailedError, OffsetGapError
 from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import log_id_of
 from raftlog_state.tables import open_tables
@@ -94,6 +94,18 @@ def test_a_rejected_cluster_ends_a_query_of_many_after_the_others_are_published(
     assert [read_view(tables, name).offset for name in "ab"] == [19, END - 1]
 
 
+def opened_log(log_id: str, next_offset: int, log_start_offset: int) -> GroupLog:
+    return GroupLog(
+        options={},
+        cluster_id=log_id,
+        incarnation=0,
+        next_offset=next_offset,
+        log_start_offset=log_start_offset,
+        target_offset=0,
+        is_at_target=False,
+    )
+
+
 def internal_rows(log: InternalLogFile, log_id: str) -> pa.Table:
     """Return the rows of a whole log as a query has them."""
     settings = FollowSettings(redactor=Redactor(), holdback_ms=0)
@@ -124,15 +136,9 @@ def test_the_first_rows_of_a_log_whose_records_were_all_deleted_are_its_whole_st
     if not is_first_load:
         rows = internal_rows(log, log_id).drop_columns([SOURCE_CLUSTER_ID])
         assert not group.apply({log_id: rows}).failures
+    next_offset = group.progress(log_id).next_offset
     later = InternalLogFile(tmp_path / "b" / "__consumer_offsets-0", start_offset=7)
-    opened = GroupLog(
-        options={},
-        cluster_id=log_id,
-        incarnation=0,
-        log_start_offset=7,
-        target_offset=7,
-        is_at_target=False,
-    )
+    opened = opened_log(log_id, next_offset, 7)
     sink = GroupSink(group, [opened], UpkeepRunner(group, Upkeep(None)))
     for value in (5, 6):
         later.append(offset_commit("g", value))
@@ -142,3 +148,20 @@ def test_the_first_rows_of_a_log_whose_records_were_all_deleted_are_its_whole_st
     assert found.status().gaps == (() if is_first_load else ((2, 7),))
     offsets = found.latest().consumer_offsets().select(["group", "offset"]).to_pylist()
     assert offsets == [{"group": "g", "offset": 6}]
+
+
+def test_a_query_whose_tables_of_an_internal_log_are_truncated_ends(tmp_path: Path) -> None:
+    """Rows after the truncated ones are no continuation; it begins again at the tables' end."""
+    log_id = log_id_of("c", "__consumer_offsets", 0)
+    store = MemoryStore(MemoryTables())
+    group = GroupWriter(store, "one")
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    sink = GroupSink(group, [opened_log(log_id, 0, 0)], UpkeepRunner(group, Upkeep(None)))
+    log.append(*(offset_commit("g", value) for value in range(4)))
+    sink.write(internal_rows(log, log_id))
+    Writer(store, cluster_id=log_id).truncate_to(1)
+    log.append(offset_commit("h", 1))
+    with pytest.raises(ClustersFailedError) as caught:
+        sink.write(internal_rows(log, log_id).slice(4))
+    assert isinstance(caught.value.failures[log_id], OffsetGapError)
+    assert ArrowTables(store, log_id).status().offset == 1
