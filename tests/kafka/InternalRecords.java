@@ -1,3 +1,4 @@
+import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
@@ -13,6 +14,8 @@ import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.common.MessageFormatter;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.compress.Compression;
 import org.apache.kafka.common.message.ConsumerProtocolAssignment;
@@ -29,10 +32,15 @@ import org.apache.kafka.common.record.internal.Record;
 import org.apache.kafka.common.record.internal.SimpleRecord;
 import org.apache.kafka.server.common.ApiMessageAndVersion;
 import org.apache.kafka.server.common.serialization.BytesApiMessageSerde;
+import org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter;
+import org.apache.kafka.tools.consumer.OffsetsMessageFormatter;
+import org.apache.kafka.tools.consumer.TransactionLogMessageFormatter;
+import org.apache.kafka.tools.consumer.group.share.ShareGroupStateMessageFormatter;
 
 /**
  * Prints random records of Kafka's internal logs, each in every version, as Kafka's classes encode
- * them and as kafka-dump-log's parsers print them: topic, key, value, key as text, value as text.
+ * them, as kafka-dump-log's parsers print them, and as formatters of the console consumer do: topic,
+ * key, value, key as text, value as text, and the record as formatted, which may be empty.
  *
  * Arguments: seed, records of each version.
  */
@@ -58,13 +66,18 @@ public class InternalRecords {
 
     public static void main(String[] args) throws Exception {
         InternalRecords all = new InternalRecords(Long.parseLong(args[0]), Integer.parseInt(args[1]));
-        all.coordinator("__consumer_offsets", GROUP, "OffsetsMessageParser");
-        all.coordinator("__transaction_state", TRANSACTION, "TransactionLogMessageParser");
-        all.coordinator("__share_group_state", SHARE, "ShareGroupStateMessageParser");
+        all.coordinator("__consumer_offsets", GROUP, "OffsetsMessageParser",
+            new OffsetsMessageFormatter(), new GroupMetadataMessageFormatter());
+        all.coordinator("__transaction_state", TRANSACTION, "TransactionLogMessageParser",
+            new TransactionLogMessageFormatter());
+        all.coordinator("__share_group_state", SHARE, "ShareGroupStateMessageParser",
+            new ShareGroupStateMessageFormatter());
         all.remote();
     }
 
-    private void coordinator(String topic, String generated, String parserName) throws Exception {
+    private void coordinator(
+        String topic, String generated, String parserName, MessageFormatter... formatters
+    ) throws Exception {
         Class<?> parserClass = Class.forName("org.apache.kafka.tools.DumpLogSegments$" + parserName);
         Constructor<?> constructor = parserClass.getDeclaredConstructor();
         constructor.setAccessible(true);
@@ -83,7 +96,8 @@ public class InternalRecords {
                     byte[] keyBytes = MessageUtil.toCoordinatorTypePrefixedBytes(key);
                     byte[] bytes = at == count - 1 && v == 0 ? null : MessageUtil.toVersionPrefixedBytes(v, value);
                     Object result = parse.invoke(parser, record(keyBytes, bytes));
-                    print(topic, keyBytes, bytes, text(result, "key"), text(result, "value"));
+                    String formatted = formatted(formatters, topic, keyBytes, bytes);
+                    print(topic, keyBytes, bytes, text(result, "key"), text(result, "value"), formatted);
                 }
             }
         }
@@ -107,14 +121,24 @@ public class InternalRecords {
                     byte[] bytes = serde.serialize(new ApiMessageAndVersion(value, v));
                     Object data = converters.getMethod("writeJson", ApiMessage.class, short.class).invoke(null, value, v);
                     String text = "{\"type\":\"" + type + "\",\"version\":" + v + ",\"data\":" + data + "}";
-                    print("__remote_log_metadata", null, bytes, "", text);
+                    print("__remote_log_metadata", null, bytes, "", text, "");
                 }
             }
         }
     }
 
-    private static void print(String topic, byte[] key, byte[] value, String keyText, String valueText) {
-        OUT.println(String.join("\t", topic, hex(key), hex(value), keyText, valueText));
+    private static String formatted(MessageFormatter[] formatters, String topic, byte[] key, byte[] value) {
+        ByteArrayOutputStream output = new ByteArrayOutputStream();
+        for (MessageFormatter one : formatters) {
+            one.writeTo(new ConsumerRecord<>(topic, 0, 0L, key, value), new PrintStream(output, true));
+        }
+        return output.toString(StandardCharsets.UTF_8).trim();
+    }
+
+    private static void print(
+        String topic, byte[] key, byte[] value, String keyText, String valueText, String formatted
+    ) {
+        OUT.println(String.join("\t", topic, hex(key), hex(value), keyText, valueText, formatted));
     }
 
     private static String hex(byte[] data) {

@@ -29,20 +29,24 @@ _PRINTED = re.compile(r"^\| offset: (\d+) .*? (key: .* payload: .*)$")
 
 
 class KafkaRecord(NamedTuple):
-    """Record, and its key and value as Kafka printed them."""
+    """Record, and its key and value as Kafka printed them.
+
+    ``formatted`` is what a formatter of the console consumer printed, empty without one.
+    """
 
     topic: str
     key: bytes | None
     value: bytes | None
     key_text: str
     value_text: str
+    formatted: str = ""
 
 
 def parse_records(lines: Iterable[str]) -> Iterator[KafkaRecord]:
     """Parse the output of ``InternalRecords.java``."""
     for line in lines:
-        topic, key, value, key_text, value_text = line.rstrip("\n").split("\t")
-        yield KafkaRecord(topic, _bytes(key), _bytes(value), key_text, value_text)
+        topic, key, value, *printed = line.rstrip("\n").split("\t")
+        yield KafkaRecord(topic, _bytes(key), _bytes(value), *printed)
 
 
 def _bytes(text: str) -> bytes | None:
@@ -99,6 +103,14 @@ def as_dumped(text: RecordText) -> tuple[str, str]:
     if text.value is not None:
         value = f'{{"version":"{text.version}","data":{text.value}}}'
     return f'{{"type":"{text.api_key}","data":{text.key}}}', value
+
+
+def as_formatted(text: RecordText) -> str:
+    """Return a record as a formatter of the console consumer prints it."""
+    value = "null"
+    if text.value is not None:
+        value = f'{{"version":{text.version},"data":{text.value}}}'
+    return f'{{"key":{{"type":{text.api_key},"data":{text.key}}},"value":{value}}}'
 
 
 SEGMENT_STATES = (
