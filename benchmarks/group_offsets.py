@@ -1,9 +1,10 @@
-"""Offset commits of ``__consumer_offsets`` into the rows of the table of offsets.
+"""Offset commits of ``__consumer_offsets`` into rows of offsets, and into Delta tables.
 
     python -m benchmarks.group_offsets [--records N] [--rounds N] [--jars DIR] [--json]
 
 The log has the commits of 10,000 partitions of groups, in batches of 50. Measured is the processor
-time from the opening of the directory to one row for each partition. kafka-dump-log, which decodes
+time from the opening of the directory to one row for each partition, and that of a process that
+writes each record and each change into Delta tables. kafka-dump-log, which decodes
 and prints each commit of the same segment, is measured as a whole process: of Kafka's classes, only
 a broker builds the offsets. Its jars are searched in --jars, $RAFTLOG_KAFKA_JARS and
 build/kafka/4.3.1.
@@ -11,8 +12,8 @@ build/kafka/4.3.1.
 
 from __future__ import annotations
 
-import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -71,23 +72,32 @@ def replay(path: Path) -> tuple[float, int]:
     return time.process_time() - begun, len(rows)
 
 
+def follow(path: Path, tables: Path) -> float:
+    """Return the processor time of a process that writes the log into new tables."""
+    command = [sys.executable, "-m", "raftlog_state.cli", "tables", "follow", "--once"]
+    command += ["--cluster-id", "benchmark", "--tail-holdback-ms", "0", str(path), str(tables)]
+    return seconds_of(command)
+
+
 def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "__consumer_offsets-0"
         segment = write_log(path, record_count)
         found = [replay(path) for _ in range(rounds)]
         assert {count for _, count in found} == {min(PARTITIONS, record_count)}
+        followed = [follow(path, Path(place) / f"tables-{at}") for at in range(rounds)]
         rate = record_count / statistics.median(seconds for seconds, _ in found)
-        what = f"{record_count:,} offset commits into the offsets of groups, processor time"
+        commits_of = f"{record_count:,} offset commits into"
         against = None
         if kafka is not None:
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             command = ["java", "-cp", f"{kafka}/*", DUMP_LOG, "--offsets-decoder", "--files"]
-            seconds_of([*command, str(segment)])
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-            against = record_count / spent
-        yield row(what, rate, "records/s", against, "kafka-dump-log (JVM), whole process, prints")
+            against = record_count / seconds_of([*command, str(segment)])
+        other = "kafka-dump-log (JVM), whole process, prints"
+        what = f"{commits_of} the offsets of groups, processor time"
+        yield row(what, rate, "records/s", against, other)
+        rate = record_count / statistics.median(followed)
+        what = f"{commits_of} Delta tables with log and history, processor time of the process"
+        yield row(what, rate, "records/s", against, other)
 
 
 if __name__ == "__main__":
