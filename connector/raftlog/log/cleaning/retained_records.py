@@ -185,9 +185,8 @@ class RetentionRules:
     """What pass two retains besides the last record of each key.
 
     Tombstones are retained for ``delete_retention_ms`` after their older values, and longer with
-    ``keeps_tombstones``. The sets are the
-    last offsets of each producer's last batch, and of each application id's last commit, and the
-    offsets of each consumer group's last commit.
+    ``keeps_tombstones``. The sets are the last offsets of each producer's last batch, and of each
+    application id's last commit, and the offsets of each consumer group's last commit.
     """
 
     now_ms: int
