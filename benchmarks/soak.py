@@ -88,6 +88,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the order of disturbances")
     parser.add_argument("--judge", action="store_true", help="fail if a bound is exceeded")
     arguments = parser.parse_args()
+    if arguments.seconds <= 0:
+        parser.error("argument --seconds: must be above 0")
     found, done, count, errors = soak(arguments.seconds, arguments.seed)
     print(", ".join(f"{times} times {what}" for what, times in sorted(done.items())))
     print(f"{count:,} appends were acknowledged, each is in the log once")
