@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raftlog.errors import CorruptFileError
-from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
-from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, REMOTE_SEGMENTS_NAME
 from raftlog.log.reading.opening import open_log
 from raftlog.log.writing.atomic_files import replace_checked
 from raftlog.log.writing.properties import LogConfig, LogProperties, encode_log_properties

@@ -36,7 +36,7 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="a consumer has to read the commits after the last record",
         path=f"{WRITING}/group_offsets.py",
-        old="return end_offset if self.data_end_offset <= offset <= end_offset else offset",
+        old="return end_offset if data_end_offset <= offset <= end_offset else offset",
         new="return offset",
         tests=(GROUP_OFFSETS, COMMITTING),
     ),
@@ -181,13 +181,13 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="a record with a future timestamp evicts all commits by age",
         path=f"{WRITING}/producer_state.py",
-        old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
-        new="        self._end_offset = metadata.next_offset\n"
+        old="        self.end_offset = metadata.last_offset + 1\n        return tuple(aborted)\n",
+        new="        self.end_offset = metadata.last_offset + 1\n"
         "        week_ms = 7 * 24 * 60 * 60 * 1000\n"
         "        self._commits = {\n"
         "            name: one\n"
         "            for name, one in self._commits.items()\n"
-        "            if one.timestamp_ms + week_ms >= self._log_time_ms\n"
+        "            if one.timestamp_ms + week_ms >= self.log_time_ms\n"
         "        }\n"
         "        return tuple(aborted)\n",
         tests=(REMEMBERING,),
@@ -195,13 +195,13 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="a record with a future timestamp evicts all producers by age",
         path=f"{WRITING}/producer_state.py",
-        old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
-        new="        self._end_offset = metadata.next_offset\n"
+        old="        self.end_offset = metadata.last_offset + 1\n        return tuple(aborted)\n",
+        new="        self.end_offset = metadata.last_offset + 1\n"
         "        week_ms = 7 * 24 * 60 * 60 * 1000\n"
         "        self._producers = {\n"
         "            number: one\n"
         "            for number, one in self._producers.items()\n"
-        "            if one.timestamp_ms + week_ms >= self._log_time_ms\n"
+        "            if one.timestamp_ms + week_ms >= self.log_time_ms\n"
         "        }\n"
         "        return tuple(aborted)\n",
         tests=(REMEMBERING,),

@@ -190,7 +190,7 @@ def test_a_reader_of_all_data_is_at_the_end_after_a_compaction_has_removed_commi
     assert any(not one.record_count and one.base_offset >= data_end for one in batches_of(disk))
     _, follower = copied(log, until=log.end_offset)
     for one in (log, follower):
-        assert one.producer_state.group_offsets.data_end_offset == data_end
+        assert one.producer_state.data_end_offset == data_end
 
 
 @pytest.mark.slow

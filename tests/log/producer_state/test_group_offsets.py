@@ -10,6 +10,7 @@ import pytest
 from raftlog.errors import CorruptFileError
 from raftlog.limits import GROUP_OFFSETS_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
 from raftlog.log.reading.transactions import BatchMetadata
+from raftlog.log.writing.group_offsets import reader_position
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.control import (
     ControlType,
@@ -44,11 +45,13 @@ class Log:
 
     def position(self, offset: int) -> int:
         state = self.state
-        return state.group_offsets.position(offset, end_offset=state.end_offset)
+        ends = {"data_end_offset": state.data_end_offset, "end_offset": state.end_offset}
+        return reader_position(offset, **ends)
 
     def is_current(self, one: OffsetCommit) -> bool:
         state = self.state
-        return state.group_offsets.is_current(one, end_offset=state.end_offset)
+        ends = {"data_end_offset": state.data_end_offset, "end_offset": state.end_offset}
+        return state.group_offsets.is_current(one, **ends)
 
     def restarted(self) -> ProducerStateManager:
         data = self.state.encode_snapshot()
@@ -112,7 +115,7 @@ def test_a_snapshot_has_all_commits_in_their_order() -> None:
     again = log.restarted()
     assert again.group_offsets.values() == log.state.group_offsets.values()
     assert [one.commit.group for one in again.group_offsets.values()][-1] == "g0"
-    assert again.group_offsets.data_end_offset == 10
+    assert again.data_end_offset == 10
     assert again.encode_snapshot() == log.state.encode_snapshot()
 
 
@@ -146,7 +149,7 @@ def test_damaged_commits_of_a_snapshot_are_an_error_or_other_commits(seed: int) 
     chance, log = random.Random(seed), Log()
     log.add(1, *(commit(at, f"g{at}", "text") for at in range(5)))
     snapshot = log.state.encode_snapshot()
-    field = log.state.group_offsets.to_tagged_fields()[0].data
+    field = log.state.group_offsets.to_tagged_fields(log.state.data_end_offset)[0].data
     data = bytearray(field)
     for _ in range(chance.randint(1, 4)):
         data[chance.randrange(len(data))] = chance.randrange(256)

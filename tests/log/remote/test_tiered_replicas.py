@@ -31,8 +31,7 @@ from tests.support.appending import (
 from tests.support.crash_injection import crashes_after
 
 from raftlog.errors import OptionError
-from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
-from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, REMOTE_SEGMENTS_NAME
 from raftlog.log.remote.segment_metadata import RemoteLogSegmentState
 from raftlog.log.writing.atomic_files import replace_checked
 from raftlog.log.writing.properties import LogProperties, encode_log_properties

@@ -43,8 +43,8 @@ from tests.support.crash_injection import crashes_after
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, OptionError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
+from raftlog.log.format.directory import REMOTE_SEGMENTS_NAME
 from raftlog.log.format.remote_chain import (
-    REMOTE_SEGMENTS_NAME,
     RemoteChain,
     RemoteSegment,
     encode_remote_chain,

@@ -20,7 +20,7 @@ CORRUPTIONS: dict[str, Callable[[SingleVoterLog], object]] = {
         log._segments.active, "byte_count", Position(0)
     ),
     "the recovery point is not synced": lambda log: setattr(log._segments, "recovery_point", FAR),
-    "the producer state is older": lambda log: setattr(log._producer_state, "_end_offset", 3),
+    "the producer state is older": lambda log: setattr(log._producer_state, "end_offset", 3),
     "the synced end is above the end": lambda log: setattr(log._sync, "end_offset", FAR),
     "the synced position is above the bytes": lambda log: setattr(log._sync, "position", FAR),
     "the synced position is of another batch": lambda log: setattr(log._sync, "position", 0),

@@ -14,8 +14,7 @@ from kio.schema.list_offsets.v11.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
 from raftlog.errors import LogNotFoundError, OptionError
-from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
-from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, REMOTE_SEGMENTS_NAME
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.records.batch import NewRecord, iter_batches

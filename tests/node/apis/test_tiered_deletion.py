@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raftlog.log.format.remote_chain import REMOTE_SEGMENTS_NAME
+from raftlog.log.format.directory import REMOTE_SEGMENTS_NAME
 from raftlog.log.writing.properties import LogConfig
 from tests.log.remote.tiered_logs import segment_names
 

@@ -54,6 +54,8 @@ NODE_LOCK_NAME: Final = ".lock"
 """Name of the lock file of a node's directory, which a running node holds, as in Kafka."""
 RAFTLOG_PROPERTIES_NAME: Final = "raftlog.properties"
 """raftlog's, not Kafka's: properties of an embedded log. Directories without it are not written."""
+REMOTE_SEGMENTS_NAME: Final = "remote-log-segments"
+"""raftlog's, not Kafka's: the list of the log's segments in an object store (``remote_chain``)."""
 
 BOOTSTRAP_ID: Final = SnapshotId(epoch=0, end_offset=0)
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
@@ -112,7 +114,8 @@ class Listing:
 
     ``is_embedded``: an embedded log, whose writers publish its end. ``swapped``: segments with a
     ``.swap`` file, which is complete and replaces them: a compaction deletes the old files, of
-    which there may be several, before it gives it its name.
+    which there may be several, before it gives it its name. ``is_tiered``: there is a list of
+    remote segments.
     """
 
     segments: tuple[int, ...] = ()
@@ -120,6 +123,7 @@ class Listing:
     producer_snapshots: tuple[int, ...] = ()
     swapped: frozenset[int] = frozenset()
     is_embedded: bool = False
+    is_tiered: bool = False
 
     @property
     def start_offset(self) -> int:
@@ -151,6 +155,7 @@ def read_listing(names: list[str]) -> Listing:
         producer_snapshots=tuple(sorted(offsets[PRODUCER_SNAPSHOT_SUFFIX])),
         swapped=swapped,
         is_embedded=RAFTLOG_PROPERTIES_NAME in names,
+        is_tiered=REMOTE_SEGMENTS_NAME in names,
     )
 
 

@@ -29,9 +29,8 @@ from raftlog.limits import MIB, SEGMENT_BYTES_MAX
 from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import Storage
 
-from .directory import LOG_SUFFIX, offset_name
+from .directory import LOG_SUFFIX, REMOTE_SEGMENTS_NAME, offset_name
 
-REMOTE_SEGMENTS_NAME: Final = "remote-log-segments"
 HEAD_BYTES: Final = 9
 """The CRC in hexadecimal digits, and the end of its line: they differ if the content does."""
 CHAIN_BYTES_MAX: Final = 128 * MIB

@@ -23,11 +23,10 @@ from typing import Final, TypeAlias
 
 from raftlog.errors import LogNotFoundError
 from raftlog.limits import KIB, MIB
-from raftlog.log.format.directory import LOG_SUFFIX, Listing
+from raftlog.log.format.directory import LOG_SUFFIX, REMOTE_SEGMENTS_NAME, Listing
 from raftlog.log.format.remote_chain import (
     CHAIN_BYTES_MAX,
     HEAD_BYTES,
-    REMOTE_SEGMENTS_NAME,
     RemoteChain,
     RemoteSegment,
     parse_remote_chain,

@@ -494,11 +494,17 @@ class LogLoader:
         if epochs is None:
             files = LogFiles(self._storage, self._directory, self._checkpoints.listing)
             epochs = epochs_below(files, self._end_offset, end_epoch=None)
+        if self._checkpoints.listing.is_tiered:
+            first = self._first_epoch_offset(first)
+        return epochs.without_from(self._end_offset + is_all_deleted).without_before(first)
+
+    def _first_epoch_offset(self, local_start: int) -> int:
+        """Return the offset from which on a log with remote segments has leader epochs."""
         with contextlib.suppress(CorruptFileError):
             chain = read_remote_chain(self._storage, self._directory)
-            start = None if chain is None else chain.start_at(first)
-            first = first if start is None else start
-        return epochs.without_from(self._end_offset + is_all_deleted).without_before(first)
+            start = None if chain is None else chain.start_at(local_start)
+            return local_start if start is None else start
+        return local_start
 
     def _path(self, base: int, suffix: str) -> str:
         return self._files.file(offset_name(base, suffix))

@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from raftlog.limits import GROUP_OFFSETS_BYTES_MAX
-from raftlog.log.reading.transactions import BatchMetadata, control_of
 from raftlog.records.control import (
     FieldReader,
     OffsetCommit,
@@ -78,11 +77,11 @@ class GroupOffset:
 class GroupOffsets:
     """Last commit of each group, the least recently written first. Not shared between threads.
 
-    ``data_end_offset``: the offset after the last batch of data.
+    ``end_offset`` of a method is that of the log, ``data_end_offset`` the offset after its last
+    batch of data.
     """
 
-    def __init__(self, data_end_offset: int) -> None:
-        self.data_end_offset = data_end_offset
+    def __init__(self) -> None:
         self._groups: dict[str, GroupOffset] = {}
         self._byte_count = 0
         self._group_counts: Counter[str] = Counter()
@@ -93,7 +92,7 @@ class GroupOffsets:
 
     def copy(self) -> GroupOffsets:
         """Return an independent copy."""
-        copied = GroupOffsets(self.data_end_offset)
+        copied = GroupOffsets()
         copied._groups = self._groups.copy()
         copied._byte_count = self._byte_count
         copied._group_counts = self._group_counts.copy()
@@ -112,32 +111,21 @@ class GroupOffsets:
         """Return the number of groups that a principal has created."""
         return self._group_counts[owner]
 
-    def position(self, offset: int, *, end_offset: int) -> int:
-        """Return the last offset at which a reader is when it is at ``offset``: the end of the log,
-        if there is no data between."""
-        return end_offset if self.data_end_offset <= offset <= end_offset else offset
-
-    def is_current(self, commit: OffsetCommit, *, end_offset: int) -> bool:
-        """Return whether the group has committed this position with this metadata.
-
-        ``end_offset`` is that of the log.
-        """
+    def is_current(self, commit: OffsetCommit, *, data_end_offset: int, end_offset: int) -> bool:
+        """Return whether the group has committed this position with this metadata."""
         last = self.commit_of(commit.group)
         if last is None or last.metadata != commit.metadata:
             return False
         if last.offset == commit.offset:
             return last.leader_epoch == commit.leader_epoch
-        return self.position(last.offset, end_offset=end_offset) == self.position(
-            commit.offset, end_offset=end_offset
-        )
+        at_end = range(data_end_offset, end_offset + 1)  # the offsets of one position
+        return last.offset in at_end and commit.offset in at_end
 
     # --- batches of the log -----------------------------------------------------------------------
 
-    def apply(self, metadata: BatchMetadata) -> None:
-        """Apply a control batch."""
-        for offset, record in control_of(metadata):
-            if isinstance(record, OffsetCommit):
-                self._add(GroupOffset(record, offset))
+    def add(self, commit: OffsetCommit, record_offset: int) -> None:
+        """Apply a commit, whose control record has this offset."""
+        self._add(GroupOffset(commit, record_offset))
 
     def _add(self, added: GroupOffset) -> None:
         """Make a commit the most recently written one; evict the oldest ones beyond the bound."""
@@ -161,34 +149,42 @@ class GroupOffsets:
 
     # --- snapshots --------------------------------------------------------------------------------
 
-    def to_tagged_fields(self) -> tuple[TaggedField, ...]:
+    def to_tagged_fields(self, data_end_offset: int) -> tuple[TaggedField, ...]:
         """Return the field of a producer snapshot's trailer; none without a commit."""
         if not self._groups:
             return ()
         commits = array_bytes(tuple(one.encode() for one in self._groups.values()))
-        offsets = TaggedField(_TAG, struct.pack(">q", self.data_end_offset) + commits)
+        offsets = TaggedField(_TAG, struct.pack(">q", data_end_offset) + commits)
         if not any(self._group_counts):
             return (offsets,)
         owners = array_bytes(tuple(string_bytes(one.commit.owner) for one in self.values()))
         return offsets, TaggedField(_OWNERS_TAG, owners)
 
     @classmethod
-    def from_tagged_fields(cls, fields: Iterable[TaggedField], end_offset: int) -> GroupOffsets:
-        """Parse the fields of a trailer. Raises ``CorruptBatchError``."""
-        found = cls(end_offset)
+    def from_tagged_fields(cls, fields: Iterable[TaggedField]) -> tuple[GroupOffsets, int | None]:
+        """Parse the fields of a trailer; return the commits and the offset after the last batch of
+        data, None without a commit. Raises ``CorruptBatchError``."""
+        found = cls()
         data = {field.tag: field.data for field in fields}
-        if _TAG in data:
-            reader = FieldReader(data[_TAG])
-            found.data_end_offset = min(reader.int64(), end_offset)
-            commits = reader.array(_read)
-            owners: Iterator[str] = itertools.repeat("")
-            if _OWNERS_TAG in data:
-                owners = itertools.chain(
-                    FieldReader(data[_OWNERS_TAG]).array(FieldReader.string), owners
-                )
-            for one, owner in zip(commits, owners, strict=False):
-                found._add(replace(one, commit=one.commit.owned_by(owner)))
-        return found
+        if _TAG not in data:
+            return found, None
+        reader = FieldReader(data[_TAG])
+        data_end_offset = reader.int64()
+        commits = reader.array(_read)
+        owners: Iterator[str] = itertools.repeat("")
+        if _OWNERS_TAG in data:
+            owners = itertools.chain(
+                FieldReader(data[_OWNERS_TAG]).array(FieldReader.string), owners
+            )
+        for one, owner in zip(commits, owners, strict=False):
+            found._add(replace(one, commit=one.commit.owned_by(owner)))
+        return found, data_end_offset
+
+
+def reader_position(offset: int, *, data_end_offset: int, end_offset: int) -> int:
+    """Return the last offset at which a reader is when it is at ``offset``: the end of the log, if
+    there is no data between."""
+    return end_offset if data_end_offset <= offset <= end_offset else offset
 
 
 def _read(reader: FieldReader) -> GroupOffset:

@@ -57,9 +57,11 @@ from raftlog.log.reading.transactions import (
     ProducerMarker,
     TransactionIndex,
     TransactionSpan,
+    control_of,
 )
 from raftlog.records.control import (
     FieldReader,
+    OffsetCommit,
     TaggedField,
     array_bytes,
     string_bytes,
@@ -300,15 +302,15 @@ _Trailer: TypeAlias = tuple[
     tuple[tuple[ProducerBatch, ...], ...],
     tuple[LastCommit, ...],
     OpenTransaction | None,
-    GroupOffsets,
+    tuple[TaggedField, ...],
 ]
-"""Log time; the older batches of each producer, oldest first; commits; open transaction; offsets of
-groups."""
+"""Log time; the older batches of each producer, oldest first; commits; open transaction; tagged
+fields."""
 
 
 def _encode_trailer(trailer: _Trailer) -> bytes:
     """Return the bytes that follow the entries of a producer snapshot."""
-    log_time_ms, older_batches, commits, opened, group_offsets = trailer
+    log_time_ms, older_batches, commits, opened, tagged_fields = trailer
     return b"".join(
         (
             _MAGIC,
@@ -317,14 +319,12 @@ def _encode_trailer(trailer: _Trailer) -> bytes:
             array_bytes(tuple(map(_batches_bytes, older_batches))),
             array_bytes(tuple(map(_commit_bytes, commits))),
             array_bytes(() if opened is None else (_transaction_bytes(opened),)),
-            tagged_bytes(group_offsets.to_tagged_fields()),
+            tagged_bytes(tagged_fields),
         )
     )
 
 
-def _parse_trailer(
-    data: bytes, path: str, *, producer_count: int, end_offset: int
-) -> _Trailer | None:
+def _parse_trailer(data: bytes, path: str, *, producer_count: int) -> _Trailer | None:
     """Parse the bytes after ``producer_count`` entries; None if there is no trailer.
 
     Raises ``CorruptFileError``.
@@ -342,7 +342,7 @@ def _parse_trailer(
         older_batches = reader.array(_read_batches)
         commits = reader.array(_read_commit)
         opened = reader.array(_read_transaction)
-        group_offsets = GroupOffsets.from_tagged_fields(reader.tagged_fields(), end_offset)
+        tagged_fields = reader.tagged_fields()
     except CorruptBatchError as error:
         raise CorruptFileError(path=path, reason=f"invalid trailer: {error.reason}") from None
     except OptionError as error:
@@ -354,7 +354,7 @@ def _parse_trailer(
             reason=f"invalid trailer: {len(older_batches)} producers instead of {producer_count}, "
             f"{len(opened)} open transactions",
         )
-    return log_time_ms, older_batches, commits, opened[0] if opened else None, group_offsets
+    return log_time_ms, older_batches, commits, opened[0] if opened else None, tagged_fields
 
 
 def _batches_bytes(batches: Iterable[ProducerBatch]) -> bytes:
@@ -422,11 +422,16 @@ class ProducerStateManager:
 
     def __init__(self, path: str, *, end_offset: int = 0, is_whole: bool = True) -> None:
         self.path = path
-        self._end_offset = end_offset
-        self._log_time_ms = -1
+        self.end_offset = end_offset
+        """The offset after the last applied batch."""
+        self.log_time_ms = -1
+        """The greatest timestamp of any batch so far; -1 before the first."""
         self._producers: dict[int, ProducerEntry] = {}
         self._commits: dict[str, LastCommit] = {}
-        self._group_offsets = GroupOffsets(end_offset)
+        self.data_end_offset = end_offset
+        """The offset after the last batch of data."""
+        self._group_offsets: GroupOffsets | None = None
+        """None until a group commits."""
         self._transactions = TransactionIndex(
             path, complete_from=end_offset, retained_max=ENDED_TRANSACTIONS_MAX
         )
@@ -436,26 +441,18 @@ class ProducerStateManager:
 
     def copy(self) -> ProducerStateManager:
         """Return an independent copy, for appends that may not succeed."""
-        copied = ProducerStateManager(self.path, end_offset=self._end_offset)
-        copied._log_time_ms = self._log_time_ms
+        copied = ProducerStateManager(self.path, end_offset=self.end_offset)
+        copied.log_time_ms = self.log_time_ms
         copied._unknown_from = self._unknown_from
         copied._producers = self._producers.copy()
         copied._commits = self._commits.copy()
-        copied._group_offsets = self._group_offsets.copy()
+        copied.data_end_offset = self.data_end_offset
+        if self._group_offsets is not None:
+            copied._group_offsets = self._group_offsets.copy()
         copied._transactions = self._transactions.copy()
         return copied
 
     # --- state ------------------------------------------------------------------------------------
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last applied batch."""
-        return self._end_offset
-
-    @property
-    def log_time_ms(self) -> int:
-        """The greatest timestamp of any batch so far; -1 before the first."""
-        return self._log_time_ms
 
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
@@ -474,7 +471,7 @@ class ProducerStateManager:
     @property
     def group_offsets(self) -> GroupOffsets:
         """Committed offsets of consumer groups."""
-        return self._group_offsets
+        return GroupOffsets() if self._group_offsets is None else self._group_offsets
 
     @property
     def open_transaction(self) -> TransactionSpan | None:
@@ -528,18 +525,18 @@ class ProducerStateManager:
         An empty batch may begin before the end of the state: a compaction has joined the batches
         before and after a snapshot.
         """
-        is_joined = not metadata.record_count and metadata.last_offset >= self._end_offset
-        assert is_joined or metadata.base_offset >= self._end_offset, (
+        is_joined = not metadata.record_count and metadata.last_offset >= self.end_offset
+        assert is_joined or metadata.base_offset >= self.end_offset, (
             "batches must be applied in the order of the log"
         )
-        self._log_time_ms = max(self._log_time_ms, metadata.max_timestamp_ms)
+        self.log_time_ms = max(self.log_time_ms, metadata.max_timestamp_ms)
         aborted: list[AbortedTransaction] = []
         if metadata.producer_id >= 0 and not metadata.is_control:
             self._apply_producer(metadata)
         if metadata.commit is not None:
             self._use_commit(
                 LastCommit(
-                    metadata.commit, metadata.base_offset, metadata.last_offset, self._log_time_ms
+                    metadata.commit, metadata.base_offset, metadata.last_offset, self.log_time_ms
                 )
             )
         outside_offset = (
@@ -553,16 +550,18 @@ class ProducerStateManager:
                     self._apply_metadata_marker(marker, outside_offset)
                 case ProducerMarker():
                     aborted += self._end_transaction(metadata, marker)
-        if metadata.is_control:
-            self._group_offsets.apply(metadata)
-        elif metadata.record_count:  # an empty batch replaces commits, after a compaction
-            self._group_offsets.data_end_offset = metadata.last_offset + 1
-        self._end_offset = metadata.next_offset
+        if metadata.control:
+            self._apply_control(metadata)
+        elif metadata.record_count and not metadata.is_control:
+            # An empty batch replaces commits, after a compaction.
+            self.data_end_offset = metadata.last_offset + 1
+        self.end_offset = metadata.last_offset + 1
         return tuple(aborted)
 
     def drop_decided(self, high_watermark: int) -> None:
         """Drop the transactions that ended below ``high_watermark``, which must not decrease."""
-        self._transactions.drop_ended_before(high_watermark)
+        if self._transactions.ended:
+            self._transactions.drop_ended_before(high_watermark)
 
     def _apply_producer(self, metadata: BatchMetadata) -> None:
         """Apply a producer's batch. The first transactional one opens its transaction."""
@@ -586,11 +585,18 @@ class ProducerStateManager:
                 producer_id,
                 epoch,
                 batches,
-                self._log_time_ms,
+                self.log_time_ms,
                 entry.coordinator_epoch,
                 first_offset,
             )
         )
+
+    def _apply_control(self, metadata: BatchMetadata) -> None:
+        """Apply the commits of groups among control records."""
+        for offset, record in control_of(metadata):
+            if isinstance(record, OffsetCommit):
+                self._group_offsets = self.group_offsets
+                self._group_offsets.add(record, offset)
 
     def producer(self, producer_id: int) -> ProducerEntry:
         """Return the entry of a producer; an empty one if it is unknown."""
@@ -644,7 +650,7 @@ class ProducerStateManager:
                 entry,
                 producer_epoch=max(metadata.producer_epoch, entry.producer_epoch),
                 batches=entry.batches if metadata.producer_epoch <= entry.producer_epoch else (),
-                timestamp_ms=self._log_time_ms,
+                timestamp_ms=self.log_time_ms,
                 coordinator_epoch=max(marker.coordinator_epoch, entry.coordinator_epoch),
                 open_transaction_first_offset=None,
             )
@@ -679,13 +685,13 @@ class ProducerStateManager:
         opened = self._open_metadata_transaction()
         trailer = _encode_trailer(
             (
-                self._log_time_ms,
+                self.log_time_ms,
                 tuple(entry.batches[:-1] for entry in self.producers),
                 self.commits,
                 None
                 if opened is None
                 else OpenTransaction(opened[0].first_offset, opened[1], opened[0].name),
-                self._group_offsets,
+                self._tagged_fields(),
             )
         )
         return encode_producer_snapshot(map(_state, self.producers), trailer)
@@ -698,14 +704,15 @@ class ProducerStateManager:
         transaction. Raises ``CorruptFileError``.
         """
         states, trailing = split_producer_snapshot(data, path)
-        trailer = _parse_trailer(trailing, path, producer_count=len(states), end_offset=end_offset)
+        trailer = _parse_trailer(trailing, path, producer_count=len(states))
         producer_state = cls(
             path, end_offset=end_offset, is_whole=trailer is not None or end_offset == 0
         )
         older: Iterable[tuple[ProducerBatch, ...]] = ((),) * len(states)
         if trailer is not None:
-            producer_state._log_time_ms, older, commits, opened, group_offsets = trailer
-            producer_state._group_offsets = group_offsets
+            producer_state.log_time_ms, older, commits, opened, tagged_fields = trailer
+            if tagged_fields:
+                producer_state._read_groups(tagged_fields, path)
             producer_state._commits = {one.name.application_id: one for one in commits}
             if opened is not None:
                 producer_state._transactions.metadata_marker(
@@ -719,12 +726,24 @@ class ProducerStateManager:
             for state, batches in zip(states, older, strict=True)
         }
         for state in states:
-            producer_state._log_time_ms = max(producer_state._log_time_ms, state.timestamp_ms)
+            producer_state.log_time_ms = max(producer_state.log_time_ms, state.timestamp_ms)
             if state.open_transaction_first_offset is not None:
                 producer_state._transactions.open_transaction(
                     state.producer_id, first_offset=state.open_transaction_first_offset
                 )
         return producer_state
+
+    def _tagged_fields(self) -> tuple[TaggedField, ...]:
+        found = self._group_offsets
+        return () if found is None else found.to_tagged_fields(self.data_end_offset)
+
+    def _read_groups(self, tagged_fields: Iterable[TaggedField], path: str) -> None:
+        try:
+            self._group_offsets, data_end_offset = GroupOffsets.from_tagged_fields(tagged_fields)
+        except CorruptBatchError as error:
+            raise CorruptFileError(path=path, reason=f"invalid trailer: {error.reason}") from None
+        if data_end_offset is not None:
+            self.data_end_offset = min(data_end_offset, self.end_offset)
 
     def to_header_field(self) -> TaggedField:
         """Return the field that a checkpoint of ``end_offset`` has in its ``SnapshotHeader``."""

@@ -109,7 +109,8 @@ class LogConfig:
             reason = setting.damage(getattr(self, setting.field))
             if reason is not None:
                 raise OptionError(option=setting.name, reason=reason)
-        self._check_remote_storage()
+        if self.remote_storage_uri or self.remote_storage_enable:
+            self._check_remote_storage()
 
     def _check_remote_storage(self) -> None:
         uri, reason = self.remote_storage_uri, None

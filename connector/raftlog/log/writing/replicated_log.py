@@ -22,6 +22,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from raftlog.errors import (
@@ -140,7 +141,6 @@ class ReplicatedLog(ABC):
         self.report = RecoveryReport(was_clean=True)
         self._directory = directory
         self._segments = LogSegments(directory, config)
-        self.remote: Final = RemoteStorage(self._segments)
         self._producer_state = ProducerStateManager(directory.path)
         self._sync = SyncState(0, Position(0))
         self.end_offset = 0
@@ -552,12 +552,12 @@ class ReplicatedLog(ABC):
         ``InvalidAppendError`` for other offsets, ``LogReadOnlyError``, ``LogClosedError``;
         ``DiskFullError``: then ``end_offset`` shows which batches were appended.
         """
-        expected = self.end_offset
+        epoch, expected = self.epoch, self.end_offset
         for _, metadata in batches:
-            if metadata.leader_epoch < self.epoch:
-                raise NotLeaderError(epoch=metadata.leader_epoch, current_epoch=self.epoch)
-            if metadata.leader_epoch > self.epoch:
-                raise FutureEpochError(epoch=metadata.leader_epoch, current_epoch=self.epoch)
+            if metadata.leader_epoch < epoch:
+                raise NotLeaderError(epoch=metadata.leader_epoch, current_epoch=epoch)
+            if metadata.leader_epoch > epoch:
+                raise FutureEpochError(epoch=metadata.leader_epoch, current_epoch=epoch)
             if metadata.base_offset != expected:
                 raise InvalidAppendError(
                     reason=f"its base offset is {metadata.base_offset}, expected {expected}"
@@ -762,6 +762,11 @@ class ReplicatedLog(ABC):
         return self._segments.producer_state_at(end_offset)
 
     # --- remote storage ---------------------------------------------------------------------------
+
+    @cached_property
+    def remote(self) -> RemoteStorage:
+        """The remote segments of the log."""
+        return RemoteStorage(self._segments)
 
     def begin_remote_run(
         self,

@@ -40,6 +40,7 @@ from raftlog.log.format.directory import (
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
+    REMOTE_SEGMENTS_NAME,
     TOMBSTONE_CHECKPOINT_NAME,
     UNNAMED_PARTITION,
     CleanShutdown,
@@ -64,7 +65,6 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.remote_chain import (
-    REMOTE_SEGMENTS_NAME,
     RemoteChain,
     encode_remote_chain,
     read_remote_chain,
@@ -536,7 +536,8 @@ class LogSegments:
 
     def is_new_epoch(self, epoch: int) -> bool:
         """Return whether ``begin_epoch`` must precede a batch of this epoch."""
-        return self._is_epoch_reverted or epoch > (self.epochs.latest_epoch or 0)
+        entries = self.epochs.entries
+        return self._is_epoch_reverted or epoch > (entries[-1].epoch if entries else 0)
 
     def roll(self, end_offset: int, producer_state: ProducerStateManager) -> None:
         """Create the next segment at ``end_offset``. The active one must be sealed."""

@@ -45,6 +45,7 @@ from raftlog.limits import (
     GROUP_OFFSET_REWRITE_MS,
     OFFSET_METADATA_BYTES_MAX,
 )
+from raftlog.log.writing.group_offsets import reader_position
 from raftlog.node.request import Request
 from raftlog.records.control import OffsetCommit
 from raftlog.types import Operation, Resource, ResourceType
@@ -177,7 +178,9 @@ async def _commit(cache: MetadataCache, commit: OffsetCommit, principal: str) ->
         last is not None
         and 0 <= commit.commit_timestamp_ms - last.commit_timestamp_ms < GROUP_OFFSET_REWRITE_MS
     )
-    is_unchanged = is_recent and state.group_offsets.is_current(commit, end_offset=state.end_offset)
+    is_unchanged = is_recent and state.group_offsets.is_current(
+        commit, data_end_offset=state.data_end_offset, end_offset=state.end_offset
+    )
     return _error_of(await _appended(cache, () if is_unchanged else (commit,)))
 
 
@@ -359,12 +362,14 @@ def _last_commit(cache: MetadataCache, group_id: str) -> _Committed:
             return _Committed()
         epoch = or_minus_one(log.epochs.epoch_at(last.base_offset))
         return _Committed(last.name.version, last.name.query_id, epoch)
-    offsets = log.producer_state.group_offsets
-    commit = offsets.commit_of(group_id)
+    state = log.producer_state
+    commit = state.group_offsets.commit_of(group_id)
     if commit is None:
         return _Committed()
-    end_offset = log.producer_state.end_offset
-    offset, epoch = offsets.position(commit.offset, end_offset=end_offset), commit.leader_epoch
+    offset = reader_position(
+        commit.offset, data_end_offset=state.data_end_offset, end_offset=state.end_offset
+    )
+    epoch = commit.leader_epoch
     if offset != commit.offset:  # consumers validate an offset by the epoch of the record before it
         epoch = or_minus_one(log.epochs.epoch_at(offset - 1))
     return _Committed(offset, commit.metadata, epoch)
