@@ -173,7 +173,8 @@ def decode_produce_response(version: int, data: bytes, *, start: int = 0) -> Pro
     if is_flexible:
         skip_tagged(cursor)
     cursor.finish()
-    return ProduceResponse(results, duration(throttle_time_ms))
+    throttle_time = duration(throttle_time_ms) if throttle_time_ms else timedelta(0)
+    return ProduceResponse(results, throttle_time)
 
 
 def _decode_result(cursor: Cursor, version: int) -> ProduceResult:

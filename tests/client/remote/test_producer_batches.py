@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from typing import Any
 
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from raftlog.append import WAITING_BYTES_MAX, AppendRequest, AppendResult
+from raftlog.client.remote.connection import NetworkThread
+from raftlog.client.remote.metadata import Metadata
+from raftlog.client.remote.nodes import parse_addresses
 from raftlog.client.remote.producer import Producer, Retry, outcome_of_error
 from raftlog.client.remote.producer_batches import (
     IMPOSSIBLE_OFFSET,
@@ -25,7 +29,7 @@ from raftlog.client.remote.producer_batches import (
     single_batch,
     split_batches,
 )
-from raftlog.client.remote.sender import AppendQueue
+from raftlog.client.remote.sender import Sender
 from raftlog.clock import Clock
 from raftlog.errors import (
     AccessDeniedError,
@@ -236,16 +240,20 @@ def sent_batch(producer: Producer, *requests: AppendRequest) -> ProducerBatch:
     return batch
 
 
-def test_an_append_whose_sender_cannot_be_started_takes_no_room() -> None:
-    def no_thread() -> None:
+def test_an_append_whose_sender_cannot_be_started_takes_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    queue = AppendQueue(PATH, Clock(), wake_up=no_thread)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    network = NetworkThread(PATH, on_end=lambda: None)
+    sender = Sender(Metadata(parse_addresses("a:1"), None), network, SETTINGS, Clock())
     large = request(bytes(WAITING_BYTES_MAX))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="new thread"):
-            queue.append(large)
-    assert queue.drain() == []
+            sender.append(large)
+    sender.close()
 
 
 def unavailable() -> RaftlogError:

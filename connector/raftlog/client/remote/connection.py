@@ -419,11 +419,9 @@ class Connection(ReceivingProtocol):
 
     def serves(self, api_key: ApiKey) -> bool:
         """Return whether the node supports a request in a version of this client."""
-        try:
-            common_version(api_key, self.versions)
-        except NoCommonVersionError:
-            return False
-        return True
+        with contextlib.suppress(NoCommonVersionError):
+            self._version(api_key, None)
+        return (api_key, None) in self._version_of
 
     def send(
         self, api_key: ApiKey, message: Any, target: type[T], *, version_max: int | None = None
@@ -448,11 +446,16 @@ class Connection(ReceivingProtocol):
         version_max: int | None = None,
     ) -> asyncio.Future[T]:
         """Send a request whose body ``encode_body`` returns for a version. As ``send``."""
+        version = self._version(api_key, version_max)
+        return self._send(api_key, version, encode_body(version), decode_body)
+
+    def _version(self, api_key: ApiKey, version_max: int | None) -> int:
+        """Return the version of a request. Raises ``NoCommonVersionError``."""
         version = self._version_of.get((api_key, version_max))
         if version is None:
             version = common_version(api_key, self.versions, version_max)
             self._version_of[api_key, version_max] = version
-        return self._send(api_key, version, encode_body(version), decode_body)
+        return version
 
     async def request(
         self,

@@ -59,16 +59,32 @@ EXPIRY_INTERVAL_S: Final = 0.05
 SEARCH_S: Final = 10.0
 
 
-class AppendQueue:
-    """New appends of one handle, from any thread. ``path`` is for errors.
+class Sender:
+    """Sender of one handle, started by its first append.
 
-    ``wake_up`` is called by an ``append`` after which ``drain`` must be called on the loop.
+    Appends of a handle that is not closed are sent before the process exits.
     """
 
-    def __init__(self, path: str, clock: Clock, wake_up: Callable[[], None]) -> None:
-        self._wake_up = wake_up
-        self._pool = BufferPool(path, WAITING_BYTES_MAX, clock.now_ms)
+    def __init__(
+        self, metadata: Metadata, network: NetworkThread, settings: LogSettings, clock: Clock
+    ) -> None:
+        self._metadata = metadata
+        self._network = network
+        self._clock = clock
+        self._pool: Final = BufferPool(metadata.path, WAITING_BYTES_MAX, clock.now_ms)
         self._new: list[AppendRequest] = []
+        """Appends that the loop has not collected. The lock of the pool guards them."""
+        self._run_future: Future[None] | None = None
+        # Below: used on the loop only.
+        self._producer: Final = Producer(metadata.path, settings)
+        self._changed = asyncio.Event()
+        self._active = asyncio.Event()
+        self._search: asyncio.Task[LeaderConnection] | None = None
+        self._problem: str | None = None
+        self._pause_s = 0.0
+        self._is_closing = False
+
+    # --- any thread -------------------------------------------------------------------------------
 
     def append(self, request: AppendRequest) -> None:
         """Queue an append, whose future gets the result.
@@ -86,47 +102,13 @@ class AppendQueue:
             self._new.append(request)
         request.future.add_done_callback(partial(self._release_room, byte_count))
 
-    def drain(self) -> list[AppendRequest]:
-        """Remove and return the appends."""
-        with self._pool.changed:
-            new, self._new = self._new, []
-        return new
-
-    def close(self, reason: str = "close() was called") -> None:
-        """Refuse further appends."""
-        with self._pool.changed:
-            self._pool.close(reason)
-
     def _release_room(self, byte_count: int, _: Any) -> None:
         with self._pool.changed:
             self._pool.release(byte_count)
 
-
-class Sender:
-    """Sender of one handle, started by its first append.
-
-    Appends of a handle that is not closed are sent before the process exits.
-    """
-
-    def __init__(
-        self, metadata: Metadata, network: NetworkThread, settings: LogSettings, clock: Clock
-    ) -> None:
-        self._metadata = metadata
-        self._network = network
-        self._clock = clock
-        self._queue: Final = AppendQueue(metadata.path, clock, self._wake_up)
-        self.append: Final = self._queue.append
-        self._run_future: Future[None] | None = None
-        # Below: used on the loop only.
-        self._producer: Final = Producer(metadata.path, settings)
-        self._changed = asyncio.Event()
-        self._active = asyncio.Event()
-        self._search: asyncio.Task[LeaderConnection] | None = None
-        self._problem: str | None = None
-        self._pause_s = 0.0
-        self._is_closing = False
-
-    # --- any thread -------------------------------------------------------------------------------
+    def _refuse_further(self, reason: str = "close() was called") -> None:
+        with self._pool.changed:
+            self._pool.close(reason)
 
     def _wake_up(self) -> None:
         """Start if necessary, and collect new appends. Called while an append is being queued."""
@@ -139,7 +121,7 @@ class Sender:
         """Take no more appends, and wait until all have a result."""
         if os.getpid() != self._network.process_id:
             return  # appends that a fork copied are sent by the parent
-        self._queue.close()
+        self._refuse_further()
         future = self._run_future
         if future is not None and not self._network.is_this_thread:
             if not future.done():
@@ -151,7 +133,7 @@ class Sender:
         """Take no more appends, and call ``then`` when all have a result, without waiting."""
         if os.getpid() != self._network.process_id:
             return
-        self._queue.close()
+        self._refuse_further()
         future = self._run_future
         if future is None:
             then()
@@ -168,7 +150,9 @@ class Sender:
     # --- the loop ---------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        self._producer.add(self._queue.drain())
+        with self._pool.changed:
+            new, self._new = self._new, []
+        self._producer.add(new)
         self._changed.set()
         self._active.set()
 
@@ -228,8 +212,8 @@ class Sender:
 
     def _fail_unfinished(self, reason: str) -> None:
         """Fail the appends without a result, and later ones."""
-        self._queue.close(reason)
-        self._producer.add(self._queue.drain())
+        self._refuse_further(reason)
+        self._collect()
         self._producer.fail_all(reason, self._metadata.unavailable)
 
     # --- sending ----------------------------------------------------------------------------------
