@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog.node.client_quotas import (
+    NO_QUOTAS,
     RATES_MAX,
     ClientQuota,
     ClientQuotaManager,
@@ -39,11 +40,12 @@ class Quotas:
     def __init__(self, *quotas: tuple[QuotaEntity, float], quota: QuotaType = PRODUCE) -> None:
         self.now_ms = 5_000
         self.quota = quota
+        self.manager = ClientQuotaManager(NO_QUOTAS, lambda: self.now_ms)
         self.set(*quotas)
-        self.manager = ClientQuotaManager(lambda: self.table, lambda: self.now_ms)
 
     def set(self, *quotas: tuple[QuotaEntity, float]) -> None:
-        self.table = QuotaTable(ClientQuota(one, self.quota, value) for one, value in quotas)
+        limits = QuotaTable(ClientQuota(one, self.quota, value) for one, value in quotas)
+        self.manager.limits = limits
 
     def record(self, value: float, client: QuotaClient = ALICE) -> int:
         return self.manager.record(self.quota, client, value)

@@ -34,7 +34,7 @@ def _entity(user: str, client_id: str) -> QuotaEntity:
 
 def _manager(table: QuotaTable, times_ms: list[int]) -> ClientQuotaManager:
     """Return a manager at the time in the list."""
-    return ClientQuotaManager(lambda: table, lambda: times_ms[0])
+    return ClientQuotaManager(table, lambda: times_ms[0])
 
 
 def test_kafkas_managers_throttle_alike() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.quorum.progress import Progress
-from raftlog.quorum.voters import Voter, VoterSet
+from raftlog.quorum.voters import OwnVoterSet, Voter, VoterSet
 from raftlog.types import ReplicaKey
 
 DIRECTORIES = ("a", "b")
@@ -17,6 +17,10 @@ fetches = st.lists(st.tuples(keys, st.integers(0, 12)), max_size=30)
 
 def set_of(found: list[ReplicaKey]) -> VoterSet:
     return VoterSet.of(Voter(key=key) for key in {key.node_id: key for key in found}.values())
+
+
+def own_set(voters: VoterSet, own: ReplicaKey) -> OwnVoterSet:
+    return OwnVoterSet.of(voters, Voter(key=own))
 
 
 def filled(history: list[tuple[ReplicaKey, int]]) -> Progress:
@@ -48,7 +52,9 @@ def test_a_majority_of_dynamic_voters_commits(
     ends = {key.node_id: offset for key, offset in others if key in members}
     if own in members:
         ends[own.node_id] = end
-    assert filled(others).majority_end_offset(voters, own, end) == brute_force(voters, ends)
+    assert filled(others).majority_end_offset(own_set(voters, own), end) == brute_force(
+        voters, ends
+    )
 
 
 @settings(max_examples=40)
@@ -62,13 +68,15 @@ def test_a_majority_of_static_voters_commits(
     ends = {key.node_id: offset for key, offset in others}
     if own.node_id in voters.node_ids:
         ends[own.node_id] = end
-    assert filled(others).majority_end_offset(voters, own, end) == brute_force(voters, ends)
+    assert filled(others).majority_end_offset(own_set(voters, own), end) == brute_force(
+        voters, ends
+    )
 
 
 def test_a_restarted_replica_counts_with_its_present_offset() -> None:
     voters = set_of([ReplicaKey(1), ReplicaKey(2), ReplicaKey(3)])
     progress = filled([(ReplicaKey(2), 9), (ReplicaKey(2), 4)])
-    assert progress.majority_end_offset(voters, ReplicaKey(1), 10) == 4
+    assert progress.majority_end_offset(own_set(voters, ReplicaKey(1)), 10) == 4
 
 
 def test_a_replica_is_caught_up_at_the_leaders_end_of_its_previous_fetch() -> None:

@@ -47,7 +47,7 @@ class ClientPort:
         rate = cluster.client_byte_rate
         quotas = () if rate is None else (ClientQuota(ANY_CLIENT, QuotaType.PRODUCE, rate),)
         limits = QuotaTable(quotas)
-        self._apis: Final = ClientApis(raft_node, is_one_socket=True, quota_limits=lambda: limits)
+        self._apis: Final = ClientApis(raft_node, is_one_socket=True, quota_limits=limits)
         self._memory: Final = MemoryPool(64 * MIB)
         self._flush_queue: Final = FlushQueue(self._loop)
         self._request_queue: Final = RequestQueue(self._loop, is_unprivileged=False)

@@ -132,6 +132,7 @@ class AuditLog:
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._write = write
+        self.is_written: Final = write is not None
         self._node_id = node_id
         self._now_s = now_s
         self._wall_s = wall_s

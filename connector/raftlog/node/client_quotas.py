@@ -213,13 +213,10 @@ class SampledRate:
 
 
 class ClientQuotaManager:
-    """Rates of the clients that have quotas.
+    """Rates of the clients that have quotas, by the current ``limits``. ``now_ms``: the time."""
 
-    ``limits`` returns the current quotas, ``now_ms`` the time.
-    """
-
-    def __init__(self, limits: Callable[[], QuotaLimits], now_ms: Callable[[], int]) -> None:
-        self._limits: Final = limits
+    def __init__(self, limits: QuotaLimits, now_ms: Callable[[], int]) -> None:
+        self.limits = limits
         self._now_ms: Final = now_ms
         self._rates: Final[dict[tuple[QuotaType, str | None, str | None], SampledRate]] = {}
         """By quota, user and client id, None for all of them; the one used last at the end."""
@@ -231,7 +228,7 @@ class ClientQuotaManager:
 
     def has_quota(self, quota: QuotaType | None) -> bool:
         """Return whether any client has this quota, or one of the time of requests."""
-        limits = self._limits()
+        limits = self.limits
         return limits.has_quota(QuotaType.REQUEST) or (
             quota is not None and limits.has_quota(quota)
         )
@@ -282,7 +279,7 @@ class ClientQuotaManager:
         self, quota: QuotaType, client: QuotaClient
     ) -> tuple[float, str | None, str | None] | None:
         """Return the limit of a client, with user and client id of those that share its rate."""
-        limits = self._limits()
+        limits = self.limits
         if not limits.has_quota(quota):
             return None
         for user_names, client_names in PRECEDENCE:
@@ -323,12 +320,19 @@ _NODE_APIS: Final = frozenset(
 class ClientQuotas:
     """Quotas of the requests of one node, on its event loop."""
 
-    def __init__(self, raft_node: RaftNode, limits: Callable[[], QuotaLimits]) -> None:
+    def __init__(self, raft_node: RaftNode, limits: QuotaLimits) -> None:
         self._raft_node: Final = raft_node
         self._manager: Final = ClientQuotaManager(limits, raft_node.now_ms)
+        self.use(limits)
         self.throttled_requests: Final[Counter[str]] = Counter()
         self.throttle_ms: Final[Counter[str]] = Counter()
         """By quota, both."""
+
+    def use(self, limits: QuotaLimits) -> None:
+        """Replace the quotas."""
+        self._manager.limits = limits
+        self.may_throttle = not isinstance(limits, QuotaTable) or bool(limits.quotas)
+        """Whether there are quotas, or the log of a controller may set some: of most nodes not."""
 
     @property
     def rate_count(self) -> int:
@@ -345,7 +349,7 @@ class ClientQuotas:
     ) -> int:
         """Record the time of a request until now, and the bytes of a quota; mute the connection if
         a quota is exceeded. Return the throttle time in milliseconds, for the response."""
-        if not self._manager.has_quota(quota):
+        if not self.may_throttle or not self._manager.has_quota(quota):
             return 0  # as of nearly all nodes
         client = _client_of(request)
         if client is None:
@@ -356,7 +360,7 @@ class ClientQuotas:
 
     def throttle_fetch(self, request: Request[Any], byte_count: int) -> tuple[int, bool]:
         """Do the same for a fetch; return also whether its response may have records."""
-        client = _client_of(request)
+        client = _client_of(request) if self.may_throttle else None
         if client is None:
             return 0, True
         is_first = self._manager.is_zero(QuotaType.FETCH, client)
@@ -369,12 +373,12 @@ class ClientQuotas:
 
     def fetch_bytes_max(self, request: Request[Any]) -> float:
         """Return the largest response to a fetch that is not throttled if it is the only one."""
-        client = _client_of(request)
+        client = _client_of(request) if self.may_throttle else None
         return math.inf if client is None else self._manager.value_max(QuotaType.FETCH, client)
 
     def record_rest(self, request: Request[Any]) -> None:
         """Record the time that a request took after its throttle time was computed."""
-        client = _client_of(request)
+        client = _client_of(request) if self.may_throttle else None
         if client is not None:
             self._record_time(request, client)
 

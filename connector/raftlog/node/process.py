@@ -46,7 +46,7 @@ from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .audit import AuditFile, AuditLog
 from .certificates import ExpiryWatch
-from .client_quotas import ClientQuota, QuotaLimits
+from .client_quotas import ClientQuota, QuotaTable
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .connection import FlushQueue
 from .driver import Driver
@@ -185,6 +185,7 @@ def _reload(config: NodeConfig, settings: ReloadableSettings, node: Node, lines:
         node.audit.log("reload", outcome=reason)
         return
     node.use_token_keys(keys)
+    node.use_quotas(settings.quotas)
     node.expiry_watch.check()
     closed_count = node.access_changed(access, is_trust_reduced=is_trust_reduced)
     lines.log("reload", reason="reloaded", closed_connections=closed_count)
@@ -275,7 +276,7 @@ class Node:
             is_one_socket=config.clients is config.voters,
             services=self.services,
             audit=self.audit,
-            quota_limits=self._quota_limits,
+            quota_limits=self._log_access or self._settings.quotas,
         )
         self.server: Final = Server(
             self.raft_node,
@@ -442,6 +443,11 @@ class Node:
             self._channel.disconnect()
         return self.server.reauthenticate()
 
+    def use_quotas(self, quotas: QuotaTable) -> None:
+        """Use the quotas of the configuration file, unless those of the log apply."""
+        if self._log_access is None:
+            self._apis.quotas.use(quotas)
+
     def read_token_keys(self) -> Mapping[str, TokenKey] | None:
         """Return the keys of clients' tokens in their file now; None for those of a URL, or without
         any. Raises ``ConfigError``."""
@@ -529,9 +535,6 @@ class Node:
     @property
     def _log_access(self) -> LogAccess | None:
         return next((one.access for one in self.services if one.access is not None), None)
-
-    def _quota_limits(self) -> QuotaLimits:
-        return self._log_access or self._settings.quotas
 
     def _users(self) -> Users:
         return replace(self._settings.users(), log=self._log_access)

@@ -276,10 +276,6 @@ class RaftListeners:
         self._all: list[_ListenerContext] = []
         self._is_polling = False
 
-    @property
-    def has_any(self) -> bool:
-        return bool(self._all)
-
     def register(self, listener: RaftListener) -> None:
         """Add a listener; it starts at the newest snapshot, or else at the first record."""
         self._replica.has_listeners = True  # their snapshots determine the log's start

@@ -430,7 +430,7 @@ class RaftNode:
                 self._appends.confirmed(ticket)
             case AdvanceHighWatermark():
                 self._runner.notify(outgoing)
-                return self.listeners.has_any
+                return self.replica.has_listeners
             case LeaderChanged() | RoleChanged():
                 self.listeners.handle(outgoing)
                 self._runner.notify(outgoing)

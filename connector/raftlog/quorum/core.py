@@ -217,7 +217,8 @@ class QuorumCore:
             self._elections.poll()
             role = state.role
         if isinstance(role, Leader):
-            self._membership.poll()
+            if role.voter_change is not None or not state.is_voter:
+                self._membership.poll()
             self._leadership.poll()
             role = state.role
         if isinstance(role, Resigned):
@@ -233,8 +234,10 @@ class QuorumCore:
             case Appended():
                 self._on_appended(event)
             case SyncCompleted():
-                self._leadership.commit()
-                self._following.on_sync_completed()
+                if isinstance(self._state.role, Leader):
+                    self._leadership.commit()
+                else:
+                    self._following.on_sync_completed()
             case RequestReceived():
                 self._on_request(event)
             case ResponseReceived(correlation_id):

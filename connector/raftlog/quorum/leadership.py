@@ -354,9 +354,7 @@ class Leadership:
         state, role = self._state, self._state.role
         if not isinstance(role, Leader) or state.high_watermark == state.log.end_offset:
             return
-        offset = role.progress.majority_end_offset(
-            state.voter_set, state.key, state.log.synced_end_offset
-        )
+        offset = role.progress.majority_end_offset(state.own_voter_set, state.log.synced_end_offset)
         if offset > role.epoch_start_offset and offset > (state.high_watermark or 0):
             state.high_watermark = offset
             state.note_committed(offset)

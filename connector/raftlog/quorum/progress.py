@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from raftlog.types import ReplicaKey
 
-from .voters import VoterSet
+from .voters import OwnVoterSet, VoterSet
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,18 +114,20 @@ class Progress:
                 del self._replicas[replica.key]
                 self._by_voter.clear()
 
-    def majority_end_offset(self, voters: VoterSet, own: ReplicaKey, own_end_offset: int) -> int:
+    def majority_end_offset(self, own: OwnVoterSet, own_end_offset: int) -> int:
         """Return the end offset below which a majority of the voters has every record durably.
 
-        Example: durable ends 9, 7, 4 of three voters give 7. Zero without voters.
+        Example: durable ends 9, 7, 4 of three voters give 7. Zero without voters. ``own``: the
+        voters as the leader uses them, which may not be one of them.
         """
+        voters = own.voter_set
         ends, known = [], self._known_voters(voters)
         for voter in voters.voters:
             node_id = voter.key.node_id
-            if node_id == own.node_id and voters.has(own):
+            if node_id == own.node_id:
                 ends.append(own_end_offset)
             else:
                 replica = known.get(node_id) or self.voter(voters, node_id)
                 ends.append(0 if replica is None else replica.end_offset or 0)
         ends.sort(reverse=True)
-        return ends[voters.majority_count - 1] if ends else 0
+        return ends[own.majority_count - 1] if ends else 0

@@ -47,7 +47,7 @@ from .roles import (
     Unattached,
     Votes,
 )
-from .voters import NO_OFFSET, Endpoint, Voter, VoterSet, VoterSetHistory
+from .voters import NO_OFFSET, Endpoint, OwnVoterSet, Voter, VoterSet, VoterSetHistory
 
 _OWN_ROLES: Final = (Leader, Resigned)
 """Roles in which a replica is the leader of its epoch, or was it; no union, which each step would
@@ -133,29 +133,6 @@ class InitialState:
     jitter_ms: Callable[[int], int]
     bootstrap: tuple[tuple[Endpoint, ...], ...] = ()
     is_recovering: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OwnVoterSet:
-    """What a voter set is for one replica."""
-
-    voter_set: VoterSet
-    is_voter: bool
-    is_outdated: bool
-    """Whether it has the key of this voter, with other endpoints or versions."""
-    others: tuple[Voter, ...]
-    other_keys: frozenset[ReplicaKey]
-    other_majority_count: int
-
-    @classmethod
-    def of(cls, voter_set: VoterSet, own: Voter) -> OwnVoterSet:
-        key = own.key
-        is_voter, found = voter_set.has(key), voter_set.find(key.node_id)
-        is_outdated = found is not None and found.key == key and found != own
-        others = tuple(voter for voter in voter_set if voter.key.node_id != key.node_id)
-        keys = frozenset(voter.key for voter in others)
-        majority_count = voter_set.majority_count - is_voter
-        return cls(voter_set, is_voter, is_outdated, others, keys, majority_count)
 
 
 class ReplicaState:

@@ -148,6 +148,42 @@ class VoterSet:
         return VoterSet.of(voter for voter in self.voters if voter.key.node_id != node_id)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnVoterSet:
+    """What a voter set is for one replica."""
+
+    voter_set: VoterSet
+    node_id: int | None
+    """That of the replica if it is a voter, else None."""
+    is_voter: bool
+    is_outdated: bool
+    """Whether it has the key of this voter, with other endpoints or versions."""
+    others: tuple[Voter, ...]
+    other_keys: frozenset[ReplicaKey]
+    majority_count: int
+    other_majority_count: int
+    """Number of other voters that are needed for a majority."""
+
+    @classmethod
+    def of(cls, voter_set: VoterSet, own: Voter) -> OwnVoterSet:
+        key = own.key
+        is_voter, found = voter_set.has(key), voter_set.find(key.node_id)
+        is_outdated = found is not None and found.key == key and found != own
+        others = tuple(voter for voter in voter_set if voter.key.node_id != key.node_id)
+        keys = frozenset(voter.key for voter in others)
+        majority_count = voter_set.majority_count
+        return cls(
+            voter_set=voter_set,
+            node_id=key.node_id if is_voter else None,
+            is_voter=is_voter,
+            is_outdated=is_outdated,
+            others=others,
+            other_keys=keys,
+            majority_count=majority_count,
+            other_majority_count=majority_count - is_voter,
+        )
+
+
 class VoterSetHistory:
     """Voter sets and kraft.versions of a log, each valid from its offset on.
 

@@ -87,10 +87,9 @@ class ClientApis:
         is_one_socket: bool = False,
         services: Sequence[Service] = (),
         audit: AuditLog = NO_AUDIT,
-        quota_limits: Callable[[], QuotaLimits] = lambda: NO_QUOTAS,
+        quota_limits: QuotaLimits = NO_QUOTAS,
     ) -> None:
-        """``is_one_socket``: the nodes have one listener for clients and voters. ``quota_limits``
-        returns the current quotas."""
+        """``is_one_socket``: the nodes have one listener for clients and voters."""
         self.quotas: Final = ClientQuotas(raft_node, quota_limits)
         self._executor: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-executor")
         self._services: Final = tuple(services)

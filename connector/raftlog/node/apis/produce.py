@@ -298,8 +298,9 @@ class DelayedProduce:
         """Set the outcome of a submitted batch."""
         request = self._request
         request.session.memory.release(byte_count)
-        if isinstance(result, Done) and not result.value.was_duplicate:
-            self._cache.audit.appended(
+        audit = self._cache.audit
+        if audit.is_written and isinstance(result, Done) and not result.value.was_duplicate:
+            audit.appended(
                 request.principal,
                 request.connection.where,
                 result.value.base_offset,
@@ -324,7 +325,9 @@ class DelayedProduce:
     def _encode_response(self) -> bytes | None:
         """Return the body of the response, None for none. Raises ``UnacknowledgedAppendError``."""
         cache, request = self._cache, self._request
-        throttle_ms = cache.quotas.throttle(request, QuotaType.PRODUCE, len(request.frame))
+        throttle_ms, quotas = 0, cache.quotas
+        if quotas.may_throttle:
+            throttle_ms = quotas.throttle(request, QuotaType.PRODUCE, len(request.frame))
         results = [
             self._result(batch.partition, outcome)
             for (_, batch), outcome in zip(self._batches, self._outcomes, strict=True)
@@ -359,7 +362,7 @@ class DelayedProduce:
             message = appended_message(
                 Appended(result.epoch, result.was_duplicate, result.last_offset)
             )
-        log_start_offset = or_minus_one(cache.raft_node.replica.log.log_start_offset)
+        log_start_offset = cache.raft_node.replica.log.log_start_offset
         return ProduceResult(partition, 0, result.base_offset, log_start_offset, message)
 
 
