@@ -34,6 +34,7 @@ from raftlog.storage.file_rights import change_by_others, read_by_others
 from .encryption import KEY_BYTES, NONCE_BYTES, new_aes_gcm
 from .errors import EncryptionKeyDeletedError, EncryptionKeyError
 from .remote.security import read_properties
+from .watching import FileStatus, file_status
 
 OPTION: Final = "encryption.key.file"
 _CURRENT: Final = "current"
@@ -61,7 +62,7 @@ class KeyFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Final = os.path.abspath(os.fspath(path))
         self._lock = threading.Lock()
-        self._read: tuple[tuple[int, int, int], _Keys] | None = None
+        self._read: tuple[FileStatus, _Keys] | None = None
 
     def __repr__(self) -> str:
         return f"KeyFile({self.path!r})"
@@ -163,15 +164,14 @@ class KeyFile:
         """Return the content of the file, which is read again if it has changed."""
         with self._lock:
             try:
-                status = os.stat(self.path)
+                status = file_status(self.path)
                 reason = change_by_others(self.path) or read_by_others(self.path)
             except OSError as error:
                 reason = f"{self.path} cannot be read: {error.strerror or type(error).__name__}"
             if reason is not None:
                 raise OptionError(option=OPTION, reason=reason)
-            stamp = status.st_ino, status.st_mtime_ns, status.st_size
-            if self._read is None or self._read[0] != stamp:
-                self._read = stamp, _parse(self.path)
+            if self._read is None or self._read[0] != status:
+                self._read = status, _parse(self.path)
             return self._read[1]
 
 

@@ -15,8 +15,10 @@ from typing import Final, TypeAlias
 
 from raftlog.log.format.directory import LOG_SUFFIX, PUBLISHED_NAME
 
-Stamp: TypeAlias = tuple[tuple[int, int, int, int], ...]
-"""Device, inode, size and modification time of the directory and of files in it."""
+FileStatus: TypeAlias = tuple[int, int, int, int]
+"""Device, inode, size and modification time of a file: another one after any change of it."""
+Stamp: TypeAlias = tuple[FileStatus, ...]
+"""Status of the directory and of files in it."""
 
 RECENT_NS: Final = 100_000_000
 """Age below which a modification time may belong to two states of a file."""
@@ -31,7 +33,7 @@ class DirectoryWatch:
     def __init__(self, directory: str, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._directory = directory
         self._now_ns = now_ns
-        self._listed: tuple[int, int, int, int] | None = None
+        self._listed: FileStatus | None = None
         self._watched: tuple[str, ...] = ()
 
     def stamp(self) -> Stamp | None:
@@ -40,10 +42,10 @@ class DirectoryWatch:
         None if the files cannot be read or were changed recently, so that the log must be read.
         """
         try:
-            listed = _status(self._directory)
+            listed = file_status(self._directory)
             if listed != self._listed:
                 self._listed, self._watched = None, self._find_watched()
-            stamp = (listed, *(_status(path) for path in self._watched))
+            stamp = (listed, *(file_status(path) for path in self._watched))
         except OSError:
             return None
         changed_ns = max(status[3] for status in stamp)
@@ -61,6 +63,7 @@ class DirectoryWatch:
         return tuple(os.path.join(self._directory, name) for name in watched)
 
 
-def _status(path: str) -> tuple[int, int, int, int]:
+def file_status(path: str) -> FileStatus:
+    """Return the status of a file. Raises ``OSError``."""
     found = os.stat(path)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 from typing import Final
 
+from raftlog.client.watching import FileStatus, file_status
 from raftlog.errors import OptionError
 from raftlog.storage.file_rights import change_by_others, read_by_others
 
@@ -29,7 +29,7 @@ class SslFactory:
         self._options: Final = options
         self._versions = self._read_versions()
         self._context = tls_context(options)
-        self._refused: list[tuple[int, int, int] | None] = []
+        self._refused: list[FileStatus | None] = []
         """Versions of the files that were unusable, as they were logged."""
 
     def context(self) -> ssl.SSLContext:
@@ -47,19 +47,18 @@ class SslFactory:
                     _LOGGER.warning("the TLS files were not read again: %s", error)
         return self._context
 
-    def _read_versions(self) -> list[tuple[int, int, int] | None]:
+    def _read_versions(self) -> list[FileStatus | None]:
         """Return what changes with the content of each file, None for one that is missing."""
         options = self._options
         paths = (options.ca, options.crl, options.certificate, options.key)
         return [_version(path) for path in paths if path is not None]
 
 
-def _version(path: str) -> tuple[int, int, int] | None:
+def _version(path: str) -> FileStatus | None:
     try:
-        found = os.stat(path)
+        return file_status(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def context_of(tls: SslFactory | None) -> ssl.SSLContext | None:
