@@ -17,7 +17,7 @@ from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import INTERNAL_LOGS, cluster_of
 from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.internal_columns import InternalFormat
-from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
+from raftlog_state.source_rows.reading import RowSettings, retry, snapshot_rows, split_rows
 from raftlog_state.source_rows.row_builder import rebatch
 
 from .errors import data_loss
@@ -167,7 +167,7 @@ def _rows(
         case SnapshotRows():
             return snapshot_rows(log, partition.snapshot_id, settings, on_loss)
         case LogRange():
-            return log_rows(log, partition.split, settings, on_loss)
+            return split_rows(log, partition.split, settings, on_loss)
 
 
 def redactor_of(options: RaftlogOptions) -> Redactor:

@@ -119,7 +119,7 @@ def row_builder(
     )
 
 
-def log_rows(
+def split_rows(
     log: LogReader, split: Split, settings: RowSettings, on_loss: OnLoss
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a planned range of the log.

@@ -31,7 +31,7 @@ from raftlog_state.errors import MetadataParseError
 from raftlog_state.image.rows import Entity
 from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss
-from raftlog_state.source_rows.reading import RowSettings, log_rows
+from raftlog_state.source_rows.reading import RowSettings, split_rows
 
 from .batch import SOURCE_COLUMNS, check_batch
 from .bucket_parts import (
@@ -43,7 +43,7 @@ from .bucket_parts import (
     TopicsPart,
 )
 from .columnar_replay import TOPIC_ENTITIES
-from .logrows import log_rows as rows_of_log
+from .logrows import log_rows
 from .range_routing import NotSplit, RoutedRange
 from .schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, of_entities
 from .staging import are_complete, sync, write_durably
@@ -188,14 +188,12 @@ class _BucketReplay:
                 start_offset, boundary, isolation=Isolation.READ_COMMITTED, with_producers=False
             )
             batches = [
-                batch for split in plan.splits for batch in log_rows(log, split, settings, _lost)
+                batch for split in plan.splits for batch in split_rows(log, split, settings, _lost)
             ]
             rows = pa.Table.from_batches(batches, arrow_schema(SOURCE_COLUMNS))
             batch = check_batch(rows, next_offset=start_offset, place=task.directory)
             self._log_file.write(
-                rows_of_log(
-                    batch.rows, cluster_id=before.cluster_id, incarnation=before.incarnation
-                )
+                log_rows(batch.rows, cluster_id=before.cluster_id, incarnation=before.incarnation)
             )
             start_offset = boundary
 

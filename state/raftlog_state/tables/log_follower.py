@@ -37,7 +37,7 @@ from raftlog_state.records.internal_logs import INTERNAL_LOGS
 from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.internal_columns import InternalFormat
-from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
+from raftlog_state.source_rows.reading import RowSettings, retry, snapshot_rows, split_rows
 
 from .backoff import Backoff
 from .batch import with_positions
@@ -292,7 +292,7 @@ class LogTail:
         batches = [
             batch
             for split in plan.splits
-            for batch in log_rows(log, split, self._rows, self._report_loss)
+            for batch in split_rows(log, split, self._rows, self._report_loss)
         ]
         return pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
 
