@@ -129,7 +129,7 @@ def test_the_number_of_ended_transactions_is_bounded() -> None:
     feeder = BatchFeeder()
     count = 2 * (ENDED_TRANSACTIONS_MAX + 5)
     feeder.data(count, markers={at: (BEGIN, END)[at % 2] for at in range(count)})
-    kept = feeder.producer_state._transactions.spans(0, feeder.end, with_committed=True)
+    kept = feeder.producer_state._begun_transactions().spans(0, feeder.end, with_committed=True)
     assert len(kept) == ENDED_TRANSACTIONS_MAX
 
 

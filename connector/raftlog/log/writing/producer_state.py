@@ -432,12 +432,11 @@ class ProducerStateManager:
         """The offset after the last batch of data."""
         self._group_offsets: GroupOffsets | None = None
         """None until a group commits."""
-        self._transactions = TransactionIndex(
-            path, complete_from=end_offset, retained_max=ENDED_TRANSACTIONS_MAX
-        )
+        self._transactions: TransactionIndex | None = None
+        """None until a transaction begins or ends."""
         self._unknown_from = None if is_whole else end_offset
         if not is_whole:
-            self._transactions.assume_open_transaction_at(end_offset)
+            self._begun_transactions().assume_open_transaction_at(end_offset)
 
     def copy(self) -> ProducerStateManager:
         """Return an independent copy, for appends that may not succeed."""
@@ -449,7 +448,8 @@ class ProducerStateManager:
         copied.data_end_offset = self.data_end_offset
         if self._group_offsets is not None:
             copied._group_offsets = self._group_offsets.copy()
-        copied._transactions = self._transactions.copy()
+        if self._transactions is not None:
+            copied._transactions = self._transactions.copy()
         return copied
 
     # --- state ------------------------------------------------------------------------------------
@@ -485,6 +485,8 @@ class ProducerStateManager:
         Exact unless ``drop_decided`` was called with a greater high watermark, or more than 65 536
         transactions ended above this one.
         """
+        if self._transactions is None:
+            return high_watermark
         return self._transactions.last_stable_offset(high_watermark)
 
     # --- before an append -------------------------------------------------------------------------
@@ -560,7 +562,7 @@ class ProducerStateManager:
 
     def drop_decided(self, high_watermark: int) -> None:
         """Drop the transactions that ended below ``high_watermark``, which must not decrease."""
-        if self._transactions.ended:
+        if self._transactions is not None and self._transactions.ended:
             self._transactions.drop_ended_before(high_watermark)
 
     def _apply_producer(self, metadata: BatchMetadata) -> None:
@@ -579,7 +581,8 @@ class ProducerStateManager:
         if metadata.is_transactional:
             if first_offset is None:
                 first_offset = metadata.base_offset
-            self._transactions.open_transaction(producer_id, first_offset=metadata.base_offset)
+            begun = self._begun_transactions()
+            begun.open_transaction(producer_id, first_offset=metadata.base_offset)
         self._use_producer(
             _new_entry(
                 producer_id,
@@ -632,10 +635,11 @@ class ProducerStateManager:
         return metadata.base_offset if opened is None else opened[1]
 
     def _apply_metadata_marker(self, marker: MetadataMarker, outside_offset: int) -> None:
-        self._transactions.metadata_marker(
+        transactions = self._begun_transactions()
+        transactions.metadata_marker(
             marker.marker, marker.offset, batch_base_offset=outside_offset, name=marker.name
         )
-        del self._transactions.problems[_PROBLEMS_MAX:]
+        del transactions.problems[_PROBLEMS_MAX:]
         self._unknown_from = None
 
     def _end_transaction(
@@ -655,12 +659,13 @@ class ProducerStateManager:
                 open_transaction_first_offset=None,
             )
         )
-        self._transactions.end_transaction(
+        transactions = self._begun_transactions()
+        transactions.end_transaction(
             metadata.producer_id, marker_offset=marker.offset, commit=marker.is_commit
         )
         if first_offset is None or marker.is_commit:
             return []
-        others = (span.first_offset for span, _ in self._transactions.open_now())
+        others = (span.first_offset for span, _ in transactions.open_now())
         return [
             AbortedTransaction(
                 producer_id=metadata.producer_id,
@@ -671,12 +676,22 @@ class ProducerStateManager:
         ]
 
     def _open_metadata_transaction(self) -> tuple[TransactionSpan, int] | None:
+        if self._transactions is None:
+            return None
         found = (
             one
             for one in self._transactions.open_now()
             if one[0].producer_id == METADATA_PRODUCER_ID
         )
         return next(found, None)
+
+    def _begun_transactions(self) -> TransactionIndex:
+        """Return the transactions, of which the first begins or ends now."""
+        if self._transactions is None:
+            self._transactions = TransactionIndex(
+                self.path, complete_from=self.end_offset, retained_max=ENDED_TRANSACTIONS_MAX
+            )
+        return self._transactions
 
     # --- snapshots --------------------------------------------------------------------------------
 
@@ -715,7 +730,7 @@ class ProducerStateManager:
                 producer_state._read_groups(tagged_fields, path)
             producer_state._commits = {one.name.application_id: one for one in commits}
             if opened is not None:
-                producer_state._transactions.metadata_marker(
+                producer_state._begun_transactions().metadata_marker(
                     Marker.BEGIN,
                     opened.first_offset,
                     batch_base_offset=opened.batch_base_offset,
@@ -728,7 +743,7 @@ class ProducerStateManager:
         for state in states:
             producer_state.log_time_ms = max(producer_state.log_time_ms, state.timestamp_ms)
             if state.open_transaction_first_offset is not None:
-                producer_state._transactions.open_transaction(
+                producer_state._begun_transactions().open_transaction(
                     state.producer_id, first_offset=state.open_transaction_first_offset
                 )
         return producer_state
