@@ -133,6 +133,13 @@ NODE_LIMIT_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a reload of the file keeps the quotas of the start",
+        path=f"{NODE}/process.py",
+        old="            self._apis.quotas.use(quotas)\n",
+        new="            pass\n",
+        tests=("tests/node/test_quota_port.py::test_quotas_are_reloaded_and_stay_after_a_mistake",),
+    ),
+    Plant(
         bug="a known address is refused while unknown ones use all connections",
         path=f"{NODE}/connection_quotas.py",
         old=" and not (is_known and not oldest.is_known):",
