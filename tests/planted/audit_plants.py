@@ -72,8 +72,8 @@ AUDIT_PLANTS: Final = (
     Plant(
         bug="appends are not in the audit log",
         path=f"{NODE}/apis/produce.py",
-        old="        if isinstance(result, Done) and not result.value.was_duplicate:",
-        new="        if False:",
+        old="        if audit.is_written and isinstance(result, Done)",
+        new="        if False",
         tests=(AUDIT,),
     ),
     Plant(

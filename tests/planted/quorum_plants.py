@@ -139,8 +139,8 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="the leader counts itself before it is synced",
         path=f"{QUORUM}/leadership.py",
-        old="            state.voter_set, state.key, state.log.synced_end_offset\n",
-        new="            state.voter_set, state.key, state.log.end_offset\n",
+        old="majority_end_offset(state.own_voter_set, state.log.synced_end_offset)\n",
+        new="majority_end_offset(state.own_voter_set, state.log.end_offset)\n",
         tests=(
             "tests/quorum/test_high_watermark.py::test_a_leader_counts_only_its_synced_records",
             *transcript("appends/a_retry_finds_the_first_append"),

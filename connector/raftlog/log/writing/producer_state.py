@@ -552,10 +552,9 @@ class ProducerStateManager:
                     self._apply_metadata_marker(marker, outside_offset)
                 case ProducerMarker():
                     aborted += self._end_transaction(metadata, marker)
-        if metadata.control:
+        if metadata.is_control:
             self._apply_control(metadata)
-        elif metadata.record_count and not metadata.is_control:
-            # An empty batch replaces commits, after a compaction.
+        elif metadata.record_count:  # an empty batch replaces commits, after a compaction
             self.data_end_offset = metadata.last_offset + 1
         self.end_offset = metadata.last_offset + 1
         return tuple(aborted)
