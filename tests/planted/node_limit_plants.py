@@ -194,7 +194,7 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="all frames of a principal are received without memory",
         path=f"{NODE}/memory_pool.py",
-        old="        return self._overdrawn_by == resume\n",
+        old="        return self.overdrawn_by == resume\n",
         new="        return True\n",
         tests=(BUDGETS,),
     ),

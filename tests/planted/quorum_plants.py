@@ -129,12 +129,26 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a record of an older epoch is committed by its replicas",
         path=f"{QUORUM}/leadership.py",
-        old="        if offset > role.epoch_start_offset and offset",
-        new="        if offset",
+        old="        is_later = offset > role.epoch_start_offset and offset",
+        new="        is_later = offset",
         tests=(
             *transcript("appends/records_of_an_old_epoch"),
             "tests/model/test_small_model.py",
         ),
+    ),
+    Plant(
+        bug="a leader whose sync ends after the fetches of its followers does not commit",
+        path=f"{NODE}/replica.py",
+        old="        if self._retry_at_ms is None and not self.core.awaits_sync:\n",
+        new="        if self._retry_at_ms is None and self.core.is_leader:\n",
+        tests=("tests/node/test_leader_appends.py",),
+    ),
+    Plant(
+        bug="a leader awaits no sync",
+        path=f"{QUORUM}/core.py",
+        old="        return not self.is_leader or self._leadership.can_commit\n",
+        new="        return not self.is_leader\n",
+        tests=("tests/quorum/test_high_watermark.py",),
     ),
     Plant(
         bug="the leader counts itself before it is synced",

@@ -17,21 +17,57 @@ from tests.quorum.single_core import (
 )
 
 
-def test_a_leader_counts_only_its_synced_records() -> None:
-    one = OneCore()
-    one.elect(2, 3)
-    effects = one.append(3, is_synced=False)
-    fetch = FetchRequest(
+def fetch_from(offset: int) -> FetchRequest:
+    """Return a fetch of the second voter, which has the records below ``offset`` durably."""
+    return FetchRequest(
         replica=SECOND,
         epoch=1,
-        fetch_offset=3,
+        fetch_offset=offset,
         last_fetched_epoch=1,
         max_bytes=1_000,
         max_wait_ms=0,
     )
-    effects += one.step(RequestReceived(1, fetch))
+
+
+def test_a_leader_counts_only_its_synced_records() -> None:
+    one = OneCore()
+    one.elect(2, 3)
+    effects = one.append(3, is_synced=False)
+    effects += one.step(RequestReceived(1, fetch_from(3)))
     assert not found(effects, AdvanceHighWatermark), "only 2 has it durably"
     assert found(one.sync(), AdvanceHighWatermark) == [AdvanceHighWatermark(3)]
+
+
+def test_a_leader_awaits_its_sync_only_if_that_commits_records() -> None:
+    one = OneCore()
+    one.elect(2, 3)
+    one.append(3, is_synced=False)
+    one.log.synced_end_offset = 3
+    assert not one.core.awaits_sync, "no other voter has them"
+    one.log.synced_end_offset = 0
+    one.step(RequestReceived(1, fetch_from(3)))
+    assert not one.core.awaits_sync, "only 2 has them durably"
+    one.log.synced_end_offset = 3
+    assert one.core.awaits_sync
+    assert found(one.sync(), AdvanceHighWatermark) == [AdvanceHighWatermark(3)]
+    assert not one.core.awaits_sync
+
+
+def test_a_fetch_after_the_sync_of_the_leader_commits_records() -> None:
+    """So the leader did not await it."""
+    one = OneCore()
+    one.elect(2, 3)
+    one.append(3, is_synced=False)
+    one.log.synced_end_offset = 3
+    assert not one.core.awaits_sync
+    effects = one.step(RequestReceived(1, fetch_from(3)))
+    assert found(effects, AdvanceHighWatermark) == [AdvanceHighWatermark(3)]
+
+
+def test_a_follower_awaits_its_sync() -> None:
+    one = OneCore()
+    one.follow(2, 1)
+    assert one.core.awaits_sync
 
 
 def test_a_single_voter_commits_synced_records() -> None:

@@ -91,7 +91,8 @@ class FlushQueue:
             work(*args, **kwargs)
         finally:
             self._is_running = False
-            self._flush()
+            if self._connections:
+                self._flush()
             if self._work is not None and self._is_last:
                 self._call_work()
 
@@ -307,7 +308,8 @@ class Connection(ReceivingProtocol):
             self._flush_queue.run(self._receive, data, self._decoder)
 
     def _receive(self, data: bytes, decoder: FrameDecoder) -> None:
-        self._deadline.extend(len(data), self.time_s())
+        if self._deadline.deadline_s is not None:
+            self._deadline.extend(len(data), self.time_s())
         try:
             frames = decoder.feed(data)
         except WireError as error:
@@ -316,7 +318,7 @@ class Connection(ReceivingProtocol):
         if frames:
             self._frames.extend(frames)
             self.memory.queued_byte_count += sum(map(len, frames))
-            if self._session is not None:
+            if self._session is not None and self._session.memory.overdrawn_by is not None:
                 self._session.memory.end_overdraft(self._start_requests_soon)
         self.memory.partial_byte_count = decoder.buffered_byte_count
         assert self._request_queue is not None, "the connection is open"
@@ -483,7 +485,7 @@ class Connection(ReceivingProtocol):
         )
         if is_receiving or self.memory.unread_byte_count:
             self._deadline.start(self.time_s())
-        else:
+        elif self._deadline.deadline_s is not None:
             self._deadline.stop()
 
     def _report_memory(self) -> None:
@@ -511,7 +513,7 @@ class Connection(ReceivingProtocol):
     def _start_request(self, data: bytes, session: Session) -> None:
         """Start the request in a frame. ApiVersions of an unknown version has a response of its own
         (KIP-511); any other unknown version closes the connection."""
-        self.last_request_s = self.time_s()
+        self.last_request_s = now_s = self.time_s()
         try:
             received = self._receiver.receive(data, session.principal.listener)
         except WireError as error:
@@ -530,7 +532,7 @@ class Connection(ReceivingProtocol):
         if isinstance(received, UnknownApiVersions):
             request.respond(encode_unsupported_version_response())
             return
-        request.begin_work()
+        request.begin_work(now_s)
         try:
             self._handle(self, request)
         except WireError as error:
@@ -579,30 +581,38 @@ class Connection(ReceivingProtocol):
                 self._count_unread()
             self._write(b"".join(ready) if len(ready) > 1 else ready[0])
         self._count_unread()
-        self._close_if_finished()
+        if self._is_finishing:
+            self._close_if_finished()
         if self._frames:
             self._start_requests_soon()
         elif not self._is_reading:
             self._start_requests(0)  # none: read on
 
     def _write(self, data: bytes) -> None:
-        assert self._transport is not None, "checked by flush"
+        transport = self._transport
+        assert transport is not None, "checked by flush"
+        if len(data) <= _WRITE_BYTES_MAX:
+            if not transport.is_closing():
+                transport.write(data)
+            return
         view = memoryview(data)
         for start in range(0, len(data), _WRITE_BYTES_MAX):
-            if self._transport.is_closing():  # perhaps since the previous write
+            if transport.is_closing():  # perhaps since the previous write
                 return
-            self._transport.write(view[start : start + _WRITE_BYTES_MAX])
+            transport.write(view[start : start + _WRITE_BYTES_MAX])
 
     def _count_unread(self) -> None:
         """Update the count of unread responses. A closing transport is skipped: TLS has no write
         buffer size any more."""
-        before = self.memory.unread_byte_count
-        if self._transport is not None and not self._transport.is_closing():
-            self.memory.unread_byte_count = self._transport.get_write_buffer_size()
-        taken = before - self.memory.unread_byte_count
+        memory, transport = self.memory, self._transport
+        before = memory.unread_byte_count
+        if transport is not None and not transport.is_closing():
+            memory.unread_byte_count = transport.get_write_buffer_size()
+        taken = before - memory.unread_byte_count
         if taken > 0:
             self._deadline.extend(taken, self.time_s())
-        self._report_memory()
+        if self._session is not None:
+            memory.report(self._session.memory)
         self._update_deadline()
 
     def refuse(self, why: WireError | str) -> None:
@@ -638,45 +648,46 @@ class TransferDeadline:
 
     __slots__ = (
         "_bytes_per_second_min",
-        "_deadline_s",
         "_measured_s",
         "_transferred_byte_count",
+        "deadline_s",
         "stalled_s",
     )
 
     def __init__(self, stalled_s: float, bytes_per_second_min: float) -> None:
         self.stalled_s: Final = stalled_s
         self._bytes_per_second_min = bytes_per_second_min
-        self._deadline_s: float | None = None
+        self.deadline_s: float | None = None
+        """None while the node does not wait for the peer. Only this object changes it."""
         self._measured_s: float | None = None
         self._transferred_byte_count = 0
 
     def start(self, now_s: float) -> None:
         """Start the deadline, unless the node already waits for the peer."""
-        if self._deadline_s is None:
-            self._deadline_s = now_s + self.stalled_s
+        if self.deadline_s is None:
+            self.deadline_s = now_s + self.stalled_s
             self._measured_s = None
             self._transferred_byte_count = 0
 
     def stop(self) -> None:
         """Clear the deadline: the node does not wait for the peer."""
-        self._deadline_s = None
+        self.deadline_s = None
 
     def extend(self, byte_count: int, now_s: float) -> None:
         """Extend the deadline for bytes that the peer has sent or read."""
-        if self._deadline_s is not None:
-            later_s = self._deadline_s + byte_count / self._bytes_per_second_min
-            self._deadline_s = min(later_s, now_s + self.stalled_s)
+        if self.deadline_s is not None:
+            later_s = self.deadline_s + byte_count / self._bytes_per_second_min
+            self.deadline_s = min(later_s, now_s + self.stalled_s)
             self._transferred_byte_count += byte_count
 
     def is_stalled(self, now_s: float) -> bool:
         """Return whether the deadline has passed: the peer has stalled, or is too slow."""
-        return self._deadline_s is not None and now_s > self._deadline_s
+        return self.deadline_s is not None and now_s > self.deadline_s
 
     def measure_remaining_s(self, remaining_byte_count: int, now_s: float) -> float | None:
         """Return how many seconds the remaining bytes will take at the rate since the last call;
         None if the node does not wait for the peer, or did not at the last call."""
-        if self._deadline_s is None:
+        if self.deadline_s is None:
             return None
         measured_s, transferred = self._measured_s, self._transferred_byte_count
         self._measured_s, self._transferred_byte_count = now_s, 0

@@ -68,7 +68,8 @@ class MemoryShare:
     def __init__(self, pool: MemoryPool) -> None:
         self.pool: Final = pool
         self._byte_count = 0
-        self._overdrawn_by: Callable[[], None] | None = None
+        self.overdrawn_by: Callable[[], None] | None = None
+        """``resume`` of the connection that receives without free memory, if there is one."""
 
     @property
     def held_byte_count(self) -> int:
@@ -96,14 +97,14 @@ class MemoryShare:
 
         One connection of a principal at a time, identified by ``resume``.
         """
-        if self._overdrawn_by is None:
-            self._overdrawn_by = resume
-        return self._overdrawn_by == resume
+        if self.overdrawn_by is None:
+            self.overdrawn_by = resume
+        return self.overdrawn_by == resume
 
     def end_overdraft(self, resume: Callable[[], None]) -> None:
         """End the overdraft of a connection, and call the principal's waiting connections."""
-        if self._overdrawn_by == resume:
-            self._overdrawn_by = None
+        if self.overdrawn_by == resume:
+            self.overdrawn_by = None
             self.pool._resume_if(lambda share: share is self)
 
     def wait(self, resume: Callable[[], None]) -> None:
@@ -150,13 +151,18 @@ class ConnectionMemory:
 
     def report(self, share: MemoryShare) -> None:
         """Add the change since the last report to the share: the same one until ``move``."""
-        byte_count = self.queued_byte_count + self.in_flight_byte_count
-        byte_count += self.partial_byte_count + self.unread_byte_count
-        more = byte_count - self._reported_byte_count
-        self._reported_byte_count = byte_count
+        more = (
+            self.partial_byte_count
+            + self.queued_byte_count
+            + self.in_flight_byte_count
+            + self.unread_byte_count
+            - self._reported_byte_count
+        )
         if more > 0:
+            self._reported_byte_count += more
             share.allocate(more)
         elif more < 0:
+            self._reported_byte_count += more
             share.release(-more)
 
     def move(self, before: MemoryShare, after: MemoryShare) -> None:

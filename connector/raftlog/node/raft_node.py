@@ -24,7 +24,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from raftlog.append import AppendRequest, Done, RequestResult, failed
 from raftlog.clock import Clock
@@ -275,6 +275,12 @@ class RaftNode:
         self._clean_later()
         self._appends = PendingAppends(replica, self._complete_append)
         self._purgatory = AppendPurgatory(replica.log.path)
+        self._deadlines: Final[tuple[Deadlines[Any], ...]] = (
+            self._purgatory.deadlines,
+            self.fetches.deadlines,
+            self.throttled.deadlines,
+            self.expiries,
+        )
         self._unsubmitted: list[AppendRequest] = []
         self._unsubmitted_bytes = 0
         self._submit_at_ms: int | None = None
@@ -320,15 +326,11 @@ class RaftNode:
         if self._replacing is not None:
             return self.now_ms()
         at_ms = self.replica.next_deadline_ms
-        for other_ms in (
-            self._purgatory.deadlines.lowest,
-            self.fetches.deadlines.lowest,
-            self.throttled.deadlines.lowest,
-            self.expiries.lowest,
-            self._submit_at_ms,
-            self._clean_at_ms,
-            *self._waiters.values(),
-        ):
+        for deadlines in self._deadlines:
+            other_ms = deadlines.lowest
+            if other_ms is not None and (at_ms is None or other_ms < at_ms):
+                at_ms = other_ms
+        for other_ms in (self._submit_at_ms, self._clean_at_ms, *self._waiters.values()):
             if other_ms is not None and (at_ms is None or other_ms < at_ms):
                 at_ms = other_ms
         return at_ms

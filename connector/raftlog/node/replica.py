@@ -227,9 +227,13 @@ class Replica:
         has ended.
         """
         self._time_ms = time_ms
-        self._enqueue(event)
-        if self._retry_at_ms is None or now_ms >= self._retry_at_ms:
+        if self._retry_at_ms is None:
+            self._effects += self.core.step(event, now_ms=now_ms)
             self._process(now_ms)
+        else:
+            self._enqueue(event)
+            if now_ms >= self._retry_at_ms:
+                self._process(now_ms)
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -256,10 +260,8 @@ class Replica:
         return self.core.next_deadline_ms
 
     def _enqueue(self, event: Event) -> None:
-        """Queue an event. While the replica is stalled, events of the network may be dropped."""
-        if self._retry_at_ms is None:
-            self._events.append(event)
-        elif isinstance(event, RequestReceived | ResponseReceived | SendFailed):
+        """Queue an event while the replica is stalled; those of the network may be dropped."""
+        if isinstance(event, RequestReceived | ResponseReceived | SendFailed):
             if len(self._events) < EVENTS_QUEUED_MAX:
                 self._events.append(event)
         elif not isinstance(event, TimePassed):
@@ -374,6 +376,9 @@ class Replica:
         if self._is_sync_due:
             self._is_sync_due = False
             self._execute(StartSync())
+        if self._retry_at_ms is None and not self.core.awaits_sync:
+            outgoing, self._outgoing = self._outgoing, []
+            return outgoing
         return self.step(SyncCompleted(), now_ms=now_ms, time_ms=time_ms)
 
     def fail_sync(self, ticket: PendingSync, error: LogError) -> None:

@@ -157,11 +157,12 @@ class Request(Generic[Body]):
 
     # --- request time -----------------------------------------------------------------------------
 
-    def begin_work(self) -> bool:
-        """Begin to count the time of work on it; return False if that has begun already."""
+    def begin_work(self, now_s: float | None = None) -> bool:
+        """Begin to count the time of work on it, from ``now_s`` if that is known; return False if
+        it has begun already."""
         if self._working_since_s is not None:
             return False
-        self._working_since_s = self.connection.time_s()
+        self._working_since_s = self.connection.time_s() if now_s is None else now_s
         return True
 
     def end_work(self) -> None:

@@ -187,6 +187,12 @@ class QuorumCore:
         return self._state.is_recovering
 
     @property
+    def awaits_sync(self) -> bool:
+        """Whether ``SyncCompleted`` has an effect now: not at a leader whose followers have not
+        fetched what it would commit. Their fetches commit it, which read the durable end, too."""
+        return not self.is_leader or self._leadership.can_commit
+
+    @property
     def next_deadline_ms(self) -> int | None:
         """Latest time for the next ``TimePassed``; None while no timer is running."""
         state = self._state

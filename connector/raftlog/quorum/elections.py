@@ -43,13 +43,13 @@ class Elections:
     def poll(self) -> None:
         """Handle expired timeouts and election results; send the requests that are due."""
         state, role = self._state, self._state.role
-        match role:
-            case Unattached():
-                if state.can_campaign and state.now_ms >= role.election_deadline_ms:
-                    state.become_prospective()
-                    self.poll()
+        match role:  # that of each append first
             case Follower():
                 if state.now_ms >= role.fetch_deadline_ms and state.can_campaign:
+                    state.become_prospective()
+                    self.poll()
+            case Unattached():
+                if state.can_campaign and state.now_ms >= role.election_deadline_ms:
                     state.become_prospective()
                     self.poll()
             case Prospective():
@@ -142,14 +142,14 @@ class Elections:
         """Return when the timeout of the current role expires; None if it has none."""
         state, role = self._state, self._state.role
         match role:
+            case Follower():
+                return role.fetch_deadline_ms if state.can_campaign else None
             case Prospective() | Candidate():
                 return role.election_deadline_ms
             case Unattached():
                 return role.election_deadline_ms if state.can_campaign else None
             case Resigned():
                 return None if state.is_shutting_down else role.election_deadline_ms
-            case Follower():
-                return role.fetch_deadline_ms if state.can_campaign else None
             case _:
                 return None
 

@@ -352,15 +352,30 @@ class Leadership:
         a majority has it (Raft, figure 8).
         """
         state, role = self._state, self._state.role
-        if not isinstance(role, Leader) or state.high_watermark == state.log.end_offset:
+        if not isinstance(role, Leader):
             return
-        offset = role.progress.majority_end_offset(state.own_voter_set, state.log.synced_end_offset)
-        if offset > role.epoch_start_offset and offset > (state.high_watermark or 0):
+        offset = self._committed_offset(role)
+        if offset is not None:
             state.high_watermark = offset
             state.note_committed(offset)
             role.has_committed_in_epoch = True
             state.emit(AdvanceHighWatermark(offset))
             self._complete_ready(role)
+
+    @property
+    def can_commit(self) -> bool:
+        """Whether ``commit`` advances the high watermark."""
+        role = self._state.role
+        return isinstance(role, Leader) and self._committed_offset(role) is not None
+
+    def _committed_offset(self, role: Leader) -> int | None:
+        """Return the high watermark to advance to, None if it does not advance."""
+        state, high_watermark = self._state, self._state.high_watermark
+        if high_watermark == state.log.end_offset:
+            return None
+        offset = role.progress.majority_end_offset(state.own_voter_set, state.log.synced_end_offset)
+        is_later = offset > role.epoch_start_offset and offset > (high_watermark or 0)
+        return offset if is_later else None
 
     def on_appended(self) -> None:
         """Complete delayed fetches with the appended records, before these are durable here."""
