@@ -96,9 +96,11 @@ def add_cat(commands: Commands) -> None:
         action="append",
         default=[],
         help="print only records whose key has this value in this field, as it is printed; can be "
-        "repeated, for records that have all of them. Metadata records and those of "
-        "__remote_log_metadata have no key: FIELD is a field of data, and a.b field b of a. For "
-        "an ordinary partition, the whole argument is the key",
+        "repeated, for records that have all of them. FIELD is, in __consumer_offsets, group (or "
+        "groupId, the same), topic, partition, memberId or regularExpression, in "
+        "__transaction_state transactionalId, in __share_group_state group, topicId or partition. "
+        "Metadata records and those of __remote_log_metadata have no key: FIELD is a field of "
+        "data, and a.b field b of a. For an ordinary partition, the whole argument is the key",
     )
     command.add_argument(
         "--follow",

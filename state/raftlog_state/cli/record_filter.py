@@ -48,6 +48,9 @@ FieldsOf = Callable[[bytes | None, bytes | None], Mapping[str, Any]]
 _TOPIC_CONFIG: Final = 2
 _BROKER_CONFIG: Final = 4
 _TOPIC_ACL: Final = 2
+_GROUP_NAMES: Final = ("group", "groupId")
+_FIELDS_SHOWN_MAX: Final = 20
+"""Those of an internal log; metadata records have many more."""
 
 
 class NameFilter:
@@ -140,11 +143,14 @@ class KeyFilter:
     """Filter of typed records by fields of their key, all of which have the given values.
 
     ``fields_of`` returns the fields of a record as they are printed. Values are compared as JSON
-    prints them, without quotes; a dot is between the names of a struct and of its field.
+    prints them, without quotes; a dot is between the names of a struct and of its field. The id of
+    a group has either of its two names.
     """
 
     def __init__(self, conditions: Sequence[tuple[str, str]], fields_of: FieldsOf) -> None:
-        self._conditions = [(name.split("."), value) for name, value in conditions]
+        self._conditions = [
+            ([one.split(".") for one in _names_of(name)], value) for name, value in conditions
+        ]
         self._fields_of = fields_of
         self._name = ",".join(f"{name}={value}" for name, value in conditions)
 
@@ -157,7 +163,10 @@ class KeyFilter:
             found = self._fields_of(key, value)
         except MetadataParseError:
             return True
-        return all(_text_at(found, path) == wanted for path, wanted in self._conditions)
+        return all(
+            any(_text_at(found, path) == wanted for path in paths)
+            for paths, wanted in self._conditions
+        )
 
 
 class TextKeyFilter:
@@ -254,15 +263,29 @@ def _key_filter(
     for text in keys:
         name, equals, value = text.partition("=")
         if not equals:
-            first = ", ".join(list(known)[:3])
-            reason = f"{text!r} is not of the form FIELD=VALUE; fields are {first}, ..."
+            reason = f"{text!r} is not of the form FIELD=VALUE; {_listed(known)}"
             raise OptionError(option="--key", reason=reason)
-        if name not in known:
-            hint = did_you_mean(name, known) or "fields are " + ", ".join(known)
-            reason = f"records of this log have no field {name!r}; {hint}"
+        if not known.keys() & {*_names_of(name)}:
+            hint = did_you_mean(name, known)
+            fields = f"fields are {', '.join(known)}" if hint is None else _listed(known)
+            reason = f"records of this log have no field {name!r}; {fields}"
+            if hint is not None:
+                reason += f"; {hint}"
             raise OptionError(option="--key", reason=reason)
         conditions.append((name, value))
     return KeyFilter(conditions, fields_of)
+
+
+def _names_of(field: str) -> tuple[str, ...]:
+    """Return the names of a field: keys of commits and classic groups have the id of the group as
+    ``group``, those of KIP-848 and share groups as ``groupId``."""
+    return _GROUP_NAMES if field in _GROUP_NAMES else (field,)
+
+
+def _listed(known: Mapping[str, object]) -> str:
+    """Return the fields as text, of many the first ones."""
+    shown = [*known] if len(known) <= _FIELDS_SHOWN_MAX else [*[*known][:3], "..."]
+    return f"fields are {', '.join(shown)}"
 
 
 def _field_names(kind: type[Struct], prefix: str = "") -> Iterator[str]:
