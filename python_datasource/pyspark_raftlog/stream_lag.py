@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from raftlog.client import sum_of
+from raftlog.client import RangeSize
 from raftlog.errors import DataLossError
 
 from .offsets import SOURCES_VERSION, SourcesOffset, StreamOffset
@@ -78,12 +78,18 @@ def lag(query_or_progress: Any) -> StreamLag | None:
                 unread.append(measured if count else _NOTHING)
     if not logs:
         return None
+    size = RangeSize.of_parts(
+        RangeSize(
+            byte_count=one.get("bytes"), batch_count=one.get("batches"), first_timestamp_ms=None
+        )
+        for one in unread
+    )
     age_ms = None if any("ms" not in one for one in unread) else max(one["ms"] for one in unread)
     return StreamLag(
         sum(logs.values()),
         logs,
-        bytes_behind_latest=sum_of(one.get("bytes") for one in unread),
-        batches_behind_latest=sum_of(one.get("batches") for one in unread),
+        bytes_behind_latest=size.byte_count,
+        batches_behind_latest=size.batch_count,
         seconds_behind_latest=None if age_ms is None else age_ms / 1_000,
     )
 

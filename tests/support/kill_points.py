@@ -7,13 +7,17 @@ the process that has reached the point.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
+from typing import Final
 
 HOME = Path(__file__).parents[2]
 ORDERS = int(os.environ.get("RAFTLOG_KILL_ORDERS", "0"))
@@ -22,6 +26,10 @@ DIED = -signal.SIGKILL
 """Exit status of a killed driver."""
 _ARMED = "RAFTLOG_TEST_DIES_AT"
 _LONGEST_S = 600
+_IN_CREATE: Final = 0x100
+_EVENT: Final = struct.Struct("=iIII")
+"""``struct inotify_event``: watch, mask, cookie and the bytes of the name after it."""
+_EVENTS_BYTES: Final = 64 * 1024
 
 
 def arm(point: str, occurrence: int, counter: str) -> None:
@@ -44,21 +52,37 @@ def reach(point: str) -> None:
 
 
 def arm_files(directory: Path, occurrence: int) -> None:
-    """Kill this driver when the nth new Parquet file of a directory is there, incomplete or not.
+    """Kill this driver when the nth new Parquet file of a directory is created, while it is empty
+    or incomplete.
 
-    Spark creates it some time before the commit that adds it. A thread looks for it.
+    Spark creates it some time before the commit that adds it. The kernel reports each new file to
+    a thread, also one that is renamed or deleted soon.
     """
+    directory.mkdir(parents=True, exist_ok=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    notifications = libc.inotify_init1(os.O_CLOEXEC)
+    watched = libc.inotify_add_watch(notifications, os.fsencode(directory), _IN_CREATE)
+    if notifications < 0 or watched < 0:
+        raise OSError(ctypes.get_errno(), "inotify", str(directory))
 
-    def count() -> int:
-        return len(list(directory.glob("*.parquet")))
-
-    def watch(last: int) -> None:
-        pause = Event()
-        while count() < last:
-            pause.wait(0.001)
+    def watch() -> None:
+        left = occurrence
+        while left > 0:
+            names = _created_names(os.read(notifications, _EVENTS_BYTES))
+            left -= sum(name.endswith(b".parquet") for name in names)
         _die(os.getpid())
 
-    Thread(target=watch, args=(count() + occurrence,), daemon=True).start()
+    Thread(target=watch, daemon=True).start()
+
+
+def _created_names(events: bytes) -> Iterator[bytes]:
+    """Yield the names in events of inotify."""
+    at = 0
+    while at < len(events):
+        *_, name_bytes = _EVENT.unpack_from(events, at)
+        at += _EVENT.size
+        yield events[at : at + name_bytes].rstrip(b"\0")
+        at += name_bytes
 
 
 def _die(driver: int) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from raftlog.log.reading.latest_by_key import LatestRecord as LatestRecord
     from raftlog.log.reading.log_reader import LogReader as LogReader
     from raftlog.log.reading.range_size import RangeSize as RangeSize
-    from raftlog.log.reading.range_size import sum_of as sum_of
     from raftlog.log.reading.reads import EndBasis as EndBasis
     from raftlog.log.reading.reads import Isolation as Isolation
     from raftlog.log.reading.reads import LogKind as LogKind
@@ -51,7 +50,7 @@ _HOMES: Final = {
     "raftlog.log.reading.files": ("LogTail",),
     "raftlog.log.reading.latest_by_key": ("LatestByKey", "LatestRecord"),
     "raftlog.log.reading.log_reader": ("LogReader",),
-    "raftlog.log.reading.range_size": ("RangeSize", "sum_of"),
+    "raftlog.log.reading.range_size": ("RangeSize",),
     "raftlog.log.reading.reads": (
         "EndBasis",
         "Isolation",

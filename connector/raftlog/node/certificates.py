@@ -57,6 +57,11 @@ class CertificateExpiry:
         """Days before the expiry from which on a warning is an error."""
         return self.warning_days[-1]
 
+    @property
+    def first_warning_days(self) -> float:
+        """Days before the expiry from which on there are warnings."""
+        return self.warning_days[0]
+
     def days_left(self, now_s: float) -> float:
         """Return the days until it expires, below zero afterwards."""
         return (self.not_after_s - now_s) / DAY_S

@@ -29,7 +29,6 @@ Kafka's ``controller.quorum.fetch.timeout.ms`` is 2 s, its ``replica.lag.time.ma
 """
 _VOTERS_MIN: Final = 3
 """Voters of a quorum that tolerates the failure of one."""
-EXPIRY_DAYS: Final = 30
 SILENT_MS: Final = 30_000
 """Time without a record of an active controller, which writes a NoOp every 500 ms by default."""
 
@@ -319,17 +318,16 @@ def diagnose_owners(directory: str, *, owner: str, of_others: Sequence[str]) -> 
         )
 
 
-def diagnose_expiry(certificate: str, path: str, *, days_left: float) -> Iterator[Diagnosis]:
-    """Yield a diagnosis if a certificate expires soon, or has expired. ``certificate`` describes
-    it, with the time that is left."""
-    if days_left <= EXPIRY_DAYS:
-        yield Diagnosis(
-            level=Level.PROBLEM if days_left <= 1 else Level.WARNING,
-            found=certificate,
-            meaning="connections that it authenticates end when it expires, and new ones are "
-            "refused: replace it in its file, then send SIGHUP to the node",
-            next_command=f"openssl x509 -enddate -noout -in {_quoted(path)}",
-        )
+def diagnose_expiry(certificate: str, path: str, *, level: Level) -> Diagnosis:
+    """Return the diagnosis of a certificate that expires soon, or has expired. ``certificate``
+    describes it, with the time that is left."""
+    return Diagnosis(
+        level=level,
+        found=certificate,
+        meaning="connections that it authenticates end when it expires, and new ones are "
+        "refused: replace it in its file, then send SIGHUP to the node",
+        next_command=f"openssl x509 -enddate -noout -in {_quoted(path)}",
+    )
 
 
 def diagnose_list_expiry(found: str, path: str) -> Diagnosis:

@@ -185,6 +185,7 @@ def _examine_certificates(path: str) -> Iterator[Diagnosis]:
     from raftlog.node.config import read_config
     from raftlog.node.errors import ConfigError
     from raftlog_state.check.diagnosis import (
+        Level,
         diagnose_expiry,
         diagnose_list_expiry,
         diagnose_no_certificate,
@@ -198,10 +199,13 @@ def _examine_certificates(path: str) -> Iterator[Diagnosis]:
         return
     for one in certificates:
         text, days_left = one.describe(now_s), one.days_left(now_s)
-        if one.kind != "crl":
-            yield from diagnose_expiry(text, one.path, days_left=days_left)
-        elif days_left <= one.error_days:
-            yield diagnose_list_expiry(text, one.path)
+        is_problem = days_left <= one.error_days
+        if one.kind == "crl":
+            if is_problem:
+                yield diagnose_list_expiry(text, one.path)
+        elif days_left <= one.first_warning_days:
+            level = Level.PROBLEM if is_problem else Level.WARNING
+            yield diagnose_expiry(text, one.path, level=level)
 
 
 def _log_of_node(path: str) -> str:

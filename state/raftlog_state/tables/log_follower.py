@@ -176,7 +176,8 @@ class LogTail:
         self._log: LogReader | None = None
         self._target_offset: int | None = None
         self._load_end: int | None = None
-        """End (exclusive) that an internal log had at the begin of its first load here."""
+        """End (exclusive) that an internal log had at the begin of its first load here, during
+        that load."""
         self._no_ops = DelayedNoOps(settings.no_op_delay_ms)
 
     @property
@@ -211,6 +212,8 @@ class LogTail:
             QuorumUnavailableError: no node answers.
         """
         settings = self._settings
+        if self._load_end is not None and progress.next_offset >= self._load_end:
+            self._load_end = None
         check_same_log(self._place, progress, epochs, log)
         end_offset = self._read_end(log)
         if self._target_offset is not None:

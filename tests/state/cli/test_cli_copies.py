@@ -52,6 +52,13 @@ def divergences_of(path: str) -> list[dict[str, Any]]:
 COMMON = batches(b"a", b"b", b"c")
 
 
+def test_an_empty_range_of_replicas_has_no_aborted_transactions(tmp_path: Path) -> None:
+    log = open_path(named(*(replica(tmp_path, node_id, COMMON) for node_id in (1, 2, 3))))
+    for offset in (0, 3):
+        found = log.aborted_transactions(offset, offset)
+        assert (found.spans, found.known_end, found.error) == ((), offset, None)
+
+
 def test_replicas_that_agree_are_read_up_to_their_common_end(tmp_path: Path) -> None:
     longer = replica(tmp_path, 1, COMMON + batches(b"d", base_offset=3))
     others = [replica(tmp_path, node_id, COMMON) for node_id in (2, 3)]

@@ -481,6 +481,35 @@ def test_tables_that_are_truncated_while_they_are_written_get_the_records_again(
     assert sorted(found.latest().consumer_offsets()["offset"].to_pylist()) == [3, 9]
 
 
+def test_tables_that_are_truncated_after_the_first_load_may_have_missed_deleted_records(
+    tmp_path: Path,
+) -> None:
+    """One that is not the first load has no ``delete.retention.ms`` for what it continues."""
+    path, store = tmp_path / "__consumer_offsets-0", MemoryStore(MemoryTables())
+    log, clock = InternalLogFile(path), StoppedClock()
+    follower = GroupFollower(
+        {"log": partial(open_path, str(path))},
+        store,
+        replace(settings_of(), is_once=False),
+        group="offsets",
+        clock=clock.as_clock(),
+        log_event=ignore,
+    )
+    log.append(offset_commit("deleted", 1), offset_commit("g", 1), offset_commit("deleted", None))
+    log.append(offset_commit("g", 3))
+    assert [follower.append_round() for _ in range(2)] == [1, None]
+    Writer(store, cluster_id=LOG_ID).truncate_to(1)
+    shutil.rmtree(path)
+    compacted = InternalLogFile(path)
+    compacted.next_offset = 3
+    compacted.append(offset_commit("g", 3), offset_commit("h", 4))
+    for _ in range(3):
+        follower.append_round()
+        clock.sleep_ms(60_000)
+    found = ArrowTables(store, LOG_ID).latest().consumer_offsets()
+    assert sorted(found["group"].to_pylist()) == ["g", "h"]
+
+
 def test_rows_that_a_whole_log_does_not_change_are_no_changes(tmp_path: Path) -> None:
     log, store = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryStore(MemoryTables())
     log.append(offset_commit("same", 3), offset_commit("g", 1))

@@ -34,7 +34,7 @@ from .aborted_transactions import AbortedTransactions
 from .directory_log import DirectoryLog
 from .files import LogTail
 from .log_reader import LogExtent, LogReader, not_below_previous
-from .range_size import RangeSize, sum_of
+from .range_size import RangeSize
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind, Split
 from .snapshot import SnapshotReader
 
@@ -521,22 +521,18 @@ class QuorumCopies(LogReader):
             yield from log.batches(start, end, chunk_bytes=chunk_bytes)
 
     def range_size(self, start_offset: int, end_offset: int) -> RangeSize:
-        found = [
+        return RangeSize.of_parts(
             log.range_size(start, end)
             for log, start, end in self._split_by_copy(start_offset, end_offset)
-        ]
-        times = [one.first_timestamp_ms for one in found if one.first_timestamp_ms is not None]
-        return RangeSize(
-            byte_count=sum_of(one.byte_count for one in found),
-            batch_count=sum_of(one.batch_count for one in found),
-            first_timestamp_ms=times[0] if times else None,
         )
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         if self.kind is LogKind.METADATA:
             return AbortedTransactions((), end_offset)
-        log, _, _ = next(self._split_by_copy(start_offset, end_offset))
-        return log.aborted_transactions(start_offset, end_offset)
+        first = next(self._split_by_copy(start_offset, end_offset), None)
+        if first is None:  # an empty range
+            return AbortedTransactions((), end_offset)
+        return first[0].aborted_transactions(start_offset, end_offset)
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         for log in (self.newest_log(), *self.logs):

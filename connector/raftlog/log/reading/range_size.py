@@ -34,8 +34,19 @@ class RangeSize:
     batch_count: int | None
     first_timestamp_ms: int | None
 
+    @classmethod
+    def of_parts(cls, parts: Iterable[RangeSize]) -> RangeSize:
+        """Return the size of parts of a range, in their order."""
+        found = tuple(parts)
+        times = [one.first_timestamp_ms for one in found if one.first_timestamp_ms is not None]
+        return cls(
+            byte_count=_sum_of(one.byte_count for one in found),
+            batch_count=_sum_of(one.batch_count for one in found),
+            first_timestamp_ms=times[0] if times else None,
+        )
 
-def sum_of(counts: Iterable[int | None]) -> int | None:
+
+def _sum_of(counts: Iterable[int | None]) -> int | None:
     """Return a sum of counts; None if one of them is not known."""
     total = 0
     for count in counts:
