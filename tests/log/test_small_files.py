@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.log_builder import LogBuilder
 
 from raftlog.client import LogKind, open_path
 from raftlog.errors import CorruptFileError
+from raftlog.limits import MIB
 from raftlog.log.format.directory import (
     MetaProperties,
     PartitionMetadata,
@@ -26,7 +28,9 @@ from raftlog.log.format.directory import (
     parse_properties,
     parse_quorum_state,
     read_listing,
+    read_small_file,
 )
+from raftlog.storage.local import LocalStorage
 from raftlog.types import SnapshotId, TopicPartition
 
 QUORUM_STATE_0 = (
@@ -237,3 +241,15 @@ def test_a_listing_omits_incomplete_deleted_and_bootstrap_files() -> None:
         SnapshotId(epoch=1, end_offset=1500),
         SnapshotId(epoch=2, end_offset=1022),
     )
+
+
+def test_no_memory_is_allocated_for_the_greatest_small_file(tmp_path: Path) -> None:
+    """After a buffer of 16 MiB was freed glibc keeps up to 32 MiB of freed memory."""
+    path = tmp_path / "quorum-state"
+    path.write_bytes(b"{}")
+    tracemalloc.start()
+    try:
+        assert read_small_file(LocalStorage(), str(path)) == b"{}"
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()

@@ -22,7 +22,6 @@ from raftlog.errors import (
     NotALogError,
     OptionError,
 )
-from raftlog.limits import SMALL_FILE_BYTES_MAX
 from raftlog.log.format.directory import (
     BOOTSTRAP_ID,
     CHECKSUMS_NAME,
@@ -40,6 +39,7 @@ from raftlog.log.format.directory import (
     parse_partition_name,
     parse_properties,
     read_listing,
+    read_small,
 )
 from raftlog.log.writing.atomic_files import read_checked, replace_checked
 from raftlog.log.writing.properties import (
@@ -328,7 +328,7 @@ def _settings_as_edited(files: WritableStorage, directory: str) -> dict[str, str
     """Return the settings in a file whose checksum does not match."""
     path = files.join(directory, RAFTLOG_PROPERTIES_NAME)
     with files.open_file(path) as file:
-        properties = parse_log_properties(file.read_at(0, SMALL_FILE_BYTES_MAX), path)
+        properties = parse_log_properties(read_small(file), path)
     metadata_path = files.join(directory, PARTITION_METADATA_NAME)
     metadata = read_checked(files, metadata_path)
     if (

@@ -28,8 +28,8 @@ from raftlog.errors import (
     LogLockedError,
     RaftlogError,
 )
-from raftlog.limits import MIB, SMALL_FILE_BYTES_MAX
-from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
+from raftlog.limits import MIB
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_small
 from raftlog.log.recovery.recover import RecoveryReport
 from raftlog.log.writing.properties import parse_log_properties
 from raftlog.log.writing.single_voter_log import SingleVoterLog
@@ -212,7 +212,7 @@ class GroupCommitter:
     def _current_log(self) -> SingleVoterLog:
         """Return the log, with what other processes appended. Raises as ``SingleVoterLog.open``."""
         with self._storage.open_file(self._properties_path) as file:
-            properties = file.read_at(0, SMALL_FILE_BYTES_MAX)
+            properties = read_small(file)
         if properties != self._properties:
             self._drop()  # its configuration was changed
             self._check_identity(properties)

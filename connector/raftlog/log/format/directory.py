@@ -19,7 +19,7 @@ from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentDeletedErr
 from raftlog.fast_dataclass import fast_init
 from raftlog.limits import EPOCH_MAX, SMALL_FILE_BYTES_MAX
 from raftlog.records.header import INT32_MAX, INT64_MAX
-from raftlog.storage.protocol import Storage
+from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import ZERO_UUID, SnapshotId, TopicPartition
 
 from .epoch_cache import EpochCache, EpochEntry
@@ -179,6 +179,16 @@ def whole_number(text: str, path: str, what: str) -> int:
     return int(text)
 
 
+def read_small(file: ReadableFile) -> bytes:
+    """Return the content of a small file, of a larger one the first ``SMALL_FILE_BYTES_MAX + 1``
+    bytes.
+
+    Its size is read first: after a buffer of 16 MiB has been freed once, glibc takes all smaller
+    ones from its heap, and keeps up to 32 MiB of freed memory there.
+    """
+    return file.read_at(0, min(file.byte_count(), SMALL_FILE_BYTES_MAX + 1))
+
+
 def read_small_file(storage: Storage, path: str) -> bytes | None:
     """Return the content of a small file; None if it does not exist.
 
@@ -186,7 +196,7 @@ def read_small_file(storage: Storage, path: str) -> bytes | None:
     """
     try:
         with storage.open_file(path) as file:
-            data = file.read_at(0, SMALL_FILE_BYTES_MAX + 1)
+            data = read_small(file)
     except (LogNotFoundError, SegmentDeletedError):
         return None
     if len(data) > SMALL_FILE_BYTES_MAX:
