@@ -140,6 +140,7 @@ def healthy() -> dict[str, str]:
         constant = {"leader_id": 1, "voters": 3, "ready": 1, "appends_waiting": int(one == "a")}
         for name in ("stalled_on_disk_full", "withdrawn", "damaged_voters", "snapshots_disabled"):
             constant[name] = 0
+        constant["tombstones_retained"] = 0
         for name in ("elections", "audit_lines_lost", "controller_faults", "remote_errors"):
             constant[f"{name}_total"] = int(one == "a")
         for name, number in constant.items():
@@ -209,6 +210,7 @@ FAILURES = {
     ),
     "RaftlogFewVoters": changed("raftlog_voters", "1x130"),
     "RaftlogSnapshotsDisabled": changed("raftlog_snapshots_disabled", "0x9 1x120", ON_A),
+    "RaftlogTombstonesRetained": changed("raftlog_tombstones_retained", "0x9 1x120", ON_A),
     "RaftlogControllerFaults": changed("raftlog_controller_faults_total", "0+1x130", ON_A),
     "RaftlogRemoteStorageFails": changed("raftlog_remote_errors_total", "0+1x130", ON_A),
 }

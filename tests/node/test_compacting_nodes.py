@@ -380,9 +380,11 @@ def test_a_leader_retains_tombstones_while_a_replica_fetches_what_was_compacted(
         (fetched,) = (one for one in role.progress.replicas if one.key.node_id == node_id)
         for _ in range(3):
             fetched.end_offset, fetched.fetched_ms = 1, leader.raft_node.now_ms() + 2_000
+            assert leader.raft_node.keeps_tombstones
             assert await compact_later()
         assert log.tombstone_start_offset == 0
         cluster.pass_time(5_000)
+        assert not leader.raft_node.keeps_tombstones
         assert not await compact_later()
         assert log.tombstone_start_offset > 0
 

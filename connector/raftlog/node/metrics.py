@@ -116,6 +116,12 @@ class NodeCollector(Collector):
             "Bytes of the segments that were compacted, after.",
             counts.compacted_bytes_after,
         )
+        yield _gauge(
+            "tombstones_retained",
+            "1 while compactions of this leader retain tombstones after delete.retention.ms, as a "
+            "replica fetches records that were compacted.",
+            self._raft_node.keeps_tombstones,
+        )
 
     def _remote_storage(self) -> Iterator[Metric]:
         totals = self._raft_node.counts.remote

@@ -604,15 +604,20 @@ class RaftNode:
         if self._is_over or self._compaction is not None:
             return
         try:
-            log = self.replica.log
-            is_read = self.replica.core.has_replica_below(log.compacted_offset)
-            self._compaction = log.begin_compaction(now_ms=self.time_ms(), keeps_tombstones=is_read)
+            self._compaction = self.replica.log.begin_compaction(
+                now_ms=self.time_ms(), keeps_tombstones=self.keeps_tombstones
+            )
         except (CorruptBatchError, CorruptFileError, DiskFullError) as error:
             self._runner.notify(CleaningRefused(error))
         except LogError as error:
             self.fail(error)
         if self._compaction is not None:
             self._runner.run_compaction(self._compaction)
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        """Whether a compaction would remove none, as a replica fetches what was compacted."""
+        return self.replica.core.has_replica_below(self.replica.log.compacted_offset)
 
     def complete_compaction(self, compaction: Compaction) -> None:
         """Handle the end of a compaction's run: its segments are replaced in later turns."""
