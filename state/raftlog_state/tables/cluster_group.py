@@ -22,6 +22,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -111,6 +112,9 @@ class ClusterGroup:
             writes_log=log,
         )
         self._writer = self._open_writer(spark)
+        self._whole_log = Lock()
+        """Logs are opened in several threads: one of them has the rows of a whole log, and appends
+        them."""
 
     def __repr__(self) -> str:
         return f"ClusterGroup({self._store.place!r})"
@@ -229,11 +233,13 @@ class ClusterGroup:
             clock=Clock(),
             rows=row_settings(self._writer.source_columns, settings, DecodedValues()),
         )
-        rows = tail.missed(tail.refreshed(), self._writer.progress(cluster_id))
-        if rows is None:
+        end_offset = tail.missed_end(tail.refreshed(), self._writer.progress(cluster_id))
+        if end_offset is None:
             return False
-        for error in self._writer.apply({cluster_id: rows}).failures.values():
-            raise error
+        with self._whole_log:
+            rows = tail.whole(log, end_offset)
+            for error in self._writer.apply({cluster_id: rows}).failures.values():
+                raise error
         return True
 
 

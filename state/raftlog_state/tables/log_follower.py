@@ -256,13 +256,14 @@ class LogTail:
             self._load_end = end_offset
         is_first_load = self._load_end is not None and progress.next_offset < self._load_end
         if not is_first_load and rows.num_rows < boundary - progress.next_offset:
-            boundary, rows = end_offset, self._whole(log, end_offset)
+            boundary, rows = end_offset, self.whole(log, end_offset)
             if not rows.num_rows:
                 return None
         return Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None), rows
 
-    def missed(self, log: LogReader, progress: Progress) -> pa.Table | None:
-        """Return all rows of a refreshed internal log if the tables have missed deleted records."""
+    def missed_end(self, log: LogReader, progress: Progress) -> int | None:
+        """Return the end (exclusive) of a refreshed internal log if the tables have missed deleted
+        records, else None."""
         start_offset, end_offset = progress.next_offset, self._read_end(log)
         if progress.offset == NOTHING or end_offset <= start_offset:
             return None
@@ -272,9 +273,10 @@ class LogTail:
             assert scan.records.offset is not None, "a requested column"
             at = scan.records.offset.to_numpy()
             count += int(np.count_nonzero((at >= first) & (at < end_offset)))
-        return self._whole(log, end_offset) if count < end_offset - start_offset else None
+        return end_offset if count < end_offset - start_offset else None
 
-    def _whole(self, log: LogReader, end_offset: int) -> pa.Table:
+    def whole(self, log: LogReader, end_offset: int) -> pa.Table:
+        """Return all rows of an internal log, which replace those of its tables."""
         return with_positions(self._rows_between(log, log.log_start_offset, end_offset))
 
     def _batch(self, log: LogReader, start_offset: int, end_offset: int) -> tuple[int, pa.Table]:
