@@ -76,8 +76,10 @@ class Hook(enum.Enum):
 LATER: Final = (Fault.DISK_FULL, Fault.RETENTION)
 LATEST: Final = (Fault.WIPE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
 """Kinds of a later round, drawn last: the meaning of earlier seeds must not change."""
-ROUNDS: Final = 5
-"""Number of rounds of kinds: the first ones, ``LATER``, ``LATEST``, and the product's clients."""
+ROUNDS: Final = 6
+"""Number of rounds of kinds: the first ones, ``LATER``, ``LATEST``, the product's clients, remote
+storage, and compaction. Each has a generator of its own: a seed that draws nothing in the last ones
+has the plan, and the trace, that it had before them."""
 LOSSES: Final = (Fault.DAMAGE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
 """Kinds that damage durable data."""
 _AT_HOOKS: Final = (Fault.KILL, Fault.POWER, Fault.ISOLATE, Fault.CUT_FROM)
@@ -135,7 +137,7 @@ class Plan:
     has_remote_storage: bool = False
     """Whether sealed segments are copied to an object store, and deleted locally."""
     is_compacted: bool = False
-    """Whether each node compacts its log; not drawn."""
+    """Whether each node compacts its log."""
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
@@ -154,6 +156,11 @@ def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
         may_have = not (plan.has_counters or plan.has_controllers)
         if may_have and chance.random() < 0.25:
             plan = with_remote_storage(plan)
+    if rounds >= 6:
+        chance = Random(f"{seed}:plan of round 6")
+        may_have = not (plan.has_counters or plan.has_controllers or plan.has_remote_storage)
+        if may_have and chance.random() < 0.4:
+            plan = replace(with_compaction(plan), user_count=4, pause_us=50_000)
     return plan
 
 

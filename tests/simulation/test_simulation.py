@@ -184,6 +184,15 @@ def test_every_fault_and_every_hook_is_in_the_plans_of_the_default_seeds() -> No
     assert {one.hook for one in planned} == {None, *Hook}
 
 
+def test_a_seed_without_compaction_has_the_plan_that_it_had_before_compaction_was_drawn() -> None:
+    plans = [(draw_plan(seed), draw_plan(seed, rounds=5)) for seed in range(1_000)]
+    assert all(plan == before for plan, before in plans if not plan.is_compacted)
+    compacted = [plan for plan, _ in plans if plan.is_compacted]
+    assert 100 < len(compacted) < 300
+    assert {len(plan.faults) > 10 for plan in compacted} == {True, False}
+    assert not any(draw_plan(seed).is_compacted for seed in REPLAYED)
+
+
 def test_a_plan_is_reduced_to_the_faults_that_violate_an_invariant() -> None:
     plan = next(
         plan for plan in map(draw_plan, range(1_000)) if len(plan.faults) > 20 and plan.loss
