@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.support.both_implementations import differences, in_both, pure_python
 from tests.support.exhausted_memory import outcomes
 
 from raftlog import compiled
+from raftlog.limits import MIB
 from raftlog.records.batch import Header, NewRecord
 from raftlog.records.scan import Column, Stop, scan
 
@@ -60,6 +62,40 @@ def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -
         assert set(counted) <= {"done", "given back", "MemoryError"}
         assert counted["done"] > 0
         assert counted.get("given back", 0) > 2
+
+
+REPEATED = """
+import sys
+from pathlib import Path
+from raftlog import compiled
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+data = Path(sys.argv[1]).read_bytes()
+limits = (2**40, 2**40, 2**20, 2**20)
+calls = {
+    "walk": lambda: compiled.core.walk(data, None, None, 0, True),
+    "scan": lambda: compiled.core.scan(data, 1, (), None, None, 0, limits, lambda *_: None),
+}
+for _ in range(3):
+    calls[sys.argv[2]]()
+before = resident_bytes()
+for _ in range(30):
+    calls[sys.argv[2]]()
+print(resident_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
+@pytest.mark.parametrize("call", ["walk", "scan"])
+def test_repeated_calls_keep_the_memory_of_one(call: str, tmp_path: Path) -> None:
+    """Of each call the headers were kept beside those of the others, up to 16 MiB."""
+    file = tmp_path / "log"
+    file.write_bytes(buffers()[2])
+    words = (sys.executable, "-c", REPEATED, file, call)
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 4 * MIB
 
 
 def test_scans_in_the_memory_of_earlier_ones_return_what_python_does() -> None:

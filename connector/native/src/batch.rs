@@ -3,7 +3,7 @@
 //! Kafka: `DefaultRecordBatch`. The checks are those of `raftlog/records/header.py`; this module
 //! decides only whether a batch passes them, Python finds the reason if it does not.
 
-use crate::memory::Grow;
+use crate::memory::{Grow, borrowed};
 use crate::reader::Reader;
 
 /// Size of a batch header.
@@ -224,7 +224,7 @@ pub struct Walked {
 /// Walk the batches of `data` that are in `range`. `None` without memory.
 pub fn walk(data: &[u8], range: Range, checks: Checks) -> Option<Walked> {
     let mut batches = Walk::new(data);
-    let mut headers = Vec::new();
+    let mut headers = borrowed();
     for batch in batches.by_ref() {
         let header = batch.header;
         let stop = |stop| (batch.position, stop);

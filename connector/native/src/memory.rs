@@ -53,6 +53,26 @@ pub fn scratch(count: usize) -> Option<Vec<u8>> {
     Some(vector)
 }
 
+/// Return an empty vector for a call that keeps its memory again: the largest one of finished calls,
+/// so that there is one for as many calls as run at a time, however many elements these find.
+pub fn borrowed<T: Kept>() -> Vec<T> {
+    let Ok(mut vectors) = T::kept().try_lock() else {
+        return Vec::new();
+    };
+    let largest = vectors
+        .iter()
+        .enumerate()
+        .max_by_key(|(_, one)| one.capacity())
+        .map(|(at, _)| at);
+    let Some(at) = largest else {
+        return Vec::new();
+    };
+    let mut found = vectors.remove(at);
+    KEPT_BYTES.fetch_sub(found.capacity() * size_of::<T>(), Ordering::Relaxed);
+    found.clear();
+    found
+}
+
 /// Return a vector with memory for `count` elements, and with those of a finished call.
 fn taken<T: Kept>(count: usize) -> Option<Vec<T>> {
     let bytes = count.saturating_mul(size_of::<T>());

@@ -9,15 +9,13 @@ use std::iter::repeat_with;
 use pyo3::pybacked::PyBackedBytes;
 
 use crate::batch::{Batch, Header, Range, Stop, Walk, Walked, end_of};
-use crate::memory::{Grow, reused};
+use crate::memory::{Grow, borrowed, reused};
 use crate::reader::Reader;
 
 /// Smallest record: seven fields of one byte each.
 pub const RECORD_BYTES_MIN: usize = 7;
 /// Bytes of the log for which memory for one record is reserved: of a batch of one small record.
 const RECORD_BYTES_RESERVED: usize = 128;
-/// The same for the header of a batch.
-const BATCH_BYTES_RESERVED: usize = 1024;
 
 /// Fewer records are added one by one in the same time.
 const PLAIN_RECORDS_MIN: usize = 4;
@@ -603,9 +601,7 @@ pub fn scan<D: AsRef<[u8]>, E>(
     let Some(mut builder) = Builder::new(request, reserve) else {
         return Ok(None);
     };
-    let Some(mut headers) = reused::<(usize, Header)>(data.len() / BATCH_BYTES_RESERVED) else {
-        return Ok(None);
-    };
+    let mut headers = borrowed::<(usize, Header)>();
     let mut expanded = 0;
     let mut stopped = None;
     for batch in batches.by_ref() {
