@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
+from raftlog.limits import MIB
+
 RSS_GROWTH_MAX: Final = 1.1
 """Bound of the mean memory of the last third of a run by that of the second third."""
 POOL_MAX: Final = 2
@@ -22,6 +24,8 @@ class Resources:
     rss_mib: list[float] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
     threads: list[int] = field(default_factory=list)
+    append_count: int = 0
+    """Appends between the first and the last moment."""
 
     def look(self, pid: int) -> None:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -53,3 +57,6 @@ class Resources:
                 f"{name}: {values[0]:,.0f} at first, at most {max(values):,.0f}, "
                 f"{values[-1]:,.0f} at the end"
             )
+        if self.append_count:
+            grown = (self.rss_mib[-1] - self.rss_mib[0]) * MIB / self.append_count
+            yield f"memory by append: {grown:,.0f} bytes of {self.append_count:,}"
