@@ -76,7 +76,7 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a leader removes tombstones while a replica fetches what was compacted",
         path="connector/raftlog/node/raft_node.py",
-        old="keeps_tombstones=is_read",
+        old="keeps_tombstones=self.keeps_tombstones",
         new="keeps_tombstones=False",
         tests=(
             f"{NODES}::test_a_leader_retains_tombstones_while_a_replica_fetches_what_was_compacted",

@@ -258,6 +258,13 @@ NATIVE_PLANTS: Final = (
         tests=(f"{MEMORY}::test_an_exhausted_memory_is_given_back_and_ends_no_process",),
     ),
     Plant(
+        bug="the core keeps the headers of every walk",
+        path=f"{RUST}/batch.rs",
+        old="let mut headers = borrowed();",
+        new="let mut headers = { let _ = borrowed::<(usize, Header)>; Vec::new() };",
+        tests=(f"{MEMORY}::test_repeated_calls_keep_the_memory_of_one",),
+    ),
+    Plant(
         bug="the core's columns begin with the elements of earlier ones",
         path=f"{RUST}/memory.rs",
         old="    vector.clear();\n",

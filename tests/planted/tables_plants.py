@@ -131,10 +131,21 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="the first load of an internal log never ends, and truncated tables miss tombstones",
+        path="state/raftlog_state/tables/log_follower.py",
+        old="        if self._load_end is not None and progress.next_offset >= self._load_end:\n"
+        "            self._load_end = None\n",
+        new="",
+        tests=(
+            "tests/state/tables/test_internal_logs.py::"
+            "test_tables_that_are_truncated_after_the_first_load_may_have_missed_deleted_records",
+        ),
+    ),
+    Plant(
         bug="a query of many logs keeps rows that were deleted below the start of an internal log",
         path="state/raftlog_state/tables/cluster_group.py",
-        old="        if rows is None:\n            return False\n",
-        new="        if rows is not None:\n            return False\n",
+        old="        if end_offset is None:\n            return False\n",
+        new="        if end_offset is not None:\n            return False\n",
         tests=(
             "tests/state/tables/test_cluster_group_spark.py::"
             "test_a_query_begins_with_the_whole_of_an_internal_log_whose_start_is_after_the_tables",
