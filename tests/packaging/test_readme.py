@@ -212,8 +212,8 @@ def test_the_controller_of_the_readme_begins_the_log_of_a_cluster(tmp_path: Path
     (port,) = free_ports(1)
     shell = shell.replace("9093", str(port)) + "node=$!\n"
     state = f"raftlog state --bootstrap-server localhost:{port} features"
-    until = f"until {state} | grep -q metadata.version; do :; done\n{state}\nkill $node\nwait\n"
-    done = run(f"cd {shlex.quote(str(tmp_path))}\n{shell}{until}")
+    until = f"until {state} > rows && grep -q metadata.version rows; do :; done\ncat rows\n"
+    done = run(f"cd {shlex.quote(str(tmp_path))}\n{shell}{until}kill $node\nwait\n")
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     levels = {row["name"]: row["level"] for row in rows}
     assert levels["metadata.version"] == 30, done.stderr
