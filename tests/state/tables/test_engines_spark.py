@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
 from tests.state.table_stores.rows import change, changes, rows_of, table_of
 from tests.support.tables import Feed, contents, offsets_once
 
@@ -204,6 +207,33 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     for thread in threads:
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in threads), "they end with their work"
+
+
+def _fails(*_: object, **__: object) -> Any:
+    raise Py4JNetworkError("Error while sending or receiving")
+
+
+def _has_no_thread(*_: object, **__: object) -> Any:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fails"),
+    [(SparkSession, "newSession", _fails), (ThreadPoolExecutor, "submit", _has_no_thread)],
+)
+def test_an_append_is_complete_if_the_state_after_it_cannot_be_computed(
+    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, fails: Any
+) -> None:
+    """The writer would repeat it after an error, as if another one had committed it."""
+    monkeypatch.setattr(spark_store, "STATE_SETTINGS", {"spark.sql.codegen.maxFields": "101"})
+    store = SparkStore(feed.spark, str(tmp_path))
+    with monkeypatch.context() as broken:
+        broken.setattr(owner, name, fails)
+        for offset in range(2):  # the second append waits for the thread of the first one
+            transaction = Transaction(app_id="writer", version=offset)
+            store.append(CHANGES_TABLE, changes(offset, offset), transaction)
+    expected = rows_of(CHANGES_TABLE, pa.concat_tables([changes(at, at) for at in range(2)]))
+    assert rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE)) == expected
 
 
 def test_an_append_writes_the_fields_that_its_rows_have(feed: Feed, tmp_path: Path) -> None:

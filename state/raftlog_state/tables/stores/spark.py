@@ -10,7 +10,8 @@ Rules of this file:
    which takes four times as long as an entry that Spark reads.
 3. Delta looks up a transaction in the state of the newest version. Spark computes it once for each
    version, by a job that takes as long as the rest of an append of a few rows. A thread asks for
-   those of ``log`` and ``changes`` when the latter has an append, and the next ones find them.
+   that of a table when it has an append, and the next one finds it. No error of the thread ends
+   that append, which is complete.
 4. Spark's and Delta's errors are raised as ``TablesError``, with Delta's message.
 """
 
@@ -39,7 +40,6 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image.column_types import BIGINT, STRING
 from raftlog_state.tables.comments import STORED_COMMENTS, commented_schema
 from raftlog_state.tables.schema import (
-    CHANGES_TABLE,
     CLUSTER_ID,
     PROGRESS,
     PROGRESS_OP,
@@ -186,7 +186,7 @@ class SparkStore:
     """One Delta table a folder of a path, or a table of a catalog's schema.
 
     Its only state is where an append is looked up first, which tables lack no column, and what its
-    thread computes, with a session of its own.
+    threads compute, with a session of their own.
     """
 
     def __init__(self, spark: SparkSession, path_or_schema: str) -> None:
@@ -201,7 +201,6 @@ class SparkStore:
         self._place = _absolute(path_or_schema) if self._is_path else path_or_schema
         self._seen_versions: dict[str, int] = {}
         self._complete: set[str] = set()
-        self._appended: dict[str, StoredTable] = {}
         self._snapshots: dict[str, Future[TableSize]] = {}
         self._for_states: SparkStore | None = None
 
@@ -390,24 +389,27 @@ class SparkStore:
             )
         if not self._is_committed(table, commit):
             raise concurrent_write(self._place, table.name)
-        self._appended[table.name] = table
-        if table == CHANGES_TABLE:
-            self._begin_snapshots()
+        self._begin_snapshot(table)
 
-    def _begin_snapshots(self) -> None:
-        """Begin to compute the states of the tables with appends, which are published now.
+    def _begin_snapshot(self, table: StoredTable) -> None:
+        """Begin to compute the state of a table after its append.
 
-        The size of a table is a part of its state, and to ask for that writes nothing. An error has
-        no effect: the next append computes the state, or has the same error. The thread ends with
-        its work, so a store needs no end.
+        An error has no effect: the next append computes the state, or has the same error. The
+        thread ends with its work, so a store needs no end.
+        """
+        thread = ThreadPoolExecutor(1, "raftlog-snapshots")
+        with suppress(RuntimeError):  # no thread can be started
+            self._snapshots[table.name] = thread.submit(self._compute_state, table)
+        thread.shutdown(wait=False)
+
+    def _compute_state(self, table: StoredTable) -> TableSize:
+        """Return the size of a table, which is a part of its state: to ask for it writes nothing.
+
+        Two threads may create a session each, of which one is kept.
         """
         if self._for_states is None:
             self._for_states = self.in_session(_session_with(self._spark, STATE_SETTINGS))
-        thread = ThreadPoolExecutor(1, "raftlog-snapshots")
-        for name, table in self._appended.items():
-            self._snapshots[name] = thread.submit(self._for_states.size, table)
-        thread.shutdown(wait=False)
-        self._appended.clear()
+        return self._for_states.size(table)
 
     def _wait_for_snapshot(self, table: StoredTable) -> None:
         """Wait for the state of a table, as its next append would."""
