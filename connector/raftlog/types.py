@@ -15,6 +15,15 @@ CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
 REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
+INTERNAL_TOPICS: Final = frozenset(
+    {
+        CONSUMER_OFFSETS_TOPIC,
+        TRANSACTION_STATE_TOPIC,
+        SHARE_GROUP_STATE_TOPIC,
+        REMOTE_LOG_METADATA_TOPIC,
+    }
+)
+"""Internal topics other than the metadata log whose records have a known format."""
 CLUSTER_METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 """The fixed topic id of the metadata log (Kafka: ``Uuid.METADATA_TOPIC_ID``)."""
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"

@@ -44,7 +44,7 @@ from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.client.remote.security import ClientSecurity, resolve_references
 from raftlog.errors import LogNotFoundError, OptionError
 from raftlog.printable import did_you_mean
-from raftlog_state.records.internal_logs import INTERNAL_LOGS, partitions_among
+from raftlog.types import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from raftlog import ConnectedLog
@@ -294,9 +294,10 @@ class RaftlogOptions:
         """
         name = os.path.basename(self.path)
         plain, *others = _WILDCARD.split(name, maxsplit=1)
-        if self.nodes is not None or not others or plain.rpartition("-")[0] not in INTERNAL_LOGS:
+        if self.nodes is not None or not others or plain.rpartition("-")[0] not in INTERNAL_TOPICS:
             return self
         from raftlog.client.inspection import expand
+        from raftlog_state.records.internal_logs import partitions_among
 
         found = partitions_among(expand(self.path))
         if not found:

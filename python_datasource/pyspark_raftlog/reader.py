@@ -13,10 +13,9 @@ from raftlog.client import LogKind, LogReader
 from raftlog.client.location import open_reader
 from raftlog.clock import Clock
 from raftlog.errors import LogNotFoundError, WrongClusterError
+from raftlog.types import INTERNAL_TOPICS
 from raftlog_state.records import Redactor
-from raftlog_state.records.internal_logs import INTERNAL_LOGS, cluster_of
 from raftlog_state.source_rows.data_loss import DataLoss
-from raftlog_state.source_rows.internal_columns import InternalFormat
 from raftlog_state.source_rows.reading import RowSettings, retry, snapshot_rows, split_rows
 from raftlog_state.source_rows.row_builder import rebatch
 
@@ -139,6 +138,8 @@ def check_cluster(log: LogReader, cluster_id: str) -> None:
 
     ``cluster_id`` may be the id of one of the cluster's internal logs.
     """
+    from raftlog_state.records.internal_logs import cluster_of
+
     if log.cluster_id not in (None, cluster_of(cluster_id)):
         raise WrongClusterError(
             path=log.path,
@@ -188,9 +189,12 @@ def row_settings(
     """Return the columns and records that the options select."""
     redactor = redactor_of(options)
     internal = None
-    if log.kind is LogKind.PARTITION and options.kind is None:
-        form = INTERNAL_LOGS.get(log.topic)
-        internal = None if form is None else InternalFormat(form, redactor)
+    if log.kind is LogKind.PARTITION and options.kind is None and log.topic in INTERNAL_TOPICS:
+        # a fifth of the imports of a worker, which other logs do not need
+        from raftlog_state.records.internal_logs import INTERNAL_LOGS
+        from raftlog_state.source_rows.internal_columns import InternalFormat
+
+        internal = InternalFormat(INTERNAL_LOGS[log.topic], redactor)
     return RowSettings(
         columns=columns,
         redactor=redactor if log.kind is LogKind.METADATA else None,

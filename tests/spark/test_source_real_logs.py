@@ -424,6 +424,29 @@ def test_finding_the_source_imports_no_large_module() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_read_of_another_log_imports_no_format_of_an_internal_one() -> None:
+    code = (
+        "import sys; from pyspark_raftlog import RaftlogDataSource; "
+        "source = RaftlogDataSource({'path': sys.argv[1]}); "
+        "reader = source.reader(source.schema()); "
+        "print([sum(batch.num_rows for batch in reader.read(one)) > 0"
+        " for one in reader.partitions()]); "
+        "ends = ('.internal_logs', '.schema_groups'); "
+        "print([name for name in sys.modules if name.endswith(ends)])"
+    )
+    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(METADATA)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
+    )
+    read, imported = done.stdout.splitlines()
+    assert set(json.loads(read.lower())) == {True}
+    assert imported == "[]"
+
+
 def test_a_batch_that_expands_above_the_limit_is_not_read(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"a")

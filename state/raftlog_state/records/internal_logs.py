@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from raftlog.errors import OptionError
 from raftlog.types import (
     CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
     REMOTE_LOG_METADATA_TOPIC,
     SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
@@ -275,6 +276,7 @@ INTERNAL_LOGS: Final[Mapping[str, InternalLog]] = {
     REMOTE_LOG_METADATA: _FramedLog(REMOTE_LOG_RECORDS),
 }
 """Formats by the topic's name."""
+assert INTERNAL_LOGS.keys() == INTERNAL_TOPICS
 
 _PARTITION: Final = re.compile(r"(?P<topic>.+)-(?P<number>[0-9]{1,10})")
 _WILDCARD: Final = re.compile(r"[*?\[]")

@@ -28,7 +28,6 @@ from raftlog_state.records import decode
 from raftlog_state.records.typed_columns import TYPED_COLUMNS
 
 from .columns import COLUMNS, arrow_schema
-from .internal_columns import InternalColumns, InternalFormat
 from .metadata_columns import MetadataColumns
 from .transactions import NEVER, TransactionLookup, transactional_producers
 
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from raftlog.records.scan import Scan
     from raftlog.types import SnapshotId
     from raftlog_state.records import DecodedRecord, MetadataRecord, Redactor
+
+    from .internal_columns import InternalColumns, InternalFormat
 
 BATCH_BYTES_SOFT_MAX: Final = 32 * MIB
 """Small batches are concatenated up to this size, regardless of ``recordBatchRows``."""
@@ -195,6 +196,8 @@ class _Rows:
         form = self.builder.internal
         if form is None:
             return None
+        from .internal_columns import InternalColumns  # formats that other logs do not need
+
         is_control = self.is_control.tolist()
         return InternalColumns(self.column("key"), self.column("value"), is_control, form)
 
