@@ -201,7 +201,7 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="a byte now and then extends a peer's deadline",
         path=f"{NODE}/connection.py",
-        old="            later_s = self._deadline_s + byte_count / self._bytes_per_second_min\n",
+        old="            later_s = self.deadline_s + byte_count / self._bytes_per_second_min\n",
         new="            later_s = now_s + self.stalled_s\n",
         tests=(BUDGETS,),
     ),

@@ -108,8 +108,8 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="a response is written to a broken connection",
         path="connector/raftlog/node/connection.py",
-        old="            if self._transport.is_closing():  # perhaps since the previous write\n",
-        new="            if start == 0 and self._transport.is_closing():\n",
+        old="            if transport.is_closing():  # perhaps since the previous write\n",
+        new="            if start == 0 and transport.is_closing():\n",
         tests=("tests/node/test_connection_resources.py",),
     ),
     Plant(

@@ -381,7 +381,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a node does not wake for the deadlines of its appends",
         path=f"{NODE}/raft_node.py",
-        old="            self._purgatory.deadlines.lowest,\n",
+        old="            self._purgatory.deadlines,\n",
         new="",
         tests=("tests/node/test_raft_node.py",),
     ),

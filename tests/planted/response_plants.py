@@ -329,7 +329,7 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="unread responses are not counted",
         path=f"{NODE}/connection.py",
-        old="            self.memory.unread_byte_count = self._transport.get_write_buffer_size()\n",
+        old="            memory.unread_byte_count = transport.get_write_buffer_size()\n",
         new="            pass\n",
         tests=(MEMORY,),
     ),

@@ -144,8 +144,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a query of many logs keeps rows that were deleted below the start of an internal log",
         path="state/raftlog_state/tables/cluster_group.py",
-        old="        if end_offset is None:\n            return False\n",
-        new="        if end_offset is not None:\n            return False\n",
+        old="        if end_offset is None:\n            return None\n",
+        new="        if end_offset is not None:\n            return None\n",
         tests=(
             "tests/state/tables/test_cluster_group_spark.py::"
             "test_a_query_begins_with_the_whole_of_an_internal_log_whose_start_is_after_the_tables",
@@ -154,11 +154,31 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a query of many logs keeps rows of an internal log without a record at its begin",
         path="state/raftlog_state/tables/cluster_group.py",
-        old="        return with_positions(rows)",
-        new="        return rows",
+        old="        return with_positions(pa.concat_tables(",
+        new="        return (pa.concat_tables(",
         tests=(
             "tests/state/tables/test_micro_batches.py::"
-            "test_the_first_rows_of_a_log_whose_records_were_all_deleted_are_its_whole_state",
+            "test_first_rows_of_a_query_and_earlier_ones_are_the_state_of_a_log_with_missed_records",
+        ),
+    ),
+    Plant(
+        bug="a query of many logs deletes rows whose records are before the end of the tables",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="pa.concat_tables([earlier, new_rows.select(earlier.column_names)])",
+        new="new_rows",
+        tests=(
+            "tests/state/tables/test_micro_batches.py::"
+            "test_first_rows_of_a_query_and_earlier_ones_are_the_state_of_a_log_with_missed_records",
+        ),
+    ),
+    Plant(
+        bug="a sink of many logs that is created again replaces the state of an internal log again",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="        if self._writer.progress(name).next_offset != end:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/state/tables/test_micro_batches.py::"
+            "test_a_sink_that_is_created_again_does_not_replace_the_state_again",
         ),
     ),
     Plant(

@@ -9,8 +9,9 @@ Rules of this file:
    micro-batch is repeated when the query is started again.
 3. Tables that have missed deleted records of an internal log get the state of the whole log, read
    here, before the query begins: a query that runs reads records before they are deleted. If no
-   record can be read then, as all were deleted or the others are younger than the holdback, it is
-   the state of the first micro-batch with rows of the log.
+   record after the tables' end can be read then, as all were deleted or the others are younger
+   than the holdback, the state is that of the records before it, which are kept in memory until
+   then, and of the first micro-batch with new rows of the log.
 4. A log that cannot be opened when the query is started is left out of it, with a warning.
 """
 
@@ -61,6 +62,7 @@ from .materialize import (
 from .micro_batches import batch_function
 from .source_options import SOURCE_CLUSTER_ID, SourceOptions
 from .stored_rows import rows_by
+from .stores.protocol import filtered
 from .stores.spark import SparkStore, for_each
 from .upkeep import GROUP_MERGE_ROWS_MAX, Upkeep, UpkeepRunner
 
@@ -72,13 +74,18 @@ _LOGGER: Final = logging.getLogger("raftlog_state")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLog:
-    """A log of the group: its options, with where it is read from, and where this run ends."""
+    """A log of the group: its options, with where it is read from, and where this run ends.
+
+    ``earlier`` has all rows of an internal log of which the tables have missed deleted records, if
+    all of these rows are before the tables' end.
+    """
 
     options: Mapping[str, str]
     cluster_id: str
     incarnation: int
     next_offset: int
     log_start_offset: int
+    earlier: pa.Table | None
     target_offset: int
     is_at_target: bool
 
@@ -210,8 +217,11 @@ class ClusterGroup:
         place, writer = self._store.place, self._writer
         progress = writer.progress(cluster_id)
         check_same_log(place, progress, lambda: writer.epochs(cluster_id), log)
-        if log.topic in INTERNAL_LOGS and self._append_missed(log, cluster_id, options.holdback_ms):
-            progress = writer.progress(cluster_id)
+        earlier = None
+        if log.topic in INTERNAL_LOGS:
+            whole = self._append_missed(log, cluster_id, options.holdback_ms)
+            before, progress = progress, writer.progress(cluster_id)
+            earlier = whole if progress == before else None
         start = starting_offset(place, progress, log, options)
         return GroupLog(
             options={**own, "startingOffset": start},
@@ -219,12 +229,14 @@ class ClusterGroup:
             incarnation=progress.incarnation,
             next_offset=progress.next_offset,
             log_start_offset=log.log_start_offset,
+            earlier=earlier,
             target_offset=target_offset,
             is_at_target=progress.next_offset >= target_offset,
         )
 
-    def _append_missed(self, log: LogReader, cluster_id: str, holdback_ms: int) -> bool:
-        """Append the state of an internal log of which the tables have missed deleted records."""
+    def _append_missed(self, log: LogReader, cluster_id: str, holdback_ms: int) -> pa.Table | None:
+        """Append the state of an internal log of which the tables have missed deleted records;
+        return its rows. Nothing is appended if all are before the tables' end."""
         settings = FollowSettings(redactor=Redactor(), holdback_ms=holdback_ms)
         tail = LogTail(
             lambda: log,
@@ -235,12 +247,12 @@ class ClusterGroup:
         )
         end_offset = tail.missed_end(tail.refreshed(), self._writer.progress(cluster_id))
         if end_offset is None:
-            return False
+            return None
         with self._whole_log:
             rows = tail.whole(log, end_offset)
             for error in self._writer.apply({cluster_id: rows}).failures.values():
                 raise error
-        return True
+        return rows
 
 
 class GroupSink:
@@ -258,10 +270,8 @@ class GroupSink:
         internal = [log for log in logs if is_internal(log.cluster_id)]
         self._ends = {log.cluster_id: log.next_offset for log in internal}
         """Ends of the tables, exclusive, that the next rows continue."""
-        self._without_record = {
-            log.cluster_id for log in internal if 0 < log.next_offset < log.log_start_offset
-        }
-        """Logs whose start was after the tables' end: none had a record that could be read."""
+        self._earlier = {log.cluster_id: log.earlier for log in logs if log.earlier is not None}
+        """Rows before the tables' end of logs that had none after it."""
 
     def write(self, rows: pa.Table) -> None:
         """Append the new rows of all clusters in one append.
@@ -287,11 +297,18 @@ class GroupSink:
             raise ClustersFailedError(place=self._writer.place, failures=applied.failures)
 
     def _marked(self, name: str, rows: pa.Table) -> pa.Table:
-        """Return rows as those of a whole log if they are the first ones since its deletions."""
-        if name not in self._without_record:
+        """Return rows as those of a whole log if they are the first new ones since deletions."""
+        earlier = self._earlier.get(name)
+        if earlier is None:
             return rows
-        self._without_record.remove(name)
-        return with_positions(rows)
+        end = self._ends[name]
+        new_rows = filtered(rows, pc.greater_equal(rows["offset"], end))
+        if new_rows.num_rows == 0:
+            return rows
+        del self._earlier[name]
+        if self._writer.progress(name).next_offset != end:
+            return rows  # of a process that has written these rows before
+        return with_positions(pa.concat_tables([earlier, new_rows.select(earlier.column_names)]))
 
 
 def _sink_of(logs: Sequence[GroupLog], has_end: bool, writer: GroupWriter) -> GroupSink:

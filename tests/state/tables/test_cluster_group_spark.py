@@ -151,6 +151,18 @@ def test_partitions_of_an_internal_log_are_logs_of_their_cluster(fleet: Fleet) -
     assert {*of_one} < {*found}
 
 
+def follow_once(tables: str, path: Path) -> None:
+    """Write an internal log to tables, as ``raftlog tables follow --once`` does."""
+    settings = FollowSettings(redactor=Redactor(), cluster_id="c", holdback_ms=0, is_once=True)
+    GroupFollower(
+        {"offsets": partial(open_path, str(path))},
+        DeltaRsStore(tables),
+        settings,
+        group="fleet",
+        log_event=lambda event: None,
+    ).run()
+
+
 def test_a_query_begins_with_the_whole_of_an_internal_log_whose_start_is_after_the_tables(
     fleet: Fleet, tmp_path: Path
 ) -> None:
@@ -158,14 +170,7 @@ def test_a_query_begins_with_the_whole_of_an_internal_log_whose_start_is_after_t
     path = tmp_path / "__consumer_offsets-0"
     log = InternalLogFile(path)
     log.append(offset_commit("deleted", 1), offset_commit("g", 1))
-    settings = FollowSettings(redactor=Redactor(), cluster_id="c", holdback_ms=0, is_once=True)
-    GroupFollower(
-        {"offsets": partial(open_path, str(path))},
-        DeltaRsStore(fleet.tables),
-        settings,
-        group="fleet",
-        log_event=lambda event: None,
-    ).run()
+    follow_once(fleet.tables, path)
     shutil.rmtree(path)
     later = InternalLogFile(path, start_offset=7)
     later.append(offset_commit("g", 5))
@@ -174,6 +179,32 @@ def test_a_query_begins_with_the_whole_of_an_internal_log_whose_start_is_after_t
     assert found.status().gaps == ((2, 7),)
     offsets = found.latest().consumer_offsets().select(["group", "offset"]).to_pylist()
     assert offsets == [{"group": "g", "offset": 5}]
+
+
+def test_a_query_whose_log_has_no_record_after_the_tables_begins_with_those_before(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Compaction has removed a tombstone, and the next record is younger than the query."""
+    path = tmp_path / "__consumer_offsets-0"
+    log = InternalLogFile(path)
+    log.append(offset_commit("deleted", 1), offset_commit("g", 1))
+    follow_once(fleet.tables, path)
+    shutil.rmtree(path)
+    later = InternalLogFile(path, start_offset=1)
+    later.append(offset_commit("g", 1))
+    later.append_empty(5)
+    query = fleet.open().materialize(
+        [{"path": str(path), "clusterId": "c", "tailHoldback": "0"}],
+        checkpoint=str(fleet.directory / "checkpoint"),
+    )
+    try:
+        later.append(offset_commit("new", 5))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    found = open_tables(fleet.tables, cluster_id="c@__consumer_offsets-0")
+    assert found.status().gaps == ((2, 7),)
+    assert sorted(found.latest().consumer_offsets()["group"].to_pylist()) == ["g", "new"]
 
 
 @pytest.mark.nightly

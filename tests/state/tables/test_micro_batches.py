@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 from pyspark import cloudpickle
 from tests.support.clock import StoppedClock
@@ -35,7 +37,10 @@ from raftlog_state.tables.source_options import SOURCE_CLUSTER_ID
 from raftlog_state.tables.upkeep import Upkeep, UpkeepRunner
 from raftlog_state.tables.writer import Writer
 
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
 END = 60
+MISSED_ID = log_id_of("c", "__consumer_offsets", 0)
 
 
 class Frame:
@@ -94,13 +99,14 @@ def test_a_rejected_cluster_ends_a_query_of_many_after_the_others_are_published(
     assert [read_view(tables, name).offset for name in "ab"] == [19, END - 1]
 
 
-def opened_log(log_id: str, next_offset: int, log_start_offset: int) -> GroupLog:
+def opened_log(log_id: str, next_offset: int, earlier: pa.Table | None = None) -> GroupLog:
     return GroupLog(
         options={},
         cluster_id=log_id,
         incarnation=0,
         next_offset=next_offset,
-        log_start_offset=log_start_offset,
+        log_start_offset=0,
+        earlier=earlier,
         target_offset=0,
         is_at_target=False,
     )
@@ -123,31 +129,97 @@ def internal_rows(log: InternalLogFile, log_id: str) -> pa.Table:
     return rows.append_column(SOURCE_CLUSTER_ID, pa.array([log_id] * rows.num_rows))
 
 
-@pytest.mark.parametrize("is_first_load", [False, True])
-def test_the_first_rows_of_a_log_whose_records_were_all_deleted_are_its_whole_state(
-    tmp_path: Path, is_first_load: bool
-) -> None:
-    """When the query began, there was nothing to be read; a deleted record was a tombstone."""
-    log_id = log_id_of("c", "__consumer_offsets", 0)
+@dataclass(frozen=True)
+class Missed:
+    """Tables of ``deleted`` and ``g``, which end at offset 2, and what of the log is left: none, or
+    the record of ``g``, and records from offset 7 on."""
+
+    group: GroupWriter
+    store: MemoryStore
+    earlier: pa.Table
+    left: InternalLogFile
+
+    def sink(self) -> GroupSink:
+        """Return the sink of a query that began when the log had no record from offset 2 on."""
+        opened = opened_log(MISSED_ID, 2, self.earlier)
+        return GroupSink(self.group, [opened], UpkeepRunner(self.group, Upkeep(None)))
+
+    def rows(self, start_offset: int) -> pa.Table:
+        """Return the rows from an offset on."""
+        rows = internal_rows(self.left, MISSED_ID)
+        return rows.filter(pc.greater_equal(rows["offset"], start_offset))
+
+    def committed(self) -> dict[str, int]:
+        """Return the committed offset of each group."""
+        found = ArrowTables(self.store, MISSED_ID).latest().consumer_offsets()
+        return dict(zip(found["group"].to_pylist(), found["offset"].to_pylist(), strict=True))
+
+
+@pytest.fixture(params=["start", "compaction"])
+def missed(request: pytest.FixtureRequest, tmp_path: Path) -> Missed:
     store = MemoryStore(MemoryTables())
     group = GroupWriter(store, "one")
     log = InternalLogFile(tmp_path / "a" / "__consumer_offsets-0")
     log.append(offset_commit("deleted", 1), offset_commit("g", 1))
-    if not is_first_load:
-        rows = internal_rows(log, log_id).drop_columns([SOURCE_CLUSTER_ID])
-        assert not group.apply({log_id: rows}).failures
-    next_offset = group.progress(log_id).next_offset
-    later = InternalLogFile(tmp_path / "b" / "__consumer_offsets-0", start_offset=7)
-    opened = opened_log(log_id, next_offset, 7)
-    sink = GroupSink(group, [opened], UpkeepRunner(group, Upkeep(None)))
+    rows = internal_rows(log, MISSED_ID).drop_columns([SOURCE_CLUSTER_ID])
+    assert not group.apply({MISSED_ID: rows}).failures
+    is_start = request.param == "start"
+    left = InternalLogFile(tmp_path / "b" / "__consumer_offsets-0", 7 if is_start else 1)
+    if not is_start:
+        left.append(offset_commit("g", 1))
+        left.next_offset = 7
+    return Missed(group, store, rows.slice(2 if is_start else 1), left)
+
+
+def test_first_rows_of_a_query_and_earlier_ones_are_the_state_of_a_log_with_missed_records(
+    missed: Missed,
+) -> None:
+    """When the query began, no record after those of the tables was left; a deleted one was a
+    tombstone."""
+    sink = missed.sink()
+    missed.left.append(offset_commit("h", 5))
+    kept = {"g": 1} if missed.earlier.num_rows else {}
+    sink.write(missed.rows(1))  # also the last record of the tables, if it is left
+    assert missed.committed() == {**kept, "h": 5}
+    missed.left.append(offset_commit("g", 6))
+    sink.write(missed.rows(8))
+    assert missed.committed() == {"g": 6, "h": 5}
+    assert ArrowTables(missed.store, MISSED_ID).status().gaps == ((2, 7),)
+
+
+def test_rows_that_the_tables_have_leave_the_missed_records_to_the_first_new_ones(
+    missed: Missed,
+) -> None:
+    sink = missed.sink()
+    if missed.earlier.num_rows:
+        sink.write(missed.rows(1))
+        assert missed.committed() == {"deleted": 1, "g": 1}
+    missed.left.append(offset_commit("g", 5))
+    sink.write(missed.rows(7))
+    assert missed.committed() == {"g": 5}
+
+
+def test_a_sink_that_is_created_again_does_not_replace_the_state_again(missed: Missed) -> None:
+    """A Connect server creates it in each process that it starts."""
+    for offset, name in ((7, "h"), (8, "g"), (9, "i")):
+        missed.left.append(offset_commit(name, offset))
+        missed.sink().write(missed.rows(offset))
+    assert missed.committed() == {"h": 7, "g": 8, "i": 9}
+
+
+def test_the_first_load_of_a_log_without_its_first_records_has_no_gap(tmp_path: Path) -> None:
+    log_id = log_id_of("c", "__consumer_offsets", 0)
+    store = MemoryStore(MemoryTables())
+    group = GroupWriter(store, "one")
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0", start_offset=7)
+    sink = GroupSink(group, [opened_log(log_id, 0)], UpkeepRunner(group, Upkeep(None)))
     for value in (5, 6):
-        later.append(offset_commit("g", value))
-        rows = internal_rows(later, log_id)
+        log.append(offset_commit("g", value))
+        rows = internal_rows(log, log_id)
         sink.write(rows.slice(rows.num_rows - 1))
     found = ArrowTables(store, log_id)
-    assert found.status().gaps == (() if is_first_load else ((2, 7),))
-    offsets = found.latest().consumer_offsets().select(["group", "offset"]).to_pylist()
-    assert offsets == [{"group": "g", "offset": 6}]
+    assert found.status().gaps == ()
+    assert found.latest().consumer_offsets()["offset"].to_pylist() == [6]
 
 
 def test_a_query_whose_tables_of_an_internal_log_are_truncated_ends(tmp_path: Path) -> None:
@@ -156,7 +228,7 @@ def test_a_query_whose_tables_of_an_internal_log_are_truncated_ends(tmp_path: Pa
     store = MemoryStore(MemoryTables())
     group = GroupWriter(store, "one")
     log = InternalLogFile(tmp_path / "__consumer_offsets-0")
-    sink = GroupSink(group, [opened_log(log_id, 0, 0)], UpkeepRunner(group, Upkeep(None)))
+    sink = GroupSink(group, [opened_log(log_id, 0)], UpkeepRunner(group, Upkeep(None)))
     log.append(*(offset_commit("g", value) for value in range(4)))
     sink.write(internal_rows(log, log_id))
     Writer(store, cluster_id=log_id).truncate_to(1)
