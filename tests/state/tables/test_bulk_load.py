@@ -137,7 +137,7 @@ def test_a_load_of_a_random_log_gives_the_tables_of_single_batches(
         tables,
         tmp_path / "staging",
         bucket_count=chance.randint(1, 4),
-        range_records=chance.choice((40, 200, 800)),
+        range_records=chance.choice((80, 200, 800)),
     )
     assert contents(tables) == contents(expected)
     assert _end(tables) == _end(expected)
@@ -176,7 +176,7 @@ def test_a_load_of_a_real_log_gives_the_tables_of_single_batches(
     log = restored(cluster, tmp_path)
     expected = contents(followed(log))
     tables, tasks = MemoryTables(), Tasks()
-    load(log, tables, tmp_path / "staging", tasks=tasks, bucket_count=4, range_records=90)
+    load(log, tables, tmp_path / "staging", tasks=tasks, bucket_count=4, range_records=300)
     assert contents(tables) == expected
     assert sum(isinstance(result, BucketResult) for result in tasks.results) >= 4
 
