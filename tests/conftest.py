@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from raftlog import compiled
+from tests.support.child_processes import hide_hypothesis
 from tests.support.durations import sort_longest_first
 from tests.support.report_lines import pytest_terminal_summary as pytest_terminal_summary
 from tests.support.spark_session import has_java, shared_session
@@ -88,6 +89,12 @@ def session_group(path: str) -> str:
     A third one would start, compile its code and write the template of tables once more.
     """
     return "tables" if "/tests/state/table" in path else "spark session"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_without_hypothesis() -> None:
+    """After xdist's workers were started, which need it."""
+    hide_hypothesis()
 
 
 @pytest.fixture(scope="session")

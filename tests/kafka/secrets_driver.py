@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.support.spark_session import HOME as ROOT
+from tests.support.child_processes import python_path_with_sources
 from tests.support.spark_session import JVM_OPTIONS
 
 PAGES = (
@@ -34,8 +34,7 @@ PAGES = (
 
 def session(home: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    roots = [str(ROOT / root) for root in ("connector", "state", "python_datasource", ".")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(roots)
+    os.environ["PYTHONPATH"] = python_path_with_sources()
     (home / "events").mkdir()
     builder = SparkSession.builder.master("local[2]").appName("raftlog-secrets-driver")
     for name, value in {

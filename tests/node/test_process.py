@@ -115,6 +115,7 @@ def test_a_node_that_appends_and_serves_reads_imports_neither_numpy_nor_pyarrow(
         for found in modules:
             assert "raftlog.node.process" in found
             assert not found & {"numpy", "pyarrow", "raftlog_state.publishing"}
+            assert "hypothesis" not in found, "as in production"
 
 
 def test_a_node_that_was_killed_does_not_import_pyarrow(tmp_path: Path) -> None:

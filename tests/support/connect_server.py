@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .child_processes import python_path_with_sources
+
 HOME = Path(__file__).parents[2]
 
 
@@ -16,12 +18,11 @@ def connect_environment() -> dict[str, str]:
     """Return the environment of a process with a session of a local Connect server."""
     for package in ("grpc", "pandas"):
         pytest.importorskip(package, reason='pip install "raftlog[connect]"')
-    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
     return {
         **os.environ,
         "SPARK_REMOTE": "local[2]",
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(roots),
+        "PYTHONPATH": python_path_with_sources(),
     }
 
 

@@ -33,14 +33,7 @@ _LOOK_S: Final = 0.01
 RARE_ELECTIONS: Final = "[quorum]\nfetch_timeout_ms = 3_000\n"
 """Table of nodes whose test expects exact offsets: an election, which writes a record, needs a
 pause of 3 s. Voters also update their endpoints once in this time."""
-COMMAND: Final = (
-    sys.executable,
-    "-c",
-    "import sys; sys.modules['hypothesis'] = None; "
-    "from raftlog_state.cli.main import main; sys.exit(main())",
-)
-"""The ``raftlog`` of an installation without Hypothesis, as in production: kio imports it where it
-is installed, which takes 0.3 of the 1.0 s of processor time of a start."""
+COMMAND: Final = (sys.executable, "-m", "raftlog_state.cli")
 
 
 _PORTS: Final = range(10_000, 30_000)

@@ -27,7 +27,8 @@ from pyspark_raftlog.sink import RaftlogStreamWriter
 from pyspark_raftlog.source import RaftlogDataSource
 from raftlog.client.embedded.handle import EmbeddedLog, open_embedded
 from raftlog.storage.local import WritableLocalFile, WritableLocalStorage
-from tests.support.kill_points import HOME, arm, reach
+from tests.support.child_processes import python_path_with_sources
+from tests.support.kill_points import arm, reach
 from tests.support.spark_session import JVM_OPTIONS
 
 if TYPE_CHECKING:
@@ -137,8 +138,7 @@ class KillingSource(RaftlogDataSource):
 def session() -> SparkSession:
     """Return a small session that tries each task three times."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(roots)
+    os.environ["PYTHONPATH"] = python_path_with_sources()
     builder = SparkSession.builder.master("local[2,3]").appName("raftlog-sink-driver")
     for name, value in {
         "spark.ui.enabled": "false",

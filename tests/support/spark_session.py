@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from .child_processes import python_path_with_sources
 from .jars import delta, spark_jars
 
 if TYPE_CHECKING:
@@ -65,10 +66,7 @@ def shared_session(task_tries: int = 1) -> SparkSession:
     """Return the session, created at the first call. Delta's jars are downloaded once (87 MB)."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Workers import the code under test from here, and find the source by its module's name.
-    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
-    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*roots, *filter(None, before)]))
+    os.environ["PYTHONPATH"] = python_path_with_sources()
 
     from pyspark.sql import SparkSession
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
-from tests.support.kill_points import HOME
+from tests.support.child_processes import python_path_with_sources
 from tests.support.spark_session import JVM_OPTIONS
 
 from pyspark_raftlog.sink import RaftlogStreamWriter, RaftlogWriter
@@ -135,10 +135,9 @@ def session() -> SparkSession:
 
     Master and workers run in this driver's JVM, as with ``local-cluster``, which has one host only.
     """
-    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
     os.environ |= {
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(roots),
+        "PYTHONPATH": python_path_with_sources(),
         "SPARK_LOCAL_HOSTNAME": HOSTS[0],
     }
     SparkContext._ensure_initialized()
