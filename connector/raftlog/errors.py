@@ -558,12 +558,15 @@ class KeyChangedError(AppendError, code="RAFTLOG_KEY_CHANGED", kafka_code=95):
 
 
 class NotLeaderError(AppendError, code="RAFTLOG_NOT_LEADER", kafka_code=6):
-    """A stale leader epoch: another leader or writer has claimed the log since."""
+    """A stale leader epoch, or a node that is not the leader of the current one."""
 
     epoch: int
     current_epoch: int
 
     def message(self) -> str:
+        if self.epoch == self.current_epoch:
+            leader = f"the leader of epoch {self.epoch}"
+            return f"Append failed because this node is not {leader}; append at the leader"
         return (
             f"Append failed because the given epoch {self.epoch} is stale. Current leader epoch = "
             f"{self.current_epoch}; read the log again and append with the current epoch"

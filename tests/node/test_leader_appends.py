@@ -78,6 +78,8 @@ def test_an_appended_request_releases_its_records_and_keeps_its_type() -> None:
     assert isinstance(unknown.error, AppendUnknownError)
     assert isinstance(refused, Failed)
     assert isinstance(refused.error, NotLeaderError)
+    epoch = refused.error.epoch
+    assert f"this node is not the leader of epoch {epoch}" in refused.error.message()
 
 
 def test_a_duplicate_of_a_committed_append_does_not_wait_for_later_ones() -> None:
