@@ -59,6 +59,23 @@ async def still_serves(node: ServedNode) -> None:
         assert (await other.answer(ApiKey.API_VERSIONS, 3))[0] == 9
 
 
+def test_the_tasks_of_a_server_end_before_its_descriptors_are_free(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        loop = asyncio.get_running_loop()
+        closing = asyncio.create_task(node.node.server.close(timeout_ms=0))
+        await asyncio.sleep(0)  # the first step of `closing`
+        with contextlib.ExitStack() as opened:
+            others = [opened.enter_context(socket.socket()) for _ in range(16)]
+            for other in others:
+                loop.add_reader(other, bytes)
+            await closing
+            await asyncio.sleep(0)
+            were_waiting = [loop.remove_reader(other) for other in others]
+            assert were_waiting == [True] * len(others)
+
+    with_node(tmp_path, check)
+
+
 def test_responses_are_sent_in_the_order_of_requests(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:

@@ -185,6 +185,13 @@ NODE_LIMIT_PLANTS: Final = (
         tests=(f"{CONNECTIONS}::test_one_connection_is_accepted_in_each_iteration",),
     ),
     Plant(
+        bug="a server closes its sockets while its tasks have them in the event loop",
+        path=f"{NODE}/server.py",
+        old="            await asyncio.wait(tasks)\n",
+        new="            pass\n",
+        tests=(f"{CONNECTIONS}::test_the_tasks_of_a_server_end_before_its_descriptors_are_free",),
+    ),
+    Plant(
         bug="one principal uses all memory for requests",
         path=f"{NODE}/memory_pool.py",
         old="        return self._byte_count < self.pool.free_byte_count\n",

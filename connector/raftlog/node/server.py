@@ -173,8 +173,11 @@ class Server:
 
     async def close(self, *, timeout_ms: int) -> None:
         """Stop accepting, wait up to ``timeout_ms`` for responses in flight, and close."""
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        if tasks:  # before their sockets are closed, whose descriptors others may have then
+            await asyncio.wait(tasks)
         for listening in self._sockets:
             listening.close()
         for connection in list(self._connections):
