@@ -106,6 +106,15 @@ def test_a_log_without_its_first_segments_may_start_inside_a_transaction() -> No
     assert feeder.producer_state.last_stable_offset(56) == 56
 
 
+def test_the_end_of_that_transaction_does_not_decrease_the_last_stable_offset() -> None:
+    feeder = BatchFeeder(ProducerStateManager("/log", end_offset=50, is_whole=False))
+    feeder.data(4)
+    feeder.producer_state.drop_decided(54)
+    assert feeder.producer_state.last_stable_offset(54) == 54
+    feeder.data(2, markers={1: END})
+    assert feeder.producer_state.last_stable_offset(54) == 54
+
+
 def test_a_batch_may_end_that_transaction_and_begin_the_next() -> None:
     feeder = BatchFeeder(ProducerStateManager("/log", end_offset=50, is_whole=False))
     feeder.data(4)

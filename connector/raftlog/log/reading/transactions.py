@@ -134,8 +134,7 @@ class TransactionIndex:
         self._retained_max = retained_max
         self._retains_committed = retains_committed
         self._open: dict[int, _RetainedSpan] = {}
-        self.ended: deque[_RetainedSpan] = deque()
-        """The ended transactions that are retained, in the order of their markers."""
+        self._ended: deque[_RetainedSpan] = deque()
         self._may_be_open_until_marker = False
 
     def assume_open_transaction_at(self, start_offset: int) -> None:
@@ -153,7 +152,7 @@ class TransactionIndex:
         )
         copied.problems = self.problems.copy()
         copied._open = self._open.copy()
-        copied.ended = self.ended.copy()
+        copied._ended = self._ended.copy()
         copied._may_be_open_until_marker = self._may_be_open_until_marker
         return copied
 
@@ -253,15 +252,16 @@ class TransactionIndex:
         self._retains_committed = with_committed
 
     def drop_ended_before(self, offset: int) -> None:
-        """Drop the transactions that ended before ``offset``."""
-        while self.ended and self.ended[0].span.ended_before(offset):
-            self.ended.popleft()
+        """Drop the transactions that ended before ``offset``; one that may be open since before the
+        log's start cannot be open below it."""
+        while self._ended and self._ended[0].span.ended_before(offset):
+            self._ended.popleft()
         self.complete_from = max(self.complete_from, offset)
 
     def drain_ended(self) -> list[TransactionSpan]:
         """Return the ended transactions in the order of their markers, and drop them."""
-        ended = [kept.span for kept in self.ended]
-        self.ended.clear()
+        ended = [kept.span for kept in self._ended]
+        self._ended.clear()
         return ended
 
     def _undecided(self, end_offset: int) -> list[_RetainedSpan]:
@@ -274,16 +274,16 @@ class TransactionIndex:
     def _all_from(self, offset: int) -> Iterator[_RetainedSpan]:
         """Yield the open transactions, and the ended ones with a marker >= ``offset``."""
         yield from self._open.values()
-        for kept in reversed(self.ended):
+        for kept in reversed(self._ended):
             if kept.span.ended_before(offset):
                 return
             yield kept
 
     def _end(self, kept: _RetainedSpan, marker_offset: int, outcome: Outcome) -> None:
         span = replace(kept.span, marker_offset=marker_offset, outcome=outcome)
-        self.ended.append(replace(kept, span=span))
-        if self._retained_max is not None and len(self.ended) > self._retained_max:
-            dropped = self.ended.popleft().span.marker_offset
+        self._ended.append(replace(kept, span=span))
+        if self._retained_max is not None and len(self._ended) > self._retained_max:
+            dropped = self._ended.popleft().span.marker_offset
             assert dropped is not None, "an ended transaction has a marker"
             self.complete_from = max(self.complete_from, dropped + 1)
 

@@ -561,7 +561,7 @@ class ProducerStateManager:
 
     def drop_decided(self, high_watermark: int) -> None:
         """Drop the transactions that ended below ``high_watermark``, which must not decrease."""
-        if self._transactions is not None and self._transactions.ended:
+        if self._transactions is not None:
             self._transactions.drop_ended_before(high_watermark)
 
     def _apply_producer(self, metadata: BatchMetadata) -> None:
