@@ -507,9 +507,19 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="Spark generates code for an append of a few rows",
+        path=SPARK,
+        old="isinstance(rows, pa.Table) and rows.num_rows <= FEW_ROWS",
+        new="False",
+        tests=(
+            "tests/state/tables/test_engines_spark.py::"
+            "test_appends_of_few_rows_have_a_session_of_their_own",
+        ),
+    ),
+    Plant(
         bug="states of tables are computed in the session that appends",
         path=SPARK,
-        old="self.in_session(_session_with(self._spark, STATE_SETTINGS))",
+        old="self.in_session(_session_with(self._spark, FEW_ROWS_SETTINGS))",
         new="self",
         tests=(
             "tests/state/tables/test_engines_spark.py::"

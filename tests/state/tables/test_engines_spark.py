@@ -183,7 +183,7 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
 ) -> None:
     """Delta looks up the transaction of an append in it. It is computed in a session of its own."""
     setting, value = "spark.sql.codegen.maxFields", "101"  # that of the store, all tests have
-    monkeypatch.setattr(spark_store, "STATE_SETTINGS", {setting: value})
+    monkeypatch.setattr(spark_store, "FEW_ROWS_SETTINGS", {setting: value})
     store = SparkStore(feed.spark, str(tmp_path))
     before = executions_of(feed)
     for offset in range(3):
@@ -209,6 +209,34 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     assert not any(thread.is_alive() for thread in threads), "they end with their work"
 
 
+def test_appends_of_few_rows_have_a_session_of_their_own(
+    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows are faster with generated code."""
+    setting, value = "spark.sql.codegen.maxFields", "102"
+    monkeypatch.setattr(spark_store, "FEW_ROWS_SETTINGS", {setting: value})
+    monkeypatch.setattr(spark_store, "FEW_ROWS", 2)
+    store = SparkStore(feed.spark, str(tmp_path))
+
+    def is_of_few_rows(version: int, count: int) -> bool:
+        before = executions_of(feed)
+        rows = [{"offset": at, "leader_epoch": version} for at in range(count)]
+        transaction = Transaction(app_id="writer", version=version)
+        store.append(LOG_TABLE, pa.Table.from_pylist(rows, LOG_TABLE.schema), transaction)
+        last = max(before, default=-1)
+        appends = [
+            f"{setting} -> {value}" in str(one.modifiedConfigs())
+            for at, one in executions_of(feed).items()
+            if at > last and "SaveIntoDataSourceCommand" in one.physicalPlanDescription()
+        ]
+        assert len(appends) == 1
+        return appends[0]
+
+    counts = (1, 2, 3, 2)
+    assert [is_of_few_rows(*one) for one in enumerate(counts)] == [True, True, False, True]
+    assert store.read(LOG_TABLE).num_rows == sum(counts)
+
+
 def _fails(*_: object, **__: object) -> Any:
     raise Py4JNetworkError("Error while sending or receiving")
 
@@ -217,23 +245,24 @@ def _has_no_thread(*_: object, **__: object) -> Any:
     raise RuntimeError("can't start new thread")
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "fails"),
-    [(SparkSession, "newSession", _fails), (ThreadPoolExecutor, "submit", _has_no_thread)],
-)
-def test_an_append_is_complete_if_the_state_after_it_cannot_be_computed(
-    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, fails: Any
+def test_no_append_is_committed_without_the_session_that_computes_states(
+    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer would repeat it after an error, as if another one had committed it."""
-    monkeypatch.setattr(spark_store, "STATE_SETTINGS", {"spark.sql.codegen.maxFields": "101"})
-    store = SparkStore(feed.spark, str(tmp_path))
+    """It would end with an error, and be another writer's to the writer that repeats it."""
+    monkeypatch.setattr(spark_store, "FEW_ROWS_SETTINGS", {"spark.sql.codegen.maxFields": "101"})
+    store, transaction = SparkStore(feed.spark, str(tmp_path)), Transaction(app_id="a", version=0)
     with monkeypatch.context() as broken:
-        broken.setattr(owner, name, fails)
-        for offset in range(2):  # the second append waits for the thread of the first one
-            transaction = Transaction(app_id="writer", version=offset)
-            store.append(CHANGES_TABLE, changes(offset, offset), transaction)
-    expected = rows_of(CHANGES_TABLE, pa.concat_tables([changes(at, at) for at in range(2)]))
-    assert rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE)) == expected
+        broken.setattr(SparkSession, "newSession", _fails)
+        with pytest.raises(Py4JNetworkError):
+            store.append(CHANGES_TABLE, changes(0, 0), transaction)
+    assert not store.exists(CHANGES_TABLE)
+    store.append(CHANGES_TABLE, changes(0, 0), transaction)
+    with monkeypatch.context() as busy:
+        busy.setattr(ThreadPoolExecutor, "submit", _has_no_thread)
+        store.append(CHANGES_TABLE, changes(1, 1), Transaction(app_id="a", version=1))
+    store.append(CHANGES_TABLE, changes(2, 2), Transaction(app_id="a", version=2))
+    expected = pa.concat_tables([changes(at, at) for at in range(3)])
+    assert rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE)) == rows_of(CHANGES_TABLE, expected)
 
 
 def test_an_append_writes_the_fields_that_its_rows_have(feed: Feed, tmp_path: Path) -> None:

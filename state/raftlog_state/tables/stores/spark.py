@@ -10,9 +10,11 @@ Rules of this file:
    which takes four times as long as an entry that Spark reads.
 3. Delta looks up a transaction in the state of the newest version. Spark computes it once for each
    version, by a job that takes as long as the rest of an append of a few rows. A thread asks for
-   that of a table when it has an append, and the next one finds it. No error of the thread ends
-   that append, which is complete.
-4. Spark's and Delta's errors are raised as ``TablesError``, with Delta's message.
+   that of a table when it has an append, and the next one finds it. The thread's session is created
+   before the append: an error after the commit would end an append that is complete.
+4. Plans of few rows are interpreted, in a session of their own: an append of a micro-batch, and the
+   state of a table. To generate and compile code for so many columns takes longer.
+5. Spark's and Delta's errors are raised as ``TablesError``, with Delta's message.
 """
 
 from __future__ import annotations
@@ -92,9 +94,18 @@ SESSION_SETTINGS: Final = {
 puts such a list (its default is 50), and VACUUM the files it finds (10,000). Each is a task. Times
 are 64 bits, as other engines write them: INT96 has no years that delta-rs can read exactly."""
 
-STATE_SETTINGS: Final = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Settings of the session that computes states of tables. Delta's actions have many fields, and a
-state of these tables has few actions: to generate code for them takes longer than to interpret."""
+FEW_ROWS: Final = 100
+"""Rows of an append up to which its plan is interpreted: those of a log that is followed."""
+
+FEW_ROWS_SETTINGS: Final = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+}
+"""Settings of the session for plans of few rows with many columns: appends of micro-batches, and
+states of tables, which have few actions. With adaptive execution a state is three jobs and not one.
+A list of files in Delta's checksum is for tables of up to 50 files, and each commit computes it
+again from the state if the session's time zone is not UTC."""
 
 UNLISTED_BYTES: Final = 8 << 20
 """Size below which OPTIMIZE rewrites files whose sizes are not known."""
@@ -185,8 +196,8 @@ def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
 class SparkStore:
     """One Delta table a folder of a path, or a table of a catalog's schema.
 
-    Its only state is where an append is looked up first, which tables lack no column, and what its
-    threads compute, with a session of their own.
+    Its only state is where an append is looked up first, which tables lack no column, what its
+    threads compute, and a store with the session for few rows.
     """
 
     def __init__(self, spark: SparkSession, path_or_schema: str) -> None:
@@ -202,7 +213,7 @@ class SparkStore:
         self._seen_versions: dict[str, int] = {}
         self._complete: set[str] = set()
         self._snapshots: dict[str, Future[TableSize]] = {}
-        self._for_states: SparkStore | None = None
+        self._few: SparkStore | None = None
 
     @property
     def place(self) -> str:
@@ -376,40 +387,41 @@ class SparkStore:
         if isinstance(rows, pa.Table) and not is_new:
             # Null fields add to each plan and file.
             rows = in_schema(rows, schema_of_rows(table, rows))
-        with self.errors(table.name), self._frame_of(rows) as frame:
-            if is_new:
-                frame = frame.to(_commented_type(table))
-            self._wait_for_snapshot(table)
-            self._save(
-                table,
-                frame.write.mode("append"),
-                txnAppId=transaction.app_id,
-                txnVersion=str(transaction.version),
-                userMetadata=commit,
-            )
+        is_few = isinstance(rows, pa.Table) and rows.num_rows <= FEW_ROWS
+        with self.errors(table.name):
+            few = self._for_few_rows()
+            with (few if is_few else self)._frame_of(rows) as frame:
+                if is_new:
+                    frame = frame.to(_commented_type(table))
+                self._wait_for_snapshot(table)
+                self._save(
+                    table,
+                    frame.write.mode("append"),
+                    txnAppId=transaction.app_id,
+                    txnVersion=str(transaction.version),
+                    userMetadata=commit,
+                )
         if not self._is_committed(table, commit):
             raise concurrent_write(self._place, table.name)
-        self._begin_snapshot(table)
+        self._begin_snapshot(table, few)
 
-    def _begin_snapshot(self, table: StoredTable) -> None:
+    def _for_few_rows(self) -> SparkStore:
+        """Return the same tables as a session for plans of few rows reads and writes them."""
+        if self._few is None:
+            self._few = self.in_session(_session_with(self._spark, FEW_ROWS_SETTINGS))
+        return self._few
+
+    def _begin_snapshot(self, table: StoredTable, few: SparkStore) -> None:
         """Begin to compute the state of a table after its append.
 
-        An error has no effect: the next append computes the state, or has the same error. The
-        thread ends with its work, so a store needs no end.
+        The size of a table is a part of its state, and to ask for that writes nothing. An error has
+        no effect: the next append computes the state, or has the same error. The thread ends with
+        its work, so a store needs no end.
         """
         thread = ThreadPoolExecutor(1, "raftlog-snapshots")
         with suppress(RuntimeError):  # no thread can be started
-            self._snapshots[table.name] = thread.submit(self._compute_state, table)
+            self._snapshots[table.name] = thread.submit(few.size, table)
         thread.shutdown(wait=False)
-
-    def _compute_state(self, table: StoredTable) -> TableSize:
-        """Return the size of a table, which is a part of its state: to ask for it writes nothing.
-
-        Two threads may create a session each, of which one is kept.
-        """
-        if self._for_states is None:
-            self._for_states = self.in_session(_session_with(self._spark, STATE_SETTINGS))
-        return self._for_states.size(table)
 
     def _wait_for_snapshot(self, table: StoredTable) -> None:
         """Wait for the state of a table, as its next append would."""
