@@ -26,6 +26,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from raftlog.limits import GROUP_OFFSETS_BYTES_MAX
@@ -118,8 +119,8 @@ class GroupOffsets:
             return False
         if last.offset == commit.offset:
             return last.leader_epoch == commit.leader_epoch
-        at_end = range(data_end_offset, end_offset + 1)  # the offsets of one position
-        return last.offset in at_end and commit.offset in at_end
+        at = partial(reader_position, data_end_offset=data_end_offset, end_offset=end_offset)
+        return at(last.offset) == at(commit.offset)
 
     # --- batches of the log -----------------------------------------------------------------------
 
