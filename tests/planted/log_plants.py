@@ -406,6 +406,13 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="recovery evicts a producer whose later batches it has left out",
+        path="connector/raftlog/log/recovery/load_log.py",
+        old="    if not len(rows) or known_count + len(starts) > PRODUCERS_MAX:\n",
+        new="    if not len(rows):\n",
+        tests=("tests/log/recovery/test_replayed_producers.py",),
+    ),
+    Plant(
         bug="half a batch is kept",
         path="connector/raftlog/log/recovery/load_log.py",
         old="        if not stop.byte_count:\n",

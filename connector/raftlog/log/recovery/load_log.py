@@ -46,7 +46,7 @@ from typing import Final
 import numpy as np
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, LogReadOnlyError
-from raftlog.limits import MIB
+from raftlog.limits import MIB, PRODUCER_BATCHES_KEPT, PRODUCERS_MAX
 from raftlog.log.format.directory import (
     CHECKSUMS_NAME,
     CLEANED_SUFFIX,
@@ -89,11 +89,11 @@ from raftlog.log.writing.atomic_files import (
     rebuild_checksums,
     truncate_with_backup,
 )
-from raftlog.log.writing.producer_state import ProducerStateManager
+from raftlog.log.writing.producer_state import NO_EPOCH, ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.segments import LogDirectory
 from raftlog.log.writing.snapshots import PART_SUFFIX, SNAPSHOT_LOCK_NAME
-from raftlog.records.batch_columns import Bools
+from raftlog.records.batch_columns import BatchColumns, Bools
 from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import WritableStorage
 
@@ -119,9 +119,11 @@ from .recover_segment import (
 )
 
 # --- Replay scanned batches into a producer state, one call for each run of plain batches ---------
-# A batch must be decoded if it is a control batch, has a producer, is compressed (its records are
-# not visible), or if its bytes may contain a commit's name or a transaction marker. Of all others
-# the producer state needs only end offset and timestamp, so a run of them is applied as one batch:
+# A batch must be decoded if it is a control batch, is compressed (its records are not visible), or
+# if its bytes may contain a commit's name or a transaction marker; and if it is one of the last of
+# its producer in a chunk, since an entry has the last ``PRODUCER_BATCHES_KEPT`` of its epoch. Of
+# all others the producer state needs only end offset and timestamp, so a run of them is applied as
+# one batch:
 #
 #     batches     [plain plain plain] [producer] [plain plain] [control] [plain]
 #     apply()           once             once         once        once     once
@@ -141,8 +143,10 @@ def replay(
     aborted: list[AbortedTransaction] = []
     anomalies: list[ScanStop] = []
     first = int(np.searchsorted(chunk.batches.last_offset, producer_state.end_offset))
-    is_needed = np.flatnonzero(_needs_decoding(chunk, values))
-    for ordinal in is_needed[is_needed >= first].tolist():
+    is_needed = _needs_decoding(chunk, values) | _is_last_of_producer(
+        chunk.batches, first, known_count=producer_state.producer_count
+    )
+    for ordinal in (first + np.flatnonzero(is_needed[first:])).tolist():
         _skip_batches(producer_state, chunk, first, ordinal)
         try:
             metadata = batch_metadata(chunk.batch(ordinal), values)
@@ -191,7 +195,7 @@ def _run(chunk: ValidChunk, start: int, end: int) -> BatchMetadata:
 
 def _needs_decoding(chunk: ValidChunk, values: ValueKind) -> Bools:
     batches = chunk.batches
-    is_needed: Bools = batches.is_control | (batches.producer_id >= 0) | (batches.compression != 0)
+    is_needed: Bools = batches.is_control | (batches.compression != 0)
     patterns = _MARKER_BYTES if values is ValueKind.KRAFT else _COMMIT_BYTES
     found = [position for pattern in patterns for position in _find_all(chunk.buffer, pattern)]
     if found and len(batches):
@@ -201,6 +205,34 @@ def _needs_decoding(chunk: ValidChunk, values: ValueKind) -> Bools:
         ]
         is_needed[np.searchsorted(batches.position, positions, side="right") - 1] = True
     return is_needed
+
+
+def _is_last_of_producer(batches: BatchColumns, first: int, *, known_count: int) -> Bools:
+    """Return which of the batches from ``first`` on the entries of their producers depend on.
+
+    Those are the last batches of a producer's greatest epoch; its very last one, which is the time
+    of its entry, and when it was used; and all of transactions. If there may be more producers than
+    are kept, all batches are: the one that is evicted is the one whose last use is the oldest.
+    ``known_count``: number of producers before these batches.
+    """
+    is_last: Bools = batches.producer_id >= 0
+    rows = first + np.flatnonzero(is_last[first:])
+    rows = rows[np.argsort(batches.producer_id[rows], kind="stable")]
+    starts = np.flatnonzero(np.diff(batches.producer_id[rows], prepend=-1))
+    if not len(rows) or known_count + len(starts) > PRODUCERS_MAX:
+        return is_last
+    counts = np.diff(starts, append=len(rows))
+    has_sequence = (batches.base_sequence >= 0) & ~batches.is_control
+    epoch = np.where(has_sequence, batches.producer_epoch, NO_EPOCH)[rows]
+    is_newest = epoch == np.repeat(np.maximum.reduceat(epoch, starts), counts)
+    count_so_far = np.cumsum(is_newest)
+    ends = starts + counts - 1
+    is_kept = np.repeat(count_so_far[ends], counts) - count_so_far < PRODUCER_BATCHES_KEPT
+    is_kept &= is_newest
+    is_kept[ends] = True
+    is_kept |= batches.is_transactional[rows]
+    is_last[rows[~is_kept]] = False
+    return is_last
 
 
 def _find_all(buffer: bytes, pattern: bytes) -> Iterator[int]:

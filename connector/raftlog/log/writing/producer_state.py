@@ -455,6 +455,10 @@ class ProducerStateManager:
     # --- state ------------------------------------------------------------------------------------
 
     @property
+    def producer_count(self) -> int:
+        return len(self._producers)
+
+    @property
     def producers(self) -> tuple[ProducerEntry, ...]:
         """The producers, least recently used first."""
         return tuple(self._producers.values())
