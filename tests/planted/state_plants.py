@@ -463,7 +463,7 @@ STATE_PLANTS: Final = (
     Plant(
         bug="records of an open transaction are written to the tables",
         path=f"{STATE}/tables/batch.py",
-        old="    return records if begin is None else records.slice(0, begin_row)\n",
+        old="    return records if begin_row is None else records.slice(0, begin_row)\n",
         new="    return records\n",
         tests=(BATCH,),
     ),
@@ -512,8 +512,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="an updated row loses its creation offset",
         path=f"{STATE}/tables/origins.py",
-        old="Origin(*written, before.created_offset)",
-        new="created",
+        old="record.offset if before is None else before.created_offset",
+        new="record.offset",
         tests=("tests/state/tables/test_tables_convert.py",),
     ),
     Plant(

@@ -831,8 +831,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a version of a row begins with the change before the last",
         path="state/raftlog_state/tables/origins.py",
-        old="origins[change.key] = Origin(*written, before.created_offset)",
-        new="origins.setdefault(change.key, Origin(*written, before.created_offset))",
+        old="origins[change.key] = Origin(*written, created_offset)",
+        new="origins.setdefault(change.key, Origin(*written, created_offset))",
         tests=("tests/state/tables/test_reader.py",),
     ),
     Plant(

@@ -13,7 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, ne
 from typing import Any, Final, TypeVar, cast
 
 from raftlog.fast_dataclass import fast_dataclass
@@ -55,8 +56,7 @@ class RowChange:
         if before is None or after is None:
             return ()
         names, values = _FIELDS[self.entity]
-        pairs = zip(names, values(before), values(after), strict=True)
-        return tuple(name for name, old, new in pairs if old != new)
+        return tuple(compress(names, map(ne, values(before), values(after))))
 
     @property
     def key_json(self) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +30,7 @@ from raftlog_state.records import (
     EndTransactionRecord,
     peek,
 )
+from raftlog_state.records.typed_columns import frames
 
 from .stores.protocol import filtered
 
@@ -59,6 +59,7 @@ RECORD_JSON: Final = "record"
 
 _BEGIN: Final = BeginTransactionRecord.schema.api_key
 _ENDS: Final = (EndTransactionRecord.schema.api_key, AbortTransactionRecord.schema.api_key)
+_NO_KEY: Final = -1
 _HEADER: Final = ControlType.SNAPSHOT_HEADER.name.lower()
 _FOOTER: Final = ControlType.SNAPSHOT_FOOTER.name.lower()
 
@@ -301,29 +302,37 @@ def _check_epochs(records: pa.Table) -> None:
 
 def _with_transactions(records: pa.Table) -> pa.Table:
     """Add ``txnBegin``; remove the records from the start of an open transaction on."""
-    offsets, keys = records["offset"].to_pylist(), records["apiKey"].to_pylist()
-    begins: list[int | None] = []
-    begin: int | None = None
-    begin_row = 0
-    for row, key in enumerate(keys):
-        if key == _BEGIN and begin is None:
-            begin, begin_row = offsets[row], row
-        begins.append(begin)
-        if key in _ENDS:
-            begin = None
-    records = records.append_column("txnBegin", pa.array(begins, pa.int64()))
-    return records if begin is None else records.slice(0, begin_row)
+    offsets, keys = _int64s(records["offset"]), _int64s(pc.fill_null(records["apiKey"], _NO_KEY))
+    begins = np.zeros(len(keys), np.int64)
+    is_outside = np.ones(len(keys), np.bool_)
+    begin_row: int | None = None
+    for row in np.flatnonzero(np.isin(keys, (_BEGIN, *_ENDS))).tolist():
+        if keys[row] == _BEGIN:
+            begin_row = row if begin_row is None else begin_row
+        elif begin_row is not None:
+            begins[begin_row : row + 1] = offsets[begin_row]
+            is_outside[begin_row : row + 1] = False
+            begin_row = None
+    records = records.append_column("txnBegin", pa.array(begins, mask=is_outside))
+    return records if begin_row is None else records.slice(0, begin_row)
 
 
-def _api_keys(table: pa.Table) -> pa.Array:
+def _api_keys(table: pa.Table) -> pa.ChunkedArray:
     """Return the api key of each metadata record, null for other records and without a frame."""
-    keys: list[int | None] = []
-    for value, control in zip(table["value"], table["controlType"], strict=True):
-        keys.append(None if control.is_valid or not value.is_valid else _api_key(value.as_py()))
-    return pa.array(keys, pa.int32())
+    is_record = pc.is_null(table["controlType"])
+    values = pc.if_else(is_record, table["value"], pa.scalar(None, table["value"].type))
+    return pa.chunked_array(map(_keys_of, values.chunks), pa.int32())
 
 
-@lru_cache(maxsize=256)
+def _keys_of(values: pa.BinaryArray) -> pa.Array:
+    try:
+        keys, _ = frames(values)
+    except MetadataParseError:
+        found = [None if value is None else _api_key(value) for value in values.to_pylist()]
+        return pa.array(found, pa.int32())
+    return pa.array(keys, mask=keys == _NO_KEY)
+
+
 def _api_key(value: bytes) -> int | None:
     try:
         return peek(value)[0]

@@ -44,7 +44,10 @@ ToValues: TypeAlias = Callable[[pa.ChunkedArray], Iterable[Any]]
 
 def microseconds(timestamp_ms: int) -> int:
     """Return Kafka's milliseconds as the value of a TIMESTAMP, clamped to what it can hold."""
-    return max(-LONG_MAX, min(LONG_MAX, timestamp_ms * US_PER_MS))
+    time_us = timestamp_ms * US_PER_MS
+    if -LONG_MAX <= time_us <= LONG_MAX:
+        return time_us
+    return LONG_MAX if time_us > 0 else -LONG_MAX
 
 
 def _optional_microseconds(timestamp_ms: int | None) -> int | None:

@@ -56,15 +56,13 @@ class RowOrigins:
                 record.leader_epoch,
                 microseconds(record.timestamp_ms),
             )
-            created = Origin(*written, record.offset)
             for change in record.changes:
                 origins = self._origins[change.entity]
                 before = None if change.before is None else self.get(change.entity, change.key)
                 befores.append(before)
                 if change.after is None:
                     origins.pop(change.key, None)
-                elif before is None:
-                    origins[change.key] = created
                 else:
-                    origins[change.key] = Origin(*written, before.created_offset)
+                    created_offset = record.offset if before is None else before.created_offset
+                    origins[change.key] = Origin(*written, created_offset)
         return befores
