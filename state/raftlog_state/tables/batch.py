@@ -320,7 +320,8 @@ def _with_transactions(records: pa.Table) -> pa.Table:
 def _api_keys(table: pa.Table) -> pa.ChunkedArray:
     """Return the api key of each metadata record, null for other records and without a frame."""
     is_record = pc.is_null(table["controlType"])
-    values = pc.if_else(is_record, table["value"], pa.scalar(None, table["value"].type))
+    values = table["value"].cast(pa.binary())  # a session may have large types
+    values = pc.if_else(is_record, values, pa.scalar(None, pa.binary()))
     return pa.chunked_array(map(_keys_of, values.chunks), pa.int32())
 
 

@@ -97,6 +97,14 @@ def test_rows_of_an_ended_transaction_have_its_begin_offset() -> None:
     assert batch.rows["visibleOffset"].to_pylist() == [0, None, None, None, 4]
 
 
+def test_rows_of_a_session_with_large_types_are_those_of_others() -> None:
+    rows = source_rows(at(0, NoOpRecord(), BEGIN, TOPIC, ABORT, NoOpRecord()))
+    large = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
+    fields = [field.with_type(large.get(field.type, field.type)) for field in rows.schema]
+    of_large = check_batch(rows.cast(pa.schema(fields)), next_offset=0, place="here").rows
+    assert of_large.to_pylist() == check_batch(rows, next_offset=0, place="here").rows.to_pylist()
+
+
 def test_epochs_are_given_by_their_ranges() -> None:
     rows = pa.concat_tables(
         [source_rows(at(0, *NO_OPS, epoch=1)), source_rows(at(6, *NO_OPS[:2], epoch=4))]
