@@ -18,6 +18,7 @@ from tests.state.loader.test_topic_rows import (
     created,
 )
 from tests.support.log_builder import begin
+from tests.support.nightly import nightly_except
 from tests.support.small_logs import END_TRANSACTION
 
 from raftlog import compiled
@@ -76,14 +77,14 @@ def encoded(record: MetadataRecord, chance: random.Random) -> bytes:
     return encode(DecodedRecord(chance.randint(lowest, 2), record))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(SEEDS)))
 def test_merged_changes_of_partitions_have_the_same_state(seed: int) -> None:
     chance = random.Random(seed)
     records = busy_records(chance, 1_500, is_strange=False)
     assert_advanced([encoded(record, chance) for record in records], seed)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(SEEDS)))
 def test_changes_that_contradict_the_state_are_not_merged(seed: int) -> None:
     """A loader that continues after them has left out the same ones."""
     chance = random.Random(seed)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from tests.support.log_builder import begin, control_batch
 from tests.support.metadata_logs import CLUSTERS, LOGS
+from tests.support.nightly import nightly_except
 from tests.support.random_metadata import RandomLog
 from tests.support.random_topics import Topics
 from tests.support.small_logs import END_TRANSACTION
@@ -194,7 +195,7 @@ def assert_advanced(values: Sequence[bytes], seed: int, redactor: Redactor = REV
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(SEEDS)))
 def test_partitions_after_many_changes_are_those_of_all_records(seed: int) -> None:
     assert_advanced([encode(record) for record in random_records(seed, 1_500)], seed)
 
@@ -225,7 +226,7 @@ def test_bundled_logs_have_the_same_state(cluster: str) -> None:
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(SEEDS)))
 def test_topics_in_transactions_and_with_secrets_have_the_same_state(seed: int) -> None:
     """Also where the rows of a window are those of many before it, and names are used again."""
     redactor = Redactor(key=b"a redaction key of 30 characters")
@@ -321,7 +322,7 @@ def test_records_that_kafka_does_not_write_have_the_same_state(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(SEEDS)))
 def test_strange_records_that_a_loader_accepts_have_the_same_state(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +381,7 @@ def cluster_records(chance: random.Random, count: int, *, is_strange: bool) -> l
     return found
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(SEEDS)))
 def test_changes_of_registrations_have_the_same_state(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,7 +391,7 @@ def test_changes_of_registrations_have_the_same_state(
     assert_advanced(values, seed)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(SEEDS)))
 def test_changes_of_registrations_that_are_left_out_are_the_same(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -664,7 +665,7 @@ def assert_loaded(snapshot: SnapshotReader, redactor: Redactor = REVEALED) -> No
     assert_same(found.loader, expected)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(SEEDS)))
 def test_a_snapshot_of_topics_is_loaded_by_columns(seed: int, tmp_path: Path) -> None:
     loader = MetadataLoader()
     for one in scans_of(topics_of_a_cluster(seed, 400), random.Random(seed)):
@@ -724,7 +725,7 @@ def test_what_no_snapshot_has_is_loaded_record_by_record(
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(SEEDS)))
 def test_differences_of_columns_are_those_of_images(seed: int, tmp_path: Path) -> None:
     """A log is compared with snapshots of its state at the same and at the next offset."""
     values = topics_of_a_cluster(seed, 300)
@@ -794,7 +795,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_slices")
-@pytest.mark.parametrize("seed", range(min(SEEDS, 4)))
+@pytest.mark.parametrize("seed", nightly_except(range(2), range(min(SEEDS, 4))))
 def test_changes_by_columns_are_those_of_a_loader(seed: int) -> None:
     """Of records of the types in a cluster's log, in their order."""
     records = [*random_records(seed, 400), RegisterBrokerRecord(broker_id=1)]
@@ -802,7 +803,7 @@ def test_changes_by_columns_are_those_of_a_loader(seed: int) -> None:
     assert_same_changes([encode(record) for record in records], seed)
 
 
-@pytest.mark.parametrize("seed", range(min(SEEDS, 4)))
+@pytest.mark.parametrize("seed", nightly_except(range(2), range(min(SEEDS, 4))))
 def test_changes_in_transactions_and_with_secrets_are_those_of_a_loader(seed: int) -> None:
     redactor = Redactor(key=b"a redaction key of 30 characters")
     assert_same_changes(list(Topics(random.Random(seed)).values(400)), seed, redactor)

@@ -1,6 +1,7 @@
 """A load by parallel tasks: the tables are those of the writer of single batches.
 
-``RAFTLOG_LOAD_SEEDS=200`` sets the number of random logs.
+``make test`` has one random log of each kind, and ``make nightly`` others.
+``RAFTLOG_LOAD_SEEDS=200`` sets their number.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 from tests.support.log_builder import begin
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import CLUSTERS, restored
+from tests.support.nightly import nightly_except
 from tests.support.random_metadata_log import write_random_log
 from tests.support.random_topics import Topics
 from tests.support.small_logs import END_TRANSACTION, NO_OP, LogWriter
@@ -46,7 +48,8 @@ from raftlog_state.tables.range_routing import NotSplit, RoutedRange
 from raftlog_state.tables.topic_buckets import Buckets
 
 SEEDS = int(os.environ.get("RAFTLOG_LOAD_SEEDS", "4"))
-USUAL = ("three-nodes-4.3.1/node-100", "trimmed-3.9.2/node-1")
+USUAL = "trimmed-3.9.2/node-1"
+"""Real log of ``make test``: it begins with a snapshot."""
 
 
 RandomLogOf = Callable[[int, int], tuple[Path, list[tuple[str, str]]]]
@@ -122,9 +125,7 @@ def rows_in(tables: MemoryTables) -> ClusterRows:
     )
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, SEEDS))]
-)
+@pytest.mark.parametrize("seed", nightly_except((0,), range(SEEDS)))
 def test_a_load_of_a_random_log_gives_the_tables_of_single_batches(
     seed: int, tmp_path: Path
 ) -> None:
@@ -144,7 +145,7 @@ def test_a_load_of_a_random_log_gives_the_tables_of_single_batches(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("column_bytes_max", [0, 3_000])
+@pytest.mark.parametrize("column_bytes_max", nightly_except((3_000,), (0, 3_000)))
 def test_topics_with_more_bytes_than_columns_may_have_give_the_same_tables(
     column_bytes_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,17 +163,11 @@ def _end(tables: MemoryTables) -> Progress:
     return replace(progress, incarnation=0, from_offset=0)
 
 
-@pytest.mark.parametrize(
-    "cluster",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in USUAL else pytest.mark.nightly)
-        for name in CLUSTERS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", nightly_except((USUAL,), CLUSTERS))
 def test_a_load_of_a_real_log_gives_the_tables_of_single_batches(
     cluster: str, tmp_path: Path
 ) -> None:
-    """One of them begins with a snapshot."""
     log = restored(cluster, tmp_path)
     expected = contents(followed(log))
     tables, tasks = MemoryTables(), Tasks()
@@ -182,13 +177,18 @@ def test_a_load_of_a_real_log_gives_the_tables_of_single_batches(
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_step_is_continued(random_log: RandomLogOf, tmp_path: Path) -> None:
-    """Before each task, after the tasks, and after each commit."""
+@pytest.mark.parametrize("is_each", nightly_except((False,), (False, True)))
+def test_a_crash_at_any_step_is_continued(
+    is_each: bool, random_log: RandomLogOf, tmp_path: Path
+) -> None:
+    """Before each task, after the tasks, and after each commit, or the last one of each kind."""
     log, expected = random_log(3, 200)
     steps: list[str] = []
     tasks = Tasks()
     load(log, MemoryTables(), tmp_path / "staging", tasks=tasks, after_step=steps.append)
     assert {"load", "log", "changes", "state"} <= set(steps)
+    task_count = len(tasks.results)
+    assert task_count > 1
 
     def crash_after(count: int) -> Step:
         seen: list[str] = []
@@ -200,13 +200,14 @@ def test_a_crash_at_any_step_is_continued(random_log: RandomLogOf, tmp_path: Pat
 
         return step
 
-    for count in range(1, len(steps) + 1):
+    last_of_kind = {name: count for count, name in enumerate(steps, start=1)}
+    for count in range(1, len(steps) + 1) if is_each else last_of_kind.values():
         tables = MemoryTables()
         with pytest.raises(CrashError):
             load(log, tables, tmp_path / "staging", after_step=crash_after(count))
         load(log, tables, tmp_path / "staging")
         assert contents(tables) == expected, steps[count - 1]
-    for crash_at in range(len(tasks.results)):
+    for crash_at in range(task_count) if is_each else [task_count - 1]:
         tables = MemoryTables()
         with pytest.raises(CrashError):
             load(log, tables, tmp_path / "staging", tasks=Tasks(crash_at))
@@ -225,9 +226,9 @@ def crash_at_publication(step: str) -> None:
     [
         {"redactor": Redactor(reveal=True)},
         pytest.param(
-            {"redactor": Redactor(key=b"an earlier key of 24 byte")}, marks=pytest.mark.slow
+            {"redactor": Redactor(key=b"an earlier key of 24 byte")}, marks=pytest.mark.nightly
         ),
-        pytest.param({"writes_log": False}, marks=pytest.mark.slow),
+        pytest.param({"writes_log": False}, marks=pytest.mark.nightly),
     ],
 )
 def test_rows_of_an_interrupted_load_with_other_settings_are_not_published(
@@ -282,7 +283,8 @@ def test_files_of_records_that_the_log_had_before_are_not_published(tmp_path: Pa
     "names",
     [
         "*.parquet",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("*.json", "committed_at")),
+        pytest.param("*.json", marks=pytest.mark.nightly),
+        pytest.param("committed_at", marks=pytest.mark.slow),
     ],
 )
 def test_an_incomplete_file_of_an_interrupted_load_is_written_again(
@@ -338,7 +340,7 @@ def test_a_second_load_with_the_staging_directory_is_refused(
 
 @pytest.mark.slow
 def test_a_load_whose_appends_always_conflict_ends(random_log: RandomLogOf, tmp_path: Path) -> None:
-    log, _ = random_log(3, 200)
+    log, _ = random_log(3, 120)
     tables = MemoryTables()
     attempts = []
 
@@ -362,7 +364,7 @@ def test_a_load_without_buckets_or_records_is_refused(
         load(log, MemoryTables(), tmp_path / "staging", **settings)
 
 
-@pytest.mark.parametrize("at", [100, pytest.param(230, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("at", nightly_except((100,), (100, 230)))
 @pytest.mark.parametrize("rejected", ["unknown topic", "known topic id"])
 def test_a_record_that_is_rejected_raises_as_in_single_batches(
     at: int, rejected: str, tmp_path: Path
@@ -450,9 +452,7 @@ def test_a_topic_id_that_is_created_again_under_other_names_is_loaded_by_tasks(
     assert all(isinstance(result, BucketResult) for result in tasks.results)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, SEEDS))]
-)
+@pytest.mark.parametrize("seed", nightly_except((0,), range(SEEDS)))
 def test_a_load_of_random_topics_whose_ids_are_created_again_gives_the_tables_of_single_batches(
     seed: int, tmp_path: Path
 ) -> None:
@@ -506,7 +506,7 @@ def test_records_in_log_that_are_not_published_are_written_once(
     random_log: RandomLogOf, tmp_path: Path
 ) -> None:
     """An interrupted load left its own; one of single batches left some of them."""
-    log, expected = random_log(3, 200)
+    log, expected = random_log(3, 120)
     for table in ("log", "changes"):
         tables = MemoryTables()
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from tests.support.memory_store import (
     no_hook,
 )
 from tests.support.metadata_logs import metadata_log, restored
+from tests.support.nightly import nightly_except
 from tests.support.source_rows import SCHEMA
 from tests.support.written_tables import (
     CrashError,
@@ -173,7 +175,7 @@ def test_rows_of_all_clusters_are_one_append_of_each_table(history: History) -> 
         assert group.epochs(cluster_id) == writer_of(tables, cluster_id=cluster_id).epochs()
 
 
-@pytest.mark.parametrize("slice_rows", [pytest.param(1, marks=pytest.mark.slow), 9])
+@pytest.mark.parametrize("slice_rows", nightly_except((9,), (1, 9)))
 def test_a_large_batch_of_one_cluster_is_one_append_with_others(
     history: History, slice_rows: int
 ) -> None:
@@ -323,13 +325,10 @@ def test_an_owner_that_lost_a_cluster_writes_its_other_ones(
 
 @pytest.mark.parametrize(
     ("owner", "last"),
-    [
-        *(("one", "one"), (None, "two"), ("one", None)),
-        *(
-            pytest.param(*one, marks=pytest.mark.slow)
-            for one in (("one", "two"), (None, "one"), (None, None))
-        ),
-    ],
+    nightly_except(
+        (("one", "one"), (None, "two"), ("one", None)),
+        itertools.product(("one", None), ("one", "two", None)),
+    ),
 )
 @pytest.mark.parametrize("stops", ["before log", "before changes"])
 def test_an_owner_that_is_stopped_while_the_cluster_changes_hands_leaves_no_records(
@@ -427,7 +426,7 @@ def test_an_append_of_the_same_ends_by_another_process_is_not_taken_for_ones_own
     check(tables, history, {"cluster-a": 40, "cluster-b": 50, "it's c": 20})
 
 
-@pytest.mark.parametrize("is_running", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_running", nightly_except((True,), (True, False)))
 @pytest.mark.parametrize("step", [None, "fence", "truncate", "truncate fence"])
 def test_one_cluster_of_a_group_is_truncated_and_the_group_continues_there(
     history: History, is_running: bool, step: str | None
@@ -487,7 +486,7 @@ def test_changes_of_one_cluster_expire_while_the_group_runs(history: History) ->
     check(tables, history, {"cluster-b": 70, "it's c": 70})
 
 
-@pytest.mark.parametrize("cached_rows_max", [0, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cached_rows_max", nightly_except((0,), (0, 150)))
 def test_states_that_are_dropped_are_read_again(history: History, cached_rows_max: int) -> None:
     tables = MemoryTables()
     group = group_of(tables, cached_rows_max=cached_rows_max)
@@ -504,7 +503,7 @@ def test_states_that_are_dropped_are_read_again(history: History, cached_rows_ma
     assert second_tail(tables) == 0
 
 
-@pytest.mark.parametrize("cached_rows_max", [0, 1_000])
+@pytest.mark.parametrize("cached_rows_max", nightly_except((0,), (0, 1_000)))
 def test_changes_in_memory_of_all_clusters_are_bounded_while_merges_fail(
     history: History, cached_rows_max: int
 ) -> None:
@@ -562,7 +561,7 @@ def test_a_merge_is_of_the_clusters_that_have_changes(history: History) -> None:
     check(tables, history, dict(zip(CLUSTERS, (70, 60, 60), strict=True)))
 
 
-@pytest.mark.parametrize("offsets_read", [10, 1_000])
+@pytest.mark.parametrize("offsets_read", nightly_except((10,), (10, 1_000)))
 def test_a_restart_reads_the_unmerged_changes_of_all_clusters_in_windows(
     history: History, offsets_read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -778,7 +777,7 @@ class Processes:
     "seeds",
     [
         pytest.param(range(1, 2), marks=pytest.mark.slow),
-        pytest.param(range(2, 6), marks=pytest.mark.slow),
+        pytest.param(range(2, 6), marks=pytest.mark.nightly),
         pytest.param(range(6, 6 + SEEDS), marks=pytest.mark.nightly),
     ],
     ids=["one", "some", "many"],

@@ -17,6 +17,7 @@ from tests.support.cli import run
 from tests.support.clock import StoppedClock
 from tests.support.internal_records import DATA, GROUPS_NODE, InternalLogFile, offset_commit
 from tests.support.memory_store import MemoryStore, MemoryTables
+from tests.support.nightly import nightly_except
 from tests.support.small_logs import copy_log
 from tests.support.written_tables import read_view
 
@@ -255,7 +256,7 @@ def test_the_past_of_a_partition_is_read_at_its_offsets(tmp_path: Path) -> None:
     assert found.status().row_counts == dict(zip(names, (1, 0, 1, 0), strict=True))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", nightly_except(range(3), range(12)))
 def test_any_runs_and_batches_give_the_offsets_of_a_replay(seed: int, tmp_path: Path) -> None:
     rng = Random(seed)
     log, tables = InternalLogFile(tmp_path / "__consumer_offsets-0"), MemoryTables()
@@ -552,7 +553,7 @@ def test_share_partitions_below_the_start_of_their_log_are_no_rows(tmp_path: Pat
     assert sorted(found) == [("a", 7), ("c", 8)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", nightly_except(range(4), range(20)))
 def test_a_follower_that_is_stopped_has_the_state_of_what_is_left(
     seed: int, tmp_path: Path
 ) -> None:

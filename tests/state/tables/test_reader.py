@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import MetadataLog, at
+from tests.support.nightly import nightly_except
 from tests.support.small_logs import TIME_MS, LogWriter
 from tests.support.source_rows import checkpoint_rows, source_rows, without_secrets
 
@@ -288,7 +289,7 @@ def test_a_time_is_the_state_before_the_first_record_not_earlier(
             opened.at(time=early)
 
 
-@pytest.mark.parametrize("offsets_read", [1, 7, OFFSETS_READ])
+@pytest.mark.parametrize("offsets_read", nightly_except((7,), (1, 7, OFFSETS_READ)))
 @pytest.mark.parametrize("writes_log", [True, False])
 def test_a_time_is_that_of_the_log_although_clocks_go_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_log: bool, offsets_read: int

@@ -7,7 +7,9 @@ from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from tests.support.nightly import nightly_except
 
 from raftlog_state.tables.stores.protocol import rows_where
 from raftlog_state.tables.tails import TailRange, TailRows, Window, windows_of
@@ -56,7 +58,7 @@ def rows_of(tails: Tails, part: TailRange) -> list[tuple[int, int, int]]:
     rows = pa.table(
         {
             "cluster_id": [part.cluster_id] * len(seq),
-            "entity": np.where(is_fence, "progress", "topic").astype(object),
+            "entity": pc.if_else(pa.array(is_fence), "progress", "topic"),
             "visible_offset": visible_offset,
             "offset": offset,
             "seq": seq,
@@ -70,7 +72,7 @@ def reads(windows: list[Window]) -> list[list[TailRange]]:
     return [*chain.from_iterable(windows)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", nightly_except(range(6), range(20)))
 def test_reads_have_each_row_of_each_cluster_once_and_in_order(seed: int) -> None:
     tails = random_tails(random.Random(seed))
     windows = [*windows_of(tails, LIMIT)]
@@ -81,7 +83,7 @@ def test_reads_have_each_row_of_each_cluster_once_and_in_order(seed: int) -> Non
         assert found == [*zip(*(column.tolist() for column in columns), strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", nightly_except(range(6), range(20)))
 def test_windows_have_whole_appends(seed: int) -> None:
     tails = random_tails(random.Random(seed))
     for window in windows_of(tails, LIMIT):
@@ -95,7 +97,7 @@ def test_windows_have_whole_appends(seed: int) -> None:
             assert last_offset == min(inside), "only one append is divided"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", nightly_except(range(6), range(20)))
 def test_reads_are_bounded_and_windows_as_large_as_they_may_be(seed: int) -> None:
     tails = random_tails(random.Random(seed))
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from deltalake import DeltaTable
 from tests.support.interrupted_writers import write_with_crashes
 from tests.support.memory_store import AllReads, MemoryStore, MemoryTables, Read
 from tests.support.metadata_logs import metadata_log, restored
+from tests.support.nightly import nightly_except
 from tests.support.source_rows import SCHEMA, checkpoint_rows
 from tests.support.written_tables import (
     CLUSTER,
@@ -58,15 +60,14 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 @pytest.mark.slow
-def test_any_split_into_batches_gives_the_same_tables(history: History) -> None:
-    expected = history.contents(END)
-    for size in (1, 7, 50):
-        tables = MemoryTables()
-        writer = writer_of(tables)
-        for start in range(0, END, size):
-            end = min(END, start + size)
-            writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
-        assert contents(tables) == expected, size
+@pytest.mark.parametrize("size", nightly_except((7,), (1, 7, 50)))
+def test_any_split_into_batches_gives_the_same_tables(history: History, size: int) -> None:
+    tables = MemoryTables()
+    writer = writer_of(tables)
+    for start in range(0, END, size):
+        end = min(END, start + size)
+        writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
+    assert contents(tables) == history.contents(END)
 
 
 def test_a_new_writer_has_the_state_of_the_one_before(history: History) -> None:
@@ -275,7 +276,7 @@ def appended(tables: MemoryTables, history: History, merged_to: int | None) -> W
     return writer
 
 
-@pytest.mark.parametrize("merged_to", [0, 40])
+@pytest.mark.parametrize("merged_to", nightly_except((40,), (0, 40)))
 def test_a_restart_reads_unmerged_changes_in_windows(
     history: History, merged_to: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -536,9 +537,11 @@ def test_a_writer_that_always_loses_raises_an_error(history: History) -> None:
         writer.apply(history.range(40, 60), CLUSTER)
 
 
-@pytest.mark.parametrize("merged_at", [None, 80, END])
 @pytest.mark.parametrize(
-    "offset", [11, *(pytest.param(offset, marks=pytest.mark.slow) for offset in (79, 100))]
+    ("offset", "merged_at"),
+    nightly_except(
+        ((11, END), (79, None), (100, 80)), itertools.product((11, 79, 100), (None, 80, END))
+    ),
 )
 def test_a_truncation_gives_the_tables_of_that_offset(
     history: History, offset: int, merged_at: int | None
@@ -557,7 +560,7 @@ def test_a_truncation_gives_the_tables_of_that_offset(
     assert contents(tables) == history.contents(END + 10)
 
 
-@pytest.mark.parametrize("merged_at", [None, 40, 80])
+@pytest.mark.parametrize("merged_at", nightly_except((40,), (None, 40, 80)))
 def test_a_truncation_reads_changes_in_windows(
     history: History, merged_at: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -620,7 +623,12 @@ def test_a_diverged_log_is_resolved_by_a_truncation(history: History) -> None:
 
 
 @pytest.mark.parametrize(
-    "merged_at", [None, *(pytest.param(end, marks=pytest.mark.slow) for end in (40, 80))]
+    "merged_at",
+    [
+        None,
+        pytest.param(40, marks=pytest.mark.slow),
+        pytest.param(80, marks=pytest.mark.nightly),
+    ],
 )
 def test_expired_changes_are_in_the_state(history: History, merged_at: int | None) -> None:
     tables = MemoryTables()
@@ -932,7 +940,12 @@ def test_a_gap_over_a_change_of_leaders_is_no_divergence(history: History) -> No
 
 
 @pytest.mark.parametrize(
-    "slice_rows", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4)), 31]
+    "slice_rows",
+    [
+        31,
+        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(1, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_batch_in_slices_gives_the_same_tables(history: History, slice_rows: int) -> None:
     expected, _ = with_gap(history)
@@ -981,12 +994,20 @@ def test_tables_without_log_have_the_same_changes(history: History) -> None:
     ("seeds", "end_offset", "unmerged_rows_max"),
     [
         (range(1, 3), END // 2, UNMERGED_ROWS_MAX),
-        (range(6), END, UNMERGED_ROWS_MAX),
-        (range(2), END, 3),
+        pytest.param(range(6), END, UNMERGED_ROWS_MAX, marks=pytest.mark.nightly),
+        (range(1), END, 3),
+        pytest.param(range(1, 2), END, 3, marks=pytest.mark.nightly),
         pytest.param(range(6, SEEDS), END, UNMERGED_ROWS_MAX, marks=pytest.mark.nightly),
         pytest.param(range(6, SEEDS), END, 3, marks=pytest.mark.nightly),
     ],
-    ids=["some", "more", "unmerged rows in the table", "many", "many in the table"],
+    ids=[
+        "some",
+        "more",
+        "unmerged rows in the table",
+        "more in the table",
+        "many",
+        "many in the table",
+    ],
 )
 def test_crashes_between_any_commits_lose_and_repeat_nothing(
     history: History,
