@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.cli import run
+from tests.support.nightly import nightly_except
 
 import raftlog
 from raftlog.errors import OptionError
@@ -142,8 +143,8 @@ def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path
 @pytest.mark.parametrize(
     ("node", "span", "replayed"),
     [
-        (NODE, (), 700),
-        (NODE, ("--from", "1200", "--to", "1300"), 70),
+        pytest.param(NODE, (), 700, marks=pytest.mark.nightly),
+        pytest.param(NODE, ("--from", "1200", "--to", "1300"), 70, marks=pytest.mark.nightly),
         (TRIMMED, (), 70),
     ],
 )
@@ -155,7 +156,7 @@ def test_tables_give_the_report_of_their_log(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are read in several parts."""
+    """They are read in several parts. ``test_cli_diff.py`` has reports of a range of tables."""
     monkeypatch.setattr(reader, "OFFSETS_REPLAYED", replayed)
     tables = tables_of(node)
     of_log = report(node, tmp_path / "log.html", *span)
@@ -327,8 +328,8 @@ def rows_of_many_topics(count: int, *, isr: int) -> Iterator[PartitionRow]:
 
 
 @pytest.mark.slow
-def test_a_report_on_100_000_partitions_is_small() -> None:
-    count = 100_000
+@pytest.mark.parametrize("count", nightly_except([10_000], [10_000, 100_000]))
+def test_a_report_on_many_partitions_is_small(count: int) -> None:
     whole = list(rows_of_many_topics(count, isr=3))
     short = list(rows_of_many_topics(count, isr=2))
     before = MetadataImage.from_rows(whole, offset=0, leader_epoch=1, timestamp_ms=START_MS)

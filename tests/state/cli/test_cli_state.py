@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.support.cli import Terminal, on_terminal, rows, run
 from tests.support.dumps import read_dump
+from tests.support.nightly import nightly_except
 from tests.support.small_logs import LogWriter
 
 from raftlog_state.cli.main import main
@@ -337,7 +338,9 @@ def terminal_without_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *HISTORY_KINDS])
+@pytest.mark.parametrize(
+    "kind", nightly_except(("brokers", "configs", HISTORY_KINDS[0]), (*KINDS, *HISTORY_KINDS))
+)
 def test_a_terminal_gets_a_table_with_a_line_for_each_row(kind: str) -> None:
     table = on_terminal("state", NODE, kind)
     printed = rows("state", NODE, kind)

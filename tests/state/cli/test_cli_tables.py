@@ -20,6 +20,7 @@ from deltalake import DeltaTable, Schema
 from tests.state.tables.test_writer import expired
 from tests.support.cli import rows, run
 from tests.support.memory_store import MemoryTables
+from tests.support.nightly import nightly_except
 from tests.support.small_logs import copy_log
 from tests.support.written_tables import changes_schema_without, contents
 
@@ -97,12 +98,13 @@ def test_a_log_is_written_in_batches_with_a_line_for_each(data: Path, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kills_after", nightly_except([[1, 3]], [[1, 3], [2, 5, 4]]))
 def test_processes_that_are_killed_leave_the_same_tables(
-    data: Path, whole: Path, tmp_path: Path
+    kills_after: list[int], data: Path, whole: Path, tmp_path: Path
 ) -> None:
     """In ``test_invariants_beside_writers_spark.py`` also during upkeep."""
     place = tmp_path / "tables"
-    for kill_after in (1, 3, 2, 5):
+    for kill_after in kills_after:
         with following(data / LOG, place, "--max-records", "60") as process:
             for _ in range(kill_after):
                 wait_for(process, "appended offsets")
@@ -158,11 +160,15 @@ def test_commands_beside_a_follower_leave_the_tables_of_the_log(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 128 + signal.SIGINT)]
+    ("number", "status"),
+    nightly_except(
+        [(signal.SIGTERM, 0)], [(signal.SIGTERM, 0), (signal.SIGINT, 128 + signal.SIGINT)]
+    ),
 )
 def test_a_signal_ends_a_follower_quietly(
     number: signal.Signals, status: int, data: Path, whole: Path, tmp_path: Path
 ) -> None:
+    """``make test`` has SIGINT of another follower in ``test_cli_follow.py``."""
     log, place = tmp_path / "node" / "__cluster_metadata-0", tmp_path / "tables"
     copy_log(data / LOG, log, end_offset=600)
     with following(log, place) as process:

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 from tests.state.cli.test_cli_tables import follow_once, stored
 from tests.support.cli import rows, run
+from tests.support.nightly import nightly_except
 from tests.support.quorum_processes import eventually
 from tests.support.small_logs import NO_OP, LogWriter
 
@@ -62,7 +63,7 @@ def followed_tables(long_log: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", nightly_except([2], [1, 2]))
 def test_a_long_log_is_loaded_as_it_is_followed(
     workers: int, long_log: Path, followed_tables: Path, tmp_path: Path
 ) -> None:
@@ -121,7 +122,7 @@ def loading(log: Path, place: Path, staging: Path) -> subprocess.Popen[str]:
     [
         (signal.SIGKILL, -signal.SIGKILL),
         (signal.SIGTERM, 128 + signal.SIGTERM),
-        (signal.SIGINT, 128 + signal.SIGINT),
+        pytest.param(signal.SIGINT, 128 + signal.SIGINT, marks=pytest.mark.nightly),
     ],
 )
 def test_a_load_that_is_ended_is_quiet_and_continued(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.controllers import bootstrap
+from tests.support.nightly import nightly_except
 from tests.support.quorum_processes import QuorumProcesses, eventually
 from tests.support.rival_changes import (
     BATCH_BYTES_MAX,
@@ -35,9 +36,7 @@ batch_bytes_max = {BATCH_BYTES_MAX}
 """
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
-)
+@pytest.mark.parametrize("seed", nightly_except([0], range(4)))
 def test_rivals_on_an_embedded_log(seed: int, tmp_path: Path) -> None:
     history = RivalHistory(seed, lambda clock: embedded(tmp_path, clock))
     history.run(40)
@@ -127,7 +126,8 @@ def embedded(tmp_path: Path, clock: Clock) -> EmbeddedLog:
 
 
 @pytest.mark.slow
-def test_rivals_on_a_quorum_that_elects_leaders_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step_count", nightly_except([6], [6, 12]))
+def test_rivals_on_a_quorum_that_elects_leaders_meanwhile(tmp_path: Path, step_count: int) -> None:
     with QuorumProcesses(tmp_path, 3, extra=SETTINGS) as quorum:
 
         def elect() -> None:
@@ -141,6 +141,6 @@ def test_rivals_on_a_quorum_that_elects_leaders_meanwhile(tmp_path: Path) -> Non
             return raftlog.connect(quorum.bootstrap, clock=clock)
 
         history = RivalHistory(3, connected, elect)
-        history.run(12)
+        history.run(step_count)
     assert history.counts["several batches"]
     assert history.counts["interrupted"]

@@ -20,6 +20,7 @@ from tests.support.controller_nodes import (
     controller_nodes,
     eventually,
 )
+from tests.support.nightly import nightly_except
 from tests.support.request_builder import request
 from tests.support.served_node import ServedNode
 
@@ -156,7 +157,7 @@ def change(address: str) -> None:
             log.upgrade_kraft_version(2**15)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", nightly_except([1], [1, 3]))
 def test_a_batch_job_raises_it_at_nodes_without_a_controller(count: int, tmp_path: Path) -> None:
     async def check() -> None:
         async with controller_nodes(

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ HOSTILE = st.sampled_from(
     ]
 )
 TEXTS = st.one_of(HOSTILE, st.text(max_size=8), st.lists(HOSTILE, max_size=4).map("".join))
-SETTINGS = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Those of ``make test``; ``make nightly`` has more examples."""
 
 
 def broker(number: int) -> BrokerRow:
@@ -297,6 +299,10 @@ def is_quotable(*texts: str | None) -> bool:
 @SETTINGS
 @given(images())
 def test_commands_are_read_as_the_state(image: MetadataImage) -> None:
+    assert_commands_are(image)
+
+
+def assert_commands_are(image: MetadataImage) -> None:
     exported = export(EMPTY, image, "commands")
     tools = Tools(exported)
     partitions = defaultdict(list)
@@ -490,6 +496,10 @@ def test_a_text_is_that_text_in_yaml(text: str) -> None:
 @SETTINGS
 @given(images())
 def test_resources_of_strimzi_are_read_as_the_state(image: MetadataImage) -> None:
+    assert_resources_of_strimzi_are(image)
+
+
+def assert_resources_of_strimzi_are(image: MetadataImage) -> None:
     exported = export(EMPTY, image, "strimzi", cluster="it's: #1")
     documents = list(yaml.safe_load_all("\n".join(exported.lines)))
     names = [(one["kind"], one["metadata"]["name"]) for one in documents]
@@ -637,6 +647,10 @@ def hcl_blocks(lines: tuple[str, ...]) -> list[tuple[str, str, dict[str, Any]]]:
 @SETTINGS
 @given(images())
 def test_resources_of_terraform_are_read_as_the_state(image: MetadataImage) -> None:
+    assert_resources_of_terraform_are(image)
+
+
+def assert_resources_of_terraform_are(image: MetadataImage) -> None:
     blocks = hcl_blocks(export(EMPTY, image, "terraform").lines)
     labels = [(kind, label) for kind, label, _ in blocks]
     assert len(set(labels)) == len(labels)
@@ -659,6 +673,19 @@ def test_resources_of_terraform_are_read_as_the_state(image: MetadataImage) -> N
     }
     entities = {(body["entity_type"], body.get("entity_name")) for body in of_kind["kafka_quota"]}
     assert entities == {row.entity[0] for row in image.rows_of(QuotaRow) if len(row.entity) == 1}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "assert_exported",
+    [assert_commands_are, assert_resources_of_strimzi_are, assert_resources_of_terraform_are],
+)
+@settings(SETTINGS, max_examples=1_000)
+@given(image=images())
+def test_exports_of_many_states_are_read_as_these(
+    assert_exported: Callable[[MetadataImage], None], image: MetadataImage
+) -> None:
+    assert_exported(image)
 
 
 # --- the command line -----------------------------------------------------------------------------

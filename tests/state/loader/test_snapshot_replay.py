@@ -15,8 +15,9 @@ from tests.support.metadata_logs import (
     multiset,
     restored,
 )
+from tests.support.nightly import nightly_except
 from tests.support.snapshot_files import image_from_records, snapshot_log_records
-from tests.support.sweep_size import COPIES, slow_except
+from tests.support.sweep_size import COPIES
 
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.image_writer import image_records
@@ -26,7 +27,7 @@ from raftlog_state.snapshots import snapshot_bytes
 
 
 @pytest.fixture(
-    scope="module", params=slow_except([one for one in CLUSTERS if one not in COPIES], CLUSTERS)
+    scope="module", params=nightly_except([one for one in CLUSTERS if one not in COPIES], CLUSTERS)
 )
 def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MetadataLog:
     found = metadata_log(restored(request.param, tmp_path_factory.mktemp("log")))

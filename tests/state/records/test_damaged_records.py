@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.metadata_values import DATA, golden_vectors, values_of
-from tests.support.sweep_size import WHOLE
+from tests.support.nightly import nightly_except
 
 from raftlog.limits import STRING_BYTES_MAX
 from raftlog_state.errors import MetadataParseError
@@ -64,7 +64,7 @@ def test_bytes_after_a_record_are_damage() -> None:
         assert error.reason == "1 trailing bytes after the record"
 
 
-@WHOLE
+@pytest.mark.parametrize("whole", nightly_except([False], [False, True]), ids=["chosen", "whole"])
 def test_any_flipped_bit_gives_a_record_or_the_error(whole: bool) -> None:
     for value in GOLDEN if whole else GOLDEN[1::2]:
         for at in range(len(value)):

@@ -15,8 +15,8 @@ from tests.support.metadata_values import (
     values_in,
     values_of,
 )
+from tests.support.nightly import nightly_except
 from tests.support.redaction import redact_value
-from tests.support.sweep_size import slow_except
 
 from raftlog_state.records import (
     RECORD_TYPES,
@@ -44,7 +44,7 @@ def log_name(path: Path) -> str:
 CHOSEN = [log for log in LOGS if not log_name(log).startswith(COPIES_OF_ONE_CLUSTER)]
 
 
-@pytest.mark.parametrize("log", slow_except(CHOSEN, LOGS), ids=log_name)
+@pytest.mark.parametrize("log", nightly_except(CHOSEN, LOGS), ids=log_name)
 def test_decoded_logs_equal_dump_logs_output(log: Path) -> None:
     values, payloads = values_of(log), payloads_of(log)
     assert len(values) == len(payloads)
@@ -55,7 +55,7 @@ def test_decoded_logs_equal_dump_logs_output(log: Path) -> None:
         assert encode(decoded) == value
 
 
-@pytest.mark.parametrize("log", slow_except(CHOSEN, LOGS), ids=log_name)
+@pytest.mark.parametrize("log", nightly_except(CHOSEN, LOGS), ids=log_name)
 def test_dump_logs_output_encodes_to_the_log(log: Path) -> None:
     for value, payload in zip(values_of(log), payloads_of(log), strict=True):
         parsed = json.loads(payload)

@@ -235,10 +235,11 @@ def call(program, offsets, data, rows):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_core
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
 def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -> None:
+    """``make test`` has such a process in ``test_distinct_values.py``."""
     change_of = partial(PartitionChangeRecord, topic_id=IDS[0], isr=(1, 2))
     values = tmp_path / "values"
     values.write_bytes(b"".join(encode(change_of(partition_id=one)) for one in range(30_000)))

@@ -49,7 +49,7 @@ def test_a_record_round_trips_through_bytes_and_json(
     assert_round_trips(data.draw(structs(kind, version)), version)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
 @settings(max_examples=40)
 @given(data=st.data())

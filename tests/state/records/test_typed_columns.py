@@ -152,12 +152,23 @@ def test_records_of_real_logs_have_what_kafka_dump_log_prints() -> None:
 
 
 @pytest.mark.slow
+@settings(max_examples=40)
+@given(data=st.data())
+def test_random_records_have_what_is_decoded(data: st.DataObject) -> None:
+    assert_random_decoded(data, *data.draw(st.sampled_from(EVERY_VERSION)))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
 @settings(max_examples=8)
 @given(data=st.data())
 def test_random_records_of_every_version_have_what_is_decoded(
     kind: type[MetadataRecord], version: int, data: st.DataObject
 ) -> None:
+    assert_random_decoded(data, kind, version)
+
+
+def assert_random_decoded(data: st.DataObject, kind: type[MetadataRecord], version: int) -> None:
     records = data.draw(st.lists(structs(kind, version), min_size=1, max_size=4))
     values = [encode(DecodedRecord(version, record)) for record in records]
     for redactor in REDACTORS:
@@ -430,10 +441,11 @@ def call(program, offsets, data, rows, given):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_core
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
 def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -> None:
+    """``make test`` has such a process in ``test_distinct_values.py``."""
     values = tmp_path / "values"
     values.write_bytes(60_000 * encode(TopicRecord(name="orders")))
     (counted,) = outcomes(CALLS, [values])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from deltalake import DeltaTable
 from deltalake.table import ProtocolVersions
 from tests.state.table_stores.rows import changes, state_row, table_of
 from tests.state.table_stores.test_delta_durability import append, losing_power, offsets
+from tests.support.nightly import nightly_except
 
 from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE, StoredTable
@@ -135,8 +137,10 @@ def test_a_loss_of_power_in_a_compaction_loses_no_row(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_rewritten", [False, True])
-@pytest.mark.parametrize("is_altered", [False, True])
+@pytest.mark.parametrize(
+    ("is_altered", "is_rewritten"),
+    nightly_except([(True, True)], itertools.product((False, True), repeat=2)),
+)
 def test_a_loss_of_power_in_a_delete_leaves_all_of_it_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_rewritten: bool, is_altered: bool
 ) -> None:
@@ -349,11 +353,11 @@ def test_an_append_after_a_delete_of_delta_rs_is_not_durable_without_it(
         assert found == [[1, 2, 3]]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compactions_rewrite_a_row_once_for_each_doubling_of_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in ``test_table_compaction``, where delta-rs is a model."""
+    """``make test`` has it in ``test_table_compaction.py``, where delta-rs is a model."""
     full_bytes = 100_000
     monkeypatch.setattr(compaction, "FULL_BYTES", full_bytes)
     monkeypatch.setattr(delta_rs, "COMPACT_BYTES", 2 * full_bytes)

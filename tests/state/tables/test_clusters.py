@@ -45,8 +45,8 @@ def filled(history: History, ends: dict[str, int]) -> MemoryTables:
     ("seed", "step_count"),
     [
         (1, 15),
-        *(pytest.param(seed, 60, marks=pytest.mark.slow) for seed in range(2, 4)),
-        *(pytest.param(seed, 60, marks=pytest.mark.nightly) for seed in range(4, 6)),
+        pytest.param(2, 25, marks=pytest.mark.slow),
+        *(pytest.param(seed, 60, marks=pytest.mark.nightly) for seed in range(2, 6)),
     ],
 )
 def test_clusters_have_the_rows_that_each_has_in_tables_of_its_own(

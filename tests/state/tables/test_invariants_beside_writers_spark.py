@@ -18,6 +18,7 @@ from tests.state.cli.test_cli_tables import LOG, follow_once, following, stored,
 from tests.support.interrupted_writers import write_with_crashes
 from tests.support.invariant_reader import InvariantReader, reading
 from tests.support.memory_store import MemoryStore, MemoryTables
+from tests.support.nightly import nightly_except
 from tests.support.small_logs import copy_log
 from tests.support.written_tables import CLUSTER, END, History, contents, followed
 
@@ -42,8 +43,12 @@ def history(three_nodes: MetadataLog) -> History:
 
 @pytest.mark.parametrize(
     ("seeds", "end_offset"),
-    [(range(1, 4), END // 2), pytest.param(range(4, 30), END, marks=pytest.mark.nightly)],
-    ids=["some", "many"],
+    [
+        (range(1, 2), END // 2),
+        pytest.param(range(2, 4), END // 2, marks=pytest.mark.nightly),
+        pytest.param(range(4, 30), END, marks=pytest.mark.nightly),
+    ],
+    ids=["some", "more", "many"],
 )
 def test_states_beside_writers_that_crash_satisfy_the_rules(
     spark: SparkSession,
@@ -104,8 +109,11 @@ sys.exit(main())
 """
 
 
+@pytest.mark.parametrize(
+    "killed_at", nightly_except([[400, 1000]], [[400, 1000], [400, 1000, 1600]])
+)
 def test_processes_that_are_killed_during_upkeep_leave_the_same_tables(
-    spark: SparkSession, data: Path, tmp_path: Path
+    spark: SparkSession, data: Path, tmp_path: Path, killed_at: list[int]
 ) -> None:
     """Merges and compactions run all the time, beside the appends and a reader."""
     place, log_path = tmp_path / "tables", tmp_path / "node" / "__cluster_metadata-0"
@@ -114,13 +122,13 @@ def test_processes_that_are_killed_during_upkeep_leave_the_same_tables(
     follow_once(log_path, place)
     reader = InvariantReader(lambda: open_tables(str(place)))
     with reading(reader):
-        for end_offset in (400, 1000, 1600):
+        for end_offset in killed_at:
             copy_log(data / LOG, log_path, end_offset=end_offset)
             with follow(program=("-c", MUCH_UPKEEP)) as process:
                 wait_for(process, "appended offsets")
                 process.kill()
                 assert process.wait() == -signal.SIGKILL
-        copy_log(data / LOG, log_path, end_offset=1800)
+        copy_log(data / LOG, log_path, end_offset=killed_at[-1] + 200)
         with follow("--once", program=("-c", MUCH_UPKEEP)) as process:
             _, err = process.communicate()
             assert process.returncode == 0, err

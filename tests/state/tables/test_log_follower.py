@@ -494,8 +494,9 @@ def test_records_are_decoded_once_and_secrets_are_not_stored(
     assert contents(shown) == contents(plain) != contents(hidden)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_the_table_log_changes_and_state_are_the_same(data: Path) -> None:
+    """``make test`` has ``test_tables_without_log_have_the_same_changes`` in ``test_writer.py``."""
     tables, less = MemoryTables(), MemoryTables()
     follow(tables, data / SOURCE)
     follow(less, data / SOURCE, writes_log=False)

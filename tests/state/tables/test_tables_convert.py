@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.metadata_logs import CLUSTERS, MetadataLog, at, metadata_log, restored
+from tests.support.nightly import nightly_except
 from tests.support.random_metadata import RandomLog
 from tests.support.row_wise_tables import plain_row, row_wise_changes
 
@@ -97,7 +98,7 @@ def random_changes(level: int) -> list[RecordChanges]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("cluster", nightly_except(["trimmed-3.9.2/node-1"], CLUSTERS))
 def test_changes_of_real_logs_are_those_built_row_by_row(
     cluster: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -106,9 +107,7 @@ def test_changes_of_real_logs_are_those_built_row_by_row(
         check_changes(changes, RowOrigins().apply(changes))
 
 
-@pytest.mark.parametrize(
-    "level", [8, *(pytest.param(level, marks=pytest.mark.slow) for level in (14, 21)), 30]
-)
+@pytest.mark.parametrize("level", nightly_except((8, 30), (8, 14, 21, 30)))
 def test_changes_of_random_logs_are_those_built_row_by_row(level: int) -> None:
     changes = random_changes(level)
     check_changes(changes, RowOrigins().apply(changes))
@@ -348,7 +347,7 @@ def row_wise_state(changes: Sequence[RecordChanges]) -> list[dict[str, Any]]:
     return list(last.values())
 
 
-@pytest.mark.parametrize("level", [14, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("level", nightly_except([14], [14, 30]))
 def test_rows_of_state_are_the_last_changes_of_each_key(level: int) -> None:
     changes = random_changes(level)
     befores = RowOrigins().apply(changes)
@@ -364,9 +363,7 @@ def test_rows_of_state_are_the_last_changes_of_each_key(level: int) -> None:
     assert {(row.ENTITY, row.key): row for row in living} == expected
 
 
-@pytest.mark.parametrize(
-    "slice_rows", [37, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 10_000))]
-)
+@pytest.mark.parametrize("slice_rows", nightly_except([37], [1, 37, 10_000]))
 def test_slices_have_the_rows_of_the_whole_table(slice_rows: int) -> None:
     changes = random_changes(30)
     befores = RowOrigins().apply(changes)

@@ -6,6 +6,7 @@ and deletes all versions but the newest; then the writer continues.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import metadata_log, restored
+from tests.support.nightly import nightly_except
 from tests.support.written_tables import CLUSTER, END, History, contents
 
 from raftlog_state.errors import OffsetGapError
@@ -168,12 +170,18 @@ def contents_of(store: TableStore) -> list[tuple[str, str]]:
     return contents(tables, CLUSTER)
 
 
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("write", [write_group, write_one])
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "every", [pytest.param(17, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)]
+    ("rows_read", "every", "write", "other"),
+    nightly_except(
+        [
+            (10, 17, write_group, merges),
+            (10, 17, write_one, truncates),
+            (cluster_tails.ROWS_READ, 17, write_group, appends),
+        ],
+        itertools.product((10, cluster_tails.ROWS_READ), (17, 1), (write_group, write_one), OTHERS),
+    ),
 )
-@pytest.mark.parametrize("rows_read", [10, cluster_tails.ROWS_READ])
 def test_a_vacuum_at_any_step_of_a_writer_loses_and_repeats_nothing(
     write: Write,
     other: Other,
@@ -203,7 +211,7 @@ def test_a_vacuum_at_any_step_of_a_writer_loses_and_repeats_nothing(
     ("write", "other", "every"),
     [
         pytest.param(write_group, truncates, 41, marks=pytest.mark.slow),
-        pytest.param(write_one, truncates, 24, marks=pytest.mark.slow),
+        pytest.param(write_one, truncates, 24, marks=pytest.mark.nightly),
         *(
             pytest.param(write, other, 1, marks=pytest.mark.nightly)
             for write in (write_group, write_one)
