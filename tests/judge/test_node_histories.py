@@ -20,10 +20,8 @@ from tests.support.quorum_checks import leader_of
 from tests.support.quorum_processes import QuorumProcesses, eventually
 from tests.support.report_lines import REPORT_LINE
 
-pytestmark = pytest.mark.slow
-
 TOPIC = "raftlog"
-ROUNDS = [pytest.param(2, id="short"), pytest.param(12, id="long", marks=pytest.mark.nightly)]
+LONG = pytest.param(12, id="long", marks=pytest.mark.nightly)
 PATIENCE_S = 30.0
 PAUSED_CALLS = 60
 """Number of calls before a paused leader is resumed."""
@@ -51,7 +49,7 @@ def disturb_leader(
     calls_continue()
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize("rounds", [pytest.param(2, id="short", marks=pytest.mark.slow), LONG])
 def test_histories_of_clients_are_linearizable(
     quorum: QuorumProcesses, rounds: int, record_property: Callable[[str, object], None]
 ) -> None:
@@ -135,7 +133,7 @@ class StockClients:
         self.sends.append(Send(1, message.value(), outcome, offset))
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize("rounds", [pytest.param(1, id="killed", marks=pytest.mark.slow), LONG])
 def test_stock_clients_observe_none_of_jepsens_anomalies(
     quorum: QuorumProcesses, rounds: int, record_property: Callable[[str, object], None]
 ) -> None:

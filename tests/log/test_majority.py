@@ -375,7 +375,7 @@ def test_committed_records_are_in_the_log_of_every_possible_leader(
     assert_possible_leaders_have_committed_records(seed, size, still)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=5000)
 @CLUSTERS
 def test_committed_records_are_in_the_log_of_every_possible_leader_of_many_clusters(

@@ -17,8 +17,6 @@ from raftlog.errors import AccessDeniedError, AppendUnknownError, QuorumUnavaila
 from tests.support.certificates import Authority
 from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
 
-pytestmark = pytest.mark.slow
-
 TLS = 'tls = { certificate = "node.pem", key = "node.key", ca = "../ca.pem" }\n'
 RIGHTS = """[access]
 read = ["*-1"]
@@ -81,6 +79,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield created
 
 
+@pytest.mark.slow
 def test_new_rights_apply_to_open_connections(cluster: Cluster) -> None:
     (node,) = cluster.nodes.nodes
     with ExitStack() as stack:
@@ -104,6 +103,7 @@ def test_new_rights_apply_to_open_connections(cluster: Cluster) -> None:
         jobs.append(b"by jobs again")
 
 
+@pytest.mark.slow
 def test_an_invalid_file_changes_nothing(cluster: Cluster) -> None:
     (node,) = cluster.nodes.nodes
     with cluster.connect("jobs-1") as jobs, cluster.connect("reports-1") as reports:
@@ -123,9 +123,11 @@ def test_an_invalid_file_changes_nothing(cluster: Cluster) -> None:
                 reports.append(b"no")
 
 
+@pytest.mark.nightly
 def test_a_missing_file_changes_nothing_and_no_certificate_is_reloaded(
     cluster: Cluster, tmp_path: Path
 ) -> None:
+    """As an invalid one, which ``make test`` has."""
     (node,) = cluster.nodes.nodes
     other = Authority(tmp_path / "other", "other CA")
     with cluster.connect("jobs-1") as jobs:
@@ -135,6 +137,7 @@ def test_a_missing_file_changes_nothing_and_no_certificate_is_reloaded(
         jobs.append(b"still there")
 
 
+@pytest.mark.slow
 def test_a_removed_ca_ends_the_connections_that_it_may_have_verified(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -161,7 +164,9 @@ def test_a_removed_ca_ends_the_connections_that_it_may_have_verified(
         ]
 
 
+@pytest.mark.nightly
 def test_new_rights_wait_for_readable_certificates(cluster: Cluster) -> None:
+    """``make test`` has an unreadable certificate in ``test_tls_quorum.py``."""
     (node,) = cluster.nodes.nodes
     pair = (node.home / "node.pem").read_bytes()
     with cluster.connect("reports-1") as reports:
@@ -176,6 +181,7 @@ def test_new_rights_wait_for_readable_certificates(cluster: Cluster) -> None:
         reports.append(b"now")
 
 
+@pytest.mark.slow
 def test_a_name_that_no_longer_proves_a_node_ends_its_delayed_requests(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, 3)
     with cluster.nodes, cluster.connect("jobs-1") as log:
@@ -197,9 +203,11 @@ def test_a_name_that_no_longer_proves_a_node_ends_its_delayed_requests(tmp_path:
         eventually(lambda: b"for two" in path.read_bytes(), "the node follows again")
 
 
+@pytest.mark.nightly
 def test_a_leader_whose_name_no_longer_proves_a_node_is_not_followed(
     tmp_path: Path,
 ) -> None:
+    """``make test`` has a follower's name."""
     cluster = Cluster(tmp_path, 3)
     with cluster.nodes, cluster.connect("jobs-1") as log:
         before = log.append(b"under the first leader")

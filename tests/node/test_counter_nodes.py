@@ -41,8 +41,9 @@ def test_counting_continues_when_the_leader_is_killed(tmp_path: Path) -> None:
         assert all(node.is_running for node in quorum.nodes), "counts never contradict earlier ones"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_writers_lose_no_increment_when_a_node_is_killed(tmp_path: Path) -> None:
+    """``make test`` has conditional appends in ``tests/client/remote/test_three_nodes.py``."""
     with QuorumProcesses(tmp_path) as quorum, raftlog.connect(quorum.bootstrap) as log:
         tally, until_s = Tally(), time.monotonic() + 8
         writers = [CounterWriter(quorum.bootstrap, tally, until_s) for _ in range(4)]

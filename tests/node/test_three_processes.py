@@ -13,8 +13,6 @@ from tests.support.quorum_load import Load, check_nothing_is_lost
 from tests.support.quorum_processes import QuorumProcesses, eventually
 from tests.support.report_lines import REPORT_LINE
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
@@ -22,6 +20,7 @@ def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
         yield processes
 
 
+@pytest.mark.slow
 def test_no_process_is_left_of_a_quorum_that_does_not_start(tmp_path: Path) -> None:
     quorum = QuorumProcesses(tmp_path)
     quorum.nodes[1].command = ("false",)
@@ -31,13 +30,16 @@ def test_no_process_is_left_of_a_quorum_that_does_not_start(tmp_path: Path) -> N
     assert '"event": "started"' in failed.value.__notes__[0], "the lines of node 1"
 
 
+@pytest.mark.parametrize(
+    "kills", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.nightly)]
+)
 def test_killed_leaders_are_replaced_and_no_acknowledged_record_is_lost(
-    quorum: QuorumProcesses, record_property: Callable[[str, object], None]
+    quorum: QuorumProcesses, kills: int, record_property: Callable[[str, object], None]
 ) -> None:
     """In the end the replicas are equal byte for byte."""
     silences = []
     with Load(quorum.bootstrap) as load:
-        for _ in range(3):
+        for _ in range(kills):
             grows(load)
             leader = eventually(lambda: leader_of(quorum), "a leader")
             killed_s = time.monotonic()
@@ -63,9 +65,11 @@ def test_killed_leaders_are_replaced_and_no_acknowledged_record_is_lost(
     assert len({log[:shortest] for log in logs}) == 1
 
 
+@pytest.mark.nightly
 def test_a_paused_leader_is_replaced_and_follows_when_it_resumes(
     quorum: QuorumProcesses,
 ) -> None:
+    """``make test`` pauses a leader in ``tests/client/remote/test_three_nodes.py``."""
     with Load(quorum.bootstrap) as load:
         grows(load)
         old = eventually(lambda: leader_of(quorum), "a leader")
@@ -79,6 +83,7 @@ def test_a_paused_leader_is_replaced_and_follows_when_it_resumes(
     check_nothing_is_lost(quorum.bootstrap, load.book)
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_under_load_loses_nothing_and_transfers_leadership(
     quorum: QuorumProcesses, record_property: Callable[[str, object], None]
 ) -> None:

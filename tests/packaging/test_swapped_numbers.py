@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from mypy import api
 
-pytestmark = pytest.mark.slow
-
 HOME = Path(__file__).parents[2]
 CORRECT = """
 from raftlog.log.format.epoch_cache import EpochEntry, EpochValidation
@@ -36,7 +34,9 @@ SWAPPED = """
 """
 
 
+@pytest.mark.nightly
 def test_mypy_rejects_each_call_with_two_numbers_swapped(tmp_path: Path) -> None:
+    """Without the cache of ``make check``, which has the correct calls of the sources."""
     source = tmp_path / "calls.py"
     source.write_text(CORRECT + SWAPPED.removeprefix("\n"))
     config = ["--config-file", str(HOME / "setup.cfg"), "--cache-dir", str(tmp_path / "cache")]

@@ -110,7 +110,7 @@ def test_a_node_keeps_its_invariants_among_byzantine_nodes(script: list[str]) ->
     check_script(script)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=300)
 @given(scripts)
 def test_a_node_keeps_its_invariants_in_many_scripts(script: list[str]) -> None:

@@ -112,7 +112,7 @@ def test_no_random_script_violates_an_invariant(script: list[str]) -> None:
     check_script(script)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=250)
 @given(scripts)
 def test_none_of_many_random_scripts_violates_an_invariant(script: list[str]) -> None:

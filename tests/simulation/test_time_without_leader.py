@@ -12,8 +12,6 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.node import Node
 from tests.simulation.world import US_PER_MS, World
 
-pytestmark = pytest.mark.slow
-
 SEEDS = range(60)
 CONFIG = QuorumConfig(fetch_timeout_ms=1_000)
 AFTER_MS = 250
@@ -68,8 +66,16 @@ def time_without_leader(
     return world.now_ms - began_ms, epoch_of_another() - epoch
 
 
-@pytest.mark.parametrize("is_last_on_one", [False, True])
-@pytest.mark.parametrize("node_count", [3, 5])
+@pytest.mark.parametrize(
+    ("node_count", "is_last_on_one"),
+    [
+        pytest.param(3, True, marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in ((3, False), (5, False), (5, True))
+        ),
+    ],
+)
 def test_followers_do_not_time_out_together(node_count: int, is_last_on_one: bool) -> None:
     """Not even if only one of them can be elected, and its timeout is the first to expire."""
     found = [time_without_leader(seed, node_count, is_last_on_one=is_last_on_one) for seed in SEEDS]

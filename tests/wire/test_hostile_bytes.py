@@ -38,7 +38,7 @@ def test_mutated_messages_are_decoded_or_refused() -> None:
     assert 0 < taken < 20_000
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(4))
 def test_many_mutated_messages_are_decoded_or_refused(seed: int) -> None:
     rng = random.Random(seed)

@@ -14,9 +14,7 @@ import pytest
 import raftlog
 
 HOME = Path(__file__).parents[3]
-KILLS = 20
 RACERS = 4
-RACE_END_OFFSET = 300
 SMALL_SEGMENTS = raftlog.LogConfig(segment_bytes=3000, index_interval_bytes=200)
 
 
@@ -71,14 +69,18 @@ def content(path: Path) -> dict[int, bytes]:
         return {record.offset: record.value or b"" for record in log.read()}
 
 
-@pytest.mark.slow
-def test_a_killed_writer_loses_no_acknowledged_record(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "turns", [pytest.param(4, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.nightly)]
+)
+def test_a_killed_writer_loses_no_acknowledged_record(
+    start: Start, tmp_path: Path, turns: int
+) -> None:
     chance = random.Random(20)
     path = tmp_path / "orders-0"
     raftlog.open(path, config=SMALL_SEGMENTS).close()
     acknowledged: dict[int, bytes] = {}
     last = start(path, "append", "bystander", 40)
-    for turn in range(KILLS // 2):
+    for turn in range(turns):
         pair = [start(path, "append", f"writer-{turn}-{one}", 100_000) for one in range(2)]
         for writer in pair:
             assert writer.stdout is not None
@@ -97,14 +99,17 @@ def test_a_killed_writer_loses_no_acknowledged_record(start: Start, tmp_path: Pa
     assert len(set(values)) == len(values), "nothing twice"
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(300, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.nightly)],
+)
 def test_a_reader_of_killed_writers_sees_no_record_that_is_lost(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, count: int
 ) -> None:
     chance = random.Random(7)
     path = tmp_path / "orders-0"
     raftlog.open(path, config=SMALL_SEGMENTS).close()
-    reader = start(path, "follow", "reader", 600)
+    reader = start(path, "follow", "reader", count)
     kill = 0
     while reader.poll() is None and kill < 100:
         kill += 1
@@ -115,21 +120,26 @@ def test_a_reader_of_killed_writers_sees_no_record_that_is_lost(
         writer.kill()
         writer.communicate()
         with raftlog.open(path) as log:
-            if log.end_offset >= 600:
+            if log.end_offset >= count:
                 break
     seen = finished(reader)
     assert [offset for offset, _ in seen] == list(range(1, 1 + len(seen))), "no gap, no repeat"
-    assert len(seen) >= 599
+    assert len(seen) >= count - 1
     found = content(path)
     assert all(found.get(offset) == value for offset, value in seen)
 
 
-@pytest.mark.slow
-def test_exactly_one_of_many_rivals_for_an_offset_wins(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "end_offset",
+    [pytest.param(100, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.nightly)],
+)
+def test_exactly_one_of_many_rivals_for_an_offset_wins(
+    start: Start, tmp_path: Path, end_offset: int
+) -> None:
     path = tmp_path / "orders-0"
-    racers = [start(path, "race", f"racer-{number}", RACE_END_OFFSET) for number in range(RACERS)]
+    racers = [start(path, "race", f"racer-{number}", end_offset) for number in range(RACERS)]
     won = [pair for racer in racers for pair in finished(racer)]
-    assert sorted(offset for offset, _ in won) == list(range(1, RACE_END_OFFSET))
+    assert sorted(offset for offset, _ in won) == list(range(1, end_offset))
     assert content(path) == dict(won)
 
 

@@ -20,7 +20,9 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 
-pytestmark = pytest.mark.slow
+SLOW_OR_NIGHTLY = pytest.mark.parametrize(
+    "kills", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.nightly)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,7 @@ class Writers:
         return self.log.append(value, commit=(f"app of {id(self)}", "query", turn))
 
 
+@pytest.mark.slow
 def test_every_append_is_written_once_when_leaders_die_under_load(
     quorum: QuorumProcesses, log: ConnectedLog
 ) -> None:
@@ -123,8 +126,9 @@ def test_every_append_is_written_once_when_leaders_die_under_load(
     assert len(epochs) == len(found)
 
 
+@SLOW_OR_NIGHTLY
 def test_pipelined_appends_keep_their_order_when_leaders_are_killed(
-    quorum: QuorumProcesses, log: ConnectedLog
+    quorum: QuorumProcesses, log: ConnectedLog, kills: int
 ) -> None:
     start = log.end_offset
     futures: list[Future[AppendResult]] = []
@@ -134,16 +138,16 @@ def test_pipelined_appends_keep_their_order_when_leaders_are_killed(
             value = b"%d" % number
             match number % 10:
                 case 3:
-                    name = ("pipelined", "query", number)
+                    name = (f"pipelined over {kills} kills", "query", number)
                     futures.append(log.append_async(value, commit=name, timeout_ms=60_000))
                 case 7:
-                    stamp = (77, 0, number // 10)
+                    stamp = (76 + kills, 0, number // 10)
                     futures.append(log.append_async(value, producer=stamp, timeout_ms=60_000))
                 case _:
                     futures.append(log.append_async(value, atomic=True, timeout_ms=60_000))
 
     append_some()
-    for _ in range(3):
+    for _ in range(kills):
         node = leader_of(quorum, log)
         append_some()
         futures[-200].result(60)  # others are in flight
@@ -157,6 +161,7 @@ def test_pipelined_appends_keep_their_order_when_leaders_are_killed(
     assert values == [b"%d" % number for number in range(len(futures))]
 
 
+@pytest.mark.slow
 def test_an_epoch_is_refused_after_the_next_election(
     quorum: QuorumProcesses, log: ConnectedLog
 ) -> None:
@@ -177,6 +182,7 @@ def test_an_epoch_is_refused_after_the_next_election(
     assert reader.epochs.epoch_at(first.base_offset) == epoch
 
 
+@pytest.mark.slow
 def test_without_a_majority_no_append_is_acknowledged(
     quorum: QuorumProcesses, log: ConnectedLog
 ) -> None:
@@ -195,6 +201,7 @@ def test_without_a_majority_no_append_is_acknowledged(
     assert values.count(b"too late") <= 1
 
 
+@pytest.mark.slow
 def test_one_bootstrap_address_finds_the_other_nodes(quorum: QuorumProcesses) -> None:
     for node in quorum.nodes:
         with raftlog.connect(node.address) as log:

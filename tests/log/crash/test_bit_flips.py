@@ -45,7 +45,7 @@ whole_or_sample = pytest.mark.parametrize(
     "step",
     [
         QUICK_STEP,
-        pytest.param(LONG_STEP, marks=pytest.mark.slow),
+        pytest.param(LONG_STEP, marks=pytest.mark.nightly),
         pytest.param(1, marks=pytest.mark.nightly),
     ],
     ids=["sample", "more", "every"],

@@ -113,6 +113,8 @@ def deleting_replica() -> Witness:
 
 
 WORKLOADS = {"embedded": embedded_log, "replica": replica, "deleting replica": deleting_replica}
+KINDS = (None, *Survival)
+"""Kinds of crashes: a killed process, and what a power loss leaves of unsynced data."""
 CHANCY = (Survival.CUT, Survival.TORN, Survival.ZEROED, Survival.MIXED)
 
 
@@ -124,7 +126,7 @@ def states(witness: Witness, cuts: Sequence[int], count: int) -> Iterator[CrashS
     """
     seen: set[tuple[object, ...]] = set()
     for seed in range(SEEDS_MAX):
-        survivals = CHANCY if seed else (None, *Survival)
+        survivals = CHANCY if seed else KINDS
         for state in witness.recording.states(survivals, cuts=cuts, seeds=[seed]):
             disk = state.cut, state.boot_number, hash(tuple(state.tree.paths()))
             if disk not in seen:
@@ -158,6 +160,22 @@ def test_a_sample_of_crash_points(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_crash_after_every_operation(name: str) -> None:
+    """Two kinds of crashes after each operation, in turn: all of them are below."""
+    witness = WORKLOADS[name]()
+    checker = CrashChecker(witness)
+    operation_count = len(witness.recording.operations)
+    for turn, kind in enumerate(KINDS):
+        survivals = (kind, KINDS[(turn + 4) % len(KINDS)])
+        cuts = range(turn, operation_count + 1, len(KINDS))
+        for state in witness.recording.states(survivals, cuts=cuts):
+            checker.check(state)
+    assert checker.states > operation_count
+    assert checker.second_deaths >= checker.disks
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_crash_point(name: str, record_property: Callable[[str, object], None]) -> None:
     count = int(os.environ.get("RAFTLOG_CRASH_STATES", "4000")) // len(WORKLOADS)

@@ -407,8 +407,11 @@ def test_the_log_matches_its_model_after_any_steps() -> None:
     _run_machine(12, 25)
 
 
-@pytest.mark.slow
-def test_the_log_matches_its_model_in_long_runs() -> None:
+@pytest.mark.parametrize(
+    "run_count",
+    [pytest.param(12, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.nightly)],
+)
+def test_the_log_matches_its_model_in_long_runs(run_count: int) -> None:
     """``RAFTLOG_MACHINE_EXAMPLES`` is the number of runs; if it is set, they are random."""
     examples = os.environ.get("RAFTLOG_MACHINE_EXAMPLES")
-    _run_machine(int(examples or 60), 45, derandomize=examples is None)
+    _run_machine(int(examples or run_count), 45, derandomize=examples is None)

@@ -1,6 +1,7 @@
 """Stock clients of Kafka, unmodified, on three real processes: librdkafka, aiokafka, Java's tools.
 
-Every client bootstraps from each of the nodes once, so also from two that do not lead.
+Every client bootstraps from each of the nodes once, so also from two that do not lead: librdkafka's
+producer and consumer with the codecs of ``make nightly``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPIC = "raftlog"
 COUNT = 200
 PATIENCE_S = 30.0
+
+
+def slow_or_nightly(first: object, *others: object) -> list[object]:
+    """Return parameters, of which ``make test`` has the first one."""
+    return [
+        pytest.param(first, marks=pytest.mark.slow),
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in others),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +123,7 @@ def _consume(bootstrap: str, start_offset: int, count: int, **more: Any) -> list
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", slow_or_nightly("snappy", "none", "gzip", "lz4", "zstd"))
 def test_librdkafka_produces_idempotently_and_consumes_with_every_codec(
     quorum: QuorumProcesses, codec: str
 ) -> None:
@@ -131,8 +139,7 @@ def test_librdkafka_produces_idempotently_and_consumes_with_every_codec(
     assert found[-1].timestamp() == (1, 1_700_000_000_000 + COUNT - 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("codec", slow_or_nightly("zstd", "none"))
 def test_librdkafkas_large_batches_keep_their_order_among_small_ones(
     quorum: QuorumProcesses, codec: str
 ) -> None:
@@ -165,8 +172,7 @@ def test_librdkafkas_consumer_with_a_large_fetch_min_bytes_gets_the_last_records
         assert [one.value() for one in found.result()] == values
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("acks", [0, 1])
+@pytest.mark.parametrize("acks", slow_or_nightly(0, 1))
 def test_librdkafka_produces_with_fewer_acks(quorum: QuorumProcesses, acks: int) -> None:
     marker = f"acks {acks} {random_id()}".encode()
     more = {"enable.idempotence": False, "acks": acks}
@@ -390,6 +396,7 @@ def test_javas_tools_list_offsets_topics_and_the_quorum(
 # --- DeleteRecords, last: it deletes the records of the tests above -------------------------------
 
 
+@pytest.mark.slow
 def test_librdkafkas_admin_client_deletes_records(quorum: QuorumProcesses) -> None:
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
