@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from typing import Final
 import pytest
 
 import raftlog
+from tests.support.forked_nodes import ForkedProcess
 from tests.support.quorum_processes import (
-    COMMAND,
     PATIENCE_S,
+    START,
     NodeProcess,
     QuorumProcesses,
     eventually,
@@ -28,20 +30,29 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
         yield quorum.nodes[0]
 
 
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node that was started as in production."""
+    quorum = QuorumProcesses(tmp_path, 1)
+    quorum.nodes[0].command = START
+    with quorum:
+        yield quorum.nodes[0]
+
+
 def failed_start(node: NodeProcess) -> subprocess.CompletedProcess[str]:
     """Start a node that cannot start, and return its output."""
-    command = [*COMMAND, "node", "start", "--config", str(node.config)]
+    command = [*START, "--config", str(node.config)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_a_single_node_stops_immediately_and_leaves_a_cleanly_closed_log(
-    node: NodeProcess,
+    started: NodeProcess,
 ) -> None:
-    eventually(lambda: [one for one in node.lines() if one.get("new") == "leader"], "it leads")
-    assert node.stop() == 0
-    assert [one["event"] for one in node.lines()][-1] == "stopped"
-    assert not [one for one in node.lines() if one["level"] == "warning"]
-    assert (node.directory / "raftlog-0" / ".kafka_cleanshutdown").exists()
+    eventually(lambda: [one for one in started.lines() if one.get("new") == "leader"], "it leads")
+    assert started.stop() == 0
+    assert [one["event"] for one in started.lines()][-1] == "stopped"
+    assert not [one for one in started.lines() if one["level"] == "warning"]
+    assert (started.directory / "raftlog-0" / ".kafka_cleanshutdown").exists()
 
 
 def test_a_second_process_reports_that_the_node_runs(node: NodeProcess) -> None:
@@ -78,6 +89,28 @@ def test_a_killed_node_restarts_with_its_records(node: NodeProcess) -> None:
     )
 
 
+def test_a_forked_node_has_the_exit_codes_of_a_started_one(tmp_path: Path) -> None:
+    with QuorumProcesses(tmp_path, 1) as quorum:
+        (node,) = quorum.nodes
+        process = node.process
+        assert isinstance(process, ForkedProcess)
+        assert process.poll() is None
+        node.kill()
+        assert process.poll() == -signal.SIGKILL
+        process.send_signal(signal.SIGTERM)  # its id may be that of another process by now
+        node.start()
+        assert node.stop() == 0
+        lines = [one["event"] for one in node.lines()]
+        assert lines.count("started") == 2
+        assert lines[-1] == "stopped"
+    unformatted = NodeProcess(tmp_path / "new", 1, 9)
+    with pytest.raises(AssertionError, match="ended immediately"):
+        unformatted.start()
+    assert unformatted.process is not None
+    assert unformatted.process.poll() == 2
+    assert "raftlog node format" in unformatted.last_lines()
+
+
 PRINTING_MODULES: Final = (
     sys.executable,
     "-c",
@@ -107,11 +140,12 @@ def test_a_node_that_appends_and_serves_reads_imports_neither_numpy_nor_pyarrow(
             assert len(list(log.read(0))) == 20
         for node in quorum.nodes:
             assert node.stop() == 0
-            node.start()  # with records, after a clean shutdown
-            assert node.stop() == 0
+        first = quorum.nodes[0]
+        first.start()  # with records, after a clean shutdown
+        assert first.stop() == 0
     for node in quorum.nodes:
         modules = modules_of(node)
-        assert len(modules) == 2, "it was started twice"
+        assert len(modules) == (2 if node is first else 1), "one was started twice"
         for found in modules:
             assert "raftlog.node.process" in found
             assert not found & {"numpy", "pyarrow", "raftlog_state.publishing"}

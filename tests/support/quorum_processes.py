@@ -1,8 +1,9 @@
 """Nodes of a quorum as real processes, to be queried, killed, stopped and restarted.
 
-A node is started as in production, by ``raftlog node start``. Its directory is formatted in the
-test's process, as ``raftlog node format`` does, which is faster. Waits are for an observable
-condition and bounded: a timeout names the condition and the nodes' last log lines.
+A node runs ``raftlog node start``, in a process that is forked after its imports, or in a new one
+if it has a ``command``. Its directory is formatted in the process of the test, as ``raftlog node
+format`` does. Waits are for an observable condition and bounded: a timeout names the condition and
+the last log lines of the nodes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, Final, Self, TypeVar
 from raftlog.node.addresses import parse_initial_voters
 from raftlog.node.config import read_config
 from raftlog.node.formatting import format_directory, random_id
+from tests.support.forked_nodes import ForkedProcess
 
 T = TypeVar("T")
 PATIENCE_S: Final = 30.0
@@ -34,7 +36,8 @@ RARE_ELECTIONS: Final = "[quorum]\nfetch_timeout_ms = 3_000\n"
 """Table of nodes whose test expects exact offsets: an election, which writes a record, needs a
 pause of 3 s. Voters also update their endpoints once in this time."""
 COMMAND: Final = (sys.executable, "-m", "raftlog_state.cli")
-
+START: Final = (*COMMAND, "node", "start")
+"""Command of a node that is started as in production."""
 
 _PORTS: Final = range(10_000, 30_000)
 """Below the ports that connections take by themselves."""
@@ -83,10 +86,11 @@ class NodeProcess:
         self.config: Final = home / "node.toml"
         self.lines_path: Final = home / "lines.json"
         self.directory_id = random_id()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self.wrapper: Sequence[str] = ()
         """Prefix of the command that starts the process, such as ``unshare``."""
-        self.command: Sequence[str] = (*COMMAND, "node", "start")
+        self.command: Sequence[str] = ()
+        """Command that starts the process, if it is not forked."""
         self.before_launch: Callable[[], object] = lambda: None
         home.mkdir(parents=True, exist_ok=True)
         self.config.write_text(
@@ -122,9 +126,13 @@ class NodeProcess:
         """Start its process."""
         assert self.process is None, "it runs"
         self.before_launch()
+        config = ("--config", str(self.config))
+        if not (self.wrapper or self.command):
+            self.process = ForkedProcess(("node", "start", *config), self.lines_path)
+            return
         with self.lines_path.open("ab") as lines:
             self.process = subprocess.Popen(
-                [*self.wrapper, *self.command, "--config", str(self.config)],
+                [*self.wrapper, *(self.command or START), *config],
                 stderr=lines,
                 stdout=lines,
                 stdin=subprocess.DEVNULL,
