@@ -413,6 +413,13 @@ LOG_PLANTS: Final = (
         tests=("tests/log/recovery/test_replayed_producers.py",),
     ),
     Plant(
+        bug="recovery forgets the commit of the application id whose last use is the oldest",
+        path="connector/raftlog/log/recovery/load_log.py",
+        old="    while len(known) < COMMITS_MAX and (at",
+        new="    while len(known) < COMMITS_MAX - 1 and (at",
+        tests=("tests/log/recovery/test_replayed_producers.py",),
+    ),
+    Plant(
         bug="half a batch is kept",
         path="connector/raftlog/log/recovery/load_log.py",
         old="        if not stop.byte_count:\n",

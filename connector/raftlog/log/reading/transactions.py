@@ -484,7 +484,7 @@ def batch_metadata(batch: RecordBatch, values: ValueKind) -> BatchMetadata:
         framing = _metadata_markers(batch)
         markers, commit = framing, _commit_of_transaction(batch, framing)
     else:
-        commit = _commit_of_header(batch)
+        commit = commit_of_header(batch)
     return BatchMetadata(
         base_offset=batch.base_offset,
         last_offset=batch.last_offset,
@@ -648,8 +648,11 @@ def _commit_name(fields: object) -> CommitName | None:
 # --- names and markers in records -----------------------------------------------------------------
 
 
-def _commit_of_header(batch: RecordBatch) -> CommitName | None:
-    """Return the name in the first record, if it is there exactly once."""
+def commit_of_header(batch: RecordBatch) -> CommitName | None:
+    """Return the name of a commit in the first record's headers, if it is there exactly once.
+
+    Raises ``DecompressionLimitError``.
+    """
     if batch.record_count == 0:
         return None
     if batch.compression is Compression.NONE and _COMMIT_HEADER_BYTES not in batch.payload:

@@ -39,14 +39,16 @@ Invariants of the changes:
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgpack
 import numpy as np
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, LogReadOnlyError
-from raftlog.limits import MIB, PRODUCER_BATCHES_KEPT, PRODUCERS_MAX
+from raftlog.limits import COMMITS_MAX, MIB, PRODUCER_BATCHES_KEPT, PRODUCERS_MAX
 from raftlog.log.format.directory import (
     CHECKSUMS_NAME,
     CLEANED_SUFFIX,
@@ -79,6 +81,7 @@ from raftlog.log.reading.transactions import (
     Marker,
     ValueKind,
     batch_metadata,
+    commit_of_header,
 )
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.log.writing.atomic_files import (
@@ -120,16 +123,22 @@ from .recover_segment import (
 
 # --- Replay scanned batches into a producer state, one call for each run of plain batches ---------
 # A batch must be decoded if it is a control batch, is compressed (its records are not visible), or
-# if its bytes may contain a commit's name or a transaction marker; and if it is one of the last of
-# its producer in a chunk, since an entry has the last ``PRODUCER_BATCHES_KEPT`` of its epoch. Of
-# all others the producer state needs only end offset and timestamp, so a run of them is applied as
-# one batch:
+# if its bytes may contain a transaction marker; if it is one of the last of its producer in a
+# chunk, since an entry has the last ``PRODUCER_BATCHES_KEPT`` of its epoch; and if it is the last
+# one that names a commit of its application id, since of each id the last commit is kept. Of all
+# others the producer state needs only end offset and timestamp, so a run of them is applied as one
+# batch:
 #
 #     batches     [plain plain plain] [producer] [plain plain] [control] [plain]
 #     apply()           once             once         once        once     once
 
-_COMMIT_BYTES: Final = (COMMIT_HEADER.encode(),)
+_COMMIT_KEY: Final = COMMIT_HEADER.encode()
 _MARKER_BYTES: Final = tuple(bytes((FRAME_VERSION, marker)) for marker in Marker)
+_ARRAY_OF_THREE: Final = 0x93
+_SHORT_TEXT: Final = 0xA0
+_SHORT_TEXT_MAX: Final = 0xBF
+_TEXT_8: Final = 0xD9
+"""First bytes of MessagePack's types in a commit's name."""
 
 
 def replay(
@@ -143,7 +152,7 @@ def replay(
     aborted: list[AbortedTransaction] = []
     anomalies: list[ScanStop] = []
     first = int(np.searchsorted(chunk.batches.last_offset, producer_state.end_offset))
-    is_needed = _needs_decoding(chunk, values) | _is_last_of_producer(
+    is_needed = _needs_decoding(chunk, first, values) | _is_last_of_producer(
         chunk.batches, first, known_count=producer_state.producer_count
     )
     for ordinal in (first + np.flatnonzero(is_needed[first:])).tolist():
@@ -193,18 +202,64 @@ def _run(chunk: ValidChunk, start: int, end: int) -> BatchMetadata:
     )
 
 
-def _needs_decoding(chunk: ValidChunk, values: ValueKind) -> Bools:
+def _needs_decoding(chunk: ValidChunk, first: int, values: ValueKind) -> Bools:
+    """Return which of the batches from ``first`` on have records that the producer state needs."""
     batches = chunk.batches
     is_needed: Bools = batches.is_control | (batches.compression != 0)
-    patterns = _MARKER_BYTES if values is ValueKind.KRAFT else _COMMIT_BYTES
-    found = [position for pattern in patterns for position in _find_all(chunk.buffer, pattern)]
-    if found and len(batches):
+    if first == len(batches):
+        return is_needed
+    if values is not ValueKind.KRAFT:
+        is_needed[_last_commits(chunk, first)] = True
+        return is_needed
+    found = [position for pattern in _MARKER_BYTES for position in _find_all(chunk.buffer, pattern)]
+    if found:
         positions = np.array(found, np.int64) + chunk.buffer_position
         positions = positions[
             (positions >= batches.position[0]) & (positions < chunk.next_position)
         ]
         is_needed[np.searchsorted(batches.position, positions, side="right") - 1] = True
     return is_needed
+
+
+def _last_commits(chunk: ValidChunk, first: int) -> list[int]:
+    """Return the batches from ``first`` on that name the last commits, or may do so.
+
+    Of each application id the last one; of more ids than are kept those that were used last. From
+    the end on, the bytes of an id that follow the key of the header are compared with those of the
+    ids found so far. They may be part of a record's value, and another encoding of an id has other
+    bytes: a batch is left out only if a later one names a commit of the same id.
+    """
+    buffer, batches = chunk.buffer, chunk.batches
+    positions, buffer_position = batches.position.data, chunk.buffer_position
+    start, at = positions[first] - buffer_position, chunk.next_position - buffer_position
+    found: list[int] = []
+    known: set[bytes | None] = set()
+    while len(known) < COMMITS_MAX and (at := buffer.rfind(_COMMIT_KEY, start, at)) >= 0:
+        if _packed_id(buffer, at + len(_COMMIT_KEY)) in known:
+            continue
+        ordinal = bisect_right(positions, at + buffer_position) - 1
+        found.append(ordinal)
+        at = positions[ordinal] - buffer_position
+        if not batches.is_control[ordinal]:
+            name = commit_of_header(chunk.batch(ordinal))
+            if name is not None:
+                known.add(msgpack.packb(name.application_id))
+    return found
+
+
+def _packed_id(buffer: bytes, at: int) -> bytes | None:
+    """Return the application id in the value of a header, as MessagePack, or None.
+
+    ``at``: position of the length of the value, a varint of one or two bytes.
+    """
+    at += 1 + (buffer[at : at + 1] >= b"\x80")
+    head = buffer[at : at + 3]
+    if len(head) < 3 or head[0] != _ARRAY_OF_THREE:
+        return None
+    kind = head[1]
+    if _SHORT_TEXT <= kind <= _SHORT_TEXT_MAX:
+        return buffer[at + 1 : at + 2 + kind - _SHORT_TEXT]
+    return buffer[at + 1 : at + 3 + head[2]] if kind == _TEXT_8 else None
 
 
 def _is_last_of_producer(batches: BatchColumns, first: int, *, known_count: int) -> Bools:
