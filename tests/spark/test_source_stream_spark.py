@@ -81,10 +81,12 @@ def log(data: Path, tmp_path: Path) -> Path:
     return copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=END)
 
 
+@pytest.mark.nightly
 @needs_limits
 def test_a_stream_has_the_rows_of_a_batch_read(
     spark: SparkSession, log: Path, tmp_path: Path
 ) -> None:
+    """``make test`` compares the rows of a trimmed log, and those of typed columns."""
     batch = spark.read.format("raftlog").schema(SCHEMA).load(str(log)).collect()
     run = drain(spark, log, tmp_path / "c", startingOffset="earliest", maxOffsetsPerTrigger="900")
     assert run.rows == batch
@@ -176,10 +178,12 @@ def test_a_trimmed_log_is_streamed_from_its_snapshot(
     assert tail[0].offset == 1022
 
 
+@pytest.mark.nightly
 @needs_limits
 def test_a_snapshot_batch_is_replayed_from_the_same_file(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:
+    """``test_source_progress.py`` has it without Spark."""
     path = copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=700)
     checkpoint = tmp_path / "c"
     before = drain(spark, path, checkpoint)

@@ -172,6 +172,7 @@ def test_typed_columns_of_an_ordinary_log_are_refused(
         spark.read.format("raftlog").options(columns="typed", sources=sources).load().count()
 
 
+@pytest.mark.nightly
 def test_typed_rows_are_written_to_parquet(spark: SparkSession, data: Path, tmp_path: Path) -> None:
     frame = load(spark, data / METADATA, endingOffset="500")
     frame.write.parquet(str(tmp_path / "rows"))

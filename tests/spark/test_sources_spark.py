@@ -116,10 +116,12 @@ def test_a_stream_of_several_logs_continues_from_its_checkpoint(
     assert drain(spark, sources, checkpoint)[0] == {}
 
 
+@pytest.mark.nightly
 @needs_limits
 def test_the_data_loss_of_one_log_ends_the_query_with_its_code(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """``test_sources_progress.py`` has it without Spark, and ``make test`` that of a single log."""
     logs = [LogWriter(tmp_path / key / "orders-0", cluster_id=key) for key in ("a", "b")]
     for log in logs:
         log.append(b"0")

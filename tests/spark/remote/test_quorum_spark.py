@@ -114,9 +114,12 @@ def test_a_batch_write_is_one_batch_at_its_required_offset_or_refused(
     assert last.name.version == 4
 
 
+@pytest.mark.nightly
 def test_frames_and_the_commit_loop_use_a_connected_log(
     spark: SparkSession, log: ConnectedLog
 ) -> None:
+    """``make test`` has ``append`` and ``commit_loop`` on an embedded log, and on a quorum what
+    they call: the sink, and the appends and reads of a connected log."""
     frame = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
     result = append(frame, to=log, required_base_offset=log.end_offset)
     assert result is not None

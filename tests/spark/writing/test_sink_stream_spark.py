@@ -186,9 +186,11 @@ def test_of_two_queries_with_one_application_id_the_first_keeps_it(
         drain(frame, sink, tmp_path / "first", txnAppId="copy")
 
 
+@pytest.mark.nightly
 def test_a_stream_continues_with_a_batch_that_was_too_large(
     spark: SparkSession, source: Path, tmp_path: Path
 ) -> None:
+    """In ``make test`` it is a batch job that continues, and other errors end a stream."""
     sink = tmp_path / "small-0"
     raftlog.open(sink, config=LogConfig(batch_bytes_max=1024)).close()
     with raftlog.open(source) as log:
