@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from raftlog import compiled
+from tests.support import forked_nodes
 from tests.support.child_processes import hide_hypothesis
 from tests.support.durations import sort_longest_first
 from tests.support.report_lines import pytest_terminal_summary as pytest_terminal_summary
@@ -89,6 +90,12 @@ def session_group(path: str) -> str:
     A third one would start, compile its code and write the template of tables once more.
     """
     return "tables" if "/tests/state/table" in path else "spark session"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nodes_are_forked() -> None:
+    """Unlike those of benchmarks."""
+    forked_nodes.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

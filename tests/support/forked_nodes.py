@@ -3,7 +3,8 @@
 A start by ``raftlog node start`` takes 0.8 s of processor time, 0.1 s without its imports: they run
 once for all nodes of a run of tests, in a process that only forks. A node has a process of its own,
 which reads its file, and is paused, killed and stopped as any other. ``tests/node/test_process.py``
-starts nodes as operators do, and verifies what these import.
+starts nodes as operators do, and verifies what these import. Benchmarks do so, too: the memory of a
+forked node is in part that of the other process.
 """
 
 from __future__ import annotations
@@ -31,6 +32,19 @@ IMPORTED: Final = (
     "raftlog.node.process",
 )
 """Modules that every node imports, with all that these import."""
+
+
+_is_enabled = False
+
+
+def enable() -> None:
+    """Fork the nodes of this process from now on, if the system has descriptors of processes."""
+    global _is_enabled
+    _is_enabled = hasattr(os, "pidfd_open")
+
+
+def is_enabled() -> bool:
+    return _is_enabled
 
 
 class ForkedProcess:

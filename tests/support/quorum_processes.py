@@ -1,9 +1,9 @@
 """Nodes of a quorum as real processes, to be queried, killed, stopped and restarted.
 
-A node runs ``raftlog node start``, in a process that is forked after its imports, or in a new one
-if it has a ``command``. Its directory is formatted in the process of the test, as ``raftlog node
-format`` does. Waits are for an observable condition and bounded: a timeout names the condition and
-the last log lines of the nodes.
+A node runs ``raftlog node start``: in tests in a process that is forked after its imports, in
+benchmarks and if it has a ``command`` in a new one. Its directory is formatted in the process of
+the test, as ``raftlog node format`` does. Waits are for an observable condition and bounded: a
+timeout names the condition and the last log lines of the nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any, Final, Self, TypeVar
 from raftlog.node.addresses import parse_initial_voters
 from raftlog.node.config import read_config
 from raftlog.node.formatting import format_directory, random_id
+from tests.support import forked_nodes
 from tests.support.forked_nodes import ForkedProcess
 
 T = TypeVar("T")
@@ -127,7 +128,7 @@ class NodeProcess:
         assert self.process is None, "it runs"
         self.before_launch()
         config = ("--config", str(self.config))
-        if not (self.wrapper or self.command):
+        if forked_nodes.is_enabled() and not (self.wrapper or self.command):
             self.process = ForkedProcess(("node", "start", *config), self.lines_path)
             return
         with self.lines_path.open("ab") as lines:
