@@ -255,7 +255,14 @@ def test_first_write_creates_a_table_with_exactly_the_same_rows(store_at: StoreA
         change(201, changed=[], before_origin={}, log_time=None),
     ]
     state = [{**state_row(f"[{at}]", 0, at, at, name=""), "row": v} for at, v in enumerate(VALUES)]
-    log_rows, change_rows = table_of(LOG_TABLE, log), table_of(CHANGES_TABLE, ops)
+    chunks: list[list[Row]] = [
+        [],
+        log[:1],
+        [],
+        log[1:],
+    ]  # a filter leaves an empty one where it keeps no row
+    log_rows = pa.concat_tables([table_of(LOG_TABLE, rows) for rows in chunks])
+    change_rows = table_of(CHANGES_TABLE, ops)
     state_rows = table_of(STATE_TABLE, state)
 
     store.append(LOG_TABLE, log_rows, transaction(1))
@@ -340,7 +347,7 @@ def test_reads_return_the_rows_for_which_all_conditions_hold(filled_store_at: St
     assert sorted(read["offset"].to_pylist()) == [FIRST + 2, LAST]
 
 
-@with_spark_nightly  # it reads one field in test_fields_that_a_file_lacks_are_read_as_null, too
+@with_spark_nightly  # writers read their progress so: test_both_engines_write_the_same_tables
 def test_structs_are_read_with_one_field(store_at: StoreAt) -> None:
     store = store_at()
     store.prepare()
@@ -379,6 +386,7 @@ def slices_of(table: StoredTable, *parts: list[Row], fails: bool = False) -> Row
     return RowSlices(cluster_ids=(CLUSTER,), schema=table.schema, slices=slices)
 
 
+@with_spark_nightly  # test_first_write_creates_a_table_with_exactly_the_same_rows
 def test_rows_after_an_empty_chunk_are_written(store_at: StoreAt) -> None:
     """A filter of rows in chunks leaves an empty one where it keeps no row."""
     parts = [[], [log_row(0), log_row(1)], [], [log_row(2)], []]
@@ -396,6 +404,7 @@ def test_rows_after_an_empty_chunk_are_written(store_at: StoreAt) -> None:
     assert {row["key"] for row in contents(store, STATE_TABLE)} == {"a", "b"}
 
 
+@with_spark_nightly  # test_rows_of_files_are_written_in_one_commit
 def test_slices_are_written_in_one_commit(store_at: StoreAt) -> None:
     store = store_at()
     store.prepare()
@@ -418,7 +427,7 @@ def test_slices_are_written_in_one_commit(store_at: StoreAt) -> None:
     assert contents(store, STATE_TABLE) == rows_of(STATE_TABLE, table_of(STATE_TABLE, [new, other]))
 
 
-@with_spark_nightly  # test_slices_are_written_in_one_commit
+@with_spark_nightly  # test_rows_of_files_are_written_in_one_commit
 def test_slices_that_end_with_an_error_write_nothing(store_at: StoreAt) -> None:
     """Neither the table, if it does not exist, nor rows."""
     store = store_at()
@@ -449,7 +458,7 @@ def test_repeated_transaction_writes_nothing(filled_store_at: StoreAt) -> None:
     assert filled_store_at.commit_count(CHANGES_TABLE) == commits
 
 
-@with_spark_nightly  # test_a_fence_ends_transactions_without_rows is of three applications
+@with_spark_nightly  # test_views_of_a_schema_have_the_rows_of_each_cluster is of two applications
 def test_transactions_of_another_application_and_table_are_independent(
     filled_store_at: StoreAt,
 ) -> None:
@@ -519,6 +528,7 @@ def test_an_append_of_several_transactions_needs_all_of_them(filled_store_at: St
     second.append(CHANGES_TABLE, changes(LAST + 2, LAST + 2), transaction(9))
 
 
+@with_spark_nightly  # of a truncation: test_views_of_a_schema_have_the_rows_of_each_cluster
 def test_a_fence_ends_transactions_without_rows(filled_store_at: StoreAt) -> None:
     first, second = filled_store_at(), filled_store_at()
     before = contents(first)
@@ -583,6 +593,7 @@ def test_rows_of_clusters_are_kept_apart(filled_store_at: StoreAt) -> None:
             assert rows_of(table, found) == rows
 
 
+@with_spark_nightly  # test_one_query_writes_the_states_of_its_clusters_and_...
 def test_an_append_has_rows_of_many_clusters_in_one_transaction(store_at: StoreAt) -> None:
     names = [f"cluster-{at}'" for at in range(400)]
     store, other = store_at(), store_at()
@@ -611,6 +622,7 @@ def test_an_append_has_rows_of_many_clusters_in_one_transaction(store_at: StoreA
     assert sorted(left["cluster_id"].to_pylist()) == sorted(set(names) - {n for n, _ in expected})
 
 
+@with_spark_nightly  # test_merge_keeps_the_latest_row_of_each_key
 def test_concurrent_merges_of_different_clusters_commit(filled_store_at: StoreAt) -> None:
     names = [f"cluster-{at}" for at in range(2)]
     rows = [{**state_row("k", 0, 0, 0, name=name), "cluster_id": name} for name in names]
@@ -792,6 +804,7 @@ def test_a_vacuum_does_not_delete_an_old_file_that_is_about_to_be_added(tmp_path
     assert oldest_ms > 1_000_000_000, "its age is that of the link"
 
 
+@with_spark_nightly  # test_an_append_writes_the_fields_that_its_rows_have
 def test_fields_that_a_file_lacks_are_read_as_null(store_at: StoreAt, tmp_path: Path) -> None:
     """Also after the file was rewritten; rows of other files keep theirs."""
     rows = table_of(CHANGES_TABLE, [change(11), change(12), change(13)])

@@ -10,10 +10,10 @@ from tests.support.memory_store import MemoryTables
 from tests.support.random_metadata_log import write_random_log
 from tests.support.written_tables import contents, followed
 
-from raftlog_state.tables import open_cluster
+from raftlog_state.tables import open_cluster, open_tables
 from raftlog_state.tables.cluster import Engine
 from raftlog_state.tables.schema import STORED_TABLES
-from raftlog_state.tables.stores.spark import SparkStore
+from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +34,8 @@ def test_a_load_by_executors_gives_the_tables_of_single_batches(
     last = cluster.load(
         str(log.directory), staging=str(tmp_path / "staging"), bucket_count=2, range_records=100
     )
-    store = SparkStore(spark, str(place))
+    store = DeltaRsStore(str(place))
     found = {name: store.read(table) for name, table in STORED_TABLES.items()}
     assert contents(MemoryTables(contents=found)) == contents(followed(log.directory))
-    assert cluster.latest().offset == last
+    assert open_tables(str(place)).latest().offset == last
     assert not any((tmp_path / "staging").iterdir())

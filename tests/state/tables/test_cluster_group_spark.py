@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
 from tests.support.internal_records import GROUPS_NODE, InternalLogFile, offset_commit
 from tests.support.metadata_logs import MetadataLog, metadata_log, multiset, restored
 from tests.support.small_logs import NO_OP, LogWriter, copy_log
-from tests.support.tables import Feed, image_of
+from tests.support.tables import Feed
 
 from raftlog.client import open_path
 from raftlog.errors import OptionError
@@ -86,17 +87,17 @@ class Fleet:
 
     def offset(self, number: int = 0) -> int:
         """Return the last offset of a cluster's tables."""
-        tables = self.feed.open(self.tables, cluster_id=self.cluster_ids[number])
-        return tables.status().offset
+        return open_tables(self.tables, cluster_id=self.cluster_ids[number]).status().offset
 
     def check(self, log: MetadataLog, cluster_id: str) -> None:
         """Compare a cluster's newest state with a replay of its log."""
-        view = self.feed.open(self.tables, cluster_id=cluster_id).latest()
+        tables = open_tables(self.tables, cluster_id=cluster_id)
+        image = tables.image(tables.latest().offset)
         loader = MetadataLoader()
-        loader.append([record for record in log.records if record.offset <= view.offset])
+        loader.append([record for record in log.records if record.offset <= image.offset])
         redactor = Redactor()
         expected = [redactor.redact(record) for record in image_records(loader.image)]
-        assert multiset(image_records(image_of(view))) == multiset(expected)
+        assert multiset(image_records(image)) == multiset(expected)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_one_query_writes_the_states_of_its_clusters_and_continues_at_their_ends
     for name in ("three-nodes-4.3.1/node-1", OTHER):
         (tmp_path / name).mkdir(parents=True)
         logs.append(metadata_log(restored(name, tmp_path / name)))
-    engines: tuple[Engine, ...] = ("spark", "delta-rs")
+    engines: tuple[Engine, ...] = ("delta-rs", "spark")
     for end, engine in zip(ENDS, engines, strict=True):
         fleet.grow(end)
         fleet.run(fleet.open(engine))
@@ -122,40 +123,55 @@ def test_one_query_writes_the_states_of_its_clusters_and_continues_at_their_ends
         fleet.check(log, cluster_id)
 
 
+INTERNAL = str(GROUPS_NODE / "__consumer_offsets-*")
+COMMITTED = ("group", "topic", "partition", "offset", "metadata")
+
+
+def rows_of_clusters(fleet: Fleet, name: str) -> DataFrame:
+    """Return the rows of a table of all clusters, as a view of a schema has them."""
+    state, changes = (f"delta.`{fleet.tables}/{one}`" for one in ("state", "changes"))
+    return fleet.feed.spark.sql(rows_sql(BY_NAME[name], state=state, changes=changes))
+
+
 def test_partitions_of_an_internal_log_are_logs_of_their_cluster(fleet: Fleet) -> None:
-    """Without Spark: ``test_internal_logs.py``."""
-    pattern = str(GROUPS_NODE / "__consumer_offsets-*")
-    fleet.run(fleet.open(), [{"path": pattern, "clusterId": "c", "tailHoldback": "0"}])
-    tables = [f"delta.`{fleet.tables}/{name}`" for name in ("state", "changes")]
-    query = rows_sql(BY_NAME["consumer_offsets"], state=tables[0], changes=tables[1])
-    columns = ("cluster_id", "group", "topic", "partition", "offset", "metadata")
-    found = [tuple(row) for row in fleet.feed.spark.sql(query).select(*columns).collect()]
+    """Without Spark: ``test_internal_logs.py``, also with the rows of groups and epochs."""
+    fleet.run(fleet.open(), [{"path": INTERNAL, "clusterId": "c", "tailHoldback": "0"}])
+    offsets = rows_of_clusters(fleet, "consumer_offsets").select("cluster_id", *COMMITTED)
     admin = json.loads((GROUPS_NODE.parent / "admin.json").read_text())
     expected = [("c", group, *one) for group, rows in admin["offsets"].items() for one in rows]
-    assert sorted(found) == sorted(expected)
-    query = rows_sql(BY_NAME["groups"], state=tables[0], changes=tables[1])
-    assert {
-        row.group: [row.type.capitalize(), row.protocol_type, row.state]
-        for row in fleet.feed.spark.sql(query).collect()
-    } == admin["groups"]
-    query = rows_sql(BY_NAME["epochs"], state=tables[0], changes=tables[1])
-    ids = {row.cluster_id for row in fleet.feed.spark.sql(query).collect()}
+    assert sorted(map(tuple, offsets.collect())) == sorted(expected)
     one = fleet.feed.open(fleet.tables, cluster_id="c@__consumer_offsets-1")
-    assert {row.cluster_id for row in one.latest().epochs().collect()} < ids
     segment = next((GROUPS_NODE / "__consumer_offsets-1").glob("*.log"))
-    for path in (pattern, str(segment)):
+    for path in (INTERNAL, str(segment)):
         with pytest.raises(OptionError, match="open_group"):
             one.materialize(path, checkpoint=str(fleet.tables))
-    of_one = [tuple(row) for row in one.latest().consumer_offsets().select(*columns).collect()]
+
+
+@pytest.mark.nightly
+def test_groups_and_epochs_of_an_internal_log_are_those_of_its_partitions(fleet: Fleet) -> None:
+    """``make test`` has the offsets, in the test above."""
+    fleet.run(fleet.open(), [{"path": INTERNAL, "clusterId": "c", "tailHoldback": "0"}])
+    admin = json.loads((GROUPS_NODE.parent / "admin.json").read_text())
+    assert {
+        row.group: [row.type.capitalize(), row.protocol_type, row.state]
+        for row in rows_of_clusters(fleet, "groups").collect()
+    } == admin["groups"]
+    ids = {row.cluster_id for row in rows_of_clusters(fleet, "epochs").collect()}
+    view = fleet.feed.open(fleet.tables, cluster_id="c@__consumer_offsets-1").latest()
+    assert {row.cluster_id for row in view.epochs().collect()} < ids
+    of_one = [tuple(row) for row in view.consumer_offsets().select(*COMMITTED).collect()]
     assert of_one
-    assert {*of_one} < {*found}
+    committed = [(group, *one) for group, rows in admin["offsets"].items() for one in rows]
+    assert {*of_one} < {*committed}
 
 
-def follow_once(tables: str, path: Path) -> None:
-    """Write an internal log to tables, as ``raftlog tables follow --once`` does."""
-    settings = FollowSettings(redactor=Redactor(), cluster_id="c", holdback_ms=0, is_once=True)
+def follow_once(tables: str, path: Path, cluster_id: str = "c") -> None:
+    """Write a log to tables, as ``raftlog tables follow --once`` does."""
+    settings = FollowSettings(
+        redactor=Redactor(), cluster_id=cluster_id, holdback_ms=0, is_once=True
+    )
     GroupFollower(
-        {"offsets": partial(open_path, str(path))},
+        {"log": partial(open_path, str(path))},
         DeltaRsStore(tables),
         settings,
         group="fleet",
@@ -163,10 +179,12 @@ def follow_once(tables: str, path: Path) -> None:
     ).run()
 
 
+@pytest.mark.nightly
 def test_a_query_begins_with_the_whole_of_an_internal_log_whose_start_is_after_the_tables(
     fleet: Fleet, tmp_path: Path
 ) -> None:
-    """Without Spark: ``test_internal_logs.py``."""
+    """``make test`` has its rows without a query, in ``test_micro_batches.py``:
+    ``test_first_rows_of_a_query_and_earlier_ones_are_the_state_of_a_log_with_missed_records``."""
     path = tmp_path / "__consumer_offsets-0"
     log = InternalLogFile(path)
     log.append(offset_commit("deleted", 1), offset_commit("g", 1))
@@ -181,10 +199,14 @@ def test_a_query_begins_with_the_whole_of_an_internal_log_whose_start_is_after_t
     assert offsets == [{"group": "g", "offset": 5}]
 
 
+@pytest.mark.nightly
 def test_a_query_whose_log_has_no_record_after_the_tables_begins_with_those_before(
     fleet: Fleet, tmp_path: Path
 ) -> None:
-    """Compaction has removed a tombstone, and the next record is younger than the query."""
+    """Compaction has removed a tombstone, and the next record is younger than the query.
+
+    ``make test`` has its rows in the test that is named above, too, with a log that is compacted.
+    """
     path = tmp_path / "__consumer_offsets-0"
     log = InternalLogFile(path)
     log.append(offset_commit("deleted", 1), offset_commit("g", 1))
@@ -255,7 +277,7 @@ def test_shared_options_that_the_tables_determine_are_refused(fleet: Fleet, name
 def test_shared_options_of_a_log_are_those_of_each(fleet: Fleet) -> None:
     """The records of the log after the deleted ones are appended after a gap."""
     fleet.grow(ENDS[0])
-    fleet.run(fleet.open(), fleet.sources()[:1])
+    follow_once(fleet.tables, fleet.growing, fleet.cluster_ids[0])
     trimmed = fleet.directory / "trimmed" / "__cluster_metadata-0"
     copy_log(fleet.kafkas, trimmed, start_offset=500, end_offset=900)
     source = {"path": str(trimmed), "clusterId": fleet.cluster_ids[0]}
@@ -267,9 +289,9 @@ def test_shared_options_of_a_log_are_those_of_each(fleet: Fleet) -> None:
         [source], checkpoint=checkpoint, trigger="availableNow", options=options
     )
     query.awaitTermination()
-    tables = fleet.feed.open(fleet.tables, cluster_id=fleet.cluster_ids[0])
-    assert tables.status().offset == open_path(str(trimmed)).log_end_offset - 1
-    assert tables.status().gaps
+    status = open_tables(fleet.tables, cluster_id=fleet.cluster_ids[0]).status()
+    assert status.offset == open_path(str(trimmed)).log_end_offset - 1
+    assert status.gaps
 
 
 @pytest.mark.nightly
@@ -295,7 +317,7 @@ def test_a_checkpoint_that_was_not_used_for_a_while_is_not_continued_at_deleted_
     log_of(tmp_path, "b", 15).append(*[NO_OP] * 10)
     for _ in range(2):  # a run without news changes nothing
         run("b")
-        assert fleet.feed.open(fleet.tables, cluster_id="b").status().offset == 24
+        assert open_tables(fleet.tables, cluster_id="b").status().offset == 24
 
 
 def log_of(directory: Path, name: str, base_offset: int) -> LogWriter:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 from tests.state.tables.conftest import TEMPLATE_END
 from tests.support.metadata_logs import MetadataLog, metadata_log, multiset, restored
 from tests.support.tables import Feed, image_of
@@ -17,34 +17,46 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import DecodedRecord, Redactor
-from raftlog_state.tables import ClusterTables, list_clusters
+from raftlog_state.tables import ArrowTables, ClusterTables, list_clusters, open_tables
+from raftlog_state.tables.schema import CHANGES_TABLE, StoredTable
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = "raftlog_clusters"
-ENTITIES = ("brokers", "epochs")
 LOGS = ("three-nodes-4.3.1/node-1", "trimmed-3.9.2/node-1")
 
 
-def test_views_of_a_schema_have_the_rows_of_each_cluster(feed: Feed) -> None:
+@pytest.mark.parametrize(
+    ("names", "log"),
+    [(["brokers"], False), pytest.param(["brokers", "epochs"], True, marks=pytest.mark.nightly)],
+    ids=["brokers", "with log"],
+)
+def test_views_of_a_schema_have_the_rows_of_each_cluster(
+    feed: Feed, names: Sequence[str], log: bool
+) -> None:
     """One cluster is merged, truncated and continued; of the other ``state`` has nothing.
 
-    The views are created once: it takes seconds.
+    The views are created once: it takes seconds. delta-rs, which merges and continues in a fraction
+    of the time, writes to the directories of the schema's tables.
     """
-    first = feed.open(SCHEMA, cluster_id="cluster-a")
-    second = feed.open(SCHEMA, cluster_id="cluster-b")
+    first = feed.open(SCHEMA, cluster_id="cluster-a", log=log)
+    second = feed.open(SCHEMA, cluster_id="cluster-b", log=log)
     try:
         first.apply(feed.frame(0, 40), cluster_id="cluster-a")
         feed.spark.sql(f"ALTER VIEW {SCHEMA}.clusters SET TBLPROPERTIES ('kept' = 'yes')")
-        first.maintain()
+        place = place_of(feed, CHANGES_TABLE).parent
+        with_rust = partial(feed.open, place, cluster_id="cluster-a", log=log, engine="delta-rs")
+        with_rust().maintain()
         second.apply(feed.frame(0, 24), cluster_id="cluster-b")
         first.truncate_to(22)
-        first.apply(feed.frame(23, 30), cluster_id="cluster-a")
-        assert_views_are_those_of(feed, first, second)
+        with_rust().apply(feed.frame(23, 30), cluster_id="cluster-a")
+        assert_views_are_those_of(
+            feed, names, *(open_tables(str(place), cluster_id=f"cluster-{one}") for one in "ab")
+        )
         ends = list_clusters(feed.spark, SCHEMA).select("cluster_id", "offset", "incarnation")
         assert sorted(map(tuple, ends.collect())) == [("cluster-a", 29, 2), ("cluster-b", 23, 0)]
         named = feed.spark.table(f"{SCHEMA}.clusters")
-        assert rows_as_text(named) == rows_as_text(list_clusters(feed.spark, SCHEMA))
+        assert texts(named.toArrow()) == texts(list_clusters(feed.spark, SCHEMA).toArrow())
         kept = feed.spark.sql(f"SHOW TBLPROPERTIES {SCHEMA}.clusters ('kept')").collect()
         assert [row["value"] for row in kept] == ["yes"], "no writer replaces the views"
         with pytest.raises(TablesError, match="cluster-a, cluster-b"):
@@ -53,25 +65,31 @@ def test_views_of_a_schema_have_the_rows_of_each_cluster(feed: Feed) -> None:
         feed.spark.sql(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
 
 
-def assert_views_are_those_of(feed: Feed, *clusters: ClusterTables) -> None:
+def place_of(feed: Feed, table: StoredTable) -> Path:
+    """Return the directory of a table of the schema."""
+    detail = feed.spark.sql(f"DESCRIBE DETAIL {SCHEMA}.{table.name}").collect()[0]
+    return Path(str(detail["location"]).removeprefix("file:"))
+
+
+def assert_views_are_those_of(feed: Feed, names: Sequence[str], *clusters: ArrowTables) -> None:
+    """Compare the views with the rows of each cluster, which Arrow reads."""
     views = [cluster.latest() for cluster in clusters]
-    for name in ENTITIES:
-        for suffix, frames in (
+    for name in names:
+        for suffix, tables in (
             ("", [view.table(name) for view in views]),
             ("_history", [view.history(name) for view in views]),
         ):
             named = feed.spark.table(f"{SCHEMA}.{name}{suffix}")
-            assert named.columns == frames[0].columns
+            assert named.columns == tables[0].column_names
             assert named.columns[0] == "cluster_id"
             assert all(field.metadata.get("comment") for field in named.schema)
-            expected = [row for frame in frames for row in rows_as_text(frame)]
-            assert rows_as_text(named) == sorted(expected)
-            assert expected
+            expected = pa.concat_tables(tables)
+            assert texts(named.toArrow().cast(expected.schema)) == texts(expected)
+            assert {*expected["cluster_id"].to_pylist()} == {"cluster-a", "cluster-b"}
 
 
-def rows_as_text(frame: DataFrame) -> list[str]:
-    texts = sf.to_json(sf.struct(*frame.columns), {"ignoreNullFields": "false"})
-    return sorted(row[0] for row in frame.select(texts).collect())
+def texts(rows: pa.Table) -> list[str]:
+    return sorted(map(str, rows.to_pylist()))
 
 
 @pytest.mark.nightly

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,10 +17,11 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 from tests.state.table_stores.rows import change, changes, rows_of, table_of
-from tests.support.tables import Feed, contents, offsets_once
+from tests.support.tables import Feed, contents, image_of, offsets_once
 
 from raftlog.errors import OptionError
 from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.tables.reader import open_tables
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE
 from raftlog_state.tables.stores import spark as spark_store
 from raftlog_state.tables.stores.delta_appends import added_files, read_actions
@@ -48,9 +50,10 @@ def test_both_engines_write_the_same_tables(feed: Feed, template: Path, tmp_path
     assert rust.apply(feed.frame(190, 240)) == 239
     assert rust.truncate_to(219) == 219
     assert feed.open(place).apply(feed.frame(220, 230)) == 229
-    seen = feed.open(place).latest()
-    assert contents(seen) == contents(feed.open(template).at(offset=229))
-    assert offsets_once(seen)
+    found = contents(place)
+    assert found == contents(template, 229)
+    assert offsets_once(found)
+    assert image_of(feed.open(place).latest()).same_rows(open_tables(str(place)).image(229))
 
 
 @pytest.mark.nightly
@@ -117,7 +120,7 @@ def test_tables_of_spark_are_appended_to_without_delta_rs(feed: Feed, tmp_path: 
 
 def test_delta_rs_keeps_the_times_of_files_that_spark_wrote(feed: Feed, tmp_path: Path) -> None:
     """Spark writes INT96 by default, of which delta-rs loses years before 1677 and after 2262."""
-    times = [datetime(year, 1, 2, 3, 4, 5, 6, tzinfo=UTC) for year in (1600, 2026, 2500)]
+    times = [datetime(year, 1, 2, 3, 4, 5, 6, tzinfo=UTC) for year in (1600, 2500)]
     session = session_for_tables(feed.spark.newSession())
     jvm, rust = SparkStore(session, str(tmp_path)), DeltaRsStore(str(tmp_path))
     for offset, log_time in enumerate(times):
@@ -141,11 +144,32 @@ def executions_of(feed: Feed) -> dict[int, Any]:
     return {one.executionId(): one for one in map(found.apply, range(found.size()))}
 
 
+LOOKED_UP: Final = (
+    *(("store", 0, True), ("store", 1, False), ("store", 2, False)),
+    *(("optimize", 0, None), ("store", 3, True), ("store", 4, False), ("store", 4, None)),
+    *(("other", 5, True), ("store", 5, None), ("store", 6, False)),
+    *(("other", 7, True), ("store", 8, True)),
+)
+"""Appends by their store and version, and whether each reads the history; None: it is a conflict.
+
+After a compaction or the commit of another writer it does.
+"""
+
+
+@pytest.mark.parametrize(
+    "appends",
+    [
+        pytest.param(LOOKED_UP, marks=pytest.mark.nightly, id="many"),
+        pytest.param(
+            (("store", 0, True), ("store", 1, False), ("other", 2, True), ("store", 2, None)),
+            id="few",
+        ),
+    ],
+)
 def test_an_append_is_looked_up_in_the_history_only_if_it_is_not_the_next_commit(
-    feed: Feed, tmp_path: Path
+    feed: Feed, tmp_path: Path, appends: Sequence[tuple[str, int, bool | None]]
 ) -> None:
-    """After a compaction or the commit of another writer it is not."""
-    store, other = (SparkStore(feed.spark, str(tmp_path)) for _ in range(2))
+    stores = {name: SparkStore(feed.spark, str(tmp_path)) for name in ("store", "other")}
 
     def reads_history(writer: SparkStore, version: int) -> bool:
         """Return whether an append reads the history; an entry is read without Spark."""
@@ -160,28 +184,29 @@ def test_an_append_is_looked_up_in_the_history_only_if_it_is_not_the_next_commit
         assert reads or not any("FileScan text" in plan for plan in plans)
         return reads
 
-    assert reads_history(store, 0)
-    assert not reads_history(store, 1)
-    assert not reads_history(store, 2)
-    # A compaction leaves the file of the first append, which is larger than the others together.
-    feed.spark.sql(f"OPTIMIZE {store.reference(CHANGES_TABLE.name)}")
-    assert reads_history(store, 3)
-    assert not reads_history(store, 4)
-    with pytest.raises(ConcurrentWriterError):
-        reads_history(store, 4)
-    assert reads_history(other, 5)
-    with pytest.raises(ConcurrentWriterError):
-        reads_history(store, 5)
-    assert not reads_history(store, 6)
-    assert reads_history(other, 7)
-    assert reads_history(store, 8)
-    assert store.read(CHANGES_TABLE).num_rows == sum(changes(at, at).num_rows for at in range(9))
+    for name, version, expected in appends:
+        if name == "optimize":
+            # It leaves the file of the first append, which is larger than the others together.
+            feed.spark.sql(f"OPTIMIZE {stores['store'].reference(CHANGES_TABLE.name)}")
+        elif expected is None:
+            with pytest.raises(ConcurrentWriterError):
+                reads_history(stores[name], version)
+        else:
+            assert reads_history(stores[name], version) == expected, (name, version)
+    written = pa.concat_tables(
+        [changes(at, at) for _, at, expected in appends if expected is not None]
+    )
+    assert stores["store"].read(CHANGES_TABLE).num_rows == written.num_rows
 
 
+@pytest.mark.nightly
 def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_batch_before_it(
     feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delta looks up the transaction of an append in it. It is computed in a session of its own."""
+    """Delta looks up the transaction of an append in it. It is computed in a session of its own.
+
+    ``make test`` has what is appended, in ``test_store_contract.py``, and so for the next three.
+    """
     setting, value = "spark.sql.codegen.maxFields", "101"  # that of the store, all tests have
     monkeypatch.setattr(spark_store, "FEW_ROWS_SETTINGS", {setting: value})
     store = SparkStore(feed.spark, str(tmp_path))
@@ -209,6 +234,7 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     assert not any(thread.is_alive() for thread in threads), "they end with their work"
 
 
+@pytest.mark.nightly
 def test_appends_of_few_rows_have_a_session_of_their_own(
     feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +271,7 @@ def _has_no_thread(*_: object, **__: object) -> Any:
     raise RuntimeError("can't start new thread")
 
 
+@pytest.mark.nightly
 def test_no_append_is_committed_without_the_session_that_computes_states(
     feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +306,7 @@ def test_an_append_writes_the_fields_that_its_rows_have(feed: Feed, tmp_path: Pa
     assert found == rows_of(CHANGES_TABLE, pa.concat_tables(appended))
 
 
+@pytest.mark.nightly
 def test_many_rows_are_read_in_parts_and_few_are_not_moved(
     feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -33,55 +34,107 @@ def check_equal(found: pa.Table, frame: DataFrame) -> pa.Table:
     return expected
 
 
-def test_arrow_and_spark_read_the_same(feed: Feed, template: Path) -> None:
+@dataclass(frozen=True)
+class Reads:
+    """What is read: tables of earlier states, of the newest one, histories, and ranges.
+
+    With Spark each of them is a query, and each state and range reads first what is published.
+    """
+
+    earlier: Sequence[tuple[int, Sequence[str]]]
+    newest: Sequence[str]
+    histories: Sequence[str]
+    differences: Sequence[tuple[int, int]]
+    changes: Sequence[dict[str, Any]]
+
+
+SOME: Final = Reads(
+    earlier=[(100, ["partitions", "epochs"])],
+    newest=["configs", "partitions", "changes", "log"],
+    histories=["partitions"],
+    differences=[(120, 260)],
+    changes=[
+        {"table": "partitions", "since": "2026-11-21T08:03:37Z", "until": 260},
+        {"entity": "topic", "name": "orders-0", "partitions": True},
+    ],
+)
+"""One of each kind: state before and after a merge, a table of lists, one with secrets."""
+
+ALL: Final = Reads(
+    earlier=[
+        (100, ["partitions", "configs", "epochs"]),
+        (TEMPLATE_MERGED - 1, ["topics", "brokers"]),
+        (TEMPLATE_END - 1, ["topics"]),
+    ],
+    newest=[*BY_NAME, "changes", "log"],
+    histories=["partitions", "configs"],
+    differences=[(11, 299), (120, 260)],
+    changes=[
+        *SOME.changes,
+        {},
+        {"table": "partitions", "since": 120, "until": 260},
+        {"table": "brokers", "key": 1},
+        {"since": "2026-11-21T08:03:37Z"},
+        {"entity": "quota", "name": "user/orders"},
+        {"entity": "acl", "until": "timestamp:1795248217000"},
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    "reads", [pytest.param(SOME, id="some"), pytest.param(ALL, id="all", marks=pytest.mark.nightly)]
+)
+def test_arrow_and_spark_read_the_same(feed: Feed, template: Path, reads: Reads) -> None:
     spark, arrow = feed.open(template), open_tables(str(template))
     assert arrow.status() == spark.status()
-    for offset, names in (
-        (100, ("partitions", "configs", "epochs")),
-        (TEMPLATE_MERGED - 1, ("topics", "brokers")),
-        (TEMPLATE_END - 1, ("topics",)),
-    ):
+    for offset, names in reads.earlier:
         theirs, ours = spark.at(offset=offset), arrow.at(offset=offset)
         for name in names:
             check_equal(ours.table(name), theirs.table(name))
     theirs, ours = spark.latest(), arrow.latest()
     assert ours.offset == theirs.offset
-    for name in (*BY_NAME, "changes", "log"):
+    for name in reads.newest:
         check_equal(ours.table(name), theirs.table(name))
-    for name in ("partitions", "configs"):
+    for name in reads.histories:
         check_equal(ours.history(name), theirs.history(name))
-    for since, until in ((11, 299), (120, 260)):
+    for since, until in reads.differences:
         check_equal(arrow.diff(since, until), spark.diff(since, until))
-    ranges: tuple[dict[str, Any], ...] = (
-        {},
-        {"table": "partitions", "since": 120, "until": 260},
-        {"table": "brokers", "key": 1},
-        {"since": "2026-11-21T08:03:37Z"},
-        {"entity": "topic", "name": "orders-0", "partitions": True},
-        {"entity": "quota", "name": "user/orders"},
-        {"entity": "acl", "until": "timestamp:1795248217000"},
-    )
-    for arguments in ranges:
+    for arguments in reads.changes:
         frame, rows = spark.changes(**arguments), arrow.changes(**arguments)
         order = ["visible_offset", "offset", "seq"]
         assert rows.select(order).to_pylist() == check_equal(rows, frame).select(order).to_pylist()
 
 
-def test_arrow_and_spark_refuse_the_same(feed: Feed, template: Path, tmp_path: Path) -> None:
+Call = Callable[[Any], object]
+FEW_REFUSED: Final[tuple[Call, ...]] = (
+    lambda tables: tables.at(offset=TEMPLATE_END),
+    lambda tables: tables.at(time="soon"),
+    lambda tables: tables.changes(entity="broker", name="three"),
+    lambda tables: tables.changes(since="epoch:7"),
+    lambda tables: tables.latest().table("nothing"),
+)
+REFUSED: Final[tuple[Call, ...]] = (
+    lambda tables: tables.at(),
+    lambda tables: tables.at(offset=1.5),
+    lambda tables: tables.at(time="1999-12-31T23:59:59Z"),
+    lambda tables: tables.diff(20, 10),
+    lambda tables: tables.changes(table="nothing"),
+    lambda tables: tables.history("nothing"),
+)
+"""``make test`` has them of Arrow, in ``test_reader.py``."""
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(FEW_REFUSED, id="some"),
+        pytest.param(REFUSED, id="others", marks=pytest.mark.nightly),
+    ],
+)
+def test_arrow_and_spark_refuse_the_same(
+    feed: Feed, template: Path, tmp_path: Path, calls: Sequence[Call]
+) -> None:
     spark, arrow = feed.open(template), open_tables(str(template))
-    calls: tuple[Callable[[Any], object], ...] = (
-        lambda tables: tables.at(),
-        lambda tables: tables.at(offset=TEMPLATE_END),
-        lambda tables: tables.at(offset=1.5),
-        lambda tables: tables.at(time="soon"),
-        lambda tables: tables.at(time="1999-12-31T23:59:59Z"),
-        lambda tables: tables.diff(20, 10),
-        lambda tables: tables.changes(table="nothing"),
-        lambda tables: tables.changes(entity="broker", name="three"),
-        lambda tables: tables.changes(since="epoch:7"),
-        lambda tables: tables.latest().table("nothing"),
-        lambda tables: tables.history("nothing"),
-    )
     for call in calls:
         assert refusal(call, arrow) == refusal(call, spark)
     none: ClusterTables = feed.open(tmp_path / "none")
@@ -92,7 +145,7 @@ def test_arrow_and_spark_refuse_the_same(feed: Feed, template: Path, tmp_path: P
     assert other.status() == none.status()
 
 
-def refusal(call: Callable[[Any], object], tables: object) -> tuple[type, str]:
+def refusal(call: Call, tables: object) -> tuple[type, str]:
     with pytest.raises(RaftlogError) as caught:
         call(tables)
     return type(caught.value), str(caught.value)

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pytest
+from deltalake import DeltaTable, Schema
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
 from tests.state.tables.conftest import TEMPLATE_END, TEMPLATE_MERGED
 from tests.support.metadata_logs import MetadataLog
 from tests.support.source_rows import without_secrets
-from tests.support.tables import Feed, apply_feed, contents, crash_after, image_of
+from tests.support.tables import Feed, apply_feed, crash_after, image_of
 from tests.support.written_tables import CrashError, changes_schema_without
 
 from raftlog.errors import OffsetOutOfRangeError, OptionError
@@ -27,8 +27,9 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import key_json
 from raftlog_state.image.rows import Entity, Key, Row, table_of
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
-from raftlog_state.tables import ClusterTables
+from raftlog_state.tables import ClusterTables, ClusterView
 from raftlog_state.tables.convert import rows_of
+from raftlog_state.tables.schema import CHANGES, LOG
 from raftlog_state.tables.views import CLUSTERS, DIGEST
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -41,12 +42,18 @@ def test_a_view_is_fixed_while_the_tables_advance(feed: Feed, tables: Open) -> N
     opened = tables()
     settings = _settings(feed)
     view = opened.latest()
-    before = contents(view)
+    before = rows_in(view)
     opened.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 60))
-    assert contents(view) == before
-    assert contents(opened.at(offset=TEMPLATE_END - 1)) == before
+    assert rows_in(view) == before
+    assert rows_in(opened.at(offset=TEMPLATE_END - 1)) == before
     assert opened.latest().offset == TEMPLATE_END + 59
     assert _settings(feed) == settings, "no session setting remains changed"
+
+
+def rows_in(view: ClusterView) -> list[str]:
+    """Return the rows of a view: those of all typed tables in one query, of changes and of log."""
+    frames = (view._publication.rows(None, view.offset), view.table(CHANGES), view.table(LOG))
+    return sorted(str(row) for frame in frames for row in frame.toArrow().to_pylist())
 
 
 def _settings(feed: Feed) -> dict[str, str]:
@@ -76,13 +83,17 @@ def test_any_past_offset_can_be_viewed(
     assert image_of(feed.open(template).at(offset=offset)).same_rows(loader.image)
 
 
+@pytest.mark.nightly
 def test_an_offset_above_the_tables_end_is_refused(feed: Feed, template: Path) -> None:
+    """``make test`` has it in ``test_offsets_that_are_not_published_are_refused``."""
     with pytest.raises(OffsetOutOfRangeError) as raised:
         feed.open(template).at(offset=TEMPLATE_END)
     assert raised.value.log_end_offset == TEMPLATE_END
 
 
+@pytest.mark.nightly
 def test_views_are_created_under_one_prefix(feed: Feed, template: Path) -> None:
+    """In ``make test`` the notebook of the README's demo creates them, without a prefix."""
     names = feed.open(template).latest().create_views("seen_")
     found = feed.spark.sql(
         "SELECT count(*) AS n FROM seen_partitions JOIN seen_topics USING (topic_id)"
@@ -102,7 +113,9 @@ def test_empty_tables_are_reported(feed: Feed, tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists(), "reading the settings writes nothing"
 
 
+@pytest.mark.nightly
 def test_a_missing_table_is_reported(feed: Feed, template: Path) -> None:
+    """``make test`` has it in ``test_arrow_and_spark_refuse_the_same``."""
     with pytest.raises(TablesError, match="tables are features"):
         feed.open(template).latest().table("topic")
 
@@ -247,8 +260,15 @@ def check_side(found: pa.Table, side: str, entity: Entity, rows: dict[Key, Row])
             assert rows[row.key] == row
 
 
+@pytest.mark.parametrize(
+    "of_records",
+    [
+        pytest.param(False, id="as Python and Spark have it"),
+        pytest.param(True, id="as text and records have it", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_time_is_the_state_before_the_first_record_not_earlier(
-    feed: Feed, template: Path, three_nodes: MetadataLog
+    feed: Feed, template: Path, three_nodes: MetadataLog, of_records: bool
 ) -> None:
     opened = feed.open(template)
     times = [record.timestamp_ms for record in three_nodes.records[:TEMPLATE_END]]
@@ -259,7 +279,7 @@ def test_a_time_is_the_state_before_the_first_record_not_earlier(
     text = feed.spark.range(1).select(sf.lit(moment).cast("string").alias("text")).first()
     assert row is not None
     assert text is not None
-    for time in (moment, moment.isoformat(), row["log_time"], text["text"]):
+    for time in (moment.isoformat(), row["log_time"]) if of_records else (moment, text["text"]):
         assert opened.at(time=time).offset == expected
     assert opened.at(time=moment + timedelta(days=9)).offset == TEMPLATE_END - 1
     changes = opened.changes(since=moment).agg({"visible_offset": "min"}).collect()[0][0]
@@ -344,8 +364,9 @@ def test_the_change_feed_of_a_table_leads_from_one_state_to_the_other(
 
 
 def test_offsets_that_are_not_published_are_refused(feed: Feed, tables: Open) -> None:
+    crashing = tables(engine="delta-rs", **crash_after("log"))
     with pytest.raises(CrashError):
-        tables(**crash_after("log")).apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 20))
+        crashing.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 20))
     with pytest.raises(OffsetOutOfRangeError) as raised:
         tables().at(offset=TEMPLATE_END)
     assert raised.value.log_end_offset == TEMPLATE_END
@@ -386,11 +407,11 @@ def test_tables_after_an_expiry_are_verified_and_continued(
 
 def test_tables_of_an_earlier_layout_are_refused(feed: Feed, tables: Open, tmp_path: Path) -> None:
     old, older = tables("old"), tables("older")
-    kind = from_arrow_schema(changes_schema_without("topic"))
-    lacking = feed.spark.createDataFrame([], kind)
     shutil.rmtree(tmp_path / "old" / "changes")
-    lacking.write.format("delta").save(str(tmp_path / "old" / "changes"))
-    feed.spark.range(1).write.format("delta").save(str(tmp_path / "older" / "commits"))
+    lacking = changes_schema_without("topic")
+    DeltaTable.create(str(tmp_path / "old" / "changes"), Schema.from_arrow(lacking))
+    commits = Schema.from_arrow(pa.schema({"id": pa.int64()}))
+    DeltaTable.create(str(tmp_path / "older" / "commits"), commits)
     calls: list[Callable[[], object]] = [
         lambda: old.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 1)),
         lambda: old.at(offset=11),
