@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.cli import run
+from tests.support.nightly import nightly_except
 from tests.support.quorum_processes import PATIENCE_S, eventually, free_ports
 
 import raftlog
@@ -76,9 +77,10 @@ def has_ended(bootstrap: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_quorum_is_started_used_and_removed() -> None:
-    with running() as dev:
-        assert len(dev.bootstrap.split(",")) == len(dev.pids) == 3
+@pytest.mark.parametrize("node_count", nightly_except([1], [1, 3]))
+def test_a_quorum_is_started_used_and_removed(node_count: int) -> None:
+    with running("--nodes", str(node_count)) as dev:
+        assert len(dev.bootstrap.split(",")) == len(dev.pids) == node_count
         with raftlog.connect(dev.bootstrap) as log:
             done = log.append([b"a", b"b"])
             assert [record.value for record in log.read(done.base_offset)] == [b"a", b"b"]
@@ -111,6 +113,7 @@ def test_a_quorum_in_a_directory_is_started_again_with_its_records(tmp_path: Pat
 @pytest.mark.slow
 def test_a_killed_node_is_reported_and_the_others_serve(tmp_path: Path) -> None:
     with running("--dir", tmp_path / "quorum") as dev:
+        assert len(dev.bootstrap.split(",")) == len(dev.pids) == 3
         killed = subprocess.run(["kill", "-KILL", str(dev.pids[0])], check=True)
         assert killed.returncode == 0
         assert dev.process.stderr is not None

@@ -143,7 +143,7 @@ def test_commands_beside_a_follower_leave_the_tables_of_the_log(
     place = tmp_path / "tables"
     commands = (("maintain",), ("truncate", "300"), ("maintain",), ("expire", "100"))
     with following(data / LOG, place, "--max-records", "30") as process:
-        for _ in range(15):
+        for _ in range(11):
             wait_for(process, "appended offsets")
         with reading(place, whole):
             for command, *offset in commands:

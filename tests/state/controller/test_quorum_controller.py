@@ -619,8 +619,10 @@ def test_a_leader_whose_full_disk_has_no_room_for_an_abort_resigns() -> None:
     env.assert_states_equal_a_replay()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_write_that_is_not_atomic_has_no_limit_of_its_records() -> None:
+    """``make test`` has such a write of fewer records in ``test_bounded_steps.py``, and the limit
+    of the others in ``test_kafkas_topic_cases.py``."""
     env, active = started(records_per_batch_max=4_000)
     begin = env.shared.end_offset
     done = active.write("many", write_configs(10_001), deadline_us=NO_DEADLINE, is_atomic=False)

@@ -111,19 +111,21 @@ def whole(three_nodes: MetadataLog) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_batches_of_any_size_give_the_same_tables(data: Path, whole: list[tuple[str, str]]) -> None:
-    for count in (40, 1_000_000):
+def test_batches_of_any_size_give_the_same_tables(
+    data: Path, three_nodes: MetadataLog, tmp_path: Path
+) -> None:
+    log = copy_log(data / SOURCE, tmp_path / "node" / "__cluster_metadata-0", end_offset=1600)
+    end = open_path(str(log)).log_end_offset
+    whole = expected(three_nodes, end)
+    for count in (20, 1_000_000):
         tables = MemoryTables()
-        events = follow(tables, data / SOURCE, count=count, is_beside=count == 40)
+        events = follow(tables, log, count=count, is_beside=count == 20)
         assert contents(tables) == whole
-        assert len(events) == 2 if count > END else len(events) > 20
-    assert events == [
-        f"following {data / SOURCE} from offset 0",
-        f"appended offsets 0 to {END - 1}",
-    ]
+        assert len(events) == 2 if count > end else len(events) > 20
+    assert events == [f"following {log} from offset 0", f"appended offsets 0 to {end - 1}"]
     writer = Writer(MemoryStore(tables))
     assert writer.unmerged_row_count() == 0, "a run that ends merges"
-    assert follow(tables, data / SOURCE) == [f"following {data / SOURCE} from offset {END}"]
+    assert follow(tables, log) == [f"following {log} from offset {end}"]
 
 
 def test_the_table_of_changes_has_what_a_publisher_gets(data: Path) -> None:
@@ -472,8 +474,9 @@ def test_pauses_have_a_limit_and_a_run_with_an_end_fails(data: Path) -> None:
 
 @pytest.mark.slow
 def test_records_are_decoded_once_and_secrets_are_not_stored(
-    monkeypatch: pytest.MonkeyPatch, three_nodes: MetadataLog, data: Path
+    monkeypatch: pytest.MonkeyPatch, three_nodes: MetadataLog, data: Path, tmp_path: Path
 ) -> None:
+    log = copy_log(data / SOURCE, tmp_path / "node" / "__cluster_metadata-0", end_offset=900)
     decoded_again: list[bytes] = []
 
     def counted(value: bytes) -> DecodedRecord:
@@ -482,13 +485,14 @@ def test_records_are_decoded_once_and_secrets_are_not_stored(
 
     monkeypatch.setattr(log_follower, "decode", counted)
     shown, hidden = MemoryTables(), MemoryTables()
-    follow(hidden, data / SOURCE)
+    follow(hidden, log)
     assert decoded_again == []
-    follow(shown, data / SOURCE, redactor=Redactor(reveal=True))
+    follow(shown, log, redactor=Redactor(reveal=True))
     assert decoded_again == []
-    follow(MemoryTables(), data / SOURCE, redactor=Redactor(reveal=True), writes_log=False)
+    follow(MemoryTables(), log, redactor=Redactor(reveal=True), writes_log=False)
     assert len(decoded_again) > 0, "only replay decodes them"
-    rows = source_rows(three_nodes.records[:END], redact=False)
+    end = open_path(str(log)).log_end_offset
+    rows = source_rows(three_nodes.records[:end], redact=False)
     plain = MemoryTables()
     Writer(MemoryStore(plain)).apply(rows, None)
     assert contents(shown) == contents(plain) != contents(hidden)
