@@ -17,6 +17,9 @@ from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.records.batch import iter_batches
 from raftlog.records.batch_columns import Column
 
+SEEDS = pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(one, marks=pytest.mark.nightly) for one in range(3, 12))]
+)
 Segments = dict[int, list[bytes]]
 """Batches by the base offset of their segment."""
 
@@ -63,7 +66,7 @@ def read(files: LogFiles, start: int, end: int, chunk_bytes: int = 150) -> list[
     return [one for one in found if start <= one < end]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@SEEDS
 def test_every_range_of_a_log_with_gaps_is_read_whole(seed: int) -> None:
     rng = Random(seed)
     segments, disk = log_with_gaps(rng), disk_with_parent()
@@ -77,7 +80,7 @@ def test_every_range_of_a_log_with_gaps_is_read_whole(seed: int) -> None:
             assert read(files, start, end, rng.choice((70, 150, 4_000))) == expected
 
 
-@pytest.mark.parametrize("seed", range(12))
+@SEEDS
 def test_ranges_are_read_whole_by_the_names_of_segments_that_have_become_one(seed: int) -> None:
     """Kafka's cleaner replaces several segments by one, while a reader has their names."""
     rng = Random(seed)

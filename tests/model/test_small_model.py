@@ -25,8 +25,8 @@ from tests.model.small_model import (
 )
 from tests.model.state_key import KIND_OF, SPECIAL
 
-STATES = int(os.environ.get("RAFTLOG_MODEL_STATES", "1000"))
-STATES_NIGHTLY = 10 * STATES
+STATES = int(os.environ.get("RAFTLOG_MODEL_STATES", "400"))
+STATES_NIGHTLY = 25 * STATES
 state_counts = pytest.mark.parametrize(
     "state_count", [STATES, pytest.param(STATES_NIGHTLY, marks=pytest.mark.nightly)]
 )
@@ -45,7 +45,7 @@ def test_committed_records_survive_every_history_of_one_election_and_two_records
 
 @pytest.mark.slow
 @state_counts
-@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("restarts", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_committed_records_survive_the_shortest_histories_of_two_elections(
     restarts: int, state_count: int
 ) -> None:

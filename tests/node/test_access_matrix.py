@@ -28,8 +28,6 @@ from tests.support.quorum_processes import free_ports
 from tests.support.sasl_client import authenticate
 from tests.support.served_node import RawConnection, ServedNode, served_node
 
-pytestmark = pytest.mark.slow
-
 WRONG_CLUSTER = "AbCdEfGhIjKlMnOpQrStUg"
 REFUSED = {29, 30, 31, 53, 104}
 """No rights to the topic, the group, the cluster, transactions; another cluster."""
@@ -337,6 +335,7 @@ def check_all(
     return asyncio.run(check())
 
 
+@pytest.mark.slow
 def test_every_identity_is_served_or_refused_every_request_according_to_its_rights(
     tmp_path: Path,
 ) -> None:
@@ -348,7 +347,9 @@ def test_every_identity_is_served_or_refused_every_request_according_to_its_righ
     assert all(counts.values()), counts
 
 
+@pytest.mark.nightly
 def test_a_shared_port_grants_every_identity_only_its_own_rights(tmp_path: Path) -> None:
+    """``make test`` has two ports, and stock clients at one in ``test_tls_quorum.py``."""
     authorities = Authorities(tmp_path)
     listeners, access = configuration(both=authorities.voters)
     identities = authorities.identities_at_one_port()
@@ -356,6 +357,7 @@ def test_a_shared_port_grants_every_identity_only_its_own_rights(tmp_path: Path)
     assert not counts["closed"], "everything is served on such a port"
 
 
+@pytest.mark.slow
 def test_without_tls_every_caller_has_all_rights_of_the_port(tmp_path: Path) -> None:
     ports = free_ports(2)
     listeners = "".join(
@@ -376,6 +378,7 @@ def test_without_tls_every_caller_has_all_rights_of_the_port(tmp_path: Path) -> 
     assert counts["served"]
 
 
+@pytest.mark.slow
 def test_users_of_sasl_have_only_the_rights_of_their_names(tmp_path: Path) -> None:
     authorities = Authorities(tmp_path)
     clients, operator = authorities.clients, authorities.clients.sign("operator")
@@ -412,5 +415,6 @@ def test_users_of_sasl_have_only_the_rights_of_their_names(tmp_path: Path) -> No
     assert all(counts.values()), counts
 
 
+@pytest.mark.slow
 def test_every_served_request_is_in_the_matrix() -> None:
     assert {kind.key for kind in kinds()} == set(APIS) - {ApiKey.API_VERSIONS}

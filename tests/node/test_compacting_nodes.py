@@ -232,7 +232,9 @@ def state_at(node: Node, offset: int) -> dict[bytes, bytes | None] | None:
     return {key: record.value for key, record in latest.records()}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 3, *(pytest.param(one, marks=pytest.mark.nightly) for one in (1, 2, 4, 5))]
+)
 def test_a_past_state_is_refused_or_right_on_every_replica(seed: int) -> None:
     """Also on those that have fetched from a leader that had compacted what they lacked, or had
     removed tombstones that they have missed."""
@@ -391,7 +393,8 @@ def test_a_leader_retains_tombstones_while_a_replica_fetches_what_was_compacted(
     run(work())
 
 
-def test_a_crash_while_a_log_is_deleted_to_be_fetched_again_revives_no_key() -> None:
+@pytest.mark.parametrize("every", [17, pytest.param(6, marks=pytest.mark.nightly)])
+def test_a_crash_while_a_log_is_deleted_to_be_fetched_again_revives_no_key(every: int) -> None:
     async def work() -> None:
         cluster = Cluster(3, COMPACTED)
         leader, lagging = await miss_a_tombstone(cluster)
@@ -401,7 +404,7 @@ def test_a_crash_while_a_log_is_deleted_to_be_fetched_again_revives_no_key() -> 
         cluster.pass_time(10_000)
         assert table(lagging) == expected
         start = leader.replica.log.tombstone_start_offset
-        for state in list(recording.states((None, *Survival), seeds=range(1)))[::6]:
+        for state in list(recording.states((None, *Survival), seeds=range(1)))[::every]:
             lagging.disk = SimulatedDisk.after(state)
             lagging.restart()
             log = lagging.replica.log

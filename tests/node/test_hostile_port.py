@@ -106,7 +106,7 @@ def test_hostile_frames_are_answered_or_close_their_connection(tmp_path: Path) -
     run(tmp_path, seed=1, count=300)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(2, 4))
 def test_many_hostile_frames_are_answered_or_close_their_connection(
     tmp_path: Path, seed: int

@@ -351,7 +351,17 @@ def test_appends_that_wait_for_a_large_one_end_with_their_connection(tmp_path: P
     with_node(tmp_path, check, "")
 
 
-@pytest.mark.parametrize("compression", [one for one in Compression if one is not Compression.NONE])
+@pytest.mark.parametrize(
+    "compression",
+    [
+        Compression.ZSTD,
+        *(
+            pytest.param(one, marks=pytest.mark.nightly)
+            for one in Compression
+            if one not in (Compression.NONE, Compression.ZSTD)
+        ),
+    ],
+)
 def test_a_decompression_bomb_is_refused_and_its_connection_stays_open(
     tmp_path: Path, compression: Compression
 ) -> None:

@@ -42,7 +42,11 @@ def delete_by_kafka(bootstrap: str, home: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "delete", [delete_by_librdkafka, pytest.param(delete_by_kafka, marks=pytest.mark.kafka)]
+    "delete",
+    [
+        pytest.param(delete_by_librdkafka, marks=pytest.mark.slow),
+        pytest.param(delete_by_kafka, marks=pytest.mark.kafka),
+    ],
 )
 def test_processes_copy_and_delete_and_every_record_is_read_also_from_the_next_leader(
     tmp_path: Path, delete: Callable[[str, Path], int]

@@ -83,10 +83,11 @@ def pure(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pure_wheel_of_a_copy(home / "one", home / "wheel", time_s=1_600_000_000)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wheel_without_cargo_is_for_every_platform_and_runs_in_python(
     pure: Path, tmp_path: Path
 ) -> None:
+    """CI runs ``make pure``, which installs one and runs the quick tests with it."""
     assert pure.name.endswith("-py3-none-any.whl")
     assert not [name for name in zipfile.ZipFile(pure).namelist() if name.endswith(".so")]
     assert version_of(pure, tmp_path) == "(pure Python)"

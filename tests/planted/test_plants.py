@@ -33,8 +33,38 @@ def names_of_tests(path: str) -> frozenset[str]:
 
 
 @cache
-def dumped(path: str) -> str:
-    return ast.dump(ast.parse(source(path)))
+def statement_lines(path: str) -> list[tuple[int, int]]:
+    """Return the first and the last line of each top-level statement, decorators included."""
+    return [
+        (
+            min([one.lineno, *(at.lineno for at in getattr(one, "decorator_list", ()))]),
+            one.end_lineno,
+        )
+        for one in ast.parse(source(path)).body
+        if one.end_lineno is not None
+    ]
+
+
+def changed_statements(path: str, planted: str) -> tuple[str, str]:
+    """Return the text of the top-level statements that a plant changes, before and after it.
+
+    The others are equal, and are not parsed.
+    """
+    before, after = source(path).splitlines(), planted.splitlines()
+    same = [one == other for one, other in zip(before, after, strict=False)]
+    first = [*same, False].index(False)
+    same_from_end = [one == other for one, other in zip(before[::-1], after[::-1], strict=False)]
+    last = len(before) - min(
+        [*same_from_end, False].index(False), min(len(before), len(after)) - first
+    )
+    lines = statement_lines(path)
+    # What is inserted after a statement may be its last lines.
+    (start, *_) = [0, 0, *(end for _, end in lines if end <= first)][-2:]
+    end = min((begin for begin, _ in lines if begin > last), default=len(before) + 1) - 1
+    return (
+        "\n".join(before[start:end]),
+        "\n".join(after[start : end + len(after) - len(before)]),
+    )
 
 
 def why_not_applicable(plant: Plant) -> str | None:
@@ -44,7 +74,8 @@ def why_not_applicable(plant: Plant) -> str | None:
         return str(error)
     if not plant.path.endswith(".py"):
         return None if plant.old != plant.new else f"{plant.bug}: it changes nothing"
-    if ast.dump(ast.parse(planted)) == dumped(plant.path):
+    before, after = changed_statements(plant.path, planted)
+    if ast.dump(ast.parse(before)) == ast.dump(ast.parse(after)):
         return f"{plant.bug}: it changes nothing that runs"
     return None
 

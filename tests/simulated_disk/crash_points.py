@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from random import Random
+from typing import Final
 
 from .crash_model import Survival
 from .simulated_tree import Operation, Tree
@@ -36,6 +37,10 @@ class CrashState:
         return f"cut {self.cut}, {self.survival.name if self.survival else 'kill'}, {self.seed}"
 
 
+KINDS: Final = (None, *Survival)
+"""Kinds of crashes: a killed process, and what a power loss leaves of unsynced data."""
+
+
 class Recording:
     """Operations of a disk since the recording began. ``len(operations)`` is its position."""
 
@@ -46,7 +51,7 @@ class Recording:
 
     def states(
         self,
-        survivals: Iterable[Survival | None] = (None, *Survival),
+        survivals: Iterable[Survival | None] = KINDS,
         *,
         cuts: Iterable[int] | None = None,
         seeds: Iterable[int] = (0,),
@@ -72,3 +77,10 @@ class Recording:
                 if fingerprint not in seen:
                     seen.add(fingerprint)
                     yield CrashState(cut, survival, seed, self._boot_number + 1, after)
+
+    def states_in_turn(self, *, seeds: Iterable[int] = (0,)) -> Iterator[CrashState]:
+        """Yield states of crashes after every operation, of two kinds of the nine in turn."""
+        for turn, kind in enumerate(KINDS):
+            survivals = (kind, KINDS[(turn + 4) % len(KINDS)])
+            cuts = range(turn, len(self.operations) + 1, len(KINDS))
+            yield from self.states(survivals, cuts=cuts, seeds=seeds)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulated_disk.crash_points import Recording
+
 COPIES = tuple(f"three-nodes-4.3.1/node-{node}" for node in (1, 100, 101))
 """Copies of one metadata log, all of whose records node 102's log has too."""
 
@@ -20,6 +22,14 @@ WHOLE = pytest.mark.parametrize(
     "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["chosen", "whole"]
 )
 """Parameter ``whole``: a test runs twice, the second time (slow) with nothing left out."""
+
+
+CRASHES = pytest.mark.parametrize(
+    "states_of",
+    [Recording.states_in_turn, pytest.param(Recording.states, marks=pytest.mark.nightly)],
+    ids=["in turn", "all"],
+)
+"""Parameter ``states_of``: crashes after every operation, of two kinds in turn or (nightly) all."""
 
 
 def slow_except(quick: Sequence[object], everything: Sequence[object]) -> list[object]:

@@ -351,15 +351,17 @@ def test_wrong_arguments_are_refused(
         call(log)
 
 
-@pytest.mark.slow
-def test_records_are_returned_once_when_leaders_die(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.nightly)]
+)
+def test_records_are_returned_once_when_leaders_die(tmp_path: Path, kills: int) -> None:
     with (
         QuorumProcesses(tmp_path) as quorum,
         raftlog.connect(quorum.bootstrap, timeout_ms=240_000) as log,
         raftlog.connect(quorum.bootstrap, timeout_ms=240_000) as reader,
     ):
         found = iter(reader.read(follow=True))
-        for turn in range(3):
+        for turn in range(kills + 1):
             leader = quorum.node(log.leader_id)
             if turn:
                 leader.kill()

@@ -304,7 +304,16 @@ class Run:
         self.counts["done"] = len(done)
 
 
-@pytest.mark.parametrize("seeds", [range(first, first + 25) for first in range(0, 200, 25)])
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(50),
+        *(
+            pytest.param(range(first, first + 50), marks=pytest.mark.nightly)
+            for first in (50, 100, 150)
+        ),
+    ],
+)
 def test_appends_are_written_once_in_order_and_a_refusal_is_final(seeds: range) -> None:
     counts: dict[str, int] = {}
     for seed in seeds:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 import pytest
 from tests.log.cleaning.test_compaction import COMPACTED, records_of, table
 from tests.log.cleaning.test_retained_records import batch_bytes
-from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.crash_points import CrashState
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import (
     DIRECTORY,
@@ -20,6 +20,7 @@ from tests.support.appending import (
     disk_with_parent,
     reopened_replica,
 )
+from tests.support.sweep_size import CRASHES
 
 from raftlog.errors import LogError, LogNotFoundError
 from raftlog.log.format.directory import (
@@ -96,7 +97,9 @@ def copied(log: QuorumLog, *, until: int) -> tuple[SimulatedDisk, QuorumLog]:
     return disk, follower
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [1, 4, *(pytest.param(one, marks=pytest.mark.nightly) for one in (0, 2, 3, 5))]
+)
 def test_a_follower_at_any_offset_continues_from_a_leader_that_has_compacted_since(
     seed: int,
 ) -> None:
@@ -194,7 +197,10 @@ def test_a_reader_of_all_data_is_at_the_end_after_a_compaction_has_removed_commi
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_step_between_appends_leaves_every_last_value() -> None:
+@CRASHES
+def test_a_crash_at_any_step_between_appends_leaves_every_last_value(
+    states_of: Callable[..., Iterator[CrashState]],
+) -> None:
     disk, log = replica()
     fill(log, 11, 22)
     begun = log.begin_compaction(now_ms=NOW_MS)
@@ -208,7 +214,7 @@ def test_a_crash_at_any_step_between_appends_leaves_every_last_value() -> None:
             ends.append((log.end_offset, table(disk)))
     assert len(ends) > 1
     final = table(disk)
-    for state in recording.states((None, *Survival), seeds=range(1)):
+    for state in states_of(recording):
         after = SimulatedDisk.after(state)
         check_indexes(after, begun.plan.segments, f"{state}")
         found = reopened_replica(after)

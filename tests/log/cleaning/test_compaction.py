@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -17,7 +17,7 @@ from tests.log.cleaning.test_retained_records import (
     new_batch,
     rows,
 )
-from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.crash_points import CrashState
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
 from tests.support.appending import (
@@ -29,6 +29,7 @@ from tests.support.appending import (
     disk_with_parent,
     reopened,
 )
+from tests.support.sweep_size import CRASHES
 
 from raftlog.errors import CorruptBatchError, DiskFullError, LogError
 from raftlog.log.cleaning import compaction as compaction_module
@@ -705,7 +706,10 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     assert compact(log)
 
 
-def test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key() -> None:
+@CRASHES
+def test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key(
+    states_of: Callable[..., Iterator[CrashState]],
+) -> None:
     """The tombstone of ``a`` and the value before it are in different segments. Where the tombstone
     has a delete horizon, and so may be dropped, the value is dropped durably."""
     disk, log = log_of()
@@ -722,7 +726,7 @@ def test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted
     assert [one.value for one in records_of(disk) if one.key == b"a"] == [None]
     renamed = [one.path for one in recording.operations if one.kind is OperationKind.RENAME]
     assert sum(path.endswith(f".log{CLEANED_SUFFIX}") for path in renamed) == 2
-    states = list(recording.states((None, *Survival), seeds=range(3)))
+    states = list(states_of(recording, seeds=range(3)))
     horizon_count = 0
     for state in states:
         after = SimulatedDisk.after(state)
@@ -761,7 +765,10 @@ def compacted_offset(disk: SimulatedDisk) -> int:
     return open_log(disk, DIRECTORY, kind=LogKind.PARTITION).compacted_offset
 
 
-def test_after_a_crash_at_any_operation_states_from_the_compacted_offset_on_are_complete() -> None:
+@CRASHES
+def test_after_a_crash_at_any_operation_states_from_the_compacted_offset_on_are_complete(
+    states_of: Callable[..., Iterator[CrashState]],
+) -> None:
     """The compaction also removes records of the part that was compacted before."""
     disk, log = log_of()
     fill(log, 17, 20)
@@ -773,7 +780,7 @@ def test_after_a_crash_at_any_operation_states_from_the_compacted_offset_on_are_
     recording = disk.record()
     assert compact(log)
     removed = 0
-    for state in recording.states((None, *Survival), seeds=range(1)):
+    for state in states_of(recording):
         after = SimulatedDisk.after(state)
         offset = compacted_offset(after)
         if len(records_of(after)) < count:

@@ -334,7 +334,7 @@ def test_the_latest_delete_horizon_is_that_of_the_field() -> None:
 
 def test_an_entry_of_the_map_takes_no_more_memory_than_is_counted() -> None:
     """Just after the dictionary has grown: the old and the new table exist then."""
-    count = 43_692
+    count = 10_924
     batch = new_batch(0, *((b"%09d" % at, None) for at in range(count)))
     tracemalloc.start()
     try:

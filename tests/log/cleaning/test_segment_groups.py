@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -18,6 +18,7 @@ from tests.log.cleaning.test_compaction import (
     table,
 )
 from tests.log.cleaning.test_retained_records import check_contiguous
+from tests.simulated_disk.crash_points import CrashState
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
 from tests.support.appending import (
@@ -30,6 +31,7 @@ from tests.support.appending import (
 )
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.log_builder import control_batch
+from tests.support.sweep_size import CRASHES
 
 from raftlog.log.cleaning.compaction import SegmentSizes, group_segments
 from raftlog.log.format.directory import (
@@ -148,14 +150,17 @@ def offsets_read(cursor: LogCursor, end_offset: int) -> set[int | None]:
     return offsets
 
 
-def test_a_crash_at_any_operation_while_segments_become_one_leaves_every_last_value() -> None:
+@CRASHES
+def test_a_crash_at_any_operation_while_segments_become_one_leaves_every_last_value(
+    states_of: Callable[..., Iterator[CrashState]],
+) -> None:
     disk, log = small_segments(3)
     wanted, end = table(disk), log.end_offset
     recording = disk.record()
     assert compact(log)
     kinds = [(one.kind, one.path) for one in recording.operations]
     assert any(kind is OperationKind.RENAME and SWAP_SUFFIX in path for kind, path in kinds)
-    for state in recording.states():
+    for state in states_of(recording):
         after = SimulatedDisk.after(state)
         found = reopened(after)
         assert not found.is_read_only, f"{state}: {found.report}"
@@ -169,7 +174,10 @@ def test_a_crash_at_any_operation_while_segments_become_one_leaves_every_last_va
         assert not [name for name in names if name.endswith(left)], f"{state}"
 
 
-def test_readers_read_every_last_value_at_any_operation_while_segments_become_one() -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
+def test_readers_read_every_last_value_at_any_operation_while_segments_become_one(
+    every: int,
+) -> None:
     """Also those that have listed the segments before, and read some of them."""
     disk, log = small_segments(5)
     end, last = log.end_offset, {one.key: one for one in records_of(disk)}
@@ -177,7 +185,7 @@ def test_readers_read_every_last_value_at_any_operation_while_segments_become_on
     starts = [one.base_offset for one in log._segments.sealed]
     recording = disk.record()
     assert compact(log)
-    for state in recording.states((None,), seeds=range(1)):
+    for state in recording.states((None,), cuts=range(0, len(recording.operations) + 1, every)):
         after = SimulatedDisk.after(state)
         for start in (0, *starts):
             files = LogFiles(after, DIRECTORY, listing)
@@ -245,7 +253,10 @@ def aborted_of(disk: SimulatedDisk) -> list[AbortedTransaction]:
     return found
 
 
-def test_the_transaction_index_of_one_segment_has_the_entries_of_all_that_it_replaces() -> None:
+@CRASHES
+def test_the_transaction_index_of_one_segment_has_the_entries_of_all_that_it_replaces(
+    states_of: Callable[..., Iterator[CrashState]],
+) -> None:
     """After a crash at any operation, too; Kafka's consumers read aborted records without it."""
     disk, log = log_of()
     for producer_id in range(12):
@@ -261,7 +272,7 @@ def test_the_transaction_index_of_one_segment_has_the_entries_of_all_that_it_rep
     assert compact(log)
     assert aborted_of(disk) == wanted
     assert sum(name.endswith(TXN_INDEX_SUFFIX) for name in disk.list_names(DIRECTORY)) < count
-    for state in recording.states():
+    for state in states_of(recording):
         after = SimulatedDisk.after(state)
         reopened(after).close()
         assert aborted_of(after) == wanted, f"{state}"
@@ -277,9 +288,10 @@ class TornListings(SimulatedDisk):
         return super().list_names(directory) if names is None else names
 
 
+@pytest.mark.parametrize("count", [150, pytest.param(600, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_readers_read_every_last_value_by_names_of_two_moments_of_a_compaction(
-    contiguous: bool,
+    contiguous: bool, count: int
 ) -> None:
     """Listed at the start, or at the first listing after it."""
     disk, log = small_segments(5)
@@ -289,7 +301,7 @@ def test_readers_read_every_last_value_by_names_of_two_moments_of_a_compaction(
     states = list(recording.states((None,), seeds=range(1)))
     names = [SimulatedDisk.after(one).list_names(DIRECTORY) for one in states]
     rng, wanted = Random(5), {one.offset for one in last.values()}
-    for _ in range(600):
+    for _ in range(count):
         first, second, third = sorted(rng.randrange(len(states)) for _ in range(3))
         order = sorted({*names[first], *names[second]})
         rng.shuffle(order)

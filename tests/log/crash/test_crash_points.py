@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from tests.log.crash.crash_checks import CrashChecker
 from tests.simulated_disk.crash_model import Survival
-from tests.simulated_disk.crash_points import CrashState
+from tests.simulated_disk.crash_points import KINDS, CrashState
 from tests.simulated_disk.simulated_tree import OperationKind
 from tests.support.log_builder import ABORT, END, NO_OP, begin
 from tests.support.report_lines import REPORT_LINE
@@ -113,8 +113,6 @@ def deleting_replica() -> Witness:
 
 
 WORKLOADS = {"embedded": embedded_log, "replica": replica, "deleting replica": deleting_replica}
-KINDS = (None, *Survival)
-"""Kinds of crashes: a killed process, and what a power loss leaves of unsynced data."""
 CHANCY = (Survival.CUT, Survival.TORN, Survival.ZEROED, Survival.MIXED)
 
 
@@ -162,16 +160,12 @@ def test_a_sample_of_crash_points(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_crash_after_every_operation(name: str) -> None:
-    """Two kinds of crashes after each operation, in turn: all of them are below."""
+    """Two kinds of crashes in turn: all of them are below."""
     witness = WORKLOADS[name]()
     checker = CrashChecker(witness)
-    operation_count = len(witness.recording.operations)
-    for turn, kind in enumerate(KINDS):
-        survivals = (kind, KINDS[(turn + 4) % len(KINDS)])
-        cuts = range(turn, operation_count + 1, len(KINDS))
-        for state in witness.recording.states(survivals, cuts=cuts):
-            checker.check(state)
-    assert checker.states > operation_count
+    for state in witness.recording.states_in_turn():
+        checker.check(state)
+    assert checker.states > len(witness.recording.operations)
     assert checker.second_deaths >= checker.disks
 
 

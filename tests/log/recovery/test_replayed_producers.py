@@ -31,7 +31,6 @@ from raftlog.records.control import ControlType, EndTransactionMarker, encode_co
 from raftlog.records.record import Header
 
 PATH = "/log/00000000000000000000.log"
-SEEDS = 150
 BATCHES = 150
 CHUNK_BYTES = (600, 4096, 2**20)
 PRODUCERS = 8
@@ -123,14 +122,15 @@ def replayed(state: ProducerStateManager, data: bytes) -> list[object]:
     return found
 
 
+@pytest.mark.parametrize("seed_count", [30, pytest.param(150, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("producers_max", [PRODUCERS - 3, PRODUCERS - 1, PRODUCERS, 2 * PRODUCERS])
 def test_replayed_batches_leave_the_state_of_each_of_them(
-    producers_max: int, monkeypatch: pytest.MonkeyPatch
+    producers_max: int, seed_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (load_log, producer_state):
         monkeypatch.setattr(module, "PRODUCERS_MAX", producers_max)
         monkeypatch.setattr(module, "COMMITS_MAX", producers_max - 2)
-    for seed in range(SEEDS):
+    for seed in range(seed_count):
         rng = random.Random(seed)
         monkeypatch.setattr(recover_segment, "SCAN_CHUNK_BYTES", rng.choice(CHUNK_BYTES))
         data = random_segment(rng)

@@ -245,8 +245,20 @@ def each_step(check: Callable[[SimulatedDisk, int], bool]) -> int:
 
 
 @pytest.mark.usefixtures("small_compactions")
-@pytest.mark.parametrize("survival", [None, Survival.NOTHING, Survival.MIXED])
-def test_a_crash_at_any_step_of_a_compaction_leaves_every_entry(survival: Survival | None) -> None:
+@pytest.mark.parametrize(
+    "survivals",
+    [
+        (None, Survival.NOTHING, Survival.MIXED),
+        *(
+            pytest.param((one,), marks=pytest.mark.nightly)
+            for one in (None, Survival.NOTHING, Survival.MIXED)
+        ),
+    ],
+    ids=["in turn", "killed", "nothing", "mixed"],
+)
+def test_a_crash_at_any_step_of_a_compaction_leaves_every_entry(
+    survivals: tuple[Survival | None, ...],
+) -> None:
     def check(disk: SimulatedDisk, operations: int) -> bool:
         store = StorageObjects(disk, STORE)
 
@@ -255,7 +267,7 @@ def test_a_crash_at_any_step_of_a_compaction_leaves_every_entry(survival: Surviv
             compacted(store, TIME_MS + LISTING_MS_MAX)
 
         has_crashed = crashes_after(disk, operations, work)
-        disk.end(survival)
+        disk.end(survivals[operations % len(survivals)])
         return has_crashed
 
     assert each_step(check) > 30

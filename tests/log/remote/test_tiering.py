@@ -42,7 +42,8 @@ from tests.support.appending import (
 from tests.support.crash_injection import crashes_after
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, OptionError
-from raftlog.limits import SMALL_FILE_BYTES_MAX
+from raftlog.limits import KIB, SMALL_FILE_BYTES_MAX
+from raftlog.log.format import directory
 from raftlog.log.format.directory import REMOTE_SEGMENTS_NAME
 from raftlog.log.format.remote_chain import (
     RemoteChain,
@@ -420,10 +421,15 @@ def continued(disk: SimulatedDisk, seed: int, what: str) -> None:
     assert {name.partition(".")[0] for name in objects(disk)} == named, what
 
 
-def crashes(batches: int) -> Iterator[tuple[SimulatedDisk, int, str]]:
-    """Yield the disk after a crash at each operation of a second run and its local deletion."""
+SURVIVALS = (None, Survival.NOTHING, Survival.MIXED)
+"""What survives a crash; None: all, because only the process ends."""
+
+
+def crashes(batches: int, *, is_complete: bool) -> Iterator[tuple[SimulatedDisk, int, str]]:
+    """Yield the disk after a crash at each operation of a second run and its local deletion; of
+    all kinds if ``is_complete``, otherwise of each kind in turn."""
     for operations in range(10_000):
-        for survival in (None, Survival.NOTHING, Survival.MIXED):
+        for survival in SURVIVALS if is_complete else (SURVIVALS[operations % 3],):
             disk, log = tiered_log(batches)
             cleaned(log, store_on(disk), 1)
             fill(log, 12)
@@ -434,12 +440,13 @@ def crashes(batches: int) -> Iterator[tuple[SimulatedDisk, int, str]]:
             yield disk, operations, f"operation {operations}, {survival}"
 
 
-def test_a_crash_at_any_operation_of_a_run_leaves_the_log_whole() -> None:
+@pytest.mark.parametrize("is_complete", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_crash_at_any_operation_of_a_run_leaves_the_log_whole(is_complete: bool) -> None:
     count = 0
-    for disk, operations, what in crashes(26):
+    for disk, operations, what in crashes(26, is_complete=is_complete):
         continued(disk, 10 + operations, what)
         count += 1
-    assert count > 100
+    assert count > (100 if is_complete else 33)
 
 
 @pytest.mark.parametrize("byte_count", [None, 100])
@@ -507,8 +514,15 @@ def test_a_list_of_remote_segments_that_is_damaged_is_written_again() -> None:
     assert offsets(reader(disk, store)) == list(range(61))
 
 
-def test_a_list_of_more_segments_than_a_small_file_can_have_is_read() -> None:
-    disk, count = disk_with_parent(), 250_000
+@pytest.mark.parametrize(
+    ("count", "byte_count_max"),
+    [(400, 16 * KIB), pytest.param(250_000, SMALL_FILE_BYTES_MAX, marks=pytest.mark.nightly)],
+)
+def test_a_list_of_more_segments_than_a_small_file_can_have_is_read(
+    count: int, byte_count_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "SMALL_FILE_BYTES_MAX", byte_count_max)
+    disk = disk_with_parent()
     disk.make_directory(DIRECTORY)
     first = 10**18
     segments = tuple(
@@ -523,7 +537,7 @@ def test_a_list_of_more_segments_than_a_small_file_can_have_is_read() -> None:
     )
     chain = RemoteChain(uri=REMOTE, directory=OBJECTS, segments=segments)
     data = encode_remote_chain(chain)
-    assert SMALL_FILE_BYTES_MAX < len(data) < count * 100
+    assert byte_count_max < len(data) < count * 100
     disk.put(f"{DIRECTORY}/{REMOTE_SEGMENTS_NAME}", data)
     assert read_remote_chain(disk, DIRECTORY) == chain
 
