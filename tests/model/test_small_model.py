@@ -37,8 +37,9 @@ def test_committed_records_survive_every_history_of_one_election() -> None:
     assert explore(beginning(), bounds) > 290
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_committed_records_survive_every_history_of_one_election_and_two_records() -> None:
+    """``make test`` has every history with one record."""
     bounds = Bounds(epoch_max=1, value_count_max=2, restart_count_max=0)
     assert explore(beginning(), bounds) > 1_000
 
