@@ -90,7 +90,7 @@ def test_conditions_on_keys_hold_under_random_faults(seed: int) -> None:
     assert counts["keyed refused"] > 0
 
 
-@pytest.mark.parametrize("seed", [14, *nightly(4, 5)])
+@pytest.mark.parametrize("seed", [14, pytest.param(4, marks=pytest.mark.slow), *nightly(5)])
 @pytest.mark.parametrize("retention_bytes", [None, 20_000])
 def test_remote_segments_are_readable_under_random_faults(
     seed: int, retention_bytes: int | None
@@ -102,7 +102,7 @@ def test_remote_segments_are_readable_under_random_faults(
     assert counts["remote request failed"] > 0
 
 
-@pytest.mark.parametrize("seed", [10, *nightly(2, 5)])
+@pytest.mark.parametrize("seed", [10, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 5))])
 def test_logs_that_nodes_compact_on_their_own_have_the_same_last_values_under_random_faults(
     seed: int,
 ) -> None:
