@@ -23,6 +23,13 @@ CLUSTERS: Final = "tests/state/tables/test_clusters.py"
 
 TABLES_WRITER_PLANTS: Final = (
     Plant(
+        bug="rows that another process has truncated are taken for known",
+        path=WRITER,
+        old="            if was_cached and progress.offset != NOTHING and not",
+        new="            if not was_cached and progress.offset != NOTHING and not",
+        tests=(f"{WRITES}::test_rows_that_another_process_has_truncated_are_appended_again",),
+    ),
+    Plant(
         bug="unmerged changes of a cluster stay in memory while merges fail",
         path=WRITER,
         old="        bound_memory([cache.unmerged], self._unmerged_rows_max)\n",

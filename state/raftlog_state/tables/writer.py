@@ -296,12 +296,15 @@ class Writer(TablesWriter):
 
     @collection_paused()
     def _apply(self, table: pa.Table, cluster_id: str | None) -> bool:
+        was_cached = self._cache is not None
         check_log(self._ready().progress, table, cluster_id, self.place)
         cache = self._ready_for(cluster_id)
         self._own(cache)
         progress = cache.progress
         new = cache.new_rows(table, self.source_columns, self.place)
         if new is None:
+            if was_cached and progress.offset != NOTHING and not self._rows.ends_at(progress):
+                raise self._late(progress)  # another process may have truncated these rows
             return False
         if progress.offset == NOTHING:
             self._store.prepare()
@@ -318,11 +321,8 @@ class Writer(TablesWriter):
         before, after = loaded.before, loaded.after
         if not self._rows.ends_at(after):
             if not self._rows.ends_at(before):
-                raise ConcurrentWriterError(
-                    place=self.place,
-                    reason=f"another process has changed cluster {after.cluster_id}",
-                    remedy="load the log again: the load continues at the end of the tables",
-                )
+                remedy = "load the log again: the load continues at the end of the tables"
+                raise self._late(after, remedy)
             if self._rows.writes_log:
                 self._append_loaded_log(loaded)
             transaction = own_transaction(CHANGES_TABLE, before, before.next_offset)
@@ -374,6 +374,13 @@ class Writer(TablesWriter):
         fence(self._rows, cache, next_incarnation(cache.progress))
         self._rows.delete_reverted_log([cache.progress])
         raise self._log_reverted()
+
+    def _late(self, end: Progress, remedy: str = "run this again") -> ConcurrentWriterError:
+        return ConcurrentWriterError(
+            place=self.place,
+            reason=f"another process has changed cluster {end.cluster_id}",
+            remedy=remedy,
+        )
 
     def _log_reverted(self) -> ConcurrentWriterError:
         return ConcurrentWriterError(

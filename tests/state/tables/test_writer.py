@@ -826,6 +826,18 @@ def test_a_truncation_reads_the_tables_again(history: History) -> None:
     assert contents(tables) == history.contents(46)
 
 
+def test_rows_that_another_process_has_truncated_are_appended_again(history: History) -> None:
+    """Before the truncation the writer's tables had them."""
+    tables = history.written(60)
+    stale = writer_of(tables)
+    assert stale.progress().offset == 59
+    assert not stale.apply(history.range(31, 50), CLUSTER)
+    writer_of(tables).truncate_to(30)
+    assert stale.apply(history.range(31, 50), CLUSTER)
+    assert contents(tables) == history.contents(50)
+    assert not stale.apply(history.range(31, 50), CLUSTER)
+
+
 @pytest.mark.slow
 def test_truncations_in_a_row_give_the_tables_of_the_last_one(history: History) -> None:
     tables = history.written(60)
