@@ -205,7 +205,7 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
 ) -> None:
     """Delta looks up the transaction of an append in it. It is computed in a session of its own.
 
-    ``make test`` has what is appended, in ``test_store_contract.py``, and so for the next three.
+    ``make test`` has what is appended, in ``test_store_contract.py``; so for reads in parts, below.
     """
     setting, value = "spark.sql.codegen.maxFields", "101"  # that of the store, all tests have
     monkeypatch.setattr(spark_store, "FEW_ROWS_SETTINGS", {setting: value})
@@ -271,7 +271,6 @@ def _has_no_thread(*_: object, **__: object) -> Any:
     raise RuntimeError("can't start new thread")
 
 
-@pytest.mark.nightly
 def test_no_append_is_committed_without_the_session_that_computes_states(
     feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
