@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         elif any(item.get_closest_marker(name) for name in ("slow", "spark")):
             marked.add(item.path)
-        if "spark" in getattr(item, "fixturenames", ()):
+        if has_session(item):
             item.add_marker(pytest.mark.xdist_group(session_group(item.path.as_posix())))
     hidden = [str(path) for path in marked if not LONG_MARKS.search(path.read_text())]
     assert not hidden, f"`make long` ignores {', '.join(sorted(hidden))}: it lacks mark.slow"
@@ -82,6 +82,13 @@ def pytest_collection_finish() -> None:
     """Take the thousands of collected tests out of all later garbage collections."""
     gc.collect()
     gc.freeze()
+
+
+def has_session(item: pytest.Item) -> bool:
+    """Return whether a test has the Spark session, as a fixture or by a parameter of one."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    is_parameter = any(isinstance(one, str) and one == "spark" for one in parameters.values())
+    return is_parameter or "spark" in getattr(item, "fixturenames", ())
 
 
 def session_group(path: str) -> str:
