@@ -34,7 +34,7 @@ SPARK_FILES = "_spark.py"
 """End of the names of files whose tests are all marked ``spark``."""
 LONG = "(spark or slow)"
 """Begin of the marker expression of `make long`."""
-LONG_MARKS = re.compile(r"mark\.(slow|spark)|sweep_size")
+LONG_MARKS = re.compile(r"mark\.(slow|spark)|slow_except|WHOLE")
 """What a file contains that has tests marked ``slow`` or ``spark``, unless its name says so."""
 
 settings.register_profile(

@@ -30,6 +30,7 @@ from tests.simulation.faults import (
 from tests.simulation.running import never_counted, run_seed
 from tests.simulation.shrinking import describe_plan, shrunk
 from tests.support.report_lines import REPORT_LINE
+from tests.support.sweep_size import nightly_except
 
 HOME = Path(__file__).parents[2]
 FIRST = int(os.environ.get("RAFTLOG_SIM_FIRST", "1000"))
@@ -58,11 +59,6 @@ REPLAYED: tuple[int, ...] = (96, 1157)
 """Seeds whose faults are all of the last round, on dynamic voters and with older versions."""
 
 
-def nightly(*seeds: int) -> list[object]:
-    """Return seeds as parameters that are marked ``nightly``."""
-    return [pytest.param(seed, marks=pytest.mark.nightly) for seed in seeds]
-
-
 def check(seed: int, plan: Plan | None = None) -> Counter[str]:
     verdict = run_seed(seed, plan=plan)
     assert verdict.failure is None, f"make sim SEED={seed}: {verdict.failure}"
@@ -74,7 +70,7 @@ def test_invariants_hold_under_random_faults(seed: int) -> None:
     check(seed)
 
 
-@pytest.mark.parametrize("seed", [7, *nightly(8, 12)])
+@pytest.mark.parametrize("seed", nightly_except([7], [7, 8, 12]))
 def test_committed_offsets_of_groups_survive_random_faults(seed: int) -> None:
     plan = replace(draw_plan(seed, rounds=1), user_count=2, commits_offsets=True)
     counts = check(seed, replace(plan, retention_bytes=20_000))
@@ -82,7 +78,7 @@ def test_committed_offsets_of_groups_survive_random_faults(seed: int) -> None:
     assert counts["state with offsets"] >= plan.node_count
 
 
-@pytest.mark.parametrize("seed", [6, *nightly(5)])
+@pytest.mark.parametrize("seed", nightly_except([6], [6, 5]))
 def test_conditions_on_keys_hold_under_random_faults(seed: int) -> None:
     plan = replace(draw_plan(seed, rounds=1), user_count=3, has_keys=True)
     counts = check(seed, replace(plan, client_user_counts=(2, 2)))
@@ -90,7 +86,9 @@ def test_conditions_on_keys_hold_under_random_faults(seed: int) -> None:
     assert counts["keyed refused"] > 0
 
 
-@pytest.mark.parametrize("seed", [14, pytest.param(4, marks=pytest.mark.slow), *nightly(5)])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(4, marks=pytest.mark.slow), *nightly_except([14], [14, 5])]
+)
 @pytest.mark.parametrize("retention_bytes", [None, 20_000])
 def test_remote_segments_are_readable_under_random_faults(
     seed: int, retention_bytes: int | None
@@ -120,13 +118,15 @@ def test_invariants_hold_for_the_seeds_of_the_first_round_that_once_failed(seed:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*FAILED_WITH_LATER, *nightly(*FAILED_WITH_LATER_NIGHTLY)])
+@pytest.mark.parametrize(
+    "seed", nightly_except(FAILED_WITH_LATER, FAILED_WITH_LATER + FAILED_WITH_LATER_NIGHTLY)
+)
 def test_invariants_hold_for_the_seeds_of_the_second_round_that_once_failed(seed: int) -> None:
     check(seed, draw_plan(seed, rounds=2))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*FAILED, *nightly(*FAILED_NIGHTLY)])
+@pytest.mark.parametrize("seed", nightly_except(FAILED, FAILED + FAILED_NIGHTLY))
 def test_invariants_hold_for_the_seeds_of_the_last_round_that_once_failed(seed: int) -> None:
     check(seed, draw_plan(seed, rounds=3))
 

@@ -1,8 +1,8 @@
-"""Size of a sweep: a selected part in the quick tests, everything in the slow ones."""
+"""Size of a sweep: a part in the quick tests or in ``make test``, everything in larger ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 import pytest
@@ -32,8 +32,28 @@ CRASHES = pytest.mark.parametrize(
 """Parameter ``states_of``: crashes after every operation, of two kinds in turn or (nightly) all."""
 
 
-def slow_except(quick: Sequence[object], everything: Sequence[object]) -> list[object]:
-    """Return all of ``everything`` as parameters; those not in ``quick`` are marked slow."""
+def slow_except(quick: Container[object], everything: Iterable[object]) -> list[object]:
+    """Return all of ``everything`` as parameters; those not in ``quick`` are marked slow.
+
+    A tuple has the values of several arguments.
+    """
+    return _marked_except(quick, everything, pytest.mark.slow)
+
+
+def nightly_except(usual: Container[object], everything: Iterable[object]) -> list[object]:
+    """Return all of ``everything`` as parameters; those not in ``usual`` are marked nightly.
+
+    A tuple has the values of several arguments.
+    """
+    return _marked_except(usual, everything, pytest.mark.nightly)
+
+
+def _marked_except(
+    usual: Container[object], everything: Iterable[object], mark: pytest.MarkDecorator
+) -> list[object]:
     return [
-        one if one in quick else pytest.param(one, marks=pytest.mark.slow) for one in everything
+        one
+        if one in usual
+        else pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=mark)
+        for one in everything
     ]

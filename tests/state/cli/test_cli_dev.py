@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.cli import run
-from tests.support.nightly import nightly_except
 from tests.support.quorum_processes import PATIENCE_S, eventually, free_ports
+from tests.support.sweep_size import nightly_except
 
 import raftlog
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.support.cli import on_terminal, rows, run
-from tests.support.nightly import nightly_except
 from tests.support.small_logs import LogWriter
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state import read_changes, read_report
 from raftlog_state.records import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.cli import rows, run
-from tests.support.nightly import nightly_except
+from tests.support.sweep_size import nightly_except
 
 import raftlog
 from pyspark_raftlog.options import RaftlogOptions

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import pytest
 from tests.support.cli import rows, run, start_follower
 from tests.support.clock import StoppedClock
-from tests.support.nightly import nightly_except
 from tests.support.quorum_processes import QuorumProcesses
 from tests.support.small_logs import TIME_MS, FailingLog, LogWriter, copy_log
+from tests.support.sweep_size import nightly_except
 
 import raftlog
 from raftlog.client import LogReader, open_path

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.cli import run
-from tests.support.nightly import nightly_except
+from tests.support.sweep_size import nightly_except
 
 import raftlog
 from raftlog.errors import OptionError

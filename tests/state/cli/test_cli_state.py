@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.support.cli import Terminal, on_terminal, rows, run
 from tests.support.dumps import read_dump
-from tests.support.nightly import nightly_except
 from tests.support.small_logs import LogWriter
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.cli.main import main
 from raftlog_state.cli.state import HISTORY_KINDS, KINDS

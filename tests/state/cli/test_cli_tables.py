@@ -20,8 +20,8 @@ from deltalake import DeltaTable, Schema
 from tests.state.tables.test_writer import expired
 from tests.support.cli import rows, run
 from tests.support.memory_store import MemoryTables
-from tests.support.nightly import nightly_except
 from tests.support.small_logs import copy_log
+from tests.support.sweep_size import nightly_except
 from tests.support.written_tables import changes_schema_without, contents
 
 from raftlog.client import open_path

@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 from tests.state.cli.test_cli_tables import follow_once, stored
 from tests.support.cli import rows, run
-from tests.support.nightly import nightly_except
 from tests.support.quorum_processes import eventually
 from tests.support.small_logs import NO_OP, LogWriter
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.records import (
     ConfigRecord,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.state.cli.test_decompression_limit import LIMIT, compressed, partition
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
-from tests.support.nightly import nightly_except
 from tests.support.peak_memory import peak_memory
+from tests.support.sweep_size import nightly_except
 
 from raftlog.limits import MIB
 from raftlog.records import Compression, Header, NewRecord

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.cli import run
 from tests.support.log_builder import control_batch, data_batch, leader_change
-from tests.support.nightly import nightly_except
+from tests.support.sweep_size import nightly_except
 
 import raftlog
 from pyspark_raftlog.options import RaftlogOptions

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from tests.support.cluster_changes import cluster
 from tests.support.controller_context import found
-from tests.support.nightly import nightly_except
 from tests.support.random_metadata import RandomLog
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.controller.controller_state import (
     INDEXED_PER_STEP,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from tests.support.cluster_changes import replayed
-from tests.support.nightly import nightly_except
 from tests.support.random_changes import Job
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.controller import (
     ChangeRequest,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from tests.support.controllers import bootstrap
-from tests.support.nightly import nightly_except
 from tests.support.quorum_processes import QuorumProcesses, eventually
 from tests.support.rival_changes import (
     BATCH_BYTES_MAX,
@@ -15,6 +14,7 @@ from tests.support.rival_changes import (
     RivalHistory,
     replayed_image,
 )
+from tests.support.sweep_size import nightly_except
 
 import raftlog
 from raftlog import ConnectedLog, EmbeddedLog, LogConfig

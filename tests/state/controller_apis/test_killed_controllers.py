@@ -21,9 +21,9 @@ from kio.schema.errors import ErrorCode
 from tests.support.cli import rows, run
 from tests.support.controller_connections import ControllerConnections
 from tests.support.controller_nodes import CONTROLLER
-from tests.support.nightly import nightly_except
 from tests.support.quorum_processes import PATIENCE_S, NodeProcess, QuorumProcesses
 from tests.support.report_lines import REPORT_LINE
+from tests.support.sweep_size import nightly_except
 
 from raftlog.records import iter_batches
 from raftlog.wire import ApiKey

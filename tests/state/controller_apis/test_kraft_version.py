@@ -20,9 +20,9 @@ from tests.support.controller_nodes import (
     controller_nodes,
     eventually,
 )
-from tests.support.nightly import nightly_except
 from tests.support.request_builder import request
 from tests.support.served_node import ServedNode
+from tests.support.sweep_size import nightly_except
 
 import raftlog
 from raftlog import ConnectedLog

@@ -18,8 +18,8 @@ from tests.state.loader.test_topic_rows import (
     created,
 )
 from tests.support.log_builder import begin
-from tests.support.nightly import nightly_except
 from tests.support.small_logs import END_TRANSACTION
+from tests.support.sweep_size import nightly_except
 
 from raftlog import compiled
 from raftlog_state.loader import scans

@@ -15,9 +15,8 @@ from tests.support.metadata_logs import (
     multiset,
     restored,
 )
-from tests.support.nightly import nightly_except
 from tests.support.snapshot_files import image_from_records, snapshot_log_records
-from tests.support.sweep_size import COPIES
+from tests.support.sweep_size import COPIES, nightly_except
 
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.image_writer import image_records

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 from tests.support.log_builder import begin, control_batch
 from tests.support.metadata_logs import CLUSTERS, LOGS
-from tests.support.nightly import nightly_except
 from tests.support.random_metadata import RandomLog
 from tests.support.random_topics import Topics
 from tests.support.small_logs import END_TRANSACTION
+from tests.support.sweep_size import nightly_except
 
 from raftlog.client import SnapshotReader, open_path
 from raftlog.errors import CorruptBatchError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.metadata_values import DATA, golden_vectors, values_of
-from tests.support.nightly import nightly_except
+from tests.support.sweep_size import nightly_except
 
 from raftlog.limits import STRING_BYTES_MAX
 from raftlog_state.errors import MetadataParseError

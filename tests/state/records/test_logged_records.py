@@ -15,8 +15,8 @@ from tests.support.metadata_values import (
     values_in,
     values_of,
 )
-from tests.support.nightly import nightly_except
 from tests.support.redaction import redact_value
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.records import (
     RECORD_TYPES,

@@ -32,8 +32,8 @@ from tests.state.table_stores.rows import (
     table_of,
 )
 from tests.support.clock import StoppedClock
-from tests.support.nightly import nightly_except
 from tests.support.small_logs import LogWriter
+from tests.support.sweep_size import nightly_except
 
 from raftlog.client import open_path
 from raftlog_state.errors import ConcurrentWriterError, TablesError

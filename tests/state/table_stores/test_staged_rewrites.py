@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.table import ProtocolVersions
 from tests.state.table_stores.rows import changes, state_row, table_of
 from tests.state.table_stores.test_delta_durability import append, losing_power, offsets
-from tests.support.nightly import nightly_except
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE, StoredTable

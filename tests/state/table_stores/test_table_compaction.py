@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from tests.support.nightly import nightly_except
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.tables.stores.compaction import COMPACT_BYTES, FULL_BYTES, rewritten_bytes
 

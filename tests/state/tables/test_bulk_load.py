@@ -19,10 +19,10 @@ import pytest
 from tests.support.log_builder import begin
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import CLUSTERS, restored
-from tests.support.nightly import nightly_except
 from tests.support.random_metadata_log import write_random_log
 from tests.support.random_topics import Topics
 from tests.support.small_logs import END_TRANSACTION, NO_OP, LogWriter
+from tests.support.sweep_size import nightly_except
 from tests.support.written_tables import CrashError, contents, follow_settings, followed
 
 from raftlog.client import open_path

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support.log_builder import begin
-from tests.support.nightly import nightly_except
 from tests.support.random_topics import DIRECTORIES, Topics
 from tests.support.small_logs import ABORT_TRANSACTION, END_TRANSACTION
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.errors import ReplayError
 from raftlog_state.image.rows import Entity

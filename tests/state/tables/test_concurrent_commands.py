@@ -16,8 +16,8 @@ import pytest
 from tests.state.tables.test_bulk_load import load
 from tests.state.tables.test_writer import expired, history
 from tests.support.memory_store import MemoryStore, MemoryTables
-from tests.support.nightly import nightly_except
 from tests.support.random_metadata_log import write_random_log
+from tests.support.sweep_size import nightly_except
 from tests.support.written_tables import (
     CLUSTER,
     END,

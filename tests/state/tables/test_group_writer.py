@@ -23,8 +23,8 @@ from tests.support.memory_store import (
     no_hook,
 )
 from tests.support.metadata_logs import metadata_log, restored
-from tests.support.nightly import nightly_except
 from tests.support.source_rows import SCHEMA
+from tests.support.sweep_size import nightly_except
 from tests.support.written_tables import (
     CrashError,
     History,

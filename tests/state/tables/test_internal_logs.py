@@ -17,8 +17,8 @@ from tests.support.cli import run
 from tests.support.clock import StoppedClock
 from tests.support.internal_records import DATA, GROUPS_NODE, InternalLogFile, offset_commit
 from tests.support.memory_store import MemoryStore, MemoryTables
-from tests.support.nightly import nightly_except
 from tests.support.small_logs import copy_log
+from tests.support.sweep_size import nightly_except
 from tests.support.written_tables import read_view
 
 from raftlog.client import Isolation, LogKind, open_path

@@ -18,8 +18,8 @@ from tests.state.cli.test_cli_tables import LOG, follow_once, following, stored,
 from tests.support.interrupted_writers import write_with_crashes
 from tests.support.invariant_reader import InvariantReader, reading
 from tests.support.memory_store import MemoryStore, MemoryTables
-from tests.support.nightly import nightly_except
 from tests.support.small_logs import copy_log
+from tests.support.sweep_size import nightly_except
 from tests.support.written_tables import CLUSTER, END, History, contents, followed
 
 from raftlog_state.tables import open_tables

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pytest
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import MetadataLog, at
-from tests.support.nightly import nightly_except
 from tests.support.small_logs import TIME_MS, LogWriter
 from tests.support.source_rows import checkpoint_rows, source_rows, without_secrets
+from tests.support.sweep_size import nightly_except
 
 from raftlog.client import open_path
 from raftlog.client.offset_spec import OffsetSpec, OffsetSpecKind, resolve

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.metadata_logs import CLUSTERS, MetadataLog, at, metadata_log, restored
-from tests.support.nightly import nightly_except
 from tests.support.random_metadata import RandomLog
 from tests.support.row_wise_tables import plain_row, row_wise_changes
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.image.row_schema import Kind, Parts, Special, row_schema

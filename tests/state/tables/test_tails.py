@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.support.nightly import nightly_except
+from tests.support.sweep_size import nightly_except
 
 from raftlog_state.tables.stores.protocol import rows_where
 from raftlog_state.tables.tails import TailRange, TailRows, Window, windows_of

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import metadata_log, restored
-from tests.support.nightly import nightly_except
+from tests.support.sweep_size import nightly_except
 from tests.support.written_tables import CLUSTER, END, History, contents
 
 from raftlog_state.errors import OffsetGapError

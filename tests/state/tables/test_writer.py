@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 from tests.support.interrupted_writers import write_with_crashes
 from tests.support.memory_store import AllReads, MemoryStore, MemoryTables, Read
 from tests.support.metadata_logs import metadata_log, restored
-from tests.support.nightly import nightly_except
 from tests.support.source_rows import SCHEMA, checkpoint_rows
+from tests.support.sweep_size import nightly_except
 from tests.support.written_tables import (
     CLUSTER,
     END,
