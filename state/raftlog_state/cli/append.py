@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from raftlog.append import UserRecord
 
 ABOUT: Final = """
-Append the lines of stdin to a log created by raftlog.open, or to that of a raftlog quorum: each
-line is the value of a record. Lines are appended as they are read, so that those of a terminal or a
-running program are not delayed. For each append one JSON object is printed, with its offsets, when
-it is durable or, in a quorum, committed.
+Append the lines of stdin to a log created by raftlog.open, or to the log of a raftlog quorum. Each
+line is the value of one record. Lines are appended as they are read, so those of a terminal or a
+running program are not delayed. Each append prints one JSON object with its offsets, once it is
+durable or, in a quorum, committed.
 
-With --required-end-offset, --required-base-offset or --name all lines are one record batch, which
-is appended completely or not at all. Of several writers with the same required offset one succeeds;
-the others fail, with the actual end of the log. A name makes the command repeatable: if the log has
-that version, nothing is appended, and the offsets of the first append are printed.
+With --required-end-offset, --required-base-offset or --name, all lines are one record batch, which
+is appended completely or not at all. If several writers require the same offset, exactly one
+succeeds; the others fail, with the actual end of the log. --name makes the command repeatable: if
+the log already contains that version, nothing is appended, and the offsets of the first append are
+printed.
 
-With --json each line is an object as `raftlog cat` prints it: value, key and headers as text, or
-valueBase64 and keyBase64, and timestamp in milliseconds; other keys are ignored, and so are headers
+With --json, each line is an object as `raftlog cat` prints it: value, key and headers as text, or
+valueBase64 and keyBase64, and timestamp in milliseconds. Other keys are ignored, and so are headers
 that name an append.
 """
 
@@ -53,7 +54,9 @@ def add_append(commands: Commands) -> None:
     command = commands.add_parser("append", about=ABOUT, examples=EXAMPLES)
     command.set_defaults(run=run_append)
     add_target(command)
-    command.add_argument("--create", action="store_true", help="create the log in PATH if absent")
+    command.add_argument(
+        "--create", action="store_true", help="create the log in PATH if it does not exist"
+    )
     command.add_argument(
         "--json", action="store_true", help="each line is a JSON object, as `raftlog cat` prints it"
     )
@@ -65,7 +68,7 @@ def add_append(commands: Commands) -> None:
             help=f"fail unless the {place} record gets this offset",
         )
     command.add_argument(
-        "--name", metavar="ID", help="application id under which the log keeps the append"
+        "--name", metavar="ID", help="application id that the log stores with the append"
     )
     command.add_argument(
         "--version", metavar="N", type=offset, help="version of the append with --name"

@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from raftlog_state.image import MetadataImage
 
 ABOUT: Final = """
-Apply changes to the cluster metadata in a log that raftlog.open created with values="kraft", or in
-that of a raftlog quorum with values=kraft. All of them are applied, or none.
+Apply changes to the cluster metadata: in a log created by raftlog.open with values="kraft", or in
+the log of a raftlog quorum with values=kraft. Either all changes are applied or none.
 
-CHANGES is a file with one change a line, a JSON object, as `raftlog diff --changes` prints them;
-- is stdin. The key change is its kind, the others are the columns of this kind:
+CHANGES is a file with one change per line, as JSON objects like those that `raftlog diff --changes`
+prints; - is stdin. The key change is the kind of change; the other keys are the columns of that
+kind:
 
   {"change":"create_topic","topic":"orders","partitions":3,"replication_factor":1}
   {"change":"set_config","resource_type":"TOPIC","resource_name":"orders","name":"retention.ms",
    "value":"1000"}
 
---dry-run validates the changes and prints the records that they would write, as `raftlog cat`
-prints records. It also works on the logs of Apache Kafka, and on its running controllers.
+--dry-run validates the changes and prints the records that they would write, in the form that
+`raftlog cat` prints. It also works for the logs and the running controllers of Apache Kafka.
 """
 
 EXAMPLES: Final = """
@@ -49,7 +50,7 @@ def add_apply(commands: Commands) -> None:
     command.set_defaults(run=run_apply)
     add_source(command)
     command.add_argument(
-        "changes", metavar="CHANGES", nargs="?", help="file with one change a line; -: stdin"
+        "changes", metavar="CHANGES", nargs="?", help="file with one change per line; -: stdin"
     )
     command.add_argument(
         "--dry-run", action="store_true", help="print the records instead of writing them"
@@ -59,8 +60,8 @@ def add_apply(commands: Commands) -> None:
         metavar="N",
         type=int,
         default=1,
-        help="how often to validate and append the changes if other writers append meanwhile; "
-        "default: 1",
+        help="how many times to validate and append the changes if other writers append in the "
+        "meantime; default: 1",
     )
     command.add_argument(
         "--abort-open-transaction",
@@ -176,10 +177,11 @@ def print_changes(
 
 EXPORT_FORMS: Final = ("commands", "strimzi", "terraform")
 EXPORT_ABOUT: Final = """
---as commands prints a shell script of Kafka's own tools (kafka-topics, kafka-configs, kafka-acls);
-strimzi resources of Kubernetes, KafkaTopic and KafkaUser; terraform resources of the provider
-Mongey/kafka. They contain what was set, never defaults. SCRAM credentials have no passwords.
-Secrets in configs require --reveal. What a form cannot express is printed to stderr.
+--as prints the result for other tools: commands, a shell script of Kafka's own tools (kafka-topics,
+kafka-configs, kafka-acls); strimzi, the Kubernetes resources KafkaTopic and KafkaUser; terraform,
+resources of the provider Mongey/kafka. Only values that were set are included, never defaults.
+SCRAM credentials have no passwords. Secrets in configs require --reveal. Whatever a form cannot
+express is printed to stderr.
 """
 """Paragraph of the help text of a command that exports."""
 
@@ -192,7 +194,7 @@ def add_export(command: Parser, what: str) -> None:
     command.add_argument(
         "--strimzi-cluster",
         metavar="NAME",
-        help="name of the resource Kafka to which the resources of --as strimzi belong; default: "
+        help="name of the Kafka resource to which the resources of --as strimzi belong; default: "
         "my-cluster",
     )
 

@@ -10,22 +10,22 @@ from .parser import Commands, offset
 from .source import add_kind, kind_of
 
 BACKUP_ABOUT: Final = """
-Back up a log: copy what URI lacks of its directory. PATH is a directory of Kafka's or raftlog's,
-and may belong to a running node: it is not locked, and what was being written is not part of the
-backup. Each range of a segment is copied once, after its checksums were verified; a backup that is
-interrupted is continued by the next one.
+Back up a log: copy what URI does not contain yet. PATH is a directory of a log of Kafka or raftlog.
+It may belong to a running node: it is not locked, and data that is still being written is not part
+of the backup. Each range of a segment is copied once, after its checksums are verified. If a backup
+is interrupted, the next one continues it.
 
 URI is a directory, or a URI of S3 (s3://bucket/path), Google Cloud Storage (gs://) or Azure
-(abfs://) with the options of pyarrow.fs. Give each log a URI of its own. It has all backups of the
-log, and a manifest with records of Kafka's __remote_log_metadata: `raftlog cat URI/manifest/*`
-prints it, of a local URI.
+(abfs://) with the options of pyarrow.fs. Use a separate URI for each log. It contains all backups
+of the log, and a manifest whose records are those of Kafka's __remote_log_metadata. If URI is
+local, `raftlog cat URI/manifest/*` prints the manifest.
 
-A backup has the secrets of the log in clear text. If the last backup has the same files, nothing is
-written.
+A backup contains the secrets of the log in clear text. If nothing changed since the last backup,
+nothing is written.
 
-With --prune nothing is backed up: the objects of the log in URI are printed that no manifest names,
-which interrupted backups have uploaded more than a day ago. With --write they are deleted, and a
-manifest of many objects is compacted. A backup may run meanwhile.
+--prune backs up nothing. It prints the objects of the log that no manifest names and that
+interrupted backups uploaded more than a day ago. With --write, these objects are deleted, and a
+manifest of many objects is compacted. A backup can run at the same time.
 """
 
 BACKUP_EXAMPLES: Final = """
@@ -35,19 +35,20 @@ raftlog backup decisions-0 /mnt/backups/decisions-0 --prune
 """
 
 RESTORE_ABOUT: Final = """
-Write the directory of a log from its last backup in URI, and print the time and the end of that
-backup. DIR is a new directory, complete or not at all; give it the name of the log's directory,
-such as __cluster_metadata-0. Segments are those of the log byte for byte, and are read and verified
-before DIR gets its name. An interrupted restore leaves DIR.part.
+Restore a log from its last backup in URI: write its directory, DIR, and print the time and the end
+of that backup. DIR must not exist. It is created completely or not at all; give it the name of the
+log's directory, such as __cluster_metadata-0. The segments are identical to the log's byte for
+byte, and are read and verified before DIR gets its name. An interrupted restore leaves DIR.part.
 
-The last records of a node's log may not have been committed when it was backed up. No file has the
-high watermark: a reader of DIR, and a quorum that starts from it, has them as committed.
+The last records of a node's log may not have been committed when they were backed up. No file
+contains the high watermark, so a reader of DIR, or a quorum that is started from it, treats these
+records as committed.
 
-With --to-offset only the batches that end below this offset are restored, with the snapshots and
-checkpoints of that time.
+--to-offset restores only the batches that end below this offset, with the snapshots and checkpoints
+of that time.
 
-Never put a restored directory in the place of a node that has voted since: the node would forget
-what it has acknowledged. See docs/backup-and-rescue.md.
+Never replace the directory of a node that has voted since the backup with a restored one: the node
+would forget what it has acknowledged. See docs/backup-and-rescue.md.
 """
 
 RESTORE_EXAMPLES: Final = """
@@ -114,7 +115,7 @@ def add_restore(commands: Commands) -> None:
         "--to-offset",
         metavar="OFFSET",
         type=offset,
-        help="restore the batches that end below this offset",
+        help="restore only the batches that end below this offset",
     )
 
 

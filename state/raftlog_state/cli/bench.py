@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from raftlog.client.log_handle import LogHandle
 
 ABOUT: Final = """
-Append records of random bytes to a log of raftlog's own, or to that of a raftlog quorum, and print
-throughput and latency, as Kafka's kafka-producer-perf-test does. The latency of an append is the
-time until it is durable or, in a quorum, committed.
+Measure the throughput and latency of appends, like Kafka's kafka-producer-perf-test. Records of
+random bytes are appended to a log created by raftlog, or to the log of a raftlog quorum. The
+latency of an append is the time until it is durable or, in a quorum, committed.
 
-The records stay in the log: use one for tests, such as that of `raftlog dev`. A log that has
-records already is refused without --existing.
+The records remain in the log, so use a test log, such as one of `raftlog dev`. A log that already
+contains records requires --existing.
 
-Each client has its own connection or handle, and appends --batch records at a time; the next append
-follows when the one before it is acknowledged. So with one client and --batch 1 the result is the
-latency of a single append, and with many the throughput of appends that share their syncs.
+Each client has a connection or handle of its own and appends --batch records at a time, each time
+after the previous append is acknowledged. One client with --batch 1 therefore measures the latency
+of a single append; many clients measure the throughput of appends that share their syncs.
 """
 
 EXAMPLES: Final = """
@@ -90,15 +90,17 @@ def add_bench(commands: Commands) -> None:
     command = commands.add_parser("bench", about=ABOUT, examples=EXAMPLES)
     command.set_defaults(run=run_bench)
     add_target(command)
-    command.add_argument("--create", action="store_true", help="create the log in PATH if needed")
     command.add_argument(
-        "--existing", action="store_true", help="append to a log that has records already"
+        "--create", action="store_true", help="create the log in PATH if it does not exist"
+    )
+    command.add_argument(
+        "--existing", action="store_true", help="append to a log that already contains records"
     )
     for name, default, help_text in (
-        ("records", RECORDS_DEFAULT, "number of records, of all clients together"),
-        ("size", SIZE_DEFAULT, "bytes of each record's value"),
+        ("records", RECORDS_DEFAULT, "total number of records of all clients"),
+        ("size", SIZE_DEFAULT, "size of each record's value in bytes"),
         ("clients", 1, f"number of clients, at most {CLIENTS_MAX}"),
-        ("batch", 1, "number of records of one append"),
+        ("batch", 1, "number of records per append"),
     ):
         command.add_argument(
             f"--{name}",

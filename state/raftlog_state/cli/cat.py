@@ -17,21 +17,31 @@ from .source import (
 )
 
 ABOUT = f"""
-Print the records of a log, one JSON object a line:
+Print the records of a log, one JSON object per line:
 
   {{"offset":4,"leaderEpoch":1,"timestamp":1795248204043,"type":"TOPIC_RECORD","version":0,
    "data":{{...}}}}
 
 type, version and data are printed as kafka-dump-log prints them; timestamp is in milliseconds.
-From one directory or file, all records are printed, committed or not; from the directories of
-several voters, or from running nodes, only committed records. The end offset in use is printed to
-stderr. Records of __consumer_offsets, __transaction_state and __share_group_state, which are known
-by the name of the directory, have type, and key and value as kafka-dump-log prints them with the
-decoder of that topic; value is null for a tombstone. Those of __remote_log_metadata have type,
-version and data. Records of an ordinary partition have key, value and headers, as text if they are
-valid UTF-8, otherwise as base64 in keyBase64 and valueBase64. Records of a .checkpoint have offsets
-that begin at 0 and are not offsets of the log.
-{OFFSET_FORMS}"""
+
+From a single directory or file, all records are printed, whether committed or not. From the
+directories of several voters, or from running nodes, only committed records are printed. The end
+offset in use is printed to stderr.
+
+Other kinds of logs are recognized by the name of the directory. Their records have these fields:
+
+  __consumer_offsets, __transaction_state, __share_group_state
+      type, and key and value as kafka-dump-log prints them with the decoder of that topic; value is
+      null for a tombstone
+  __remote_log_metadata
+      type, version and data
+  ordinary partitions
+      key, value and headers: as text if they are valid UTF-8, otherwise as base64, in keyBase64 and
+      valueBase64
+
+The records of a .checkpoint file are numbered from 0; these are not offsets of the log.
+{OFFSET_FORMS}
+"""
 
 EXAMPLES = """
 raftlog cat __cluster_metadata-0 --type topic --type partition_change
@@ -79,15 +89,15 @@ def add_cat(commands: Commands) -> None:
     command.add_argument(
         "--topic",
         metavar="NAME",
-        help="print only records of this topic: also those that have only its id, and its configs "
-        "and ACLs",
+        help="print only records of this topic, including its configs and ACLs, and records that "
+        "contain only its id",
     )
     command.add_argument(
         "--broker",
         metavar="ID",
         type=offset,
-        help="print only the registration, the state changes and the configs of this broker; "
-        "`raftlog log` also prints what happened to partitions",
+        help="print only the registration, state changes and configs of this broker; `raftlog log` "
+        "also prints what happened to partitions",
     )
     command.add_argument(
         "--key",
@@ -95,18 +105,19 @@ def add_cat(commands: Commands) -> None:
         metavar="FIELD=VALUE",
         action="append",
         default=[],
-        help="print only records whose key has this value in this field, as it is printed; can be "
-        "repeated, for records that have all of them. FIELD is, in __consumer_offsets, group (or "
-        "groupId, the same), topic, partition, memberId or regularExpression, in "
-        "__transaction_state transactionalId, in __share_group_state group, topicId or partition. "
-        "Metadata records and those of __remote_log_metadata have no key: FIELD is a field of "
-        "data, and a.b field b of a. For an ordinary partition, the whole argument is the key",
+        help="print only records whose key has this value in this field, as it is printed. If "
+        "repeated, a record must match all of them. In __consumer_offsets, FIELD is group (or "
+        "its synonym groupId), topic, partition, memberId or regularExpression; in "
+        "__transaction_state, transactionalId; in __share_group_state, group, topicId or "
+        "partition. Metadata records and those of __remote_log_metadata have no key: FIELD is "
+        "a field of data, and a.b is field b of a. For an ordinary partition, the whole "
+        "argument is the key",
     )
     command.add_argument(
         "--follow",
         action="store_true",
-        help="continue with the records that are appended, until Ctrl-C. Records of a single "
-        "directory are printed when they are 5 s old, as younger ones may be truncated",
+        help="keep printing records as they are appended, until Ctrl-C. From a single directory, a "
+        "record is printed once it is 5 s old, because a younger one may still be truncated",
     )
     command.add_argument("--control", action="store_true", help="also print control records")
     command.add_argument("--noop", action="store_true", help="also print NoOpRecords")

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 ABOUT: Final = """
 Start a quorum of raftlog on this machine, to try it: create, format and start its nodes, print the
-addresses to connect to, and end all nodes at Ctrl-C. Each node is a process of its own, which may
-be killed to see what happens.
+addresses to connect to, and stop all nodes at Ctrl-C. Each node is a separate process, so you can
+kill one and see what happens.
 
-The nodes listen on loopback only, without TLS, so every user of this machine can use them. Without
---dir their data is in a temporary directory, which is removed at the end. With --dir it is kept,
-and the same quorum is started again from an existing DIR.
+The nodes listen only on loopback, without TLS, so every user of this machine can access them.
+Without --dir, the data is in a temporary directory, which is removed at the end. With --dir, the
+data is kept, and an existing DIR starts the same quorum again.
 """
 
 EXAMPLES: Final = """
@@ -74,12 +74,12 @@ def add_dev(commands: Commands) -> None:
     command.add_argument(
         "--nodes", metavar="N", type=int, help=f"number of nodes; default: {NODES_DEFAULT}"
     )
-    command.add_argument("--dir", metavar="DIR", help="directory that keeps the data of the nodes")
+    command.add_argument("--dir", metavar="DIR", help="directory in which the nodes' data is kept")
     command.add_argument(
         "--port",
         metavar="PORT",
         type=int,
-        help="port of the first node; the others have the next ones; default: free ports",
+        help="port of the first node; the others use the next ones; default: free ports",
     )
     command.add_argument(
         "--values",

@@ -37,18 +37,19 @@ ENTRIES_MAX: Final = 100_000
 """Entries of a directory that are examined; no directory of a node has as many."""
 
 ABOUT = f"""
-Check a log, the directory of a node, several copies of a log or a running quorum. Each thing found
-is explained in one sentence, followed by the command that is next. Nothing is written.
+Check a log, the directory of a node, several copies of a log or a running quorum. Each finding is
+explained in one sentence, followed by the command to run next. Nothing is written.
 
-PATH is as for other commands, or a directory with the {NODE_CONFIG} of a node of a raftlog quorum,
-or that file. A log is read completely, as by `raftlog check`: batches, epochs, indexes, snapshots,
-divergence of copies. Of a directory, free space and owners are checked too; of a metadata log, also
-the state at its end: brokers that are fenced, partitions without a leader or under-replicated.
+PATH is the same as for other commands; it can also be the {NODE_CONFIG} of a raftlog node, or the
+directory that contains it. A log is read completely, as `raftlog check` does: batches, epochs,
+indexes, snapshots, and divergence of copies. For a directory, free space and file owners are
+checked, too. For a metadata log, so is the state at its end: fenced brokers, and partitions without
+a leader or under-replicated.
 
-With --bootstrap-server, the leader of the quorum is asked for its voters, observers and their lags,
+With --bootstrap-server, the leader of the quorum reports its voters, its observers and their lags,
 and the committed state is checked.
 
-Exit codes: 0 healthy, there are at most notes; 1 a problem; 3 warnings, but no problem; 2 invalid
+Exit codes: 0 healthy, with notes at most; 1 a problem; 3 warnings, but no problem; 2 invalid
 arguments, or PATH is not a log.
 """
 
@@ -68,9 +69,7 @@ def add_doctor(commands: Commands) -> None:
     add_source(command)
     add_kind(command)
     add_decompression_limit(command)
-    command.add_argument(
-        "--json", action="store_true", help="print JSON, one object for each diagnosis"
-    )
+    command.add_argument("--json", action="store_true", help="print one JSON object per finding")
     add_color(command)
 
 

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 USAGE: Final = "raftlog keys COMMAND FILE [OPTION ...]"
 ABOUT: Final = """
-Clients encrypt values with the keys of a file, see docs/encryption.md. The file has mode 0600 and
-is replaced atomically; running clients read a changed file again. No command prints a key: back up
-the file itself, since values whose key is lost can never be read again.
+Manage the file of keys with which clients encrypt values, see docs/encryption.md. The file has mode
+0600 and is replaced atomically; running clients reread it when it changes. No command prints a key.
+Back up the file itself: values whose key is lost can never be read again.
 
 commands:
-  create  create a key; creates the file, with this key as the current one
-  rotate  create a key that encrypts new values from now on
-  list    print the ids of the keys, and which one is the current or a deleted one
-  delete  delete a key for good: its values can never be read again
+  create  create a key; in a new file, it becomes the current key
+  rotate  create a key and use it to encrypt new values
+  list    print the ids of the keys, and which ones are current or deleted
+  delete  delete a key permanently: its values can never be read again
 
 examples:
   raftlog keys create keys.properties 2026-11
@@ -31,23 +31,23 @@ examples:
   raftlog keys delete keys.properties subject/alice
 """
 CREATE_ABOUT: Final = """
-Create a key, such as that of a subject whose values can be deleted with it. In a new file it is the
-current key, which encrypts the values of clients that do not choose a key.
+Create a key, for instance for a data subject. Deleting this key later makes the subject's values
+unreadable. In a new file it becomes the current key, which encrypts the values of clients that do
+not select a key.
 """
 ROTATE_ABOUT: Final = """
-Create a key and make it the current one. Running clients encrypt with the previous one for five
-minutes at most; it stays in the file, for the values that it has encrypted.
+Create a key and make it the current one. Running clients may use the previous key for up to five
+minutes. It stays in the file, because the values encrypted with it still need it.
 """
 LIST_ABOUT: Final = """
-Print the ids of the keys, one a line, and the state of each: current, usable (not the
-current one) or deleted.
+Print the ids of the keys, one per line, with the state of each: current, usable (but not current),
+or deleted.
 """
 DELETE_ABOUT: Final = """
-Delete a key for good. Values that it has encrypted can never be read again, in the log and in all
-of its copies; records, offsets and the id of the key stay. Copies of the file still have the key:
-delete it there, too. Running clients use the keys that they have in memory for five minutes at
-most. Type the id again as a confirmation, or give it with --confirm. A key that was deleted before
-stays deleted.
+Delete a key permanently. Values that were encrypted with it can never be read again, in the log and
+in all copies of it; the records, their offsets and the id of the key remain. Copies of the file
+still contain the key: delete it there, too. Running clients may use a key in their memory for up to
+five minutes. Type the id again to confirm, or pass it with --confirm. A deleted key stays deleted.
 """
 
 
@@ -64,14 +64,14 @@ def add_keys(commands: Commands) -> None:
         command.add_argument("key_id", metavar="ID", help="id of the key, such as 2026-11")
         if run is run_delete:
             command.add_argument(
-                "--confirm", metavar="ID", help="the id again, instead of a question on a terminal"
+                "--confirm", metavar="ID", help="the id again, instead of typing it on a terminal"
             )
     _add(keys, "list", LIST_ABOUT).set_defaults(run=run_list)
 
 
 def _add(keys: Commands, name: str, about: str) -> Parser:
     command = keys.add_parser(name, about=about)
-    command.add_argument("file", metavar="FILE", help="file of the keys")
+    command.add_argument("file", metavar="FILE", help="file with the keys")
     return command
 
 

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from raftlog_state.log_changes import LoggedChange
 
 ABOUT = f"""
-Print the history of an entity of a cluster, one line for each change: time, offset, leader epoch of
-the quorum, name, and what changed, before and after.
+Print the history of an entity of a cluster, one line per change: time, offset, leader epoch of the
+quorum, name, and the values before and after.
 
-WHAT is one of the following; fewer parts select more, and without WHAT everything is printed:
+WHAT is one of the following. Fewer parts select more; without WHAT, everything is printed:
 
   topic/orders                        a topic and its configs, with --partitions its partitions
   partition/orders/0                  one partition
@@ -44,13 +44,14 @@ WHAT is one of the following; fewer parts select more, and without WHAT everythi
   config/topic/orders/retention.ms    one config
   acl/User:alice                      the ACLs of a principal
   quota/user/alice, scram/alice       quotas; credentials
-  token/ID, feature/NAME, epoch/N     a delegation token, a feature, an election of the quorum
+  token/ID, feature/NAME, epoch/N     a delegation token; a feature; an election of the quorum
 
-A topic that was deleted and created again has one history. If the log begins with a snapshot, its
-rows are printed first. The last offset is that of `raftlog state`; records of an open metadata
-transaction are not printed. PATH may also be a directory of Delta tables (pip install
-"raftlog[delta]"), which have the changes that the log has deleted.
-{OFFSET_FORMS}"""
+A topic that was deleted and created again has a single history. If the log begins with a snapshot,
+the snapshot's rows are printed first. The history ends at the same offset as `raftlog state`, so
+the records of an open metadata transaction are not printed. PATH can also be a directory of Delta
+tables (pip install "raftlog[delta]"), which retain changes that were deleted from the log.
+{OFFSET_FORMS}
+"""
 
 EXAMPLES = """
 raftlog log /var/lib/kafka topic/orders --partitions
@@ -70,9 +71,11 @@ def add_log(commands: Commands) -> None:
     command = commands.add_parser("log", about=ABOUT, examples=EXAMPLES)
     command.set_defaults(run=run_log)
     add_source(command)
-    command.add_argument("what", metavar="WHAT", nargs="?", help="what to print the history of")
     command.add_argument(
-        "--partitions", action="store_true", help="also print the changes of partitions of topics"
+        "what", metavar="WHAT", nargs="?", help="the entity whose history is printed"
+    )
+    command.add_argument(
+        "--partitions", action="store_true", help="also print the changes of a topic's partitions"
     )
     command.add_argument(
         "--from",
@@ -91,12 +94,10 @@ def add_log(commands: Commands) -> None:
     command.add_argument(
         "--follow",
         action="store_true",
-        help="continue with the changes that follow, until Ctrl-C. Changes of a single directory "
-        "are printed when they are 5 s old, as younger ones may be truncated",
+        help="keep printing changes as they happen, until Ctrl-C. From a single directory, a "
+        "change is printed once it is 5 s old, because a younger one may still be truncated",
     )
-    command.add_argument(
-        "--json", action="store_true", help="print one JSON object for each change"
-    )
+    command.add_argument("--json", action="store_true", help="print one JSON object per change")
     add_color(command)
     command.add_argument(
         "--authorizer-log",
@@ -105,8 +106,9 @@ def add_log(commands: Commands) -> None:
         action="append",
         default=[],
         help="log of Kafka's authorizer (kafka.authorizer.logger at level DEBUG): also print the "
-        "principal whose request may have caused a change; repeat it for several nodes. Give "
-        "whole files: in an excerpt, such as that of grep or tail, forged lines may not be marked",
+        "principal whose request may have caused a change. Repeat it for several nodes. Use "
+        "whole files: in an excerpt, such as the output of grep or tail, forged lines may not "
+        "be marked",
     )
     command.add_argument(
         "--authorizer-log-zone",
@@ -118,9 +120,10 @@ def add_log(commands: Commands) -> None:
     command.add_argument(
         "--authorizer-log-escaped",
         action="store_true",
-        help="the layout of --authorizer-log escapes line ends, with %%enc{%%m}{CRLF} in place of "
-        "%%m. Kafka's does not: then the name of a resource can contain a line, and requests are "
-        "marked that another client may have forged so",
+        help="the layout of --authorizer-log escapes line ends: it has %%enc{%%m}{CRLF} in place "
+        "of %%m. Kafka's default layout does not, so that the name of a resource can contain "
+        "a forged line; without this option, requests that another client may have forged "
+        "this way are marked",
     )
     add_redaction(command)
     add_decompression_limit(command)

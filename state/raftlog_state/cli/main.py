@@ -42,46 +42,47 @@ _COMPARED_NAMES_MAX: Final = 1_000
 
 USAGE: Final = "raftlog COMMAND PATH [OPTION ...]"
 ABOUT: Final = """
-Read the logs of Apache Kafka from their files, also of a running broker or controller: without
-locks, and without writing to them. Secrets are redacted.
+Read the logs of Apache Kafka directly from their files, even while a broker or controller is
+running: without taking locks and without writing to them. Secrets are redacted.
 
 commands:
-  cat        print records or record batches, one JSON object a line
-  log        print what happened to a topic, a broker, a config, ..., one line for each change
+  cat        print records or record batches, one JSON object per line
+  log        print the history of a topic, a broker, a config, ..., one line per change
   state      print the cluster state at an offset
   diff       print the differences between two states, or the changes that lead to the second
   check      verify a log; exit code 0: no damage, 1: damaged
-  doctor     check a log, a node or a running quorum; explain what is found, and what is next
-  report     write what happened to a cluster as one HTML file, with charts
+  doctor     check a log, a node or a running quorum; explain each finding and the next step
+  report     write an HTML report, with charts, of what happened to a cluster
   snapshot   write the cluster state at an offset to a snapshot that Kafka can load
   tables     write a log to Delta tables, see `raftlog tables --help`
-  backup     copy a log to a directory or an object store; only what is new is copied
-  restore    write a log's directory from a backup, as it is or as it was at an offset
-  rescue     write the directories of a new quorum from a controller that survived
+  backup     copy a log to a directory or an object store, incrementally
+  restore    write a log's directory from a backup, completely or up to an offset
+  rescue     write the directories of a new quorum from a surviving controller
 
 commands for logs created by raftlog (raftlog.open), not for Kafka's:
   append     append the lines of stdin
-  bench      measure throughput and latency of appends
-  apply      apply changes of the cluster metadata, or print the records that they would write
+  bench      measure the throughput and latency of appends
+  apply      apply changes to the cluster metadata, or print the records that they would write
   configure  print or change the settings of a log
   repair     recover a log after a crash, or truncate it where it is damaged
-  keys       create, rotate and delete keys of encrypted values, see `raftlog keys --help`
+  keys       create, rotate and delete encryption keys, see `raftlog keys --help`
 
 commands for a log replicated by a raftlog quorum:
   node       run a node of the quorum, see `raftlog node --help`
-  users      set passwords of clients that authenticate by SASL, see `raftlog users --help`
+  users      set the passwords of clients that use SASL, see `raftlog users --help`
   quorum     describe the leader, voters and observers; add or remove a voter
   dev        start a quorum on this machine, to try raftlog
 
 other commands:
-  completion  print a script that completes commands and options in a shell
+  completion  print a shell script that completes commands and options
   man         print the manual page of a command
 
 PATH is a metadata directory, a log directory of a broker or controller, a partition directory, a
-.log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob;
-to read it may be a URI of an object store, such as s3://backups/node-1?region=eu-central-1.
-cat, log, state, diff, report, snapshot and doctor can read from the controllers of a running
-cluster instead, with --bootstrap-server HOST:PORT,...
+.log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob.
+To read a log, PATH can also be a URI of an object store, such as
+s3://backups/node-1?region=eu-central-1. Instead of PATH, cat, log, state, diff, report, snapshot
+and doctor accept --bootstrap-server HOST:PORT,... to read from the controllers of a running
+cluster.
 
 examples:
   raftlog cat /var/lib/kafka/__cluster_metadata-0 --type partition | jq .
@@ -92,8 +93,9 @@ examples:
   raftlog check /var/lib/kafka && echo valid
 
 `raftlog COMMAND --help` describes a command. `raftlog --version` prints the version.
-Exit codes: 0 success, 1 damaged or not found in the log, 2 invalid arguments, unreadable path or
-another cluster; doctor: 3 warnings; diff: 1 two sources differ, 2 any error.
+Exit codes: 0 success; 1 the log is damaged or does not contain what was requested; 2 invalid
+arguments, an unreadable path, or a log of another cluster. doctor also exits with 3: warnings.
+diff exits with 1 if two sources differ, and with 2 for any error.
 """
 
 

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 # --- raftlog check --------------------------------------------------------------------------------
 
 CHECK_ABOUT = """
-Read a whole log and report damage: batches with a wrong CRC or invalid header, offset gaps and
+Read a whole log and report damage: batches with a wrong CRC or an invalid header, offset gaps and
 regressions, leader epochs that decrease or contradict leader-epoch-checkpoint, index entries that
-point at no batch, segments whose name is not their base offset, files that cannot be parsed,
-snapshots without header or footer. A metadata log is also replayed, and each snapshot is compared
-with the replayed state. Several replicas of one log (comma-separated) are compared with each other.
+do not point to a batch, segments whose name is not their base offset, files that cannot be parsed,
+and snapshots without header or footer. A metadata log is also replayed, and each snapshot is
+compared with the replayed state. Several replicas of one log (comma-separated) are compared with
+each other.
 
-Prints one line a finding, then a summary. The exit code is 1 if there is damage. Notes do not
+Prints one line per finding, then a summary. The exit code is 1 if there is damage. Notes do not
 affect it: the torn tail of a running node, for instance, is normal.
 """
 
@@ -46,7 +47,9 @@ def add_check(commands: Commands) -> None:
     add_kind(command)
     add_decompression_limit(command)
     command.add_argument(
-        "--json", action="store_true", help="print findings and summary as JSON, one object a line"
+        "--json",
+        action="store_true",
+        help="print findings and summary as JSON, one object per line",
     )
     add_color(command)
 
@@ -92,13 +95,13 @@ def run_check(arguments: argparse.Namespace, output: Output, console: Console) -
 
 CONFIGURE_ABOUT = """
 Print the settings of a log created by `raftlog.open`, from its raftlog.properties; with NAME=VALUE,
-change them first. Names and units are those of Kafka's topic configs; -1 is no limit.
+change them first. Names and units are those of Kafka's topic configs; -1 means no limit.
 
-A process that has the log open applies a change with its next append. Each node of a quorum has
-settings of its own: run the command on every host.
+A process that has the log open applies a change with its next append. Each node of a quorum has its
+own settings: run the command on every host.
 
 A log with values=kraft is trimmed only below its snapshots. A node of a quorum writes them as
-`[snapshots]` of its configuration sets it.
+configured in `[snapshots]` of its node.toml.
 """
 
 CONFIGURE_EXAMPLES = """
@@ -144,12 +147,13 @@ def run_configure(arguments: argparse.Namespace, output: Output, console: Consol
 # --- raftlog repair -------------------------------------------------------------------------------
 
 REPAIR_ABOUT = """
-Recover a log created by `raftlog.open`, as its next writer would, and print what was done: a torn
+Recover a log created by `raftlog.open`, as its next writer would, and print what was done. A torn
 tail that was never acknowledged is saved next to the log and truncated, and indexes are rebuilt.
-Acknowledged records are not truncated: if they are damaged, the log is read-only.
+Acknowledged records are never truncated: if they are damaged, the log becomes read-only.
 
-With --cut-at the log is truncated at that offset, after a backup of everything from there on, and
-is writable again. These records are lost: restore a copy of the log instead if there is one.
+--cut-at truncates the log at an offset, after a backup of everything from there on, and makes it
+writable again. The records after the offset are lost: if there is a copy of the log, restore that
+instead.
 
 The exit code is 1 if the log is read-only.
 """

@@ -22,7 +22,7 @@ _FILES: Final = frozenset({"PATH", "OTHER", "FILE", "DIR", "TO", "SURVIVOR", "TA
 # --- raftlog completion ---------------------------------------------------------------------------
 
 COMPLETION_ABOUT = """
-Print a script that completes commands, options, their values and file names in a shell. Requires
+Print a shell script that completes commands, options, their values and file names. Requires
 pip install "raftlog[completion]".
 """
 
@@ -64,7 +64,7 @@ def run_completion(arguments: argparse.Namespace, output: Output, console: Conso
 # --- raftlog man ----------------------------------------------------------------------------------
 
 MAN_ABOUT = """
-Print the manual page of raftlog, or of a command, in the format of man.
+Print the manual page of raftlog or of one of its commands, in the format of man.
 """
 
 MAN_EXAMPLES = """

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 USAGE: Final = "raftlog node COMMAND [OPTION ...]"
 ABOUT: Final = """
-A quorum of three or five nodes replicates one log by KRaft. Acknowledged records survive the loss
-of any minority of the nodes. Clients are `raftlog.connect` and Apache Kafka's producers and
-consumers.
+Set up and run the nodes of a quorum. Three or five nodes replicate one log with KRaft;
+acknowledged records survive the loss of any minority of the nodes. Clients are `raftlog.connect`
+and the producers and consumers of Apache Kafka.
 
 commands:
   format       format the directory of a new node
@@ -55,7 +55,7 @@ examples:
   raftlog node format --config node.toml --standalone
   raftlog node start --config node.toml
 
-`raftlog node COMMAND --help` describes a command, `pydoc raftlog.node.config` all keys of
+`raftlog node COMMAND --help` describes a command; `pydoc raftlog.node.config` describes all keys of
 node.toml.
 """
 
@@ -77,30 +77,32 @@ def _add_config(command: Parser) -> None:
 # --- raftlog node format --------------------------------------------------------------------------
 
 FORMAT_ABOUT = """
-Format the directory that FILE names, like Kafka's kafka-storage, and print its cluster id, node id
-and directory id. Unless FILE has static_voters, one of these options selects the initial voters:
+Format the directory named in FILE, like Kafka's kafka-storage, and print its cluster id, node id
+and directory id. Unless FILE contains static_voters, one of these options selects the initial
+voters:
 
-  --standalone         this node alone, a cluster of its own; add others, formatted with its
-                       cluster id and --no-initial-voters, later (`raftlog quorum --add-voter`, or
-                       kafka-metadata-quorum add-controller)
+  --standalone         this node alone, as a new cluster. To add another node later, format it with
+                       the same cluster id and --no-initial-voters, then run `raftlog quorum
+                       --add-voter` or kafka-metadata-quorum add-controller
   --initial-voters     the listed nodes; format each of them with the same list
   --no-initial-voters  other nodes; this node starts as an observer and can be added later
 
-With --from the log of SURVIVOR is kept, the directory of a stopped node or a copy of it, after a
-majority of a quorum's disks was lost. Format all initial voters from the same SURVIVOR, with the
-same list. They continue its log in a later epoch, with its cluster id, required offsets, commit
-names and producer ids. What may be lost is printed. It fails while a majority of the old voters
-accepts connections: two quorums of one cluster would diverge.
+--from continues a log after a majority of a quorum's disks was lost. SURVIVOR is the directory of a
+stopped node, or a copy of it. Format all initial voters from the same SURVIVOR, with the same list.
+They continue its log in a later epoch, and keep its cluster id, required offsets, commit names and
+producer ids. What may be lost is printed. The command fails while a majority of the old voters
+accepts connections, because two quorums of one cluster would diverge.
 
-A node with [controller] enabled also gets the features of a new cluster of Kafka, which the first
-active controller writes to its log: those of --release-version, with the levels of --feature.
+A node with [controller] enabled also gets the features of a new Kafka cluster: those of
+--release-version, with the levels of --feature. The first active controller writes them to its log.
 
-With --initial-voters the other voters that are running are asked first. If the quorum has records
-already, this node may have lost its directory, with records that it had acknowledged: then nothing
-is formatted. Format it as an observer, and add it to the voters.
+With --initial-voters, the other voters that are running are first asked for their records. If the
+quorum already has records, this node may have lost a directory with records that it had
+acknowledged, so nothing is formatted. Format the node as an observer instead, and add it to the
+voters.
 
-A formatted directory is never overwritten: a node that loses its vote could elect a second leader
-in the same epoch. A format that was interrupted can be repeated.
+A formatted directory is never overwritten: a node that forgets its vote could elect a second leader
+in the same epoch. An interrupted format can be repeated.
 """
 
 FORMAT_EXAMPLES = """
@@ -122,8 +124,8 @@ def _add_format(commands: Commands) -> None:
         "-t",
         "--cluster-id",
         metavar="ID",
-        help="id of the cluster, the same for all of its nodes, from `raftlog node random-uuid`; "
-        "default with --standalone: a random id; with --from: that of SURVIVOR",
+        help="id of the cluster, from `raftlog node random-uuid`, the same for all of its nodes; "
+        "default: a random id with --standalone, the id of SURVIVOR with --from",
     )
     ways = command.add_mutually_exclusive_group()
     ways.add_argument(
@@ -132,36 +134,36 @@ def _add_format(commands: Commands) -> None:
     ways.add_argument(
         "--initial-voters",
         metavar="ID@HOST:PORT:DIRECTORY_ID,...",
-        help="the initial voters, with the addresses of their listeners for voters",
+        help="the initial voters, with the addresses of their voter listeners",
     )
     ways.add_argument(
-        "--no-initial-voters", action="store_true", help="this node is no initial voter"
+        "--no-initial-voters", action="store_true", help="this node is not an initial voter"
     )
     command.add_argument(
         "--from",
         dest="survivor",
         metavar="SURVIVOR",
-        help="continue the log of this node's directory, which survived the loss of a majority",
+        help="continue the log in this directory of a node that survived the loss of a majority",
     )
     add_old_voters_stopped(command)
     command.add_argument(
         "--never-formatted",
         action="store_true",
         help="confirm that this voter has never had another directory, instead of asking the other "
-        "initial voters whether the quorum has records",
+        "initial voters whether the quorum already has records",
     )
     command.add_argument(
         "--release-version",
         metavar="VERSION",
-        help="metadata.version of the cluster, such as 4.4 or 4.4-IV2; default: 4.3, which brokers "
-        "of Kafka 4.3 and later support",
+        help="metadata.version of the cluster, such as 4.4 or 4.4-IV2; default: 4.3, which Kafka "
+        "brokers support from 4.3 on",
     )
     command.add_argument(
         "--feature",
         metavar="NAME=LEVEL",
         action="append",
         default=[],
-        help="level of a feature other than that of the release; may be repeated",
+        help="level of a feature, if it differs from that of the release; can be repeated",
     )
     command.add_argument(
         "--ignore-formatted",
@@ -301,14 +303,15 @@ def _identity(config: NodeConfig, cluster_id: str | None) -> tuple[str, ...]:
 START_ABOUT = """
 Run the node that FILE configures, in a directory formatted by `raftlog node format`.
 
-SIGTERM and Ctrl-C shut it down: the node resigns leadership, completes requests in progress and
+SIGTERM and Ctrl-C shut the node down: it resigns leadership, completes requests in progress and
 closes its log. A second signal ends the process immediately. SIGHUP reloads certificates, users,
-keys of tokens, and [access] and [[quotas]] of FILE. If anything in these files is invalid, nothing
-is reloaded, and a log line has the reason; clients whose permissions change are disconnected after
-their current request.
+token keys, and [access] and [[quotas]] of FILE. If anything in these files is invalid, nothing is
+reloaded, and the reason is logged. Clients whose permissions change are disconnected after their
+current request.
 
-Logs to stderr, one JSON object a line: elections, rejected requests and their reasons, never
-records or secrets. The exit code is 1 if the log failed, 2 if FILE or the directory cannot be used.
+The node logs elections and rejected requests with their reasons to stderr, one JSON object per
+line, and never records or secrets. The exit code is 1 if the log failed, 2 if FILE or the directory
+cannot be used.
 """
 
 START_EXAMPLES = """
@@ -356,13 +359,14 @@ def _create_publishers(node: NodeContext) -> Service | None:
 # --- raftlog node recover -------------------------------------------------------------------------
 
 RECOVER_ABOUT = """
-Inspect the directory of a stopped node and print why the node does not vote: its log was damaged
-below the offset that it had acknowledged (it votes again once it has fetched the committed records
-from a leader), or its quorum-state is damaged, missing, or has an epoch far above that of the log.
+Inspect the directory of a stopped node and print why the node does not vote. Either its log was
+damaged below the offset that it had acknowledged: then it votes again once it has fetched the
+committed records from a leader. Or its quorum-state is damaged, missing, or has an epoch far above
+that of the log.
 
-With --allow-data-loss the node votes with the log that it has. Use it if too many nodes are damaged
-to elect a leader. Acknowledged records that are only on damaged nodes are lost: first try to
-restore one of these nodes from a backup, and recover no more nodes than a majority needs. If
+--allow-data-loss lets the node vote with the log that it has. Use it if too many nodes are damaged
+to elect a leader. Acknowledged records that exist only on damaged nodes are lost, so first try to
+restore one of these nodes from a backup, and do not recover more nodes than a majority needs. If
 quorum-state is damaged, first stop all nodes whose quorum-state is damaged.
 
 The exit code is 1 if the node still cannot vote.

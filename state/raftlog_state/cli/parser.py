@@ -306,11 +306,19 @@ def _join_ages(argv: Sequence[str]) -> list[str]:
 
 
 OFFSET_FORMS: Final = """
-OFFSET is an offset; a time (2026-11-21T03:12:00Z, or 2026-11-21 03:12, which is UTC too);
-timestamp: and milliseconds since 1970; an age such as -15m, -2h or -1d; epoch: and a leader epoch;
-snapshot, the end of the newest one; start or end. A time is the first offset whose timestamp is not
-earlier. As clocks differ, a record after that offset can have an earlier time, none before it has a
-later one. What OFFSET was taken for is printed to stderr.
+OFFSET is one of the following:
+
+  1200                       an offset
+  2026-11-21T03:12:00Z       a time; 2026-11-21 03:12 is UTC, too
+  timestamp:1795248204043    a time in milliseconds since 1970
+  -15m, -2h, -1d             a time before now
+  epoch:5                    the start offset of a leader epoch
+  snapshot                   the end offset of the newest snapshot
+  start, end                 the log start offset, the end of the log
+
+A time selects the first record whose timestamp is not earlier. Because clocks differ, records after
+it may have earlier timestamps, but no record before it has a later one. The offset that was found
+is printed to stderr, unless OFFSET is a number.
 """
 """Paragraph of the help text of a command with offsets."""
 
@@ -343,8 +351,8 @@ def add_color(command: Parser) -> None:
         "--color",
         choices=COLORS,
         default=COLORS[0],
-        help="whether tables and verdicts have colors; auto, the default: on a terminal, unless "
-        "NO_COLOR is set or TERM is dumb; FORCE_COLOR stands for always",
+        help="when to color tables and verdicts. auto, the default: on a terminal, unless NO_COLOR "
+        "is set or TERM is dumb. FORCE_COLOR is equivalent to always",
     )
 
 
@@ -359,15 +367,16 @@ def add_redaction(command: Parser, *, verb: str = "print", full: bool = False) -
             "--redact",
             choices=("secrets", "full"),
             default="secrets",
-            help="what to hide: secrets, the default, which only metadata records have; or also "
-            "the data that clients send in the records of groups: hosts, metadata of offset "
-            "commits, user data of subscriptions and assignments",
+            help="what to hide. secrets, the default: secrets, which only metadata records "
+            "contain. full: also the data that clients send in the records of groups: hosts, "
+            "metadata of offset commits, and user data of subscriptions and assignments",
         )
     command.add_argument(
         "--redact-key-file",
         metavar="FILE",
-        help=f"{verb} a keyed hash instead of each secret, so that changes are visible; FILE "
-        f"contains the key (or set the environment variable {REDACT_KEY_VARIABLE})",
+        help=f"{verb} a keyed hash in place of each secret, so that changes are visible. FILE "
+        "contains the key; without FILE it is read from the environment variable "
+        f"{REDACT_KEY_VARIABLE}, if set",
     )
 
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from raftlog.types import ReplicaKey
 
 ABOUT = """
-Describe a quorum from its leader's view: leader, voters and observers, log end offset and lag of
-each replica, the listeners of each node, and warnings of the leader about itself, such as that its
-log is not trimmed. Optionally add or remove one voter first. A node to be added must be running and
-formatted with --no-initial-voters; the leader can be removed, too. The voters of a quorum of
-static_voters (kraft.version 0) can be changed after --kraft-version 1, which cannot be undone.
+Describe a quorum as its leader sees it: the leader, voters and observers, the log end offset and
+lag of each replica, the listeners of each node, and the leader's warnings about itself, for
+instance that its log is not trimmed.
+
+Optionally add or remove one voter first. A node must be formatted with --no-initial-voters and
+running before it is added. The leader can be removed, too. The voters of a quorum with
+static_voters (kraft.version 0) can be changed only after --kraft-version 1, which cannot be undone.
 """
 
 EXAMPLES = """
@@ -42,8 +44,8 @@ def add_quorum(commands: Commands) -> None:
     change.add_argument(
         "--add-voter",
         metavar="ID@HOST:PORT:DIRECTORY",
-        help="add this voter: node id, address of its listener for voters, and directory id (from "
-        "its meta.properties)",
+        help="add this voter: node id, address of its voter listener, and directory id (from its "
+        "meta.properties)",
     )
     change.add_argument(
         "--remove-voter",
@@ -54,9 +56,11 @@ def add_quorum(commands: Commands) -> None:
         "--kraft-version",
         type=int,
         choices=(0, 1),
-        help="raise kraft.version, as `kafka-features upgrade --feature kraft.version=1` does",
+        help="raise kraft.version, like `kafka-features upgrade --feature kraft.version=1`",
     )
-    command.add_argument("--json", action="store_true", help="print one JSON object, not a table")
+    command.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of a table"
+    )
     add_color(command)
 
 

@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 FORMATS: Final = (".html", ".svg", ".png")
 
 ABOUT = f"""
-Write what happened to a cluster between two states as one HTML file, which opens without a network:
-the leaders of the quorum, brokers (active, fenced, shut down), under-replicated partitions and
-those without a leader, changes of ISRs, elections, topics and configs over time, and what differs
-between the states. A file that ends in .svg or .png has the charts alone.
+Write an HTML report of what happened to a cluster between two states: one file that opens without a
+network connection. It shows, over time, the leaders of the quorum, brokers (active, fenced, shut
+down), partitions that are under-replicated or without a leader, ISR changes, elections, topics and
+configs; and the differences between the two states. If FILE ends in .svg or .png, only the charts
+are written.
 
-The size of the file is bounded: time is divided into at most 240 intervals, and of many topics
-those that were under-replicated for the longest are shown, of many brokers those with the most
-changes, of many changes the first. The same log gives the same file.
+The size of the file is bounded. Time is divided into at most 240 intervals. Of many topics, the
+report shows those that were under-replicated for the longest time; of many brokers, those with the
+most changes; of many changes, the first ones. The same log always yields the same file.
 
-Requires pip install "raftlog[report]". Secrets are redacted. PATH may also be a directory of Delta
-tables (pip install "raftlog[delta]"), which have the changes that the log has deleted. Their
-secrets are as they were written, and the time of a state is that of its last change.
-{OFFSET_FORMS}"""
+Requires pip install "raftlog[report]". Secrets are redacted. PATH can also be a directory of Delta
+tables (pip install "raftlog[delta]"), which retain changes that were deleted from the log. Secrets
+in tables stay as they were written, and the time of a state is that of its last change.
+{OFFSET_FORMS}
+"""
 
 EXAMPLES = """
 raftlog report /var/lib/kafka -o cluster.html
@@ -52,14 +54,14 @@ def add_report(commands: Commands) -> None:
         "--output",
         metavar="FILE",
         required=True,
-        help="file to write, or to replace: .html, .svg or .png",
+        help="file to write or replace: .html, .svg or .png",
     )
     command.add_argument(
         "--from",
         dest="start_offset",
         metavar="OFFSET",
         type=offset_spec,
-        help="begin with the state of all records below this offset; default: the oldest state",
+        help="start with the state of all records below this offset; default: the oldest state",
     )
     command.add_argument(
         "--to",

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from raftlog.quorum.voters import VoterSet
 
 ABOUT: Final = """
-Write the directories of a new quorum of Kafka controllers, from the metadata directory of one that
-survived, after a majority of the controllers' disks was lost. Cluster id, topic ids, configs,
-credentials and the registrations of brokers are kept, and the log with them.
+Rescue a quorum of Kafka controllers after a majority of their disks was lost: write the
+directories of a new quorum from the metadata directory of a controller that survived. The log is
+kept, and with it the cluster id, topic ids, configs, credentials and broker registrations.
 
 SURVIVOR is the metadata directory of a stopped controller, a copy of it, or a snapshot. Brokers
-have copies too, which may have later records: if several are given, the one with the last leader
-epoch, then with the greatest end offset, is used, and what the others differ in is printed.
+have copies, too, which may contain later records. If several are given, the one with the last
+leader epoch, then the greatest end offset, is used, and the differences of the others are printed.
 
-Records above the last known commit may never have been committed, and are committed from now on;
-what the lost controllers had committed after the end of SURVIVOR is lost. Both are printed. Without
---write nothing is written.
+Records above the last known commit may never have been committed; the new quorum commits them.
+Records that the lost controllers committed after the end of SURVIVOR are lost. Both are printed.
+Nothing is written without --write.
 
-The command fails while a majority of the old voters accepts connections: two quorums of one
-cluster would diverge. SURVIVOR is not changed. DIR gets one directory for each voter, complete or
-not at all. They contain the secrets of the log in clear text, and are accessible to their owner
-only.
+The command fails while a majority of the old voters accepts connections, because two quorums of one
+cluster would diverge. SURVIVOR is not changed. DIR contains one directory for each voter and is
+created completely or not at all. The directories contain the secrets of the log in clear text, and
+only their owner can access them.
 
-Voters of a quorum with kraft.version 1 are written to the log. With kraft.version 0 they are those
-of controller.quorum.voters.
+If SURVIVOR has kraft.version 1, the new voters are written to the log. With kraft.version 0, set
+them in controller.quorum.voters.
 """
 
 EXAMPLES: Final = """
@@ -46,14 +46,15 @@ def add_rescue(commands: Commands) -> None:
     command = commands.add_parser("rescue", about=ABOUT, examples=EXAMPLES)
     command.set_defaults(run=run_rescue)
     command.add_argument(
-        "paths", metavar="SURVIVOR", nargs="+", help="metadata directory or snapshot that is left"
+        "paths", metavar="SURVIVOR", nargs="+", help="surviving metadata directory or snapshot"
     )
     command.add_argument(
         "--voters",
         metavar="ID@HOST:PORT[:DIRECTORY_ID],...",
         required=True,
-        help="the new controllers: node id, address of the listener for controllers, and directory "
-        "id; default: a random one, but that of SURVIVOR for its own node id",
+        help="the new controllers: node id, address of the controller listener, and directory id; "
+        "default of the latter: the id of SURVIVOR for its own node id, otherwise a random "
+        "one",
     )
     command.add_argument("--out", metavar="DIR", required=True, help="new directory to write")
     command.add_argument(
@@ -62,7 +63,8 @@ def add_rescue(commands: Commands) -> None:
     command.add_argument(
         "--cluster-id",
         metavar="ID",
-        help="id of the cluster, if SURVIVOR has no meta.properties; fail if it has another one",
+        help="id of the cluster, if SURVIVOR has no meta.properties; otherwise fail if the ids "
+        "differ",
     )
     add_old_voters_stopped(command)
 
@@ -94,8 +96,8 @@ def add_old_voters_stopped(command: Parser) -> None:
     command.add_argument(
         "--old-voters-stopped",
         action="store_true",
-        help="confirm that a majority of the old voters is stopped for ever, instead of trying to "
-        "connect to them",
+        help="confirm that a majority of the old voters is stopped permanently, instead of trying "
+        "to connect to them",
     )
 
 

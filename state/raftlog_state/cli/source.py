@@ -51,7 +51,7 @@ def add_source(parser: Parser, *, has_cluster_id: bool = False) -> None:
     parser.add_argument(
         "--quiet",
         action="store_true",
-        help="print only warnings and errors to stderr, not which end and snapshot are used",
+        help="print only warnings and errors to stderr, not the end offset and snapshot in use",
     )
     nodes = parser.add_argument_group("nodes, instead of PATH")
     nodes.add_argument(
@@ -96,7 +96,8 @@ def _add_cluster_id(options: Options) -> None:
     options.add_argument(
         "--cluster-id",
         metavar="ID",
-        help="fail if the log is of another cluster; nodes must be of one cluster in any case",
+        help="fail if the log belongs to another cluster. Nodes must all belong to one cluster in "
+        "any case",
     )
 
 
@@ -126,7 +127,7 @@ def add_tls(options: Options) -> None:
         "--config",
         metavar="FILE",
         help="properties file with the security options of Kafka's clients, such as "
-        "security.protocol and sasl.jaas.config (as --command-config of Kafka's tools)",
+        "security.protocol and sasl.jaas.config (--command-config of Kafka's tools)",
     )
     options.add_argument(
         "--tls-ca", metavar="FILE", help="PEM file of the CA that signed the nodes' certificates"
@@ -146,7 +147,8 @@ def add_kind(parser: Parser) -> None:
         dest="record_kind",
         choices=("metadata", "partition"),
         help="the kind of records in PATH, if it cannot be detected from its files: metadata "
-        "records, whose secrets are redacted, or those of a partition, printed unchanged",
+        "records, whose secrets are redacted, or a partition's records, which are printed "
+        "unchanged",
     )
 
 
@@ -155,13 +157,14 @@ def add_decryption(parser: Parser) -> None:
     parser.add_argument(
         "--encryption-keys",
         metavar="FILE",
-        help="file of the keys of encrypted values (see docs/encryption.md), which are printed as "
-        "base64 without it; values whose key was deleted are printed as null",
+        help="file with the keys that decrypt values (see docs/encryption.md). Without it, "
+        "encrypted values are printed as base64. Values whose key was deleted are printed as "
+        "null",
     )
     parser.add_argument(
         "--encryption-context",
         metavar="NAME",
-        help="the context that the writer of the log has encrypted its values with",
+        help="the context that the log's writer used to encrypt its values",
     )
 
 
@@ -193,7 +196,7 @@ def add_decompression_limit(parser: Parser) -> None:
         type=_decompressed_bytes,
         default=DECOMPRESSED_BYTES_MAX,
         help="fail on a record batch that decompresses to more bytes than this; default: "
-        f"{DECOMPRESSED_BYTES_MAX}, at most {DECOMPRESSED_BYTES_OPTION_MAX}",
+        f"{DECOMPRESSED_BYTES_MAX}, maximum: {DECOMPRESSED_BYTES_OPTION_MAX}",
     )
 
 

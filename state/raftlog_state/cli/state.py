@@ -63,36 +63,45 @@ TOPIC_KINDS = (
 
 STATE_ABOUT = f"""
 Print the cluster state that results from the records of a metadata log: on a terminal as tables,
-otherwise as JSON, one object, or with KIND one row a line.
+otherwise as one JSON object, or with KIND as one JSON object per row.
 
 KIND is one of {", ".join(KINDS[:8])},
-{", ".join(KINDS[8:])}; or {" or ".join(HISTORY_KINDS)}: the history of the log, from
+{", ".join(KINDS[8:])}; or {" or ".join(HISTORY_KINDS)}, the history of the log from
 its start offset on.
 
-KIND {" or ".join(INTERNAL_KINDS[:2])} is replayed from __consumer_offsets instead, and transactions
-from __transaction_state if PATH is a partition of it, as the coordinators have them.
-pending_offsets are those that open transactions commit, which are also printed to stderr; they are
-offsets of their groups from the marker on, unless that aborts them. PATH is a partition's
-directory, a pattern such as 'logs/__consumer_offsets-*', or a node's directory that has partitions
-of the topic. share_partitions are the states of share groups
-in __share_group_state: start offset, number of records above it whose delivery is complete, epochs,
-and the ranges of records by their delivery state.
+The following values of KIND are read from Kafka's other internal logs instead. PATH is a
+partition's directory, a pattern such as 'logs/__consumer_offsets-*', or a node's directory that
+contains partitions of the topic:
 
-KIND lag joins the committed offsets with the ends of the node's partitions, and has for each topic
-whether it is Current, Deleted, or was Recreated after the commit. With --bootstrap-server, which
-then names brokers, it is that of all groups of the running cluster, as kafka-consumer-groups
-describes them; partitions without a leader are waited for, up to --timeout-ms. share_lag is the lag
-of share groups, as kafka-share-groups describes their offsets.
-hanging_transactions are the open transactions that no coordinator will end, as kafka-transactions
-find-hanging prints them;
-remote_segments are those in __remote_log_metadata, with whether only the remote storage has them.
+  {", ".join(INTERNAL_KINDS[:3])}
+      from __consumer_offsets, as the group coordinators have them
+  pending_offsets
+      offsets that open transactions commit, from __consumer_offsets; they are also printed to
+      stderr. They take effect when the transaction commits, and are dropped if it aborts
+  transactions
+      from __transaction_state, if PATH is a partition of it, as the coordinators have them
+  hanging_transactions
+      open transactions that no coordinator will end, as kafka-transactions find-hanging prints them
+  share_partitions
+      states of share groups, from __share_group_state: start offset, number of records above it
+      whose delivery is complete, epochs, and the ranges of records by their delivery state
+  share_lag
+      lag of share groups, as kafka-share-groups describes their offsets
+  remote_segments
+      segments in __remote_log_metadata, and whether only the remote storage has them
+  lag
+      committed offsets joined with the ends of the node's partitions; for each topic, whether it
+      is Current, Deleted, or was Recreated after the commit. With --bootstrap-server, which then
+      names brokers: the lag of all groups of the running cluster, as kafka-consumer-groups
+      describes them; partitions without a leader are retried for up to --timeout-ms
 
---at OFFSET is an end offset (exclusive), as in the name of a .checkpoint file and like --to of
-`raftlog cat`: the state of all records below it. Default: the end of one log directory, or the
-committed end of several voters' directories and of running nodes. The end offset in use and the
-loaded snapshot are printed to stderr. Records of an open metadata transaction are not part of the
-state. PATH may also be a directory of Delta tables.
-{EXPORT_ABOUT}{OFFSET_FORMS}"""
+--at OFFSET prints the state of all records below OFFSET. It is an end offset (exclusive), as in the
+name of a .checkpoint file and like --to of `raftlog cat`. Default: the end of one log directory, or
+the committed end of several voters' directories or of running nodes. The end offset in use and the
+loaded snapshot are printed to stderr. The records of an open metadata transaction are not part of
+the state. PATH can also be a directory of Delta tables.
+{EXPORT_ABOUT}{OFFSET_FORMS}
+"""
 
 STATE_EXAMPLES = """
 raftlog state __cluster_metadata-0 topics | jq -r .name
@@ -134,15 +143,16 @@ def add_state(commands: Commands) -> None:
     command.add_argument(
         "--format",
         choices=("table", "json", "records"),
-        help="table: aligned columns, long values cut, names in the middle, times in ISO 8601; "
-        "default on a terminal, where columns that do not fit may be left out. json: default "
-        "otherwise. records: the records of a snapshot of this state, as `raftlog cat` prints them",
+        help="table: aligned columns; long values are cut off, long names are shortened in the "
+        "middle, and times are in ISO 8601. Default on a terminal, where columns that do not fit "
+        "may be omitted. json: default otherwise. records: the records of a snapshot of this "
+        "state, as `raftlog cat` prints them",
     )
     command.add_argument(
         "--columns",
         metavar="NAME,...",
         type=_columns,
-        help="with KIND: print these columns, in this order; a table has their whole values",
+        help="with KIND: print these columns, in this order; tables do not shorten their values",
     )
     command.add_argument(
         "--topic",
@@ -153,8 +163,8 @@ def add_state(commands: Commands) -> None:
         "--max-transaction-timeout",
         metavar="MINUTES",
         type=_minutes,
-        help=f"with {HANGING_TRANSACTIONS}: leave out those with a batch in the last MINUTES, "
-        f"default {TRANSACTION_TIMEOUT_MINUTES}",
+        help=f"with {HANGING_TRANSACTIONS}: omit transactions with a batch in the last MINUTES; "
+        f"default: {TRANSACTION_TIMEOUT_MINUTES}",
     )
     add_color(command)
     add_export(command, "the state")
@@ -280,21 +290,24 @@ def _kind(name: str) -> str:
 
 DIFF_ABOUT = f"""
 Print the rows that differ between two cluster states: on a terminal as a table, otherwise one JSON
-object a line with entity, key, op (c created, u updated, d deleted), and the row after, the row
+object per line with entity, key, op (c created, u updated, d deleted), and the row after, the row
 before, or each changed field before and after.
 
-The states are those of one log at two offsets, both end offsets (exclusive), like --at of
-`raftlog state`: then the differences are the effect of the records that `raftlog cat --from A
---to B` prints. Or they are those of PATH at --from and of OTHER at --to, by default at their ends.
-Both may be any logs, snapshots, directories of Delta tables, or running clusters. Rows of two
-sources are compared by name: of topics, and of ACLs by their content. The exit code is then 1 if
-the states differ. That of an error is 2.
+The two states can be those of one log at two offsets. Both are end offsets (exclusive), like --at
+of `raftlog state`, so that the differences are the effect of the records that `raftlog cat --from A
+--to B` prints.
 
---changes prints the changes that lead from the first state to the second instead, for
-`raftlog apply`. They leave out what cannot be chosen: ids, epochs, leaders, ISRs, directories.
-Passwords in configs require --reveal; credentials and tokens cannot be derived from a state. What
-is left out is printed to stderr.
-{EXPORT_ABOUT}{OFFSET_FORMS}"""
+Or they can be those of two sources: PATH at --from and OTHER at --to, by default at their ends.
+Each source can be a log, a snapshot, a directory of Delta tables, or a running cluster. Their rows
+are matched by name: topics by topic name, ACLs by content. Then the exit code is 1 if the states
+differ, and 2 after an error.
+
+--changes prints the changes that lead from the first state to the second, for `raftlog apply`. They
+do not contain what cannot be chosen: ids, epochs, leaders, ISRs and directories. Passwords in
+configs require --reveal; credentials and tokens cannot be derived from a state. Whatever is left
+out is printed to stderr.
+{EXPORT_ABOUT}{OFFSET_FORMS}
+"""
 
 DIFF_EXAMPLES = """
 raftlog diff __cluster_metadata-0 --from 1200 --to 1300
@@ -328,8 +341,8 @@ def add_diff(commands: Commands) -> None:
         dest="end_offset",
         metavar="OFFSET",
         type=offset_spec,
-        help="second state: all records below this offset, of OTHER if it is given; default: the "
-        "end of the log",
+        help="second state: all records below this offset, of OTHER if given; default: the end of "
+        "the log",
     )
     command.add_argument(
         "--other-bootstrap-server",
@@ -339,26 +352,27 @@ def add_diff(commands: Commands) -> None:
     command.add_argument(
         "--other-config",
         metavar="FILE",
-        help="as --config, for --other-bootstrap-server; default: that of --config",
+        help="like --config, for --other-bootstrap-server; default: the FILE of --config",
     )
     command.add_argument(
         "--other-cluster-id",
         metavar="ID",
-        help="as --cluster-id, for OTHER: of tables with several clusters, the one to read",
+        help="like --cluster-id, for OTHER; selects one of the clusters if OTHER is tables of "
+        "several",
     )
     command.add_argument(
         "--ignore",
         metavar="GROUP,...",
         type=_ignore,
         default=(),
-        help="with OTHER: ignore columns of these groups: ids (of topics, ACLs, incarnations, "
-        "directories), epochs, leaders (and ISRs, ELRs, fenced brokers)",
+        help="with OTHER: ignore these groups of columns: ids (of topics, ACLs, incarnations and "
+        "directories), epochs, leaders (also ISRs, ELRs and fenced brokers)",
     )
     command.add_argument(
         "--format",
         choices=("table", "json"),
-        help="table: one line for each row that differs, with its name and what changed; default "
-        "on a terminal. json: default otherwise",
+        help="table: one line per row that differs, with its name and what changed; default on a "
+        "terminal. json: default otherwise",
     )
     command.add_argument(
         "--changes", action="store_true", help="print the changes for `raftlog apply` instead"
@@ -469,21 +483,22 @@ def _states_of_one(
 
 SNAPSHOT_ABOUT = f"""
 Write the state of a metadata log to a snapshot: a .checkpoint file that kafka-dump-log and
-kafka-metadata-shell read, and that a Kafka controller loads from its metadata directory.
+kafka-metadata-shell can read, and that a Kafka controller loads from its metadata directory.
 
-TO is a directory, in which the file gets Kafka's name for it, or a file name that ends in
-.checkpoint. An existing file is never replaced.
+TO is a directory, in which the file is created with the name that Kafka would use, or a file name
+that ends in .checkpoint. An existing file is never replaced.
 
---at OFFSET is an end offset (exclusive), as in the name of a .checkpoint file: the state of all
-records below it. Default: the end of one log directory, or the committed end of several voters'
-directories and of running nodes.
+--at OFFSET writes the state of all records below OFFSET, which is an end offset (exclusive), as in
+the name of a .checkpoint file. Default: the end of one log directory, or the committed end of
+several voters' directories or of running nodes.
 
-With --bootstrap-server the source is a running Kafka cluster, or a raftlog quorum with
-values=kraft. The log of the nodes is not trimmed.
+With --bootstrap-server, the source is a running Kafka cluster, or a raftlog quorum with
+values=kraft. The nodes' log is not trimmed.
 
-A snapshot contains secrets in clear text, like Kafka's own: passwords in configs and the keys of
-SCRAM credentials. Its file mode is 0600, and --reveal is required as a confirmation.
-{OFFSET_FORMS}"""
+Like Kafka's own snapshots, the file contains secrets in clear text: passwords in configs and the
+keys of SCRAM credentials. Its mode is 0600, and --reveal is required as a confirmation.
+{OFFSET_FORMS}
+"""
 
 SNAPSHOT_EXAMPLES = """
 raftlog snapshot cluster-0 backup/ --reveal

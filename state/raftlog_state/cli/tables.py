@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 USAGE: Final = "raftlog tables COMMAND [OPTION ...]"
 ABOUT: Final = """
-Delta tables of a cluster's metadata, and of Kafka's other internal logs, without Spark or Java:
-every record (log), every change (changes) and the rows at an earlier offset (state). Spark, DuckDB
-and others read them.
+Manage Delta tables of a cluster's metadata, and of Kafka's other internal logs, without Spark or
+Java. They contain every record (log), every change (changes), and the rows as of an earlier offset
+(state). Spark, DuckDB and other engines can read them.
 
-TABLES is a local directory with a subdirectory for each table. It has the metadata of one cluster
-or more, each written by one process. --cluster-id names one of several.
+TABLES is a local directory with a subdirectory for each table. It contains the metadata of one or
+more clusters, each written by one process. --cluster-id selects one of several.
 
 commands:
-  status    print how far the tables are
+  status    print the offsets that the tables have reached
   follow    write a metadata log to the tables, and continue with new records
-  load      write a long log of many million records to the tables
+  load      write a long log of many millions of records to the tables
   truncate  revert the tables to the state after an offset
   expire    delete the changes up to an offset
   maintain  merge changes into state, rewrite small files, delete old files
@@ -48,7 +48,7 @@ examples:
   raftlog tables follow --bootstrap-server controller-1:9093 ./tables
   raftlog tables truncate ./tables 1299
 
-`raftlog tables COMMAND --help` describes a command. It needs: pip install "raftlog[delta]"
+`raftlog tables COMMAND --help` describes a command. Requires pip install "raftlog[delta]".
 """
 
 
@@ -67,10 +67,11 @@ def add_tables(commands: Commands) -> None:
 # --- raftlog tables status ------------------------------------------------------------------------
 
 STATUS_ABOUT = """
-Print one JSON object for each cluster: its id, the group that writes it (null without one), the
-last offset in the tables (inclusive; -1 if nothing was published) and in table log, the first
-offset whose state can be read, the leader epoch and metadata.version there, the number of rows of
-each typed table, and the offsets without history.
+Print the status of the tables, one JSON object per cluster. It contains the cluster id, the group
+that writes the cluster (null if none), the last offset in the tables (inclusive; -1 if nothing was
+published) and in table log, the first offset whose state can be read, the leader epoch and
+metadata.version at the last offset, the number of rows of each typed table, and the ranges of
+offsets without history.
 """
 
 STATUS_EXAMPLES = """
@@ -100,38 +101,39 @@ def _run_status(arguments: argparse.Namespace, output: Output, console: Console)
 # --- raftlog tables follow ------------------------------------------------------------------------
 
 FOLLOW_ABOUT = """
-Write the metadata log in PATH, or that of running nodes, to TABLES, and continue with new records.
-It begins at the end of the tables; empty ones begin at the first record of the log, or with its
-newest snapshot if that record was deleted. Each append is published when it is written, and each
-record is written once, also after a crash.
+Write the metadata log in PATH, or of running nodes, to TABLES, and continue with new records. It
+begins where the tables end. Empty tables begin at the first record of the log, or at its newest
+snapshot if that record was deleted. Each append is published as soon as it is written, and each
+record is written exactly once, even after a crash.
 
-PATH is a metadata directory, or several voters' directories: see `raftlog --help`. Of one directory
-only records older than --tail-holdback-ms are read, since younger ones may not be committed.
+PATH is a metadata directory, or several voters' directories: see `raftlog --help`. From a single
+directory, only records older than --tail-holdback-ms are read, because younger ones may not be
+committed.
 
-Changes are merged into state once a minute, small files are rewritten after 200 appends, and old
-files are deleted once a day, after a day. Appends do not wait for that.
+Changes are merged into state once a minute. Small files are rewritten after 200 appends. Old files
+are deleted once a day, after they have been unused for a day. Appends do not wait for any of this.
 
-NoOpRecords, of which a KRaft controller writes two a second, change nothing: they are appended with
-the next other records, or every --no-op-delay-ms. Until then the tables end at the record before
-them, and answers about a time in between are the state there, which is the same.
+A KRaft controller writes two NoOpRecords per second, which change nothing. They are appended
+together with the next other records, or every --no-op-delay-ms. Until then the tables end before
+them; queries for a time in between return the state there, which is the same.
 
-PATH may also be a partition of __consumer_offsets, __transaction_state, __share_group_state or
-__remote_log_metadata, or a pattern of some. Each partition is a log of its own, whose cluster_id in
-the tables is followed by @TOPIC-PARTITION; offset commits of aborted transactions have no effect,
-and those of open ones are appended when they have ended. Tables that lack records which were
-deleted meanwhile get the state of the whole log that is left. --cluster-id is needed if the files
-do not have it. Several processes that write partitions of one topic of one cluster have a --group
-each.
+PATH can also be a partition of __consumer_offsets, __transaction_state, __share_group_state or
+__remote_log_metadata, or a pattern of several. Each partition is a log of its own, whose cluster_id
+in the tables ends in @TOPIC-PARTITION. Offset commits of aborted transactions have no effect, and
+those of open ones are appended when the transactions end. If records that the tables still lack
+were deleted, the tables get the state of the whole remaining log. --cluster-id is required if the
+files do not contain it. If several processes write partitions of one topic of one cluster, give
+each of them its own --group.
 
-With --sources and --group, the logs of many clusters are written by one process, in one append.
-FILE has a JSON array with an object for each log: {"path": PATH}, or {"bootstrap.servers":
-"HOST:PORT,..."} with the options of the Spark source for TLS. A log that cannot be read, or that
-diverges from its tables, is logged and read again later; the others are written. A cluster that
-another command or group writes is refused, unless --take-over is given; that one is refused then.
+With --sources and --group, one process writes the logs of many clusters, in one append. FILE is a
+JSON array with an object for each log: {"path": PATH}, or {"bootstrap.servers": "HOST:PORT,..."}
+with the Spark source's options for TLS. A log that cannot be read, or that diverges from its
+tables, is logged and retried later; the others are still written. A cluster that another command or
+group writes is refused unless --take-over is given; the other writer is then refused.
 
-Logs to stderr, one line an event. Nodes that do not answer are asked again. Ctrl-C and SIGTERM end
-the command after the append and the merge or rewrite in progress, with exit code 130 or 0; a second
-signal ends it immediately.
+Events are logged to stderr, one per line. Nodes that do not answer are retried. Ctrl-C and SIGTERM
+end the command after the current append, merge or rewrite, with exit code 130 or 0; a second signal
+ends it immediately.
 """
 
 FOLLOW_EXAMPLES = """
@@ -155,17 +157,19 @@ def _add_follow(commands: Commands) -> None:
     many.add_argument(
         "--group",
         metavar="NAME",
-        help="name of these clusters, or partitions of an internal log, together, the same in each "
-        "run",
+        help="name for these clusters, or partitions of an internal log, as a group; the same in "
+        "each run",
     )
     command.add_argument(
-        "--once", action="store_true", help="end at the end that the log has at the start"
+        "--once",
+        action="store_true",
+        help="stop at the end that the log has when the command starts",
     )
     command.add_argument(
         "--max-records",
         metavar="COUNT",
         type=_count,
-        help="the most records of one append; default: 100000",
+        help="maximum number of records per append; default: 100000",
     )
     command.add_argument(
         "--poll-ms",
@@ -359,9 +363,10 @@ def _count(text: str) -> int:
 # --- raftlog tables truncate ----------------------------------------------------------------------
 
 TRUNCATE_ABOUT = """
-Revert TABLES to the state after OFFSET (inclusive): the log that they were written from was
-truncated there, and has other records now. The error of `raftlog tables follow` names the offset.
-Inside a metadata transaction or a gap, they are reverted to the state before it.
+Revert TABLES to the state after OFFSET (inclusive). Use it if the log that they were written from
+was truncated there and has other records now; the error of `raftlog tables follow` names the
+offset. If OFFSET is inside a metadata transaction or a gap, the tables are reverted to the state
+before it.
 
 Prints the last offset in the tables. Stop other writers first.
 """
@@ -377,7 +382,7 @@ def _add_truncate(commands: Commands) -> None:
     command.set_defaults(run=_run_truncate)
     add_place(command)
     command.add_argument(
-        "offset", metavar="OFFSET", type=offset, help="the last offset that they keep"
+        "offset", metavar="OFFSET", type=offset, help="the last offset that the tables keep"
     )
 
 
@@ -390,9 +395,9 @@ def _run_truncate(arguments: argparse.Namespace, output: Output, console: Consol
 # --- raftlog tables expire ------------------------------------------------------------------------
 
 EXPIRE_ABOUT = """
-Delete the changes in TABLES up to OFFSET (inclusive). The state after OFFSET and later ones can be
-read, earlier ones cannot. Table log keeps its records. `raftlog tables maintain` deletes the files
-after a day.
+Delete the changes in TABLES up to OFFSET (inclusive). Afterwards, the state after OFFSET and later
+states can be read, but no earlier ones. Table log keeps its records. `raftlog tables maintain`
+deletes the files after a day.
 
 Prints the first offset whose state can be read.
 """
@@ -424,9 +429,9 @@ def _run_expire(arguments: argparse.Namespace, output: Output, console: Console)
 # --- raftlog tables maintain ----------------------------------------------------------------------
 
 MAINTAIN_ABOUT = """
-Merge all changes of all clusters into state, rewrite small files as larger ones, and delete the
-files that no version of the last day has. Readers see the same rows, and read fewer files.
-`raftlog tables follow` does it from time to time.
+Maintain the files of TABLES: merge all changes of all clusters into state, rewrite small files as
+larger ones, and delete files that no version of the last day contains. Readers see the same rows in
+fewer files. `raftlog tables follow` does this from time to time.
 """
 
 MAINTAIN_EXAMPLES = """

@@ -13,20 +13,20 @@ from .source import add_path
 from .tables_options import add_place, add_written, follow_settings, place_of
 
 LOAD_ABOUT: Final = """
-Write the metadata log in PATH to TABLES, up to the end that it has at the start. The tables are
-those of `raftlog tables follow`, which continues them. A long log takes a fraction of the time: a
-million records are one append, and topics are divided into buckets, which processes replay in
-parallel.
+Write the metadata log in PATH to TABLES, up to the end that it has when the command starts. The
+tables are the same as those of `raftlog tables follow`, which can continue them, but a long log
+takes a fraction of the time: each append has a million records, and topics are divided into buckets
+that processes replay in parallel.
 
-A load that was interrupted is continued by the next one, also after a crash. PATH is a metadata
-directory, or several voters' directories: see `raftlog --help`. Of one directory only records older
-than --tail-holdback-ms are read, since younger ones may not be committed.
+If a load is interrupted, even by a crash, the next one continues it. PATH is a metadata directory,
+or several voters' directories: see `raftlog --help`. From a single directory, only records older
+than --tail-holdback-ms are read, because younger ones may not be committed.
 
-The staging directory has the records and rows that are written next, some hundred bytes for each of
-a million records. They are deleted at the end.
+The staging directory contains the records and rows to be written next: some hundred bytes for each
+of a million records. They are deleted at the end.
 
-Logs to stderr, one line an event, with a progress bar if it is a terminal. Ctrl-C and SIGTERM end
-the command, after an append in progress, with exit code 130 or 143; a second signal ends it
+Events are logged to stderr, one per line, with a progress bar on a terminal. Ctrl-C and SIGTERM end
+the command after the current append, with exit code 130 or 143; a second signal ends it
 immediately.
 """
 
@@ -49,13 +49,13 @@ def add_load(commands: Commands) -> None:
         "--workers",
         metavar="COUNT",
         type=_count,
-        help="processes that replay records; default: the number of cores",
+        help="number of processes that replay records; default: the number of cores",
     )
     command.add_argument(
         "--staging",
         metavar="DIR",
         help="directory for rows that are written next; default: .load in TABLES, from where files "
-        "are linked and not copied",
+        "are linked instead of copied",
     )
     add_written(command)
 

@@ -19,7 +19,7 @@ def add_place(command: Parser) -> None:
     command.add_argument(
         "--cluster-id",
         metavar="ID",
-        help="the cluster; needed if the tables have others",
+        help="id of the cluster; required if the tables contain others",
     )
 
 
@@ -34,24 +34,26 @@ def add_written(command: Parser) -> None:
     command.add_argument(
         "--take-over",
         action="store_true",
-        help="write clusters that others have written until now; stop those first",
+        help="take over clusters that another writer has written until now; stop that writer first",
     )
     command.add_argument(
         "--no-log",
         action="store_true",
-        help="do not write table log, every record; changes has every change nevertheless",
+        help="do not write table log, which contains every record; table changes still has every "
+        "change",
     )
     command.add_argument(
         "--tail-holdback-ms",
         metavar="MS",
         type=int,
-        help="the age that records of one directory must have, in milliseconds; default: 5000",
+        help="minimum age of records that are read from a single directory, in milliseconds; "
+        "default: 5000",
     )
     command.add_argument(
         "--allow-gap",
         action="store_true",
         help="if records after the end of the tables were deleted, load the newest snapshot; the "
-        "tables have no history of these offsets",
+        "tables then have no history of these offsets",
     )
     add_redaction(command, verb="store")
     add_decompression_limit(command)

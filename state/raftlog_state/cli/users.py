@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 USAGE: Final = "raftlog users COMMAND FILE [OPTION ...]"
 ABOUT: Final = """
-A node with [listeners.clients.sasl] in its node.toml authenticates clients by SCRAM-SHA-256 and
-SCRAM-SHA-512, with the credentials of a file of users. The file is the same on all nodes; SIGHUP
-makes a node read it again, and ends the connections of removed users and of old passwords. It has
-no passwords, but hashes from which weak ones can be guessed: keep it as secret as a key.
+Manage the users that authenticate with SASL: a node with [listeners.clients.sasl] in its node.toml
+authenticates clients with SCRAM-SHA-256 and SCRAM-SHA-512, using the credentials in FILE. Use the
+same file on all nodes. SIGHUP makes a node reread it, and closes the connections of removed users
+and of old passwords. The file contains no passwords, but hashes from which weak passwords can be
+guessed, so keep it as secret as a key.
 
 commands:
   set     create a user, or change its password; creates the file
@@ -33,11 +34,11 @@ examples:
   raftlog users set users.json jobs-etl --password-file password.txt
 """
 SET_ABOUT: Final = """
-Create a user, or change its password. The password is read from the terminal, or from the first
-line of --password-file (`-`: standard input), never from an argument, which other users can read.
+Create a user, or change its password. The password is read from the terminal or from the first line
+of --password-file (`-`: standard input), never from an argument, which other users could see.
 """
-REMOVE_ABOUT: Final = "Remove a user. Its connections end when the nodes read the file again."
-LIST_ABOUT: Final = "Print the names of the users, one a line."
+REMOVE_ABOUT: Final = "Remove a user. Its connections are closed when the nodes reread the file."
+LIST_ABOUT: Final = "Print the names of the users, one per line."
 
 
 def add_users(commands: Commands) -> None:
