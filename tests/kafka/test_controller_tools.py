@@ -243,8 +243,8 @@ def test_the_cluster_id(quorum: QuorumProcesses) -> None:
     assert f"Cluster ID: {quorum.cluster_id}" in printed
 
 
-def test_the_commands_of_the_readme(quorum: QuorumProcesses) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_commands_of_the_page_of_controllers(quorum: QuorumProcesses) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "controller.md").read_text()
     lines = [line.split() for line in text.splitlines() if line.startswith("kafka-")]
     commands = [words for words in lines if "--bootstrap-controller" in words]
     assert [words[0] for words in commands] == list(SCRIPTS)

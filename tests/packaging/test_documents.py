@@ -34,7 +34,7 @@ def test_links_inside_the_project_exist(page: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "count_min"),
     [
-        ("README.md", 20),
+        ("docs/guarantees.md", 20),
         ("ARCHITECTURE.md", 10),
         ("CONTRIBUTING.md", 10),
         ("SECURITY.md", 20),

@@ -31,7 +31,7 @@ from raftlog_state.cli.main import parser
 
 HOME = Path(__file__).parents[2]
 QUORUM = "localhost:9192,localhost:9292,localhost:9392"
-"""Address of the README's quorum."""
+"""Address of the quorum in docs."""
 README = HOME / "README.md"
 NOTEBOOKS = "notebooks/run.py"
 """Script that ``make demo`` calls."""
@@ -154,32 +154,64 @@ def test_a_notebook_runs_in_a_process_with_delta_and_its_widgets(tmp_path: Path)
     ], done.stdout
 
 
+def examples(page: str) -> list[str]:
+    """Return the blocks of Python of a page."""
+    text = (HOME / page).read_text()
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_python_examples_of_the_readme_run(
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [
+        ("README.md", "PARTITION_CHANGE_RECORD"),
+        ("docs/spark.md", "update_preimage"),
+        ("docs/tables.md", "|partition|"),
+        ("docs/controller.md", ""),
+    ],
+)
+def test_the_examples_of_a_page_run_in_a_session(
+    page: str,
+    printed: str,
     spark: SparkSession,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(HOME)
-    names = {"spark": spark}
+    names: dict[str, object] = {"spark": spark}
+    for block in examples(page):
+        exec(block, names)
+    assert printed in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_example_of_the_quorum_page_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = examples("docs/quorum.md")
     with QuorumProcesses(tmp_path, extra=RARE_ELECTIONS) as quorum:
-        for block in blocks:
-            block = block.replace('"state-0"', repr(str(tmp_path / "state-0")))
-            exec(block.replace(QUORUM, quorum.bootstrap), names)
-    assert (tmp_path / "state-0").is_dir()
-    assert not (HOME / "state-0").exists()
-    printed = capsys.readouterr().out
-    assert "PARTITION_CHANGE_RECORD" in printed
-    assert "[b'ids 100 to 199 are mine']" in printed
+        exec(block.replace(QUORUM, quorum.bootstrap), {})
+    assert capsys.readouterr().out.endswith(" [b'ids 100 to 199 are mine']\n")
+
+
+def test_the_examples_of_the_page_of_a_log_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in examples("docs/log.md"):
+        exec(block, names)
+    conflict, first, before_and_after, changed_key = capsys.readouterr().out.splitlines()
+    assert "RAFTLOG_UNEXPECTED_END_OFFSET" in conflict
+    assert first == "[b'ids 0 to 99 are mine']"
+    assert before_and_after == "{b'size': b'10'} {b'size': b'9'}"
+    assert "RAFTLOG_KEY_CHANGED" in changed_key
 
 
 def test_the_examples_of_the_key_value_page_run(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (HOME / "docs" / "key-value.md").read_text()
     names: dict[str, object] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+    for block in examples("docs/key-value.md"):
         exec(block, names)
     assert capsys.readouterr().out.splitlines() == [
         "b'db-1' None",
@@ -191,9 +223,8 @@ def test_the_examples_of_the_key_value_page_run(capsys: pytest.CaptureFixture[st
 
 
 def test_the_examples_of_the_encryption_page_run(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (HOME / "docs" / "encryption.md").read_text()
     names: dict[str, object] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+    for block in examples("docs/encryption.md"):
         exec(block, names)
     assert capsys.readouterr().out.splitlines() == [
         "[b'4711', b'4712']",
@@ -201,14 +232,16 @@ def test_the_examples_of_the_encryption_page_run(capsys: pytest.CaptureFixture[s
     ]
 
 
-def shell_blocks() -> list[str]:
-    """Return the blocks of shell: a quorum, and a controller."""
-    return re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+def commands(page: str) -> str:
+    """Return the block of shell commands of a page."""
+    text = (HOME / page).read_text()
+    (block,) = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return str(block)
 
 
 @pytest.mark.slow
-def test_the_controller_of_the_readme_begins_the_log_of_a_cluster(tmp_path: Path) -> None:
-    _, shell = shell_blocks()
+def test_the_controller_of_its_page_begins_the_log_of_a_cluster(tmp_path: Path) -> None:
+    shell = commands("docs/controller.md")
     (port,) = free_ports(1)
     shell = shell.replace("9093", str(port)) + "node=$!\n"
     state = f"raftlog state --bootstrap-server localhost:{port} features"
@@ -221,8 +254,8 @@ def test_the_controller_of_the_readme_begins_the_log_of_a_cluster(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_format_three_nodes_of_one_cluster(tmp_path: Path) -> None:
-    shell, _ = shell_blocks()
+def test_the_commands_of_the_quorum_page_format_three_nodes_of_one_cluster(tmp_path: Path) -> None:
+    shell = commands("docs/quorum.md")
     lines = [line for line in shell.splitlines() if "raftlog node start" not in line]
     assert len(lines) == len(shell.splitlines()) - 1
     done = run(f"cd {shlex.quote(str(tmp_path))}\n" + "\n".join(lines))
