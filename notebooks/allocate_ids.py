@@ -2,9 +2,9 @@
 # MAGIC %md
 # MAGIC # Two jobs, one sequence of ids
 # MAGIC
-# MAGIC Jobs that allocate ids must not allocate one twice, and must not leave gaps. Here they share
-# MAGIC a small log: a job that takes a block of ids appends a record **at the end offset that it
-# MAGIC has read**. If another job has appended first, the append fails, and the job reads the new
+# MAGIC Jobs that allocate ids must neither allocate an id twice nor leave gaps. Here they share a
+# MAGIC small log. To take a block of ids, a job appends a record **at the end offset that it has
+# MAGIC read**. If another job has appended first, the append fails, and the job reads the new
 # MAGIC records and tries again. No lock and no service is needed: the log is a directory.
 
 # COMMAND ----------
@@ -25,8 +25,8 @@ raftlog.open(path).close()  # creates the log if it does not exist
 
 # MAGIC %md
 # MAGIC ## A job takes blocks of ids
-# MAGIC `commit_loop` reads the log, calls the job with the records, appends its decision if the end
-# MAGIC offset is unchanged, and calls the job again after a conflict, with the new records.
+# MAGIC `commit_loop` reads the log, calls the job with the records, and appends its decision if the
+# MAGIC end offset is unchanged. After a conflict it calls the job again, with the new records.
 
 # COMMAND ----------
 

@@ -3,10 +3,10 @@
 # MAGIC # Metadata changes from a batch job, with a dry run
 # MAGIC
 # MAGIC The topics to create are rows of a DataFrame. `apply_changes` validates them as a Kafka
-# MAGIC controller does, against the state at the end of the log, and appends all of them in one
-# MAGIC transaction, or nothing. A dry run returns the records that would be written. The log is one
-# MAGIC of raftlog's own, in a directory or of a quorum that is the controller of a cluster: Kafka's
-# MAGIC own controllers have no interface for this.
+# MAGIC controller does, against the state at the end of the log. It then appends all of them in one
+# MAGIC transaction, or none. A dry run returns the records that would be written. The log is a
+# MAGIC raftlog log: either in a directory, or of a quorum that is the controller of a cluster.
+# MAGIC Kafka's own controllers have no interface for this.
 
 # COMMAND ----------
 
@@ -28,8 +28,7 @@ log = raftlog.open(path, values="kraft")
 
 # MAGIC %md
 # MAGIC ## A cluster with three brokers
-# MAGIC Changes may be dictionaries; the keys are in the documentation of
-# MAGIC `raftlog_state.controller`.
+# MAGIC Changes can be dictionaries. The documentation of `raftlog_state.controller` lists the keys.
 
 # COMMAND ----------
 
@@ -45,8 +44,8 @@ print(f"{created.record_count} records for 3 brokers, end offset {log.end_offset
 
 # MAGIC %md
 # MAGIC ## The topics, and a dry run
-# MAGIC `validate_only=True` writes nothing. Rows of a kind have the columns of that kind. Replicas
-# MAGIC are chosen at random: with the same seed, the dry run has those that are applied later.
+# MAGIC `validate_only=True` writes nothing. Each row has the columns of its kind. Replicas are
+# MAGIC chosen at random; with the same seed, the dry run returns the ones that are applied later.
 
 # COMMAND ----------
 
@@ -105,7 +104,7 @@ print(f"applied: {applied.record_count} records, end offset {log.end_offset}")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## A snapshot that Kafka starts from
+# MAGIC ## A snapshot from which Kafka can start
 
 # COMMAND ----------
 

@@ -2,10 +2,10 @@
 # MAGIC %md
 # MAGIC # What happened to this cluster?
 # MAGIC
-# MAGIC The metadata logs of three controllers of an Apache Kafka 4.3.1 cluster are written to Delta
-# MAGIC tables, which are queried with SQL. Set the widget `path` to read another cluster: a log
-# MAGIC directory, a metadata directory, a `.checkpoint` file, or the directories of several voters,
-# MAGIC comma-separated.
+# MAGIC This notebook writes the metadata logs of three controllers of an Apache Kafka 4.3.1 cluster
+# MAGIC to Delta tables and queries them with SQL. To read another cluster, set the widget `path` to
+# MAGIC a log directory, a metadata directory, a `.checkpoint` file, or the directories of several
+# MAGIC voters, comma-separated.
 
 # COMMAND ----------
 
@@ -33,7 +33,7 @@ tables_path = dbutils.widgets.get("tables") or f"{tempfile.mkdtemp(prefix='raftl
 # MAGIC %md
 # MAGIC ## From the log to tables
 # MAGIC `materialize` is a Spark stream of `format("raftlog")`. With `availableNow` it reads all
-# MAGIC available records and ends; otherwise it follows the log.
+# MAGIC available records and stops; otherwise it follows the log.
 
 # COMMAND ----------
 
@@ -75,7 +75,7 @@ ask(
 
 # MAGIC %md
 # MAGIC ## The history
-# MAGIC `changes` has the row before and after each change, with the offset of its record.
+# MAGIC `changes` contains the row before and after each change, with the offset of its record.
 
 # COMMAND ----------
 
@@ -135,8 +135,9 @@ ask(
 
 # MAGIC %md
 # MAGIC ## Between two states
-# MAGIC `at` returns the state at an offset or a time, `diff` the rows that differ between two. Each
-# MAGIC table has a history: every version of a row, and the offsets in which it was the state.
+# MAGIC `at` returns the state at an offset or a time; `diff` returns the rows that differ between
+# MAGIC two states. Each table has a history: every version of a row, and the offsets at which it
+# MAGIC was valid.
 
 # COMMAND ----------
 

@@ -2,10 +2,10 @@
 # MAGIC %md
 # MAGIC # Drift between two clusters
 # MAGIC
-# MAGIC Two clusters should have the same topics, configs and ACLs: production and its standby, or
-# MAGIC staging. Topic ids, offsets and leaders always differ, so rows are compared by name. A
-# MAGIC cluster is a log directory, a `.checkpoint` file of a backup, or the directories of several
-# MAGIC voters.
+# MAGIC Two clusters should have the same topics, configs and ACLs, for example production and its
+# MAGIC standby or staging cluster. Topic ids, offsets and leaders always differ, so rows are
+# MAGIC compared by name. Each cluster is given as a log directory, a `.checkpoint` file from a
+# MAGIC backup, or the directories of several voters.
 
 # COMMAND ----------
 
@@ -26,7 +26,7 @@ two = dbutils.widgets.get("two") or str(logs / "trimmed-3.9.2/node-1")
 
 # MAGIC %md
 # MAGIC ## One list of names and values for each cluster
-# MAGIC The same columns for every kind of thing make the comparison one join.
+# MAGIC All kinds of rows have the same columns, so that the comparison is a single join.
 
 # COMMAND ----------
 
@@ -75,7 +75,7 @@ display(
 
 # MAGIC %md
 # MAGIC ## What differs
-# MAGIC NULL: the cluster does not have it.
+# MAGIC NULL means that the cluster does not have it.
 
 # COMMAND ----------
 
@@ -90,6 +90,6 @@ print(f"{rows.num_rows} differences")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The command `raftlog diff A B --ignore ids,epochs,leaders` compares all fields, with exit
-# MAGIC code 1 if they differ, for a scheduled job; `--as commands` prints the commands of Kafka's
+# MAGIC For a scheduled job, the command `raftlog diff A B --ignore ids,epochs,leaders` compares all
+# MAGIC fields, with exit code 1 if they differ. `--as commands` prints the commands of Kafka's
 # MAGIC tools that would remove the drift.

@@ -2,10 +2,10 @@
 # MAGIC %md
 # MAGIC # Exactly once, from a stream to a log to Delta
 # MAGIC
-# MAGIC A stream writes each micro-batch to the log of a quorum, as one record batch that names the
-# MAGIC query and the batch id. If Spark repeats a micro-batch after a crash, the log returns the
-# MAGIC offsets of the first one. A second stream writes the log to a Delta table, whose checkpoint
-# MAGIC has the offsets.
+# MAGIC A stream writes each micro-batch to a quorum's log, as one record batch that names the query
+# MAGIC and the batch id. If Spark repeats a micro-batch after a crash, the log returns the offsets
+# MAGIC of the first attempt. A second stream writes the log to a Delta table, and its checkpoint
+# MAGIC contains the offsets.
 
 # COMMAND ----------
 
@@ -30,9 +30,9 @@ raftlog.open(events).close()
 
 # MAGIC %md
 # MAGIC ## A log in a directory, and a quorum
-# MAGIC The events are in a directory of this machine, the decisions in a quorum. `raftlog dev`
-# MAGIC starts three nodes on this machine, to try it: give the addresses of a real one in the
-# MAGIC widget `servers`.
+# MAGIC The events are in a directory on this machine, the decisions in a quorum. For a trial,
+# MAGIC `raftlog dev` starts three nodes on this machine. To use a real quorum, set the widget
+# MAGIC `servers` to its addresses.
 
 # COMMAND ----------
 
@@ -56,8 +56,8 @@ def emit(*values: str) -> None:
 
 # MAGIC %md
 # MAGIC ## Two streams
-# MAGIC `availableNow` reads what there is, and ends. `tailHoldback` is 0, since every record of a
-# MAGIC log in a directory that raftlog created is synced before it can be read.
+# MAGIC `availableNow` reads what is available and stops. `tailHoldback` is 0, since in a directory
+# MAGIC log that raftlog created every record is synced before it can be read.
 
 # COMMAND ----------
 
@@ -104,7 +104,7 @@ print(f"{publish()} rows, lag {lag(query).offsets_behind_latest}")
 # MAGIC %md
 # MAGIC ## A crash after the append, before the commit of the checkpoint
 # MAGIC The file with the commit of the batch is deleted, so that Spark repeats the batch. The log
-# MAGIC has its name, and the batch is not appended again.
+# MAGIC contains the batch's name, so the batch is not appended again.
 
 # COMMAND ----------
 
@@ -121,8 +121,8 @@ assert rows == 4
 
 # MAGIC %md
 # MAGIC ## A lost checkpoint
-# MAGIC Another checkpoint is another query, and would write all decisions again. The log refuses it
-# MAGIC by the application id; `txnTakeOverFrom` is the explicit way for a successor.
+# MAGIC A new checkpoint means a new query, which would write all decisions again. The log refuses
+# MAGIC it because of the application id. `txnTakeOverFrom` lets a successor take over explicitly.
 
 # COMMAND ----------
 

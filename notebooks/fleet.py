@@ -2,9 +2,9 @@
 # MAGIC %md
 # MAGIC # A fleet: the metadata of many clusters in one set of tables
 # MAGIC
-# MAGIC One streaming query writes the logs of all clusters to Delta tables, in which `cluster_id`
-# MAGIC is the first column. A question to the fleet is then one query. The bundled logs are those
-# MAGIC of two clusters, of Kafka 4.3.1 and 3.9.2.
+# MAGIC One streaming query writes the logs of all clusters to Delta tables, with `cluster_id` as
+# MAGIC their first column. A single query then answers a question about the whole fleet. The
+# MAGIC bundled logs are from two clusters, with Kafka 4.3.1 and 3.9.2.
 
 # COMMAND ----------
 
@@ -32,8 +32,8 @@ place = dbutils.widgets.get("tables") or f"{tempfile.mkdtemp(prefix='raftlog-')}
 
 # MAGIC %md
 # MAGIC ## One query for all logs
-# MAGIC A log that cannot be reached does not stop the others. Without `trigger` the query
-# MAGIC continues.
+# MAGIC A log that cannot be reached does not stop the others. Without `trigger`, the query runs
+# MAGIC continuously.
 
 # COMMAND ----------
 

@@ -2,10 +2,10 @@
 # MAGIC %md
 # MAGIC # An incident: what happened between two times?
 # MAGIC
-# MAGIC A partition had no leader for some seconds, for an unknown reason. The metadata log has
-# MAGIC every change with its time. This notebook reads it with SQL; it needs no tables. The bundled
-# MAGIC log is that of a controller of a Kafka 4.3.1 cluster, whose brokers were stopped one after
-# MAGIC another. Set `path` to a controller's or broker's log directory, `from` and `to` to the
+# MAGIC A partition had no leader for some seconds, for an unknown reason. The metadata log contains
+# MAGIC every change with its time. This notebook reads it with SQL and needs no tables. The bundled
+# MAGIC log is from a controller of a Kafka 4.3.1 cluster whose brokers were stopped one after
+# MAGIC another. Set `path` to the log directory of a controller or broker, and `from` and `to` to
 # MAGIC times in UTC.
 
 # COMMAND ----------
@@ -30,9 +30,9 @@ between = f"from => '{first}', to => '{end}'"
 
 # MAGIC %md
 # MAGIC ## A picture
-# MAGIC The charts of `raftlog report`: leaders, brokers, partitions without a leader or with too
-# MAGIC few replicas, elections. They require `pip install "raftlog[report]"`. `report.html()` is
-# MAGIC the whole report, for a file.
+# MAGIC The charts of `raftlog report` show leaders, brokers, partitions without a leader or with
+# MAGIC too few replicas, and elections. They require `pip install "raftlog[report]"`.
+# MAGIC `report.html()` returns the whole report, to save as a file.
 
 # COMMAND ----------
 
@@ -61,7 +61,7 @@ display(
 
 # MAGIC %md
 # MAGIC ## What happened to the brokers
-# MAGIC An update is two rows: the row before it, and the row after it.
+# MAGIC An update has two rows: the row before it and the row after it.
 
 # COMMAND ----------
 
@@ -77,8 +77,8 @@ display(
 
 # MAGIC %md
 # MAGIC ## Which partitions lost their leader, and for how long
-# MAGIC `leader` is -1 while a partition has no leader. A comparison of the two states would not
-# MAGIC show a partition that had its leader back before the end.
+# MAGIC `leader` is -1 while a partition has no leader. A comparison of the two states would miss a
+# MAGIC partition that had a leader again before the end.
 
 # COMMAND ----------
 
@@ -107,7 +107,7 @@ display(
 
 # MAGIC %md
 # MAGIC ## What was still wrong at the end
-# MAGIC `raftlog_state` is the state before the first record that is not earlier than `at`.
+# MAGIC `raftlog_state` returns the state before the first record whose time is at or after `at`.
 
 # COMMAND ----------
 
@@ -123,6 +123,6 @@ display(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Principals.** No record of the log has the principal of a request. Topic, config and ACL
-# MAGIC changes can be joined with the authorizer's log by resource and time; a broker that is
-# MAGIC fenced, as here, has stopped its heartbeats: look at that broker.
+# MAGIC **Principals.** No record of the log contains the principal of a request. Topic, config and
+# MAGIC ACL changes can be joined with the authorizer's log by resource and time. A broker that is
+# MAGIC fenced, as here, has stopped sending heartbeats: look at that broker.

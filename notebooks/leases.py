@@ -2,11 +2,11 @@
 # MAGIC %md
 # MAGIC # A lease: one of several jobs works, and a slow one does no harm
 # MAGIC
-# MAGIC Two schedulers start the same job. Only one may work, and if it hangs another has to
-# MAGIC continue. A lease is a record `job until` in the log of a quorum, which both hosts reach. It
-# MAGIC is appended **at the end offset that the job has read**, so that of two rivals one succeeds.
-# MAGIC A job that hangs and wakes up late still trusts its lease; so each write has a **fencing
-# MAGIC token** that only grows: the offset of the lease.
+# MAGIC Two schedulers start the same job. Only one may work, and if it hangs, another must
+# MAGIC continue. A lease is a record `job until` in the log of a quorum that both hosts can reach.
+# MAGIC It is appended **at the end offset that the job has read**, so that exactly one of two
+# MAGIC rivals succeeds. A job that hangs and resumes late still trusts its lease. Therefore each
+# MAGIC write carries a **fencing token** that only grows: the offset of the lease.
 
 # COMMAND ----------
 
@@ -27,8 +27,8 @@ results = f"{tempfile.mkdtemp(prefix='raftlog-')}/results"
 
 # MAGIC %md
 # MAGIC ## A quorum
-# MAGIC `raftlog dev` starts three nodes on this machine, to try it. A real one has its nodes on
-# MAGIC three hosts: give their addresses in the widget `servers`.
+# MAGIC For a trial, `raftlog dev` starts three nodes on this machine. A real quorum has its nodes
+# MAGIC on three hosts; set the widget `servers` to their addresses.
 
 # COMMAND ----------
 
@@ -45,8 +45,8 @@ if not servers:
 
 # MAGIC %md
 # MAGIC ## Acquire
-# MAGIC The decision is a function of the records and of the time. Times are those of the jobs'
-# MAGIC clocks: a wrong clock may take a lease too early, and the token still orders the writes.
+# MAGIC The decision is a function of the records and the time. Times are from the jobs' clocks: a
+# MAGIC wrong clock may take a lease too early, but the token still orders the writes.
 
 # COMMAND ----------
 
@@ -77,8 +77,8 @@ assert sum(token is not None for token in tokens) == 1
 
 # MAGIC %md
 # MAGIC ## A job that hangs
-# MAGIC The holder hangs for two minutes. Its lease ends, the other job gets one with a greater
-# MAGIC token and writes. Delta ignores a write whose `txnVersion` is not greater than that of the
+# MAGIC The holder hangs for two minutes. Its lease ends, and the other job gets a lease with a
+# MAGIC greater token and writes. Delta ignores a write whose `txnVersion` is not greater than the
 # MAGIC last one of the same `txnAppId`, so the late write of the first job has no effect.
 
 # COMMAND ----------

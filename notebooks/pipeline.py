@@ -3,12 +3,12 @@
 # MAGIC # A declarative pipeline: a log as source and as sink
 # MAGIC
 # MAGIC Spark Declarative Pipelines (Spark 4.1, Databricks Lakeflow) keep tables up to date that are
-# MAGIC declared as queries. Here the records of a metadata log are a streaming table, a summary of
-# MAGIC them is a materialized view, and decisions about brokers are written to a log of raftlog's
-# MAGIC own, from which other jobs read them. Run it with
-# MAGIC `spark-pipelines run --spec notebooks/spark-pipeline.yml`. On Databricks it is the source of
-# MAGIC a pipeline: add the wheel to its environment, and `raftlog.path` and `raftlog.decisions` to
-# MAGIC its configuration.
+# MAGIC declared as queries. Here the records of a metadata log are a streaming table, and a summary
+# MAGIC of them is a materialized view. Decisions about brokers are written to a raftlog log, from
+# MAGIC which other jobs read them. Run it with `spark-pipelines run --spec
+# MAGIC notebooks/spark-pipeline.yml`. On Databricks, use it as the source of a pipeline: add the
+# MAGIC wheel to the pipeline's environment, and `raftlog.path` and `raftlog.decisions` to its
+# MAGIC configuration.
 
 # COMMAND ----------
 
@@ -28,9 +28,9 @@ raftlog.open(decisions).close()  # creates the log if it does not exist: a sink 
 
 # MAGIC %md
 # MAGIC ## The log as a source
-# MAGIC An update of the pipeline reads the records since the last one. `tailHoldback` is 0, since
-# MAGIC the bundled log has ended; leave it out for a running node, or name the controllers with
-# MAGIC `bootstrap.servers` instead of a path.
+# MAGIC Each update of the pipeline reads the records since the previous one. `tailHoldback` is 0,
+# MAGIC since the bundled log has ended. For a running node, leave it out, or name the controllers
+# MAGIC with `bootstrap.servers` instead of a path.
 
 # COMMAND ----------
 
@@ -55,11 +55,11 @@ def record_types():
 
 # MAGIC %md
 # MAGIC ## A log as a sink
-# MAGIC A flow appends to a sink in micro-batches, each of which is one record batch that names the
-# MAGIC query and the batch: a batch that Spark repeats is not written again. The pipeline does not
-# MAGIC know the records of a sink: after a full refresh the flow is another query under the same
-# MAGIC `txnAppId`, which the log refuses (RAFTLOG_FOREIGN_COMMIT) instead of writing all decisions
-# MAGIC twice. A sink takes streaming flows only.
+# MAGIC A flow appends to a sink in micro-batches. Each is one record batch that names the query and
+# MAGIC the batch id, so a batch that Spark repeats is not written again. The pipeline does not
+# MAGIC track the records of a sink: after a full refresh, the flow is a new query with the same
+# MAGIC `txnAppId`. The log refuses it (RAFTLOG_FOREIGN_COMMIT) instead of writing all decisions
+# MAGIC twice. A sink accepts streaming flows only.
 
 # COMMAND ----------
 

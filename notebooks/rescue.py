@@ -2,9 +2,9 @@
 # MAGIC %md
 # MAGIC # Rescue: a majority of the controllers' disks is lost
 # MAGIC
-# MAGIC One metadata directory survived. `raftlog rescue` writes from it the directories of a new
-# MAGIC quorum, with the same cluster id, topics and brokers. Before that, this notebook looks at
-# MAGIC what would be lost. Stop all old controllers first, and read docs/backup-and-rescue.md.
+# MAGIC One metadata directory survived. From it, `raftlog rescue` writes the directories of a new
+# MAGIC quorum with the same cluster id, topics and brokers. Before that, this notebook shows what
+# MAGIC would be lost. Stop all old controllers first, and read docs/backup-and-rescue.md.
 
 # COMMAND ----------
 
@@ -38,8 +38,8 @@ def raftlog(*arguments: str) -> list[str]:
 
 # MAGIC %md
 # MAGIC ## Dry run
-# MAGIC Without `--write` nothing is written. Records after the last known commit are uncertain:
-# MAGIC they may not have been committed, and are from now on.
+# MAGIC Without `--write`, nothing is written. Records after the last known commit are uncertain:
+# MAGIC they may not have been committed, but the rescue commits them.
 
 # COMMAND ----------
 
@@ -52,7 +52,7 @@ print("\n".join(plan))
 
 # MAGIC %md
 # MAGIC ## The uncertain changes
-# MAGIC Decide whether they may take effect: here they are the fencing of the last broker, and the
+# MAGIC Decide whether they may take effect. Here they are the fencing of the last broker and the
 # MAGIC election of a controller.
 
 # COMMAND ----------
@@ -70,7 +70,8 @@ display(
 
 # MAGIC %md
 # MAGIC ## Write the directories, and verify them
-# MAGIC `raftlog check` verifies checksums, offsets and epochs, and the snapshots against a replay.
+# MAGIC `raftlog check` verifies checksums, offsets and epochs, and compares the snapshots with a
+# MAGIC replay.
 
 # COMMAND ----------
 
@@ -85,7 +86,7 @@ print("\n".join(steps[-6:]))
 
 # MAGIC %md
 # MAGIC ## Nothing is missing
-# MAGIC The state of a new controller is that of the survivor, but for what a new quorum changes.
+# MAGIC The state of a new controller equals the survivor's, except for what a new quorum changes.
 
 # COMMAND ----------
 

@@ -2,9 +2,10 @@
 # MAGIC %md
 # MAGIC # History and time travel
 # MAGIC
-# MAGIC A KRaft log is a history: the state of a cluster at any time is its newest snapshot before
-# MAGIC that time, and the records after it. The functions `raftlog_state` and `raftlog_changes`
-# MAGIC replay it. Kafka deletes old records; Delta tables keep them (see cluster_history).
+# MAGIC A KRaft log is a history: the state of a cluster at any time results from its newest
+# MAGIC snapshot before that time and the records after it. The functions `raftlog_state` and
+# MAGIC `raftlog_changes` replay it. Kafka deletes old records; Delta tables keep them (see
+# MAGIC cluster_history).
 
 # COMMAND ----------
 
@@ -37,7 +38,7 @@ displayHTML(read_report(path).svg())
 # MAGIC %md
 # MAGIC ## One table at three times
 # MAGIC `at` is an offset, a time in UTC, an age such as `'-15m'`, `'epoch:2'`, `'snapshot'` or
-# MAGIC `'end'`. Without it, it is the committed end.
+# MAGIC `'end'`. The default is the committed end.
 
 # COMMAND ----------
 
@@ -54,8 +55,8 @@ display(spark.sql(" UNION ALL ".join(counts)))
 
 # MAGIC %md
 # MAGIC ## The life of one topic
-# MAGIC `name` is as in `raftlog log`: the topic with its configs and partitions. The rows are JSON,
-# MAGIC since they are of several tables.
+# MAGIC `name` has the same form as in `raftlog log`: here the topic with its configs and
+# MAGIC partitions. The rows are JSON, since they are from several tables.
 
 # COMMAND ----------
 
@@ -72,7 +73,7 @@ display(
 
 # MAGIC %md
 # MAGIC ## What differs between two times
-# MAGIC A full outer join of two states. NULL on one side: the config was not set.
+# MAGIC A full outer join of two states. NULL on one side means that the config was not set.
 
 # COMMAND ----------
 
