@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RaftlogDataSource(DataSource):
-    """Spark data source of a replicated log: batch and stream reads, batch and stream writes.
+    """Spark data source of a replicated log, for batch and streaming reads and writes.
 
     ::
 
@@ -36,51 +36,74 @@ class RaftlogDataSource(DataSource):
         frame.write.format("raftlog").mode("append").save("/logs/decisions-0")
         frame.writeStream.format("raftlog").option("checkpointLocation", ...).start("/logs/ids-0")
 
-    ``load`` accepts a metadata directory, the log directory of a broker or controller that contains
-    one, a partition directory, a ``.log`` segment, or a snapshot (a ``.checkpoint`` file). The
-    directories of several voters of one cluster (``load([one, two, three])``, comma-separated, or a
-    pattern with ``*``) are read up to the offset that a majority of the voters has; several
-    replicas of an ordinary partition up to the offset that all of them have. Files are neither
-    locked nor changed, so the node can be running. The path must be readable on every executor. It
-    may be a URI in an object store (``s3://bucket/path?region=eu-central-1``, ``gs://``,
-    ``abfss://``), which pyarrow reads with the credentials of each process.
+    Spark finds the source by name if raftlog is installed on the driver and the executors.
+    Otherwise, call ``spark.dataSource.register(RaftlogDataSource)`` first. Small batches are about
+    40 ms faster with ``spark.python.unix.domain.socket.enabled=true`` (off by default).
 
-    A partition of a tiered topic is also read from remote storage, where Kafka's
-    ``LocalTieredStorage`` has copied its segments (``tiered-0-LWgrMmVrT0a__7a4SasuPA``), up to the
-    last one that is complete, and a log from the segments of its backups (``raftlog backup``),
-    which have the same names.
+    A DataFrame is planned once: later actions read the same range, even if the log has grown. Call
+    ``load()`` again to read newer records.
 
-    ``bootstrap.servers`` replaces the path, as ``host:port,host:port``: the nodes of a raftlog
-    quorum, to read or to write, or the controllers of a running Kafka cluster, to read its
-    metadata. The committed end is known there, so that nothing is held back. Executors fetch their
-    ranges from the leader. The prefix ``kafka.`` of Spark's Kafka source is accepted before all
-    names of this paragraph and the next two.
+    Warnings (missing history, accepted data loss) and the end offset of a read are logged to the
+    Python logger ``pyspark_raftlog``.
 
-    ``security.protocol`` is that of Kafka's clients. ``ssl.ca.location`` (or its content as
-    ``ssl.ca.pem`` or ``ssl.truststore.certificates``) verifies the nodes; with
-    ``ssl.crl.location``, a list of their issuer, nodes whose certificate is revoked are refused,
-    and all of them if the list has expired. ``ssl.certificate.location``, ``ssl.key.location`` and
-    ``ssl.key.password`` configure the client certificate;
-    ``ssl.endpoint.identification.algorithm=none`` disables the check of host names. Files are in
-    PEM format, at the same path on the driver and on every executor, also those of
-    ``ssl.truststore.location`` and ``ssl.keystore.location``, which require
-    ``ssl.truststore.type=PEM`` and ``ssl.keystore.type=PEM`` and have neither
-    ``ssl.truststore.password`` nor ``ssl.keystore.password``. The content of a key is refused as an
-    option: ``ssl.key.pem``, ``ssl.certificate.pem``, ``ssl.keystore.key``,
-    ``ssl.keystore.certificate.chain``.
+    **Paths.** The path must be readable on every executor. Files are neither locked nor changed, so
+    the node can be running. ``load`` accepts:
 
-    ``sasl.mechanism`` (or ``sasl.mechanisms``) is ``SCRAM-SHA-512``, ``SCRAM-SHA-256``, ``PLAIN``
-    or ``OAUTHBEARER``, with ``sasl.username`` and ``sasl.password``, or ``sasl.jaas.config``. A
-    token is ``sasl.oauthbearer.token``, or is read from ``sasl.oauthbearer.token.endpoint.url``, a
-    URL of ``file:`` or ``https:``. The latter is verified with ``https.ca.location`` and requires
-    ``sasl.oauthbearer.client.credentials.client.id`` and
+    - a metadata directory, or the log directory of a broker or controller that contains one
+    - a partition directory, a ``.log`` segment, or a snapshot (a ``.checkpoint`` file)
+    - the directories of several replicas: ``load([one, two, three])``, comma-separated, or a
+      pattern with ``*``. Voters of one cluster are read up to the offset that a majority of the
+      voters has reached, replicas of an ordinary partition up to the offset that all of them have
+      reached
+    - a pattern of the partitions of an internal log, such as
+      ``/var/lib/kafka/__consumer_offsets-*``. These partitions are one source: each row contains
+      its ``partition``, limits are shared, and a stream's checkpoint contains the offset of each
+      partition. Partitions that appear later are read after a restart
+    - a directory to which Kafka's ``LocalTieredStorage`` has copied the segments of a partition
+      (``tiered-0-LWgrMmVrT0a__7a4SasuPA``), or the backups of a log (``raftlog backup``), whose
+      segments have the same names. They are read up to the last complete segment
+    - a URI in an object store (``s3://bucket/path?region=eu-central-1``, ``gs://``, ``abfss://``),
+      which pyarrow reads with the credentials of each process
+
+    **Nodes.** Instead of a path, ``bootstrap.servers`` names nodes as ``host:port,host:port``: the
+    nodes of a raftlog quorum, to read or to write, or the controllers of a running Kafka cluster,
+    to read its metadata. Nodes report the committed end, so nothing is held back. Executors fetch
+    their ranges from the leader. ``bootstrap.servers`` and the options for TLS and SASL can also be
+    written with the prefix ``kafka.``, as for Spark's Kafka source.
+
+    ``security.protocol`` is the same as for Kafka's clients.
+
+    The options for TLS are:
+
+    - ``ssl.ca.location`` (or its content in ``ssl.ca.pem`` or ``ssl.truststore.certificates``)
+      verifies the nodes.
+    - ``ssl.crl.location`` is a certificate revocation list of their issuer. Nodes with a revoked
+      certificate are refused; if the list has expired, all nodes are refused.
+    - ``ssl.certificate.location``, ``ssl.key.location`` and ``ssl.key.password`` configure the
+      client certificate.
+    - ``ssl.endpoint.identification.algorithm=none`` disables the verification of host names.
+    - ``ssl.truststore.location`` and ``ssl.keystore.location`` require ``ssl.truststore.type=PEM``
+      and ``ssl.keystore.type=PEM``, and do not allow ``ssl.truststore.password`` and
+      ``ssl.keystore.password``.
+
+    All files are in PEM format and at the same path on the driver and on every executor. A key
+    cannot be passed as an option by its content: ``ssl.key.pem``, ``ssl.certificate.pem``,
+    ``ssl.keystore.key`` and ``ssl.keystore.certificate.chain`` are refused.
+
+    The options for SASL are ``sasl.mechanism`` (or ``sasl.mechanisms``), which is
+    ``SCRAM-SHA-512``, ``SCRAM-SHA-256``, ``PLAIN`` or ``OAUTHBEARER``; and ``sasl.username`` and
+    ``sasl.password``, or ``sasl.jaas.config``. ``OAUTHBEARER`` uses the token in
+    ``sasl.oauthbearer.token``, or reads one from ``sasl.oauthbearer.token.endpoint.url``, a
+    ``file:`` or ``https:`` URL. An ``https:`` URL is verified with ``https.ca.location`` and
+    requires ``sasl.oauthbearer.client.credentials.client.id`` and
     ``sasl.oauthbearer.client.credentials.client.secret`` (or ``sasl.oauthbearer.client.id`` and
-    ``sasl.oauthbearer.client.secret``); ``sasl.oauthbearer.scope`` and
+    ``sasl.oauthbearer.client.secret``). ``sasl.oauthbearer.scope`` and
     ``sasl.oauthbearer.extensions`` are optional.
 
-    A secret may be a reference, ``${env:NAME}``, ``${file:PATH:KEY}`` or
-    ``${directory:PATH:NAME}``, which driver and executors resolve when they connect. In SQL use the
-    latter two: Spark itself replaces ``${env:NAME}`` in the text of a statement, which it logs.
+    A secret can be a reference: ``${env:NAME}``, ``${file:PATH:KEY}`` or
+    ``${directory:PATH:NAME}``. The driver and the executors resolve it when they connect. In SQL,
+    use one of the latter two: Spark itself replaces ``${env:NAME}`` in the text of a statement,
+    which it logs.
 
     ::
 
@@ -93,42 +116,41 @@ class RaftlogDataSource(DataSource):
             "kafka.sasl.password": "${file:/etc/kafka/auditor.properties:password}",
         }).load()
 
-    ``encryption.key.file`` and ``encryption.context`` encrypt the values that are written, and
-    decrypt those that are read, of a log with ``bytes`` values (docs/encryption.md). The file has
-    keys; no option has one. ``encryption.deleted.keys=null`` reads values whose key was deleted as
-    null (default ``error``), ``encryption.plaintext=true`` also reads values that are not
-    encrypted.
-
-    A pattern of the partitions of an internal log, such as ``/var/lib/kafka/__consumer_offsets-*``,
-    is one source of all these partitions: ``partition`` is in each row, limits are shared, and a
-    stream's checkpoint has the offset of each partition. Partitions that appear later are read
-    after a restart.
-
-    ``sources`` replaces the path too: a JSON array of objects, one for each of several logs of
-    different clusters, which one query reads together. An object has the log's location (``path``,
-    or ``bootstrap.servers`` with its security options), and its own value of ``startingOffset``,
-    ``startingTimestamp``, ``startingTimestampStrategy``, ``endingOffset``, ``endingTimestamp``,
-    ``failOnDataLoss``, ``isolationLevel``, ``tailHoldback``, ``maxDecompressedBytes`` or
-    ``values``, if it differs from the option beside ``sources``. All other options are shared.
-    ``clusterId`` of an object is required if the log does not contain its cluster id, and otherwise
-    checked.
+    **Several logs.** Instead of a path, ``sources`` names several logs of different clusters that
+    one query reads together, as a JSON array with one object per log. An object contains the
+    location of its log: ``path``, or ``bootstrap.servers`` with its security options. It can
+    override ``startingOffset``, ``startingTimestamp``, ``startingTimestampStrategy``,
+    ``endingOffset``, ``endingTimestamp``, ``failOnDataLoss``, ``isolationLevel``, ``tailHoldback``,
+    ``maxDecompressedBytes`` and ``values``. All other options are shared. ``clusterId`` is required
+    in an object if the log does not contain its cluster id; otherwise it is checked.
 
     ::
 
         sources = [{"path": "/logs/one"}, {"bootstrap.servers": "two:9093", "tailHoldback": "0"}]
         spark.readStream.format("raftlog").option("sources", json.dumps(sources)).load()
 
-    Spark finds the source by name if raftlog is installed on the driver and the executors;
-    otherwise call ``spark.dataSource.register(RaftlogDataSource)`` first. Small batches are about
-    40 ms faster with ``spark.python.unix.domain.socket.enabled=true`` (off by default).
+    A stream's checkpoint contains an offset for each cluster id. After a restart with other
+    ``sources``, an added log begins at its starting offset, and the offset of a removed log is kept
+    in case it is added again. A stream of several logs continues the checkpoint of a stream of one
+    log if that log's cluster is one of the sources. The reverse is not supported.
 
-    Warnings (missing history, accepted data loss) and the end offset of a read are logged to the
-    Python logger ``pyspark_raftlog``.
+    A batch read requires all logs. A stream skips logs that are unavailable (a missing directory,
+    nodes that do not answer, missing permission), with one warning for each, reads the others, and
+    retries every second; ``latestOffset`` in the query's progress lists them as ``unavailable``.
+    The stream fails if all logs are unavailable when it starts. With ``Trigger.AvailableNow``,
+    unavailable logs are left to the next run. Data loss, divergence and damage end the stream,
+    unless ``failOnDataLoss`` is false for that log. A log that turns out to belong to another
+    cluster always ends it. The records of a micro-batch are fixed once it is planned. If their log
+    becomes unavailable, the batch fails, even after a restart. If the log was deleted or removed
+    from ``sources``, ``failOnDataLoss=false`` skips these records.
 
-    A DataFrame is planned once: later actions read the same range, even if the log has grown. Call
-    ``load()`` again to read newer records.
+    ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger`` are divided in proportion to the new records
+    of each log, but each log advances by at least one record batch. While one of them is set, at
+    most 16 logs begin with their snapshots in one micro-batch. ``minOffsetsPerTrigger`` counts the
+    records of all logs. One task reads small ranges of several logs: there are about
+    ``minPartitions`` tasks, by default as many as the driver has cores.
 
-    **Columns.** The columns of Spark's Kafka source, then those of metadata logs:
+    **Columns.** The columns of Spark's Kafka source, followed by columns for metadata logs:
 
     ================ ========= ================================================================
     clusterId        STRING    cluster id of the log; only with ``sources``
@@ -146,26 +168,27 @@ class RaftlogDataSource(DataSource):
                                ``__share_group_state`` and ``__remote_log_metadata``
     recordVersion    INT       version of the record, or of its value; null outside internal logs,
                                and for a tombstone
-    recordKey        STRING    JSON of the key's fields, as kafka-dump-log prints them; null outside
+    recordKey        STRING    the key's fields as JSON, as kafka-dump-log prints them; null outside
                                the internal logs whose records have keys
-    record           STRING    JSON of the fields of the record, or of its value, as kafka-dump-log
+    record           STRING    the fields of the record, or of its value, as JSON, as kafka-dump-log
                                prints them; null outside internal logs, and for a tombstone; not
                                with ``columns=typed``
-    topic_record ... STRUCT    with ``columns=typed``, for each record type: the fields of its
+    topic_record ... STRUCT    with ``columns=typed``, one column per record type: the fields of its
                                latest version; null for records of other types
-    snapshotPosition INT       null for a record of the log; for a record of a snapshot its position
-                               there: all records of a snapshot have the last contained offset of
-                               the snapshot, and the log's timestamp at that offset
+    snapshotPosition INT       position of a record in its snapshot; null for a record of the log.
+                               All records of a snapshot have the last offset that the snapshot
+                               contains, and the log's timestamp at that offset
     headers          ARRAY     of STRUCT<key: STRING, value: BINARY>; with ``includeHeaders``
     controlType      STRING    e.g. leader_change; with ``includeControlRecords``
-    producerId       BIGINT    producer of the record's transaction, or of that which a marker ends;
-                               null outside of transactions; with ``includeControlRecords``
+    producerId       BIGINT    producer of the transaction that contains the record, or that a
+                               marker ends; null outside transactions; with
+                               ``includeControlRecords``
     ================ ========= ================================================================
 
     A schema with a subset of the columns, in any order, is a projection: other columns are not
     decoded. ``spark.read.format("raftlog").schema("offset BIGINT, record STRING").load(path)``
-    Without a schema all columns are read; decoding ``record`` takes most of the time. The schema of
-    ``load(path).select(...)`` is such a schema, too.
+    Without a schema, all columns are read, and decoding ``record`` takes most of the time.
+    ``load(path).select(...)`` is a projection, too.
 
     **Start and end of a read.** End offsets are exclusive.
 
@@ -173,16 +196,18 @@ class RaftlogDataSource(DataSource):
         ``earliest``, the log start offset, with a warning if earlier records were deleted;
         ``latest`` (streams only); ``snapshot``, the newest snapshot and then the log from its end
         offset, or ``earliest`` if there is no snapshot; an offset; or a time, an age or a leader
-        epoch, as ``2026-11-21T03:12:00Z``, ``-15m`` or ``epoch:5`` (``raftlog.client.offset_spec``
-        has all forms). Applies to new queries only. Default: ``earliest`` in a batch; in a stream
-        ``snapshot`` for metadata logs, otherwise ``latest``.
+        epoch, such as ``2026-11-21T03:12:00Z``, ``-15m`` or ``epoch:5``
+        (``raftlog.client.offset_spec`` lists all forms). Applies to new queries only. Default:
+        ``earliest`` in a batch; in a stream, ``snapshot`` for metadata logs and ``latest`` for
+        others.
     startingTimestamp
         Starts at the first record whose timestamp is >= this: milliseconds since 1970, or ISO 8601
         (UTC without a time zone). Takes precedence over ``startingOffset``.
     startingTimestampStrategy (alias startingOffsetsByTimestampStrategy)
         If there is no such record: ``error`` (default), or ``latest``.
     endingOffset (alias endingOffsets)
-        Batch only. ``latest`` (default), or an offset, exclusive, or what ``startingOffset`` has.
+        Batch only. ``latest`` (default), an offset (exclusive), or any other form that
+        ``startingOffset`` accepts.
     endingTimestamp
         Batch only. Ends before the first record whose timestamp is >= this. Takes precedence over
         ``endingOffset``.
@@ -191,13 +216,14 @@ class RaftlogDataSource(DataSource):
         one. ``read_uncommitted`` (alias ``high_watermark``): returns all records.
     tailHoldback
         Minimum age of the records at the end of a single directory: milliseconds, or e.g. ``5s``.
-        The cluster may still truncate uncommitted records, and one directory does not show which
-        are committed. Default: 5 s for streams, 0 for batch reads. Ignored for several replicas.
+        The cluster may still truncate uncommitted records, and a single directory does not show
+        which records are committed. Default: 5 s for streams, 0 for batch reads. Ignored for
+        several replicas.
     failOnDataLoss
-        ``true`` (default): missing records fail the query with
-        ``RAFTLOG_DATA_LOSS.<condition>``. ``false``: logs a warning and continues: after deleted
-        records at the newest snapshot (if the stream began with one) or at the log start offset;
-        after a truncation at the offset where the histories diverge.
+        ``true`` (default): missing records fail the query with ``RAFTLOG_DATA_LOSS.<condition>``.
+        ``false``: logs a warning and continues. If records were deleted, it continues at the newest
+        snapshot (if the stream began with one) or at the log start offset; if the log was
+        truncated, at the offset where the histories diverge.
 
     **Rows.**
 
@@ -208,37 +234,46 @@ class RaftlogDataSource(DataSource):
         Adds the columns ``controlType`` and ``producerId``, and rows for control records, with
         their bytes in ``key`` and ``value`` and their JSON in ``record``. Default ``false``.
     includeAbortedRecords
-        With ``read_committed``: also returns records of aborted transactions, with a null
+        With ``read_committed``: also returns the records of aborted transactions, with a null
         ``visibleOffset``. Default ``false``.
     columns
-        ``json`` (default): the column ``record``. ``typed``: in its place a nullable struct for
-        each record type that has fields, ``topic_record``, ``partition_change_record``, ..., with
-        the names and types of the declarations in ``raftlog_state.records``. A field that a record
-        lacks has Kafka's default. Unknown fields are left out. Metadata logs only.
+        ``json`` (default): the column ``record``. ``typed``: instead of it, a nullable struct for
+        each record type that has fields (``topic_record``, ``partition_change_record``, ...), with
+        the names and types declared in ``raftlog_state.records``. A field that a record lacks has
+        Kafka's default. Unknown fields are omitted. Metadata logs only.
     redact
-        ``true`` (default): redacts secrets of metadata records (SCRAM credentials, sensitive
+        ``true`` (default): redacts the secrets of metadata records (SCRAM credentials, sensitive
         configs, unknown records and fields) in ``value``, ``record`` and typed columns. ``false``
-        returns them. Other internal logs have no secrets: ``full`` also hides the data that clients
-        send there: hosts, metadata of offset commits, user data of subscriptions and
-        assignments, unknown records and fields; in ``key``, ``value``, ``recordKey``, ``record``.
+        returns them. Other internal logs contain no secrets. ``full`` also hides the data that
+        clients send to these logs (hosts, metadata of offset commits, user data of subscriptions
+        and assignments, unknown records and fields) in ``key``, ``value``, ``recordKey`` and
+        ``record``.
     redactSecret, redactKey
-        Secret of at least 16 bytes, or a reference as above. Replaces each secret by a keyed hash,
-        so that changes are visible, instead of a fixed mask. In SQL use ``redactSecret``: Spark
-        shows the value of ``redactKey`` in plans and event logs, unless it is a reference.
+        Secret of at least 16 bytes, or a reference as described above. Replaces each secret with a
+        keyed hash instead of a fixed mask, so that changes are visible. In SQL, use
+        ``redactSecret``: Spark shows the value of ``redactKey`` in plans and event logs, unless it
+        is a reference.
     values
-        Kind of the records, if it cannot be detected from the files and the read fails therefore:
-        ``kraft`` for cluster metadata, ``bytes`` (or ``msgpack``) for other records, whose values
+        Kind of the records, if the read fails because it cannot be detected from the files:
+        ``kraft`` for cluster metadata; ``bytes`` (or ``msgpack``) for other records, whose values
         are returned unchanged. Not allowed for ``__cluster_metadata`` itself.
+    encryption.key.file, encryption.context
+        Encrypt the values that are written to a log with ``bytes`` values, and decrypt those that
+        are read from it (docs/encryption.md). The keys are only in the file, never in an option.
+    encryption.deleted.keys
+        ``error`` (default), or ``null``: values whose key was deleted are read as null.
+    encryption.plaintext
+        ``true``: also reads values that are not encrypted.
 
     **Batch sizes.**
 
     maxOffsetsPerTrigger
-        Streams. Maximum number of records in a micro-batch. A larger record batch or metadata
-        transaction is not split, nor are the records of a snapshot.
+        Streams. Maximum number of records in a micro-batch. A single record batch, a metadata
+        transaction and the records of a snapshot are not split, even if they are larger.
     maxBytesPerTrigger
         Streams. Maximum size of a micro-batch in bytes of the log, e.g. ``64m``.
     minOffsetsPerTrigger, maxTriggerDelay
-        Streams, not with AvailableNow. Waits for this number of records, at most for the delay:
+        Streams, not with AvailableNow. Waits for this number of records, for at most the delay:
         milliseconds, or e.g. ``5m``; default ``15m``.
     pollWaitMs
         Streams. How long to wait for new records before an empty trigger. Default 100.
@@ -247,37 +282,16 @@ class RaftlogDataSource(DataSource):
     maxRecordsPerPartition
         Maximum number of records in a task, as far as record batches can be split. Default 250000.
     recordBatchRows
-        Rows in an Arrow batch, at most. Default 32768.
+        Maximum number of rows in an Arrow batch. Default 32768.
     maxDecompressedBytes
         Maximum decompressed size of a record batch, e.g. ``256m``; a larger one is an error. A task
         may need a multiple of it as memory. Default ``128m``, at most ``512m``.
 
-    **Several logs.** A stream's checkpoint has an offset for each cluster id. After a restart with
-    other ``sources``, an added log begins at its starting offset, and the offset of a removed log
-    is kept in case it is added again. The checkpoint of a stream of one log is continued if its
-    cluster is one of the sources; one of several logs is not continued by a stream of one.
-
-    A batch read requires all logs. A stream skips logs that cannot be reached (a missing directory,
-    nodes that do not answer, missing permission), with one warning for each, reads the others, and
-    tries again every second; ``latestOffset`` in the query's progress names them as
-    ``unavailable``. It fails if no log can be reached when it starts. With
-    ``Trigger.AvailableNow`` such logs belong to the next run. Data loss, divergence and damage end
-    the stream, unless ``failOnDataLoss`` is false for that log; a log that is that of another
-    cluster always does. A micro-batch that is already planned has fixed records: if their log is
-    not reachable then, the batch fails, also after a restart; if the log was deleted or removed
-    from ``sources``, ``failOnDataLoss=false`` skips them.
-
-    ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger`` are divided in proportion to the new records
-    of each log, but each advances by at least one record batch; while one of them is set, at most
-    16 logs begin with their snapshots in one micro-batch. ``minOffsetsPerTrigger`` counts the
-    records of all logs. Small ranges of several logs are read by one task: there are about
-    ``minPartitions`` tasks, by default as many as the driver has cores.
-
     **Writing** appends to a log created by ``raftlog.open(path)``, on the driver's host, or to the
-    log of a raftlog quorum. A write is one record batch, in the order of partitions and then of
-    rows: after any failure, all of its records are in the log or none. So the log's
-    ``max.message.bytes`` limits the size of a write and of a micro-batch; set
-    ``maxOffsetsPerTrigger`` of the stream's source accordingly. The mode must be ``append``.
+    log of a raftlog quorum. The mode must be ``append``. Each write is a single record batch, in
+    the order of partitions and then of rows: after any failure, the log contains either all of its
+    records or none. The log's ``max.message.bytes`` therefore limits the size of a write and of a
+    micro-batch; set ``maxOffsetsPerTrigger`` of the stream's source accordingly.
 
     ============= ==================== =============================================================
     value         BINARY or STRING     null is a tombstone; only BINARY in msgpack and kraft logs
@@ -290,27 +304,27 @@ class RaftlogDataSource(DataSource):
     ============= ==================== =============================================================
 
     Other columns are an error. A kraft log accepts no key, headers or timestamp, and only records
-    that Kafka can read. Without the column ``recordVersion``, versions are those of the log's
+    that Kafka can read. Without the column ``recordVersion``, versions are chosen for the log's
     metadata.version, and the log is read to find it when the write is planned.
 
     requiredBaseOffset
         Batch only. The end offset up to which the caller has read the log. If other records were
         appended since, the write fails without effect, and ``pyspark_raftlog.conflict(error)``
-        returns the current end offset. Also checked if there are no rows.
+        returns the current end offset. Checked even if there are no rows.
     requiredEndOffset
-        Batch only. The same check, by the offset of the last record to write.
+        Batch only. The same check, with the offset of the last record to write.
     requiredEpoch
-        Fails the write if another writer has claimed the log (a newer leader epoch) since.
+        Fails the write if another writer has claimed the log since (a newer leader epoch).
     txnAppId, txnVersion
-        Idempotent writes: versions of a ``txnAppId`` increase, and a version is written at most
-        once. In a stream ``txnVersion`` is the batch id, and ``txnAppId`` defaults to the id of the
-        query; each query (each checkpoint) needs a ``txnAppId`` of its own.
+        Idempotent writes: the versions of a ``txnAppId`` increase, and each version is written at
+        most once. In a stream, ``txnVersion`` is the batch id, and ``txnAppId`` defaults to the id
+        of the query. Each query (each checkpoint) needs its own ``txnAppId``.
     txnTakeOverFrom
-        Query id. Lets this query continue a ``txnAppId`` whose last write is from that query, which
-        must have ended for good.
+        Query id. Lets this query continue a ``txnAppId`` that was last written by that query, which
+        must have ended permanently.
     maxBytesPerCommit
-        Fails larger writes before anything is written. Default: the limit of the log
-        (``raftlog configure PATH max.message.bytes=...``).
+        Fails larger writes before anything is written. Default: the log's limit (``raftlog
+        configure PATH max.message.bytes=...``).
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

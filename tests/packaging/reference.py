@@ -140,7 +140,7 @@ def _errors() -> Iterator[str]:
 
 
 def _metrics() -> Iterator[str]:
-    yield "Those of the controller and of snapshots are exported where a node has them."
+    yield "Metrics of the controller and of snapshots are exported only by nodes that have them."
     yield ""
     yield from ("| metric | type | meaning |", "| --- | --- | --- |")
     for one in sorted(exported_metrics(), key=lambda one: one.name):
@@ -173,8 +173,8 @@ def exported_metrics() -> list[Metric]:
 
 def _tables() -> Iterator[str]:
     yield (
-        "Types are those of Arrow. `raftlog_state` in SQL and `read_state` have the typed tables. "
-        "Delta's tables, and the views of a schema, have the meanings as comments."
+        "Types are Arrow types. `read_state`, and `raftlog_state` in SQL, return the typed tables. "
+        "The meanings are also comments of the Delta tables and of the views of a schema."
     )
     yield from ("", "## Stored tables")
     for stored in STORED_TABLES.values():

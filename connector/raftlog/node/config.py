@@ -6,12 +6,12 @@
 id = 1
 directory = "data"                      # created by `raftlog node format`
 topic = "decisions"                     # topic name of the log for clients; default: "raftlog"
-# rack = "eu-1a"                        # consumers with this client.rack read from this node, also
-#                                       # while it follows (KIP-392)
+# rack = "eu-1a"                        # consumers with this client.rack read from this node, even
+#                                       # while it is a follower (KIP-392)
 bootstrap_servers = ["10.0.0.1:9193", "10.0.0.2:9193", "10.0.0.3:9193"]
-retention_check_interval_ms = 300000    # between checks for segments to delete or to compact
-# Voters that do not change (kraft.version 0), instead of formatting with --standalone or
-# --initial-voters. After an upgrade of kraft.version to 1 the voters are in the log: remove this.
+retention_check_interval_ms = 300000    # how often to check for segments to delete or compact
+# A fixed set of voters (kraft.version 0), instead of formatting with --standalone or
+# --initial-voters. Remove it after upgrading kraft.version to 1: the log then contains the voters.
 # static_voters = ["1@10.0.0.1:9193", "2@10.0.0.2:9193", "3@10.0.0.3:9193"]
 
 [listeners.clients]
@@ -19,28 +19,28 @@ address = "10.0.0.1:9192"               # address to bind
 advertised = "log-1.example:9192"       # address that clients connect to; default: `address`
 [listeners.clients.tls]                 # required unless `address` is a loopback address
 certificate = "clients/log-1.pem"       # PEM, with its chain
-key = "clients/log-1.key"               # PEM, not encrypted, mode 0600. Only its owner may write
-                                        # the key, this file, and their directories
+key = "clients/log-1.key"               # PEM, not encrypted, mode 0600. Only its owner may have
+                                        # write access to the key, this file, and their directories
 ca = "clients/ca.pem"                   # CA of the clients' certificates
-# crl = "clients/crl.pem"               # lists of revoked certificates, of all these CAs. With an
-                                        # expired list every connection is refused
-# min_version = "1.3"                   # of TLS; "1.2" also accepts older clients
-client_certificates = "required"        # or "optional": no certificate means `anonymous`
+# crl = "clients/crl.pem"               # certificate revocation lists of all these CAs. If one has
+                                        # expired, every connection is refused
+# min_version = "1.3"                   # TLS version; "1.2" also accepts older clients
+client_certificates = "required"        # or "optional": clients without one are `anonymous`
 
-# [listeners.clients.sasl]              # SCRAM-SHA-256 and -512 instead of names in certificates:
-# users = "users.json"                  # with client_certificates = "optional". See raftlog users
-# max_reauth_ms = 0                     # lifetime of a session (KIP-368); 0: none
-# [listeners.clients.sasl.oauth]        # OAUTHBEARER, beside `users` or without: JSON Web Tokens
-# keys = "https://idp.example/jwks"     # or a file: JSON Web Key Set, RS256, ES256 by `kid`. Read
-                                        # again after refresh_ms, on SIGHUP, and for an unknown kid
-# issuer = "https://idp.example"        # `iss` and `aud` of a token must be these
-# audience = "raftlog"
-# ca = "idp-ca.pem"                     # CA of the URL; default: those of the system
-# principal_claim = "sub"               # the name for [access]
+# [listeners.clients.sasl]              # SCRAM-SHA-256 and -512 instead of names in certificates;
+# users = "users.json"                  # use client_certificates = "optional". See raftlog users
+# max_reauth_ms = 0                     # lifetime of a session (KIP-368); 0: unlimited
+# [listeners.clients.sasl.oauth]        # OAUTHBEARER with JSON Web Tokens, with or without `users`
+# keys = "https://idp.example/jwks"     # or a file: JSON Web Key Set, RS256 and ES256, by `kid`.
+                                        # Reread after refresh_ms, on SIGHUP, for an unknown kid
+# issuer = "https://idp.example"        # required `iss` of a token
+# audience = "raftlog"                  # required `aud` of a token
+# ca = "idp-ca.pem"                     # CA of the URL; default: the system's CAs
+# principal_claim = "sub"               # claim with the name for [access]
 # refresh_ms = 3600000
 # clock_skew_s = 30
 
-[listeners.voters]                      # or one [listeners.both] instead of these two
+[listeners.voters]                      # or a single [listeners.both] instead of these two
 address = "10.0.0.1:9193"
 [listeners.voters.tls]                  # client certificates are always required here
 certificate = "voters/log-1.pem"        # also this node's client certificate for other voters
@@ -53,67 +53,68 @@ describe = ["monitoring"]
 read = ["reports-*"]
 append = ["jobs-*"]
 admin = ["operator"]
-# groups_max = 1000                     # consumer groups with offsets that a principal, other than
-                                        # `admin`, may create; without certificates or users all
-                                        # clients are one
-# principal_mapping_rules = 'RULE:^CN=(.*?),OU=jobs,.*$/jobs-$1/L'  # of distinguished names instead
-                                        # of common names, as Kafka's ssl.principal.mapping.rules;
-                                        # without a match there is no right. Not for nodes
+# groups_max = 1000                     # how many consumer groups with offsets a principal may
+                                        # create, except `admin`; without certificates or users,
+                                        # all clients are one principal
+# principal_mapping_rules = 'RULE:^CN=(.*?),OU=jobs,.*$/jobs-$1/L'  # use distinguished names
+                                        # instead of common names, like Kafka's
+                                        # ssl.principal.mapping.rules. A name without a match has
+                                        # no rights. Does not apply to nodes
 [access.nodes]                          # name in the certificate of each node, by node id
 1 = "log-1.example"
 2 = "log-2.example"
 3 = "log-3.example"
-# Or one pattern, also for future nodes: nodes = "log-{id}.example" in [access]. Every certificate
-# with such a name has the rights of a voter, so the CA must issue these names to nodes only.
+# Or one pattern, for future nodes as well: nodes = "log-{id}.example" in [access]. Any certificate
+# with such a name has the rights of a voter, so the CA must issue these names only to nodes.
 [access.commits]                        # application ids of commits, by principal. Default: {name}
                                         # and {name}:*, or any id if `append` is a single name
 "jobs-*" = ["{name}", "{name}:*"]       # {name}: the principal's own name
-"jobs-etl" = ["nightly-*"]              # in addition; `admin`: any id. At most this many ids per
-                                        # principal: [access] commit_names_max = 1000
+"jobs-etl" = ["nightly-*"]              # in addition to jobs-*. `admin`: any id. Maximum number of
+                                        # ids per principal: [access] commit_names_max = 1000
 
-# [[quotas]]                            # of clients, as in Kafka: the most specific one applies.
-# user = "jobs-etl"                     # "*": every user that has no quota of its own
-# client_id = "*"                       # likewise; without `user`: of clients of any user
+# [[quotas]]                            # client quotas, as in Kafka: the most specific one applies
+# user = "jobs-etl"                     # "*": every user without a quota of its own
+# client_id = "*"                       # likewise; without `user`: clients of any user
 # producer_byte_rate = 1048576          # bytes per second, on each node
 # consumer_byte_rate = 4194304
-# request_percentage = 20               # of one processor. SIGHUP reloads them. With [controller]
-                                        # enabled they are in the log: use kafka-configs
+# request_percentage = 20               # of one processor. SIGHUP reloads quotas. If [controller]
+                                        # is enabled they are in the log: use kafka-configs
 
-[quorum]                                # milliseconds and bytes; the values are the defaults
+[quorum]                                # milliseconds and bytes; the values shown are the defaults
 election_timeout_ms = 1000
-fetch_timeout_ms = 1000                 # time without the leader until an election; Kafka: 2000
+fetch_timeout_ms = 1000                 # time without a leader until an election; Kafka: 2000
 request_timeout_ms = 2000
 retry_backoff_ms = 20
 fetch_max_wait_ms = 500
-fetch_hw_delay_ms = 5                   # until followers get a high watermark without records;
-                                        # fewer requests while records are appended. Kafka: 0
+fetch_hw_delay_ms = 5                   # delay before followers get a high watermark without
+                                        # records; saves requests during appends. Kafka: 0
 fetch_max_bytes = 1048576
 snapshot_max_bytes = 1048576
-observer_session_timeout_ms = 300000    # without a fetch, until the leader removes an observer
-observers_max = 1000                    # of which the leader has the ends
+observer_session_timeout_ms = 300000    # time without a fetch until the leader removes an observer
+observers_max = 1000                    # number of observers whose ends the leader tracks
 
 [log]                                   # used to create the log; afterwards: `raftlog configure`.
                                         # All keys: ``LogConfig``
 values = "bytes"                        # or "msgpack", "kraft"
 batch_bytes_max = 8388608
-retention_ms = -1                       # unlimited. A log with values = "kraft" is deleted below
-                                        # its snapshots only
-cleanup_policy = "delete"               # or "compact", "compact,delete": equal on all nodes, each
-                                        # of which compacts its own log. Records need keys:
-                                        # compaction deletes those without, and a node that does not
-                                        # compact accepts them while it leads
-min_cleanable_dirty_ratio = 0.5         # part of the log not compacted yet at which it is
+retention_ms = -1                       # unlimited. A log with values = "kraft" is deleted only
+                                        # below its snapshots
+cleanup_policy = "delete"               # or "compact", "compact,delete". Use the same on all nodes:
+                                        # each node compacts its own log. Records need keys:
+                                        # compaction deletes records without one, and a leader that
+                                        # does not compact accepts such records
+min_cleanable_dirty_ratio = 0.5         # compact the log if more than this share of it is dirty
 remote_storage_enable = false           # true: the leader copies sealed segments to an object
-                                        # store, and each node deletes them locally by
+                                        # store, and each node deletes them locally according to
                                         # local_retention_ms and local_retention_bytes
-# remote_storage_uri = "s3://logs/a"    # of the store; or a path that all nodes have
-local_retention_ms = -2                 # of the local segments; -2: as retention_ms
+# remote_storage_uri = "s3://logs/a"    # URI of the store, or a path that all nodes share
+local_retention_ms = -2                 # retention of local segments; -2: same as retention_ms
 linger_ms = 0                           # time that an append waits for others to share its sync
 
 [limits]                                # all keys: ``LimitsConfig``
 frame_bytes_max = 104857600
-connections_max = 1000                  # connections of clients
-connection_age_max_ms = 0               # an older connection is closed; 0: none is by age
+connections_max = 1000                  # client connections
+connection_age_max_ms = 0               # close connections older than this; 0: never
 voters_connections_max = 100            # connections reserved for voters
 
 [controller]
@@ -121,36 +122,36 @@ enabled = false                         # true: the node hosts the controller of
                                         # and the log holds its metadata. Requires values = "kraft"
                                         # and the topic "__cluster_metadata", then the default
 session_timeout_ms = 9000               # time without a heartbeat until a broker is fenced
-max_idle_interval_ms = 500              # between two NoOpRecords of the active controller; 0: none.
-                                        # With them the lag of each replica is known at any time
+max_idle_interval_ms = 500              # interval of the active controller's NoOpRecords; 0: none.
+                                        # They make the lag of each replica known at any time
 # token_secret = "tokens.key"           # file with the secret key of delegation tokens, mode 0600;
-                                        # without it they are disabled
+                                        # without it, delegation tokens are disabled
 
-[snapshots]                             # of a log with values = "kraft"
-bytes_max = 20971520                    # bytes of the log between two of them
-interval_ms = 3600000                   # age of one until the next one, if there are new records;
-                                        # 0: none by age
-skip_rejected = false                   # true: write them without records that contradict the
-                                        # records before them, or are damaged; else such a record
-                                        # stops them. A controller fails at it instead
+[snapshots]                             # for a log with values = "kraft"
+bytes_max = 20971520                    # bytes of the log between two snapshots
+interval_ms = 3600000                   # time between two snapshots, if there are new records;
+                                        # 0: no limit
+skip_rejected = false                   # true: omit records that are damaged or contradict the
+                                        # records before them; false: such a record stops
+                                        # snapshots. A controller always fails at such a record
 
 [audit]                                 # one JSON object per line: connections, refusals, appends
-file = "audit.log"                      # by principal, changes. Mode 0600; SIGHUP opens it again
-bytes_max = 104857600                   # a larger file is renamed to audit.log.1
-files_max = 10                          # and the oldest of these is deleted
+file = "audit.log"                      # by principal, changes. Mode 0600; SIGHUP reopens it
+bytes_max = 104857600                   # a larger file is renamed to audit.log.1,
+files_max = 10                          # and the oldest of these files is deleted
 
 [metrics]                               # over HTTP: /metrics in Prometheus' text format, /health,
-                                        # and /ready (503 while it cannot serve)
+                                        # and /ready (503 while the node cannot serve)
 address = "127.0.0.1:9194"
-allow_plaintext_beyond_loopback = false # true: also an address that other hosts can reach, for
-                                        # probes and scrapes; without TLS and authentication
-# buckets_s = [0.001, 0.01, 0.1, 1]     # upper bounds of the buckets of durations, in seconds
+allow_plaintext_beyond_loopback = false # true: allow an address that other hosts can reach, for
+                                        # probes and scrapes, without TLS or authentication
+# buckets_s = [0.001, 0.01, 0.1, 1]     # upper bounds of the duration buckets, in seconds
 ```
 
-Every mistake raises ``ConfigError`` with the file, the key and the expected value. Unknown keys are
-mistakes: a misspelt limit must not mean no limit. A listener that other hosts can reach requires
-TLS, unless ``[node]`` has ``allow_plaintext_beyond_loopback = true``. This module only holds the
-paths of certificates and keys; ``tls`` reads the files.
+Any mistake raises ``ConfigError`` with the file, the key and the expected value. Unknown keys are
+mistakes: a misspelled limit must not mean no limit. A listener that other hosts can reach requires
+TLS, unless ``[node]`` contains ``allow_plaintext_beyond_loopback = true``. This module only holds
+the paths of certificates and keys; ``tls`` reads the files.
 """
 
 from __future__ import annotations
@@ -270,21 +271,31 @@ class ListenerConfig:
 class LimitsConfig:
     """Limits on connections, requests and memory: the keys of ``[limits]``.
 
-    ``stranger_frame_bytes_max`` bounds requests of clients that may neither append nor vote,
-    ``stranger_connections_max`` the connections of a listener without any right; these are closed
-    after ``handshake_ms``. ``connections_max`` is for clients; ``voters_connections_max`` is
-    reserved for voters. ``connection_rate_per_address_max`` is per second (Kafka:
-    ``max.connection.creation.rate``), ``requests_in_flight_max`` per connection.
-    ``queued_bytes_max`` bounds the memory of all requests and responses of clients, and the same
-    again for voters (Kafka: ``queued.max.request.bytes``); one principal may hold at most as much
-    as is free, so half of it if it is the only one. A connection is closed after ``idle_ms``
-    without requests, and at the age of ``connection_age_max_ms`` (0: none is by age). It is closed
-    as stalled if its peer pauses for ``stalled_ms`` inside a request or response, or transfers less
-    than ``bytes_per_second_min`` there. A compaction reads and writes at most
-    ``compaction_bytes_per_second`` (0: any; Kafka: ``log.cleaner.io.max.bytes.per.second``).
-    Reads from remote storage have ``remote_log_reader_threads``, of which each waits for the store;
-    ``remote_log_reader_max_pending_tasks`` more wait for a thread, and any other one fails, as does
-    one without a result after ``remote_fetch_max_wait_ms`` (Kafka: 500).
+    Connections:
+
+    - ``connections_max``: connections of clients. ``voters_connections_max`` more are reserved for
+      voters.
+    - ``stranger_connections_max``: connections of a listener without any rights; these are closed
+      after ``handshake_ms``. ``stranger_frame_bytes_max``: request size of clients that may
+      neither append nor vote.
+    - ``connection_rate_per_address_max``: new connections per second (Kafka:
+      ``max.connection.creation.rate``).
+    - ``idle_ms``: a connection without requests for this time is closed.
+    - ``connection_age_max_ms``: an older connection is closed; 0 for no limit.
+    - ``stalled_ms``, ``bytes_per_second_min``: a connection is closed as stalled if its peer
+      pauses for this time, or transfers less than this rate, inside a request or response.
+
+    Requests and memory:
+
+    - ``requests_in_flight_max``: requests in flight per connection.
+    - ``queued_bytes_max``: memory of all requests and responses of clients, and the same again for
+      voters (Kafka: ``queued.max.request.bytes``). A principal can hold at most as much as is
+      free, so a single principal can hold half of it.
+    - ``compaction_bytes_per_second``: bytes that a compaction reads and writes; 0 for no limit
+      (Kafka: ``log.cleaner.io.max.bytes.per.second``).
+    - ``remote_log_reader_threads``: threads that read from remote storage, each of which waits for
+      the store. ``remote_log_reader_max_pending_tasks`` more reads wait for a thread; any further
+      read fails. So does a read without a result after ``remote_fetch_max_wait_ms`` (Kafka: 500).
     """
 
     frame_bytes_max: int = WIRE_FRAME_BYTES_MAX

@@ -72,7 +72,7 @@ class NodeCollector(Collector):
         yield from self._throttled()
         yield _counter(
             "audit_lines_lost",
-            "Lines of the audit log that could not be written.",
+            "Audit log lines that could not be written.",
             self._lost_audit_lines(),
         )
         yield from certificate_figures(self._certificates(), self._server.wall_s())
@@ -85,7 +85,7 @@ class NodeCollector(Collector):
         yield _gauge("log_start_offset", "First offset of the log.", log.log_start_offset)
         yield _gauge("log_end_offset", "Offset of the next record to append.", log.end_offset)
         yield _gauge(
-            "synced_end_offset", "End of the records synced to disk.", log.synced_end_offset
+            "synced_end_offset", "End offset of the records synced to disk.", log.synced_end_offset
         )
         yield _counter("syncs", "Syncs of the log started.", self._raft_node.counts.syncs)
         yield _histogram("sync_seconds", "Duration of a sync of the log.", self._sync_durations)
@@ -94,32 +94,32 @@ class NodeCollector(Collector):
         yield from self._fetches()
         yield _gauge(
             "stalled_on_disk_full",
-            "1 while this node waits for space on its disk.",
+            "1 while this node waits for disk space.",
             self._raft_node.replica.is_stalled_on_disk_full,
         )
         yield _gauge(
             "ready",
-            "1 if this node can serve, as /ready.",
+            "1 if this node can serve requests, like /ready.",
             not readiness_problems(self._raft_node),
         )
 
     def _compactions(self) -> Iterator[Metric]:
         counts = self._raft_node.counts
-        yield _counter("compactions", "Compactions that have changed the log.", counts.compactions)
+        yield _counter("compactions", "Compactions that changed the log.", counts.compactions)
         yield _counter(
             "compacted_bytes_before",
-            "Bytes of the segments that were compacted, before.",
+            "Size in bytes of the compacted segments before compaction.",
             counts.compacted_bytes_before,
         )
         yield _counter(
             "compacted_bytes_after",
-            "Bytes of the segments that were compacted, after.",
+            "Size in bytes of the compacted segments after compaction.",
             counts.compacted_bytes_after,
         )
         yield _gauge(
             "tombstones_retained",
-            "1 while compactions of this leader retain tombstones after delete.retention.ms, as a "
-            "replica fetches records that were compacted.",
+            "1 while this leader's compactions retain tombstones beyond delete.retention.ms, "
+            "because a replica is fetching compacted records.",
             self._raft_node.keeps_tombstones,
         )
 
@@ -127,41 +127,48 @@ class NodeCollector(Collector):
         totals = self._raft_node.counts.remote
         yield _counter(
             "remote_copied_segments",
-            "Segments that this node has copied to the remote storage.",
+            "Segments that this node has copied to remote storage.",
             totals.copied_segments,
         )
-        yield _counter("remote_copied_bytes", "Bytes of these segments.", totals.copied_bytes)
+        yield _counter(
+            "remote_copied_bytes",
+            "Bytes of segments that this node has copied to remote storage.",
+            totals.copied_bytes,
+        )
         yield _counter(
             "remote_deleted_segments",
-            "Segments that this node has deleted in the remote storage.",
+            "Segments that this node has deleted from remote storage.",
             totals.deleted_segments,
         )
-        yield _counter(
-            "remote_errors", "Runs of the remote storage that have failed.", totals.errors
-        )
+        yield _counter("remote_errors", "Failed runs of remote storage tasks.", totals.errors)
         yield _counter(
             "remote_read_errors",
-            "Reads from the remote storage that have failed, or had no result in time.",
+            "Reads from remote storage that failed or timed out.",
             totals.read_errors,
         )
         yield _gauge(
             "remote_copy_lag_segments",
-            "Sealed, committed segments that were not copied yet, on the leader.",
+            "Sealed, committed segments that are not in remote storage yet, on the leader.",
             totals.lag_segments,
         )
-        yield _gauge("remote_copy_lag_bytes", "Bytes of these segments.", totals.lag_bytes)
+        yield _gauge(
+            "remote_copy_lag_bytes",
+            "Bytes of sealed, committed segments that are not in remote storage yet, on the "
+            "leader.",
+            totals.lag_bytes,
+        )
 
     def _fetches(self) -> Iterator[Metric]:
         counts = self._raft_node.counts
         yield _counter(
             "follower_fetches",
-            "Fetches of consumers that this node has answered as a follower.",
+            "Consumer fetches that this node answered as a follower.",
             counts.follower_fetches,
         )
         yield _counter(
             "redirected_fetches",
-            "Fetches of consumers that this node, as the leader, has sent to a follower in their "
-            "rack.",
+            "Consumer fetches that this node, as the leader, redirected to a follower in the "
+            "consumer's rack.",
             counts.redirected_fetches,
         )
 
@@ -169,7 +176,7 @@ class NodeCollector(Collector):
         core = self._raft_node.replica.core
         role = type(core.role)
         roles = GaugeMetricFamily(
-            "raftlog_role", "1 for the role of this node, 0 for all others.", labels=["role"]
+            "raftlog_role", "1 for this node's role, 0 for all other roles.", labels=["role"]
         )
         for one in _ROLES:
             roles.add_metric([one.__name__.lower()], float(one is role))
@@ -178,19 +185,21 @@ class NodeCollector(Collector):
         leader_id = core.leader_id
         yield _gauge(
             "leader_id",
-            "Node id of the leader, -1 if unknown.",
+            "Node id of the leader, or -1 if unknown.",
             -1 if leader_id is None else leader_id,
         )
-        yield _gauge("high_watermark", "End of the committed records.", core.high_watermark or 0)
+        yield _gauge(
+            "high_watermark", "End offset of the committed records.", core.high_watermark or 0
+        )
         yield _gauge("voters", "Number of voters.", len(core.voters))
         yield _gauge(
             "withdrawn",
-            "1 while this node is out of elections, until it has all committed records.",
+            "1 while this node stays out of elections because it lacks committed records.",
             core.is_recovering,
         )
         yield _gauge(
             "damaged_voters",
-            "Voters out of elections, as their logs lack records, as known to this node.",
+            "Voters known to this node that stay out of elections because their logs lack records.",
             core.damaged_voter_count,
         )
         yield _counter("elections", "Elections won by this node.", self._elections())
@@ -201,7 +210,7 @@ class NodeCollector(Collector):
         )
         yield _histogram(
             "append_seconds",
-            "Time from the receipt of a client's append until its records were committed.",
+            "Time from receiving a client's append until its records are committed.",
             self._raft_node.counts.append_durations,
         )
         yield from _replicas(core.role)
@@ -256,23 +265,23 @@ class NodeCollector(Collector):
         quotas = self._quotas
         yield _by_label(
             "throttled_requests",
-            "Requests of clients that exceeded a quota, by quota.",
+            "Client requests that exceeded a quota, by quota.",
             "quota",
             quotas.throttled_requests,
         )
         yield _by_label(
             "throttle_seconds",
-            "Sum of the throttle times of these requests, by quota.",
+            "Total throttle time of client requests that exceeded a quota, by quota.",
             "quota",
             {name: time_ms / 1000 for name, time_ms in quotas.throttle_ms.items()},
         )
         yield _gauge(
             "muted_connections",
-            "Connections that are muted, because their clients exceed a quota.",
+            "Connections that are muted because their clients exceeded a quota.",
             quotas.muted_count,
         )
         yield _gauge(
-            "quota_rates", "Rates of clients with quotas that are in memory.", quotas.rate_count
+            "quota_rates", "Rates kept in memory for clients with quotas.", quotas.rate_count
         )
 
 
@@ -282,7 +291,7 @@ def _replicas(role: object) -> Iterator[Metric]:
         return
     ends = GaugeMetricFamily(
         "raftlog_replica_end_offset",
-        "End of the records synced on a replica, as known to the leader.",
+        "End offset of the records synced on a replica, as known to the leader.",
         labels=["replica"],
     )
     for replica in role.progress.replicas:
@@ -297,12 +306,12 @@ def certificate_figures(
     """Yield the days until each certificate and each revocation list expires."""
     found = GaugeMetricFamily(
         "raftlog_certificate_days_left",
-        "Days until a certificate in the node's files expires, below zero afterwards.",
+        "Days until a certificate in the node's files expires; negative afterwards.",
         labels=["listener", "kind", "number"],
     )
     lists = GaugeMetricFamily(
         "raftlog_revocation_list_days_left",
-        "Days until a revocation list in the node's files expires, below zero afterwards.",
+        "Days until a revocation list in the node's files expires; negative afterwards.",
         labels=["listener", "number"],
     )
     for one in certificates:

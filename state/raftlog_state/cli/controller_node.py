@@ -199,18 +199,18 @@ def _metadata_figures(loader: PublishingLoader, generator: SnapshotGenerator) ->
     return [
         Figure(
             "metadata_applied_offset",
-            "Offset of the last record of the metadata image.",
+            "Offset of the last record in the metadata image.",
             loaded.last_applied_offset,
         ),
         Figure(
             "metadata_errors",
-            "Errors while metadata was replayed or published.",
+            "Errors during the replay or publishing of metadata.",
             loaded.metadata_error_count,
             is_counter=True,
         ),
         Figure(
             "metadata_records_rejected",
-            "Records without effect, because they contradict others or are damaged.",
+            "Records without effect because they contradict others or are damaged.",
             loaded.rejected_record_count,
         ),
         Figure(
@@ -225,12 +225,12 @@ def _metadata_figures(loader: PublishingLoader, generator: SnapshotGenerator) ->
         ),
         Figure(
             "snapshot_bytes",
-            "Bytes of the last snapshot that this node has written.",
+            "Size in bytes of the last snapshot that this node wrote.",
             emitted.latest_snapshot_generated_bytes,
         ),
         Figure(
             "snapshot_age_seconds",
-            "Time since this node has written a snapshot, or was started.",
+            "Time since this node last wrote a snapshot, or since it started.",
             emitted.latest_snapshot_generated_age_ms / 1_000,
         ),
     ]
@@ -246,10 +246,10 @@ def _metadata_warnings(
 def _controller_figures(controller: HostedController) -> list[Figure]:
     found = controller.controller.metrics(controller.time_ms())
     return [
-        Figure("controller_active", "1 on the active controller, else 0.", found.is_active),
+        Figure("controller_active", "1 on the active controller, otherwise 0.", found.is_active),
         Figure(
             "controller_applied_offset",
-            "Offset of the last record of the controller's state.",
+            "Offset of the last record in the controller's state.",
             found.last_applied_record_offset,
         ),
         Figure(
@@ -259,24 +259,24 @@ def _controller_figures(controller: HostedController) -> list[Figure]:
         ),
         Figure(
             "controller_applied_lag_seconds",
-            "Age of the last record that a standby has applied, 0 on the active controller.",
+            "Age of the last record that a standby has applied; 0 on the active controller.",
             found.last_applied_record_lag_ms / 1_000,
         ),
         Figure(
             "controller_operations",
-            "Operations started.",
+            "Controller operations that were started.",
             found.operations_started_count,
             is_counter=True,
         ),
         Figure(
             "controller_operations_timed_out",
-            "Operations that were not committed before their deadline.",
+            "Controller operations that were not committed before their deadline.",
             found.operations_timed_out_count,
             is_counter=True,
         ),
         Figure(
             "controller_operations_waiting",
-            "Operations waiting to be committed.",
+            "Controller operations waiting to be committed.",
             found.operations_waiting_count,
         ),
         Figure(

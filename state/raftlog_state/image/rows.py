@@ -237,7 +237,7 @@ class ZkMigrationRow:
 
     ENTITY: ClassVar[Entity] = Entity.ZK_MIGRATION
     RECORD: ClassVar = ZkMigrationStateRecord
-    state: int = column(record="zk_migration_state", comment="Number of the state")
+    state: int = column(record="zk_migration_state", comment="State, as a number")
 
     @property
     def key(self) -> Key:
@@ -259,23 +259,23 @@ class BrokerRow:
     ENTITY: ClassVar[Entity] = Entity.BROKER
     RECORD: ClassVar = RegisterBrokerRecord
     broker_id: int = column(comment="Broker id (node.id)")
-    incarnation_id: str = column(comment="Id of the process, another after each start")
-    broker_epoch: int = column(comment="Epoch of the broker: the offset of its registration")
+    incarnation_id: str = column(comment="Id of the process, which changes at each start")
+    broker_epoch: int = column(comment="Broker epoch: the offset of the registration")
     rack: str | None = column(comment="Rack of the broker (broker.rack)")
-    fenced: bool = column(comment="Whether the broker is fenced: it may lead no partition")
+    fenced: bool = column(comment="Whether the broker is fenced and cannot lead partitions")
     in_controlled_shutdown: bool = column(comment="Whether the broker is in a controlled shutdown")
     is_migrating_zk_broker: bool = column(comment="Whether the broker still uses ZooKeeper")
     endpoints: tuple[Endpoint, ...] = column(
         Parts(Endpoint),
         record="end_points",
-        comment="Listeners: name, host, port, id of the security protocol",
+        comment="Listeners: name, host, port and id of the security protocol",
     )
     features: tuple[FeatureRange, ...] = column(
         Parts(FeatureRange, by_name=True), comment="Supported levels of each feature"
     )
     log_dirs: tuple[str, ...] = column(sort=_sorted_uuids, comment="Ids of the log directories")
     cordoned_log_dirs: tuple[str, ...] | None = column(
-        comment="Ids of log directories that get no new replicas; null if never sent"
+        comment="Ids of log directories that get no new replicas; null if never sent by the broker"
     )
 
     @property
@@ -290,14 +290,14 @@ class ControllerRow:
     ENTITY: ClassVar[Entity] = Entity.CONTROLLER
     RECORD: ClassVar = RegisterControllerRecord
     controller_id: int = column(comment="Controller id (node.id)")
-    incarnation_id: str = column(comment="Id of the process, another after each start")
+    incarnation_id: str = column(comment="Id of the process, which changes at each start")
     zk_migration_ready: bool = column(
         comment="Whether the controller is ready for a migration from ZooKeeper"
     )
     endpoints: tuple[Endpoint, ...] = column(
         Parts(Endpoint),
         record="end_points",
-        comment="Listeners: name, host, port, id of the security protocol",
+        comment="Listeners: name, host, port and id of the security protocol",
     )
     features: tuple[FeatureRange, ...] = column(
         Parts(FeatureRange, by_name=True), comment="Supported levels of each feature"
@@ -343,18 +343,18 @@ class PartitionRow:
         record="eligible_leader_replicas",
         default=(),
         empty_is_null=True,
-        comment="Eligible leader replicas (KIP-966): broker ids that have all committed records",
+        comment="Eligible leader replicas (KIP-966): brokers that have all committed records",
     )
     last_known_elr: tuple[int, ...] = column(
         default=(), empty_is_null=True, comment="Last known eligible leader replicas (KIP-966)"
     )
     directories: tuple[str, ...] = column(
-        comment="Ids of the log directories of the replicas, in the order of replicas"
+        comment="Ids of the replicas' log directories, in the order of replicas"
     )
-    leader: int = column(comment="Broker id of the leader; -1: no leader")
+    leader: int = column(comment="Broker id of the leader; -1 without a leader")
     leader_epoch: int = column(comment="Leader epoch of the partition")
-    partition_epoch: int = column(comment="Epoch of the partition, which each change increases")
-    leader_recovery_state: int = column(default=0, comment="Number of the leader recovery state")
+    partition_epoch: int = column(comment="Partition epoch, which increases with each change")
+    leader_recovery_state: int = column(default=0, comment="Leader recovery state, as a number")
 
     @property
     def key(self) -> Key:
@@ -380,9 +380,9 @@ class ConfigRow:
 
     ENTITY: ClassVar[Entity] = Entity.CONFIG
     RECORD: ClassVar = ConfigRecord
-    resource_type: int = column(comment="Number of the resource type")
+    resource_type: int = column(comment="Resource type, as a number")
     resource_name: str = column(
-        comment="Resource; of configs of brokers empty for the default of all brokers"
+        comment="Resource name; for brokers, empty means the default of all brokers"
     )
     name: str = column(comment="Name")
     value: str = column(comment="Value")
@@ -404,7 +404,7 @@ class QuotaRow:
     ENTITY: ClassVar[Entity] = Entity.QUOTA
     RECORD: ClassVar = ClientQuotaRecord
     entity: tuple[tuple[str, str | None], ...] = column(
-        TEXT_PAIRS, comment="Entity by type: user, client-id, ip; a null name is the default"
+        TEXT_PAIRS, comment="Entity by type (user, client-id, ip); a null name is the default"
     )
     quota: str = column(record="key", comment="Name of the quota, such as producer_byte_rate")
     value: float = column(comment="Value")
@@ -429,11 +429,11 @@ class ProducerIdsRow:
 
     ENTITY: ClassVar[Entity] = Entity.PRODUCER_IDS
     RECORD: ClassVar = ProducerIdsRecord
-    next_producer_id: int = column(comment="First producer id that is not allocated")
+    next_producer_id: int = column(comment="First producer id that is not allocated yet")
     broker_id: int = column(
         default=-1,
         compare=False,
-        comment="Broker that allocated the last block; -1 if it is not in the log",
+        comment="Broker that allocated the last block; -1 if the log does not contain it",
     )
     broker_epoch: int = column(default=-1, compare=False, comment="Epoch of that broker")
 
@@ -449,15 +449,15 @@ class AclRow:
     ENTITY: ClassVar[Entity] = Entity.ACL
     RECORD: ClassVar = AccessControlEntryRecord
     acl_id: str = column(record="id", comment="Id of the ACL in the log")
-    resource_type: int = column(comment="Number of the resource type")
+    resource_type: int = column(comment="Resource type, as a number")
     resource_name: str = column(
-        comment="Resource; of configs of brokers empty for the default of all brokers"
+        comment="Resource name, or its prefix with pattern type PREFIXED; * is any"
     )
-    pattern_type: int = column(comment="Number of the pattern type")
+    pattern_type: int = column(comment="Pattern type, as a number")
     principal: str = column(comment="Principal, such as User:alice")
-    host: str = column(comment="Host from which the principal has access; * is any")
-    operation: int = column(comment="Number of the operation")
-    permission: int = column(record="permission_type", comment="Number of the permission")
+    host: str = column(comment="Host to which the entry applies; * is any host")
+    operation: int = column(comment="Operation, as a number")
+    permission: int = column(record="permission_type", comment="Permission, as a number")
 
     @property
     def key(self) -> Key:
@@ -496,8 +496,8 @@ class ScramRow:
     ENTITY: ClassVar[Entity] = Entity.SCRAM
     RECORD: ClassVar = UserScramCredentialRecord
     user: str = column(record="name", comment="User")
-    mechanism: int = column(comment="Number of the SCRAM mechanism")
-    iterations: int = column(comment="Iterations of the hash")
+    mechanism: int = column(comment="SCRAM mechanism, as a number")
+    iterations: int = column(comment="Number of hash iterations")
     salt: bytes = column(comment="Salt; redacted")
     stored_key: bytes = column(comment="Stored key; redacted")
     server_key: bytes = column(comment="Server key; redacted")
@@ -517,7 +517,7 @@ class TokenRow:
 
     ENTITY: ClassVar[Entity] = Entity.TOKEN
     RECORD: ClassVar = DelegationTokenRecord
-    token_id: str = column(comment="Id of the token; no secret")
+    token_id: str = column(comment="Id of the token; not a secret")
     owner: str = column(comment="Principal that owns the token")
     requester: str = column(comment="Principal that requested the token")
     renewers: tuple[str, ...] = column(comment="Principals that may renew the token")
@@ -549,16 +549,16 @@ class EpochRow:
     ENTITY: ClassVar[Entity] = Entity.EPOCH
     leader_epoch: int = column(INT32, comment="Leader epoch of the quorum")
     start_offset: int | None = column(
-        INT64, comment="First offset of the epoch; null if it is not in the log"
+        INT64, comment="First offset of the epoch; null if the log does not contain it"
     )
     end_offset: int | None = column(
-        INT64, comment="Offset after the last one; null for the current epoch"
+        INT64, comment="Offset after the epoch's last record; null for the current epoch"
     )
     leader_id: int | None = column(
-        INT32, comment="Node id of the leader; null if it is not in the log"
+        INT32, comment="Node id of the leader; null if the log does not contain it"
     )
     voters: tuple[Voter, ...] = column(Parts(Voter), comment="Voters of the quorum")
-    kraft_version: int = column(INT32, comment="Finalized kraft.version: 1 with dynamic voters")
+    kraft_version: int = column(INT32, comment="Finalized kraft.version; 1 allows dynamic voters")
 
     @property
     def key(self) -> Key:
@@ -585,8 +585,8 @@ class TransactionRow:
     end_offset: int = column(INT64, comment="Offset after the end or abort marker")
     outcome: TransactionOutcome = column(TransactionOutcome, comment="committed or aborted")
     name: str | None = column(STRING, comment="Name")
-    reason: str | None = column(STRING, comment="Reason of an abort")
-    record_count: int = column(INT32, comment="Metadata records between the markers")
+    reason: str | None = column(STRING, comment="Reason for an abort")
+    record_count: int = column(INT32, comment="Number of metadata records between the markers")
 
     @property
     def key(self) -> Key:
@@ -603,14 +603,14 @@ class OffsetCommit:
     group: str = column(STRING, comment="Group")
     topic: str = column(STRING, comment="Topic")
     partition: int = column(INT32, comment="Partition of the topic")
-    offset: int = column(INT64, comment="Offset of the commit: the next one that the group reads")
+    offset: int = column(INT64, comment="Committed offset: the next one that the group reads")
     leader_epoch: int | None = column(
-        INT32, comment="Leader epoch of the last record that was read; null if it is unknown"
+        INT32, comment="Leader epoch of the last record that was read; null if unknown"
     )
     metadata: str = column(STRING, comment="Text that the client committed")
     commit_timestamp_ms: int = column(TIMESTAMP_MS, comment="Time of the commit")
     expire_timestamp_ms: int | None = column(
-        TIMESTAMP_MS, comment="Time at which the offset expires; null without one of its own"
+        TIMESTAMP_MS, comment="Time at which the offset expires; null if the commit sets none"
     )
     topic_id: str | None = column(
         UUID, comment="Id of the topic; null if the client did not send it"
@@ -637,7 +637,7 @@ class PendingOffsetRow(OffsetCommit):
 
     ENTITY: ClassVar[Entity] = Entity.PENDING_OFFSET
     producer_id: int = column(INT64, comment="Producer of the transaction")
-    record_offset: int = column(INT64, comment="Offset of the record of the commit")
+    record_offset: int = column(INT64, comment="Offset of the commit record")
 
     @property
     def key(self) -> Key:
@@ -652,12 +652,14 @@ class GroupRow:
     group: str = column(STRING, comment="Group")
     type: str = column(STRING, comment="classic, consumer (KIP-848), share or streams")
     protocol_type: str = column(
-        STRING, comment="Such as consumer; empty if the group only has committed offsets"
+        STRING, comment="Protocol type, such as consumer; empty if there are only committed offsets"
     )
-    state: str | None = column(STRING, comment="Such as Stable; null for streams with members")
-    epoch: int = column(INT32, comment="Epoch, or generation of a classic group")
+    state: str | None = column(
+        STRING, comment="State, such as Stable; null for streams groups with members"
+    )
+    epoch: int = column(INT32, comment="Group epoch; of a classic group, its generation")
     assignment_epoch: int | None = column(
-        INT32, comment="Epoch of the target assignment; null without one"
+        INT32, comment="Epoch of the target assignment; null without an assignment"
     )
     protocol: str | None = column(STRING, comment="Assignor of a classic group")
     leader: str | None = column(STRING, comment="Leader of a classic group")
@@ -680,11 +682,11 @@ class GroupMemberRow:
     client_host: str = column(STRING, comment="Address of the client")
     rack_id: str | None = column(STRING, comment="Rack of the client")
     epoch: int | None = column(INT32, comment="Epoch of the member; null in a classic group")
-    state: str | None = column(STRING, comment="Such as Stable; null in a classic group")
+    state: str | None = column(STRING, comment="State, such as Stable; null in a classic group")
     topics: tuple[str, ...] = column(Array(STRING), comment="Subscribed topics")
-    topic_regex: str | None = column(STRING, comment="Regular expression of subscribed topics")
+    topic_regex: str | None = column(STRING, comment="Regular expression for subscribed topics")
     assignment: tuple[MemberPartitions, ...] = column(
-        Parts(MemberPartitions), comment="Partitions that the member reads"
+        Parts(MemberPartitions), comment="Partitions assigned to the member"
     )
 
     @property
@@ -700,10 +702,10 @@ class ProducerTransactionRow:
     transactional_id: str = column(STRING, comment="Transactional id")
     producer_id: int = column(INT64, comment="Producer id")
     producer_epoch: int = column(INT16, comment="Producer epoch")
-    state: str = column(STRING, comment="State, such as Ongoing; a number if it is unknown")
-    timeout_ms: int = column(INT32, comment="Timeout of a transaction in milliseconds")
+    state: str = column(STRING, comment="State, such as Ongoing; a number if unknown")
+    timeout_ms: int = column(INT32, comment="Transaction timeout in milliseconds")
     start_timestamp_ms: int | None = column(
-        TIMESTAMP_MS, comment="Time at which the last transaction began; null without one"
+        TIMESTAMP_MS, comment="Time at which the last transaction began; null if there was none"
     )
     last_update_timestamp_ms: int = column(TIMESTAMP_MS, comment="Time of the last change")
     partitions: tuple[str, ...] = column(
@@ -727,11 +729,13 @@ class SharePartitionRow:
         INT64, comment="First offset whose delivery is not complete; null before the first read"
     )
     delivery_complete_count: int | None = column(
-        INT32, comment="Records from the start offset on whose delivery is complete"
+        INT32, comment="Number of records at or above the start offset whose delivery is complete"
     )
-    state_epoch: int | None = column(INT32, comment="Epoch of the state; null if it is unknown")
-    leader_epoch: int | None = column(INT32, comment="Leader epoch of the partition; null before")
-    snapshot_epoch: int = column(INT32, comment="Number of the last snapshot")
+    state_epoch: int | None = column(INT32, comment="Epoch of the state; null if unknown")
+    leader_epoch: int | None = column(
+        INT32, comment="Leader epoch of the partition; null if unknown"
+    )
+    snapshot_epoch: int = column(INT32, comment="Epoch of the last snapshot")
     create_timestamp_ms: int | None = column(TIMESTAMP_MS, comment="Time of the first snapshot")
     write_timestamp_ms: int | None = column(TIMESTAMP_MS, comment="Time of the last snapshot")
     state_batches: tuple[ShareBatch, ...] = column(
@@ -752,13 +756,11 @@ class RemoteSegmentRow:
     partition: int = column(INT32, comment="Partition of the topic")
     start_offset: int = column(INT64, comment="First offset of the segment")
     end_offset: int = column(INT64, comment="Last offset of the segment")
-    state: str = column(
-        STRING, comment="State, such as CopySegmentFinished; a number if it is unknown"
-    )
+    state: str = column(STRING, comment="State, such as CopySegmentFinished; a number if unknown")
     segment_size_in_bytes: int = column(INT32, comment="Size in bytes")
-    max_timestamp_ms: int = column(TIMESTAMP_MS, comment="Greatest timestamp of its records")
+    max_timestamp_ms: int = column(TIMESTAMP_MS, comment="Latest timestamp of its records")
     event_timestamp_ms: int = column(TIMESTAMP_MS, comment="Time at which the copy began")
-    broker_id: int = column(INT32, comment="Broker that copied it")
+    broker_id: int = column(INT32, comment="Broker that copied the segment")
     topic_id: str = column(UUID, comment="Id of the topic")
     segment_id: str = column(UUID, comment="Id of the segment")
 

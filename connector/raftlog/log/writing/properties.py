@@ -56,23 +56,24 @@ class LogConfig:
     """Write and retention settings of a log. Raises ``OptionError`` for an invalid value.
 
     - ``batch_bytes_max``: maximum size of one batch in bytes, including its header.
-    - ``segment_ms``: maximum time span of a segment in ms, by its records' timestamps.
-    - ``retention_ms``, ``retention_bytes``: None for no limit by age or by size. A ``KRAFT`` log is
-      deleted only below snapshots: an embedded log's application writes them by ``snapshot``, a
-      node of a quorum by itself.
-    - ``cleanup_policy``: whether the log is compacted. Then each record has a key, and ``values``
-      are not ``KRAFT``.
-    - ``min_cleanable_dirty_ratio``: part of the log's sealed bytes that no compaction has read, by
-      which one becomes due; from 0 to 1.
-    - ``delete_retention_ms``: how long a tombstone is retained after its older values, in ms.
-    - ``min_compaction_lag_ms``, ``max_compaction_lag_ms``: age of records in ms below which they
-      are not compacted, and above which they are, whatever the ratio; None for no limit.
+    - ``segment_ms``: maximum time span of a segment in ms, by the timestamps of its records.
+    - ``retention_ms``, ``retention_bytes``: limits by age and size; None for no limit. A ``KRAFT``
+      log is deleted only below snapshots. The application of an embedded log writes them with
+      ``snapshot``; a node of a quorum writes them itself.
+    - ``cleanup_policy``: whether the log is compacted. If so, each record has a key, and
+      ``values`` must not be ``KRAFT``.
+    - ``min_cleanable_dirty_ratio``: from 0 to 1; the log is compacted if a larger share of its
+      sealed bytes has not been read by any compaction.
+    - ``delete_retention_ms``: how long a tombstone outlives the older values of its key, in ms.
+    - ``min_compaction_lag_ms``, ``max_compaction_lag_ms``: ages of records in ms. Younger records
+      than the former are not compacted; older ones than the latter are, whatever the ratio. None
+      for no limit.
     - ``remote_storage_enable``: whether sealed segments are copied to the object store at
-      ``remote_storage_uri``, a directory or a URI of ``pyarrow.fs`` without credentials. The log is
-      then not compacted, and ``values`` are not ``KRAFT``.
-    - ``local_retention_ms``, ``local_retention_bytes``: limits of what the directory has of a log
-      with remote storage, and never of what was not copied; ``retention_*`` is that of the whole
-      log. -2 for the same as ``retention_*``, None for no limit.
+      ``remote_storage_uri``, a directory or a ``pyarrow.fs`` URI without credentials. The log is
+      then not compacted, and ``values`` must not be ``KRAFT``.
+    - ``local_retention_ms``, ``local_retention_bytes``: limits for the local part of a log with
+      remote storage; ``retention_*`` applies to the whole log. Segments that were not copied yet
+      are never deleted. -2 for the same as ``retention_*``, None for no limit.
     - ``linger_ms``: how long an append waits for others to share its batch and its sync, in ms.
       Appends that arrive during a sync share the next one in any case (KRaft's default is 25).
     """
