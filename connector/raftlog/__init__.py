@@ -1,7 +1,7 @@
 """KRaft replicated logs: record format, log files, quorum nodes and clients.
 
-``raftlog.open(path)`` opens an embedded log in a directory, to append and to read.
-``raftlog.table(path)`` has the latest value of each key of a log.
+``raftlog.open(path)`` opens an embedded log in a directory, for appends and reads.
+``raftlog.table(path)`` returns the latest value of each key of a log.
 ``raftlog.connect("host:port,host:port")`` connects to the log of a quorum.
 ``raftlog.follow("host:port")`` reads the metadata log of a Kafka cluster from its controllers.
 

@@ -72,10 +72,11 @@ _RECORD_OVERHEAD_BYTES: Final = 24
 @fast_init
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Offsets of appended records, both inclusive, and the leader epoch that they have.
+    """Offsets of appended records, both inclusive, and their leader epoch.
 
-    Without records ``last_offset`` is ``base_offset - 1``. ``was_duplicate``: the log already had
-    this commit or producer sequence; nothing was appended, and the offsets are the existing ones.
+    Without records, ``last_offset`` is ``base_offset - 1``. ``was_duplicate``: the log already
+    contained this commit or producer sequence; nothing was appended, and the offsets are the
+    existing ones.
     """
 
     base_offset: int
@@ -85,7 +86,7 @@ class AppendResult:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the records: the ``required_base_offset`` of an append that follows."""
+        """The offset after the records: the ``required_base_offset`` of the next append."""
         return self.last_offset + 1
 
 

@@ -74,7 +74,7 @@ class LogError(RaftlogError, code="RAFTLOG_LOG"):
 
 
 class OptionError(RaftlogError, code="RAFTLOG_OPTION"):
-    """An unknown option, or a value that is not allowed. The value itself is never shown."""
+    """An option is unknown, or its value is not allowed. The value itself is never shown."""
 
     option: str
     reason: str
@@ -87,7 +87,7 @@ class OptionError(RaftlogError, code="RAFTLOG_OPTION"):
 
 
 class LogNotFoundError(LogError, code="RAFTLOG_LOG_NOT_FOUND"):
-    """A path that does not exist. ``remedy`` replaces the default advice."""
+    """The path does not exist. ``remedy`` replaces the default advice."""
 
     path: str
     remedy: str | None = None
@@ -160,7 +160,7 @@ class DiskFailedError(LogError, code="RAFTLOG_DISK_FAILED", kafka_code=56):
 
 
 class NotALogError(LogError, code="RAFTLOG_NOT_A_LOG"):
-    """A path that is not an ``expected`` log. ``remedy`` replaces the list of what can be read."""
+    """The path is not an ``expected`` log. ``remedy`` replaces the list of what can be read."""
 
     path: str
     reason: str
@@ -206,7 +206,7 @@ class CorruptBatchError(LogError, code="RAFTLOG_CORRUPT_BATCH", kafka_code=2):
 
 
 class UnsupportedMagicError(CorruptBatchError, code="RAFTLOG_UNSUPPORTED_MAGIC", kafka_code=43):
-    """A batch in the message format of Kafka before 0.11 (magic 0 or 1); KRaft never wrote it."""
+    """A batch has the message format of Kafka before 0.11 (magic 0 or 1); KRaft never wrote it."""
 
     magic: int
 
@@ -218,7 +218,7 @@ _RAISE_LIMIT: Final = (
 
 
 class DecompressionLimitError(CorruptBatchError, code="RAFTLOG_DECOMPRESSION_LIMIT", kafka_code=10):
-    """A compressed batch expands beyond the limit of its reader. It may be valid."""
+    """A batch exceeds the reader's limit when it is decompressed. It may be valid."""
 
     byte_count_max: int
     remedy: ClassVar[str] = _RAISE_LIMIT
@@ -245,7 +245,7 @@ class HeaderLimitError(CorruptBatchError, code="RAFTLOG_HEADER_LIMIT", kafka_cod
 
 
 class LogGapError(LogError, code="RAFTLOG_LOG_GAP"):
-    """A gap or a regression of offsets in a log whose offsets must be contiguous."""
+    """Offsets that must be contiguous have a gap or decrease."""
 
     path: str
     position: int | None
@@ -266,7 +266,7 @@ class LogGapError(LogError, code="RAFTLOG_LOG_GAP"):
 
 
 class ForeignBatchError(LogError, code="RAFTLOG_FOREIGN_BATCH"):
-    """Bytes or batches in the log of a quorum's node that another process wrote or removed.
+    """Another process wrote or removed bytes or batches in the log of a quorum's node.
 
     ``offset`` is where they begin, None if unknown.
     """
@@ -282,7 +282,7 @@ class ForeignBatchError(LogError, code="RAFTLOG_FOREIGN_BATCH"):
 
 
 class StateMachineError(RaftlogError, code="RAFTLOG_STATE_MACHINE"):
-    """A committed record that a state machine of a node cannot apply."""
+    """A node's state machine cannot apply a committed record."""
 
     offset: int
     reason: str
@@ -295,7 +295,7 @@ class StateMachineError(RaftlogError, code="RAFTLOG_STATE_MACHINE"):
 
 
 class TransactionMarkerError(LogError, code="RAFTLOG_TRANSACTION_MARKER"):
-    """A metadata transaction that begins inside another one, or ends where none is open."""
+    """A metadata transaction begins inside another one, or ends where none is open."""
 
     path: str
     offset: int
@@ -310,7 +310,7 @@ class TransactionMarkerError(LogError, code="RAFTLOG_TRANSACTION_MARKER"):
 
 
 class CorruptFileError(LogError, code="RAFTLOG_CORRUPT_FILE"):
-    """A corrupt file beside the segments: index, epoch checkpoint, quorum-state, properties."""
+    """A file next to the segments is corrupt: index, epoch checkpoint, quorum-state, properties."""
 
     path: str
     reason: str
@@ -321,7 +321,7 @@ class CorruptFileError(LogError, code="RAFTLOG_CORRUPT_FILE"):
 
 
 class CorruptSnapshotError(CorruptFileError, code="RAFTLOG_CORRUPT_SNAPSHOT"):
-    """A snapshot (.checkpoint) without header or footer, or with a corrupt batch."""
+    """A snapshot (.checkpoint) has no header or footer, or contains a corrupt batch."""
 
     def message(self) -> str:
         location = location_text(self.path, self.position)
@@ -331,7 +331,7 @@ class CorruptSnapshotError(CorruptFileError, code="RAFTLOG_CORRUPT_SNAPSHOT"):
 class SnapshotDecompressionLimitError(
     CorruptSnapshotError, code="RAFTLOG_SNAPSHOT_DECOMPRESSION_LIMIT"
 ):
-    """A batch of a snapshot expands beyond the limit of its reader. It may be valid."""
+    """A snapshot's batch exceeds the reader's limit when it is decompressed. It may be valid."""
 
     byte_count_max: int
     remedy: ClassVar[str] = _RAISE_LIMIT
@@ -345,7 +345,7 @@ class SnapshotDecompressionLimitError(
 
 
 class SnapshotRefusedError(LogError, code="RAFTLOG_SNAPSHOT_REFUSED"):
-    """A snapshot id that the log does not allow: a bug of the caller. Nothing was written.
+    """The log does not allow the snapshot id: a bug of the caller. Nothing was written.
 
     ``end_offset`` is exclusive (Kafka: ``KafkaRaftLog.validateSnapshotId``).
     """
@@ -363,7 +363,7 @@ class SnapshotRefusedError(LogError, code="RAFTLOG_SNAPSHOT_REFUSED"):
 
 
 class TruncationRefusedError(LogError, code="RAFTLOG_TRUNCATION_REFUSED"):
-    """A truncation below the high watermark, which would delete committed records."""
+    """A truncation below the high watermark would delete committed records."""
 
     path: str
     offset: int
@@ -377,7 +377,7 @@ class TruncationRefusedError(LogError, code="RAFTLOG_TRUNCATION_REFUSED"):
 
 
 class OffsetOutOfRangeError(LogError, code="RAFTLOG_OFFSET_OUT_OF_RANGE", kafka_code=1):
-    """A requested offset that the log does not have. ``log_end_offset`` is exclusive."""
+    """The requested offset is not in the log. ``log_end_offset`` is exclusive."""
 
     path: str
     offset: int
@@ -394,7 +394,7 @@ class OffsetOutOfRangeError(LogError, code="RAFTLOG_OFFSET_OUT_OF_RANGE", kafka_
 
 
 class OffsetNotFoundError(LogError, code="RAFTLOG_OFFSET_NOT_FOUND"):
-    """An offset that was specified by a leader epoch or snapshot which the log does not have."""
+    """The log does not contain the leader epoch or snapshot that specifies an offset."""
 
     path: str
     wanted: str
@@ -429,7 +429,7 @@ class TooFewVotersError(LogError, code="RAFTLOG_TOO_FEW_VOTERS"):
 
 
 class WrongClusterError(LogError, code="RAFTLOG_WRONG_CLUSTER", kafka_code=104):
-    """A cluster id that is not the expected one."""
+    """The cluster id is not the expected one."""
 
     path: str
     expected_cluster_id: str
@@ -444,7 +444,7 @@ class WrongClusterError(LogError, code="RAFTLOG_WRONG_CLUSTER", kafka_code=104):
 
 
 class DivergedLogError(LogError, code="RAFTLOG_DIVERGED"):
-    """Different leader epochs at one offset: one of two logs was truncated and rewritten."""
+    """Leader epochs differ at one offset: one of two logs was truncated and rewritten."""
 
     path: str
     offset: int
@@ -480,7 +480,7 @@ class DataLossError(LogError, code="RAFTLOG_DATA_LOSS"):
 
 
 class TableLagError(LogError, code="RAFTLOG_TABLE_LAG", retriable=True, kafka_code=7):
-    """A table has not applied the record at ``offset`` in time. ``end_offset`` is exclusive."""
+    """A table did not apply the record at ``offset`` in time. ``end_offset`` is exclusive."""
 
     path: str
     offset: int
@@ -505,7 +505,7 @@ class AppendError(LogError, code="RAFTLOG_APPEND"):
 
 
 class UnexpectedEndOffsetError(AppendError, code="RAFTLOG_UNEXPECTED_END_OFFSET", kafka_code=95):
-    """The log end offset is not the required one: another writer has appended in between.
+    """The log end offset is not the required one: another writer has appended in the meantime.
 
     ``required_end_offset`` is the offset required for the last record, ``required_base_offset`` the
     one for the first record; None for one that was not required, or that matched.
@@ -558,7 +558,7 @@ class KeyChangedError(AppendError, code="RAFTLOG_KEY_CHANGED", kafka_code=95):
 
 
 class NotLeaderError(AppendError, code="RAFTLOG_NOT_LEADER", kafka_code=6):
-    """A stale leader epoch, or a node that is not the leader of the current one."""
+    """The leader epoch is stale, or the node is not the leader of the current epoch."""
 
     epoch: int
     current_epoch: int
@@ -574,7 +574,7 @@ class NotLeaderError(AppendError, code="RAFTLOG_NOT_LEADER", kafka_code=6):
 
 
 class FutureEpochError(AppendError, code="RAFTLOG_FUTURE_EPOCH", kafka_code=75):
-    """A leader epoch larger than the current one: a bug of the caller."""
+    """The leader epoch is larger than the current one: a bug of the caller."""
 
     epoch: int
     current_epoch: int
@@ -587,7 +587,7 @@ class FutureEpochError(AppendError, code="RAFTLOG_FUTURE_EPOCH", kafka_code=75):
 
 
 class InvalidAppendError(AppendError, code="RAFTLOG_INVALID_APPEND", kafka_code=87):
-    """Records or arguments that can never be appended: a bug of the caller. Do not retry."""
+    """The records or arguments can never be appended: a bug of the caller. Do not retry."""
 
     reason: str
 
@@ -596,12 +596,12 @@ class InvalidAppendError(AppendError, code="RAFTLOG_INVALID_APPEND", kafka_code=
 
 
 class InvalidUpdateVersionError(InvalidAppendError, code="RAFTLOG_UPDATE_VERSION", kafka_code=95):
-    """The kraft.version of a quorum cannot be raised to a version."""
+    """A quorum's kraft.version cannot be raised to the requested version."""
 
 
 class InvalidTimestampError(AppendError, code="RAFTLOG_INVALID_TIMESTAMP", kafka_code=32):
     """A record's timestamp is too far ahead of the clock of the log's writer. Time-based retention
-    would keep it, and all records after it, until that time has passed."""
+    would keep this record and all later ones until that time has passed."""
 
     timestamp_ms: int
     now_ms: int
@@ -616,7 +616,7 @@ class InvalidTimestampError(AppendError, code="RAFTLOG_INVALID_TIMESTAMP", kafka
 
 
 class RecordBatchTooLargeError(AppendError, code="RAFTLOG_RECORD_BATCH_TOO_LARGE", kafka_code=10):
-    """Records that do not fit into one batch. Split them. Sizes include the batch header."""
+    """The records do not fit into one batch. Split them. Sizes include the batch header."""
 
     byte_count: int
     byte_count_max: int
@@ -643,8 +643,8 @@ class BufferAllocationError(AppendError, code="RAFTLOG_BUFFER_ALLOCATION", retri
 
 
 class OutOfOrderSequenceError(AppendError, code="RAFTLOG_OUT_OF_ORDER_SEQUENCE", kafka_code=45):
-    """A producer's batch does not follow its last batch: a batch is missing, or it is a duplicate
-    of one older than those that the log remembers (``limits.PRODUCER_BATCHES_KEPT``)."""
+    """A producer's batch does not follow its last batch: a batch is missing, or this one repeats a
+    batch older than those that the log remembers (``limits.PRODUCER_BATCHES_KEPT``)."""
 
     producer_id: int
     producer_epoch: int
@@ -661,7 +661,7 @@ class OutOfOrderSequenceError(AppendError, code="RAFTLOG_OUT_OF_ORDER_SEQUENCE",
 
 
 class InvalidProducerEpochError(AppendError, code="RAFTLOG_INVALID_PRODUCER_EPOCH", kafka_code=47):
-    """A fenced producer: a newer instance with a higher producer epoch has appended."""
+    """The producer is fenced: a newer instance with a higher producer epoch has appended."""
 
     producer_id: int
     producer_epoch: int
@@ -676,7 +676,7 @@ class InvalidProducerEpochError(AppendError, code="RAFTLOG_INVALID_PRODUCER_EPOC
 
 
 class StaleCommitError(AppendError, code="RAFTLOG_STALE_COMMIT"):
-    """A commit version older than the application's last one: a newer run has committed."""
+    """The commit version is older than the application's last one: a newer run has committed."""
 
     application_id: str
     query_id: str
@@ -692,7 +692,7 @@ class StaleCommitError(AppendError, code="RAFTLOG_STALE_COMMIT"):
 
 
 class ForeignCommitError(AppendError, code="RAFTLOG_FOREIGN_COMMIT"):
-    """An application id that belongs to another query: one of the two has the wrong id."""
+    """The application id belongs to another query: one of the two uses the wrong id."""
 
     application_id: str
     query_id: str
@@ -723,8 +723,8 @@ class LogClosedError(AppendError, code="RAFTLOG_LOG_CLOSED"):
 
 
 class LogReadOnlyError(AppendError, code="RAFTLOG_LOG_READ_ONLY", kafka_code=56):
-    """A log opened read-only: corruption below the recovery point (acknowledged records), or a log
-    that raftlog did not create.
+    """The log is read-only because acknowledged records (below the recovery point) are corrupt, or
+    because raftlog did not create it.
 
     ``position`` and ``offset`` are the end of the valid records, None if unknown.
     """
@@ -754,7 +754,7 @@ class LogLockedError(AppendError, code="RAFTLOG_LOG_LOCKED", retriable=True):
 
 
 class AppendUnknownError(LogError, code="RAFTLOG_APPEND_UNKNOWN", kafka_code=7):
-    """An append with unknown outcome: the response was lost, or the disk failed.
+    """The outcome of an append is unknown: the response was lost, or the disk failed.
 
     Not ``retriable``: only an append with a commit name or a producer sequence is recognized as a
     duplicate when it is repeated.
@@ -827,21 +827,21 @@ class AccessDeniedError(AppendError, code="RAFTLOG_ACCESS_DENIED", kafka_code=31
 
 
 class SaslAuthenticationError(AccessDeniedError, code="RAFTLOG_SASL_AUTHENTICATION", kafka_code=58):
-    """Authentication by SASL failed: wrong credentials, an expired token, or a false node."""
+    """SASL authentication failed: wrong credentials, an expired token, or an untrusted node."""
 
 
 class UnsupportedSaslMechanismError(
     SaslAuthenticationError, code="RAFTLOG_UNSUPPORTED_SASL_MECHANISM", kafka_code=33
 ):
-    """A SASL mechanism that the node does not offer. ``reason`` lists those that it offers."""
+    """The node does not offer the SASL mechanism. ``reason`` lists those that it offers."""
 
 
 class SecurityProtocolError(AccessDeniedError, code="RAFTLOG_SECURITY_PROTOCOL", kafka_code=34):
-    """Client and node use different security protocols: plain text, TLS, SASL or both."""
+    """Client and node use different security protocols: plaintext, TLS, SASL or both."""
 
 
 class NodeRefusedError(AppendError, code="RAFTLOG_NODE_REFUSED"):
-    """A response with an ``error`` of Kafka's ``Errors`` that has no class of its own here.
+    """A node returned an ``error`` of Kafka's ``Errors`` that has no class of its own here.
 
     ``remedy`` replaces the default advice.
     """
@@ -859,7 +859,7 @@ class NodeRefusedError(AppendError, code="RAFTLOG_NODE_REFUSED"):
 
 
 class NotRemoteError(RaftlogError, code="RAFTLOG_NOT_REMOTE"):
-    """An operation that a client of a quorum does not support."""
+    """A client of a quorum does not support the operation."""
 
     what: str
     remedy: str
@@ -869,8 +869,8 @@ class NotRemoteError(RaftlogError, code="RAFTLOG_NOT_REMOTE"):
 
 
 class VoterChangeError(RaftlogError, code="RAFTLOG_VOTER_CHANGE"):
-    """A voter was not added or removed, or kraft.version not raised. After error 7
-    (REQUEST_TIMED_OUT) it may still be.
+    """A voter was not added or removed, or kraft.version was not raised. After error 7
+    (REQUEST_TIMED_OUT), the change may still take effect.
 
     ``error`` is the code in Kafka's ``Errors``, ``reason`` the node's error message.
     """
@@ -887,7 +887,7 @@ class VoterChangeError(RaftlogError, code="RAFTLOG_VOTER_CHANGE"):
 
 
 class NodeRunningError(LogError, code="RAFTLOG_NODE_RUNNING", retriable=True):
-    """A node's directory is in use by another process."""
+    """The node's directory is in use by another process."""
 
     path: str
 

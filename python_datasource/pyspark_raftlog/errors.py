@@ -47,7 +47,7 @@ def data_loss(condition: DataLoss, *, path: str, reason: str) -> DataLossError:
 
 
 class WriteSchemaError(RaftlogError, code="RAFTLOG_WRITE_SCHEMA"):
-    """A column that a log of this kind does not accept."""
+    """A log of this kind does not accept a column."""
 
     column: str
     reason: str
@@ -57,7 +57,7 @@ class WriteSchemaError(RaftlogError, code="RAFTLOG_WRITE_SCHEMA"):
 
 
 class InvalidRowError(RaftlogError, code="RAFTLOG_INVALID_ROW"):
-    """A row that is not a valid record of the log. ``row`` counts from 0 in its partition."""
+    """A row is not a valid record of the log. ``row`` counts from 0 in its partition."""
 
     column: str
     partition: int
@@ -72,7 +72,7 @@ class InvalidRowError(RaftlogError, code="RAFTLOG_INVALID_ROW"):
 
 
 class CommitTooLargeError(RaftlogError, code="RAFTLOG_COMMIT_TOO_LARGE", kafka_code=10):
-    """A write whose rows do not fit into one record batch.
+    """The rows of a write do not fit into one record batch.
 
     ``byte_count`` is the size before compression, ``byte_count_max`` the limit of this write and
     ``log_byte_count_max`` the limit of the log.
@@ -96,7 +96,7 @@ class CommitTooLargeError(RaftlogError, code="RAFTLOG_COMMIT_TOO_LARGE", kafka_c
 
 
 class CommitMessageError(RaftlogError, code="RAFTLOG_COMMIT_MESSAGE", retriable=True):
-    """A task's commit message that is incomplete, or not of this write."""
+    """A task's commit message is incomplete or belongs to another write."""
 
     reason: str
 
@@ -105,7 +105,7 @@ class CommitMessageError(RaftlogError, code="RAFTLOG_COMMIT_MESSAGE", retriable=
 
 
 class ResultTooLargeError(RaftlogError, code="RAFTLOG_RESULT_TOO_LARGE"):
-    """A call of a table function with more rows than Spark can have in the memory of a task."""
+    """A call of a table function returns more rows than fit into the memory of a Spark task."""
 
     path: str
     function: str

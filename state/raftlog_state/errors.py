@@ -17,7 +17,7 @@ class StateError(RaftlogError, code="RAFTLOG_STATE"):
 
 
 class MetadataParseError(StateError, code="RAFTLOG_METADATA_PARSE"):
-    """Bytes that do not parse as the metadata record that their frame declares.
+    """Bytes do not parse as the metadata record that their frame declares.
 
     ``version`` is None if the frame itself does not parse.
     """
@@ -33,7 +33,7 @@ class MetadataParseError(StateError, code="RAFTLOG_METADATA_PARSE"):
 
 
 class InvalidRecordError(StateError, code="RAFTLOG_INVALID_RECORD"):
-    """A record, or its JSON, with a value that Kafka's schema does not allow.
+    """A record, or its JSON, contains a value that Kafka's schema does not allow.
 
     ``field`` is the path in Kafka's field names, empty for the record itself. The value is never
     shown.
@@ -51,7 +51,7 @@ class InvalidRecordError(StateError, code="RAFTLOG_INVALID_RECORD"):
 
 
 class UnsupportedVersionError(StateError, code="RAFTLOG_UNSUPPORTED_VERSION", kafka_code=35):
-    """A record that cannot be written in the requested version."""
+    """A record cannot be written in the requested version."""
 
     record: str
     version: int
@@ -62,7 +62,7 @@ class UnsupportedVersionError(StateError, code="RAFTLOG_UNSUPPORTED_VERSION", ka
 
 
 class ReplayError(StateError, code="RAFTLOG_REPLAY"):
-    """A record that contradicts the state before it: earlier records are missing or wrong."""
+    """A record contradicts the state before it: earlier records are missing or wrong."""
 
     offset: int
     record: str
@@ -77,7 +77,7 @@ class ReplayError(StateError, code="RAFTLOG_REPLAY"):
 
 
 class OffsetGapError(StateError, code="RAFTLOG_OFFSET_GAP"):
-    """Input that does not begin at the next offset of the state. Nothing was written."""
+    """The input does not begin at the next offset of the state. Nothing was written."""
 
     expected_offset: int
     offset: int
@@ -91,7 +91,7 @@ class OffsetGapError(StateError, code="RAFTLOG_OFFSET_GAP"):
 
 
 class StateInvariantError(StateError, code="RAFTLOG_STATE_INVARIANT"):
-    """An invariant of a ``MetadataLoader`` that does not hold: a bug. The loader is closed."""
+    """An invariant of a ``MetadataLoader`` does not hold: a bug. The loader is closed."""
 
     reason: str
 
@@ -103,7 +103,7 @@ class StateInvariantError(StateError, code="RAFTLOG_STATE_INVARIANT"):
 
 
 class SnapshotEpochError(StateError, code="RAFTLOG_SNAPSHOT_EPOCH"):
-    """An in-memory snapshot that is not in its ``SnapshotRegistry``, or cannot be created."""
+    """An in-memory snapshot is not in its ``SnapshotRegistry``, or cannot be created."""
 
     epoch: int
     epochs: tuple[int, ...]
@@ -116,7 +116,7 @@ class SnapshotEpochError(StateError, code="RAFTLOG_SNAPSHOT_EPOCH"):
 
 
 class ControllerError(StateError, code="RAFTLOG_CONTROLLER"):
-    """Base class of errors of the active controller's callers. ``reason`` is a sentence."""
+    """Base class of errors that callers of the active controller get. ``reason`` is a sentence."""
 
     reason: str
 
@@ -127,7 +127,7 @@ class ControllerError(StateError, code="RAFTLOG_CONTROLLER"):
 class NotControllerError(
     ControllerError, code="RAFTLOG_NOT_CONTROLLER", retriable=True, kafka_code=41
 ):
-    """A write to a controller that is not active, or that lost its leadership before the commit.
+    """The controller is not active, or lost its leadership before the write was committed.
 
     In the second case the records may be committed nevertheless.
     """
@@ -136,22 +136,22 @@ class NotControllerError(
 class ControllerTimeoutError(
     ControllerError, code="RAFTLOG_CONTROLLER_TIMEOUT", retriable=True, kafka_code=7
 ):
-    """A write that reached its deadline, or a controller that is shutting down.
+    """A write reached its deadline, or the controller is shutting down.
 
     Records that were appended may be committed nevertheless.
     """
 
 
 class PolicyViolationError(ControllerError, code="RAFTLOG_POLICY_VIOLATION", kafka_code=44):
-    """A write with too many records. Nothing was written."""
+    """A write contains too many records. Nothing was written."""
 
 
 class UnknownServerError(ControllerError, code="RAFTLOG_UNKNOWN_SERVER", kafka_code=-1):
-    """A fault inside the controller, which is the ``__cause__``."""
+    """A fault inside the controller; see ``__cause__``."""
 
 
 class TablesError(StateError, code="RAFTLOG_TABLES"):
-    """Delta tables that are not in the state that the call needs. ``place`` is their location."""
+    """The Delta tables are not in the state that the call requires. ``place`` is their location."""
 
     place: str
     reason: str
@@ -169,14 +169,14 @@ class ConcurrentWriterError(TablesError, code="RAFTLOG_CONCURRENT_WRITER", retri
 
 
 class ClusterOwnedError(TablesError, code="RAFTLOG_CLUSTER_OWNED"):
-    """A cluster that another writer of the tables owns: ``owner`` is a group, None: no group."""
+    """Another writer of the tables owns the cluster. ``owner`` is its group; None: no group."""
 
     cluster_id: str
     owner: str | None
 
 
 class ClustersFailedError(StateError, code="RAFTLOG_CLUSTERS_FAILED"):
-    """Clusters of a group whose rows were not written. Those of the others were.
+    """The rows of some clusters of a group were not written. The others were.
 
     ``failures`` has the error of each cluster.
     """
@@ -217,7 +217,7 @@ class RefusedChange:
 
 
 class InvalidChangesError(RaftlogError, code="RAFTLOG_INVALID_CHANGES", kafka_code=42):
-    """Rows of a table of changes that contradict the state or each other. Nothing was written."""
+    """Rows of a table of changes contradict the state or each other. Nothing was written."""
 
     refused: tuple[RefusedChange, ...]
     row_count: int
@@ -233,7 +233,7 @@ class InvalidChangesError(RaftlogError, code="RAFTLOG_INVALID_CHANGES", kafka_co
 
 
 class OperatingSystemError(RaftlogError, code="RAFTLOG_OPERATING_SYSTEM"):
-    """The operating system rejected a call of a command. ``path`` is None without a file."""
+    """A system call of a command failed. ``path`` is None if no file is involved."""
 
     path: str | None
     reason: str

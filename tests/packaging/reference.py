@@ -128,7 +128,10 @@ def _cell(text: str) -> str:
 
 
 def _errors() -> Iterator[str]:
-    yield "Each error begins with its condition in brackets. Conditions are stable; texts are not."
+    yield (
+        "The text of an error begins with its condition in brackets. Conditions are stable; the "
+        "rest of the text is not."
+    )
     yield ""
     yield from ("| condition | class | meaning |", "| --- | --- | --- |")
     for kind in sorted(KINDS, key=lambda kind: kind.code):

@@ -74,9 +74,9 @@ _EXTRA: Final = "it needs the package cryptography: pip install 'raftlog[encrypt
 class KeyService(Protocol):
     """Service that wraps data keys with keys that do not leave it, or a file (``KeyFile``).
 
-    Any thread calls it, several at the same time, once for each data key and not for each value;
-    while it does not answer, only the values wait that need this data key. The methods raise
-    ``EncryptionKeyError`` for an unknown key id, ``EncryptionKeyDeletedError`` if its key was
+    Several threads can call it at the same time. It is called once per data key, not per value;
+    if it does not answer, only the values that need this data key wait. The methods raise
+    ``EncryptionKeyError`` for an unknown key id, ``EncryptionKeyDeletedError`` if the key was
     deleted, and ``OSError`` if the service cannot be reached.
     """
 
@@ -94,15 +94,15 @@ class KeyService(Protocol):
 class Encryption:
     """Encryption of a log's values, for ``raftlog.open``, ``connect`` and ``table``.
 
-    ``context`` is the name of the log in what its values are bound to: all writers and readers of
-    the log and of its copies need the same. ``key_id`` returns the id of the key for a record's
-    key, so that deleting that key makes the values of a subject unreadable; None: the service's
-    current one. ``deleted_keys``: whether a value whose key was deleted is an error, or null.
-    ``allow_plaintext``: whether values that are not encrypted are returned, as during a migration;
-    a writer of the log could otherwise replace an encrypted value by another one.
+    ``context`` is the name of the log to which values are bound: all writers and readers of the log
+    and of its copies need the same. ``key_id`` returns the id of the encryption key for a record's
+    key, so that deleting the encryption key makes the values of a subject unreadable; None: the
+    current key of the service. ``deleted_keys``: whether a value whose key was deleted is an error
+    or null. ``allow_plaintext``: whether values that are not encrypted are returned, for instance
+    during a migration. Then any writer of the log can replace an encrypted value with another one.
 
-    Appends raise ``EncryptionKeyError`` and ``KeyServiceUnavailableError``, too, and reads the
-    errors of ``ValueCipher.decrypt``.
+    Appends also raise ``EncryptionKeyError`` and ``KeyServiceUnavailableError``, and reads raise
+    the errors of ``ValueCipher.decrypt``.
     """
 
     keys: KeyService

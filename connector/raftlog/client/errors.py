@@ -9,7 +9,7 @@ from raftlog.errors import LogError, RaftlogError
 
 
 class EncryptedValueError(LogError, code="RAFTLOG_ENCRYPTED_VALUE", kafka_code=2):
-    """A value that is not as it was encrypted for this log and this record key, or not at all."""
+    """A value is not encrypted, was changed, or was encrypted for another log or record key."""
 
     path: str
     offset: int | None = None
@@ -22,7 +22,7 @@ class EncryptedValueError(LogError, code="RAFTLOG_ENCRYPTED_VALUE", kafka_code=2
 
 
 class EncryptionKeyError(RaftlogError, code="RAFTLOG_ENCRYPTION_KEY"):
-    """A key id that the key service does not have, or a data key that it cannot unwrap."""
+    """The key service does not have the key id, or cannot unwrap the data key."""
 
     key_id: str
     reason: str
@@ -35,7 +35,7 @@ class EncryptionKeyError(RaftlogError, code="RAFTLOG_ENCRYPTION_KEY"):
 
 
 class EncryptionKeyDeletedError(EncryptionKeyError, code="RAFTLOG_ENCRYPTION_KEY_DELETED"):
-    """A key id whose key was deleted: its values can never be read again."""
+    """The key was deleted: values encrypted with it can never be read again."""
 
     def message(self) -> str:
         return (
@@ -47,7 +47,7 @@ class EncryptionKeyDeletedError(EncryptionKeyError, code="RAFTLOG_ENCRYPTION_KEY
 class KeyServiceUnavailableError(
     RaftlogError, code="RAFTLOG_KEY_SERVICE_UNAVAILABLE", retriable=True
 ):
-    """A key service that raised an ``OSError``, such as a timeout or a refused connection."""
+    """The key service raised an ``OSError``, such as a timeout or a refused connection."""
 
     key_id: str
     reason: str

@@ -53,10 +53,10 @@ class _Keys:
 
 
 class KeyFile:
-    """Keys in a file, which is read when they are needed. Thread-safe; pickled as its path.
+    """Keys in a file that is read when they are needed. Thread-safe; pickled as its path.
 
     All methods raise ``OptionError`` if the file cannot be used, and ``EncryptionKeyError`` for a
-    key id that it does not have.
+    key id that the file does not contain.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -118,10 +118,10 @@ class KeyFile:
         return {key_id: key is None for key_id, key in self._keys().keys.items()}
 
     def create(self, key_id: str, *, is_current: bool = False, exist_ok: bool = True) -> None:
-        """Add a key, and create the file if it does not exist; a key that exists stays as it is.
+        """Add a key, and create the file if it does not exist. An existing key is not changed.
 
         ``is_current``: whether it wraps new data keys from now on. ``exist_ok``: whether the key
-        may exist. Raises ``EncryptionKeyDeletedError`` if a key with this id was deleted.
+        may already exist. Raises ``EncryptionKeyDeletedError`` if a key with this id was deleted.
         """
         if not _KEY_ID.fullmatch(key_id):
             reason = "a key id has 1 to 200 letters, digits and characters of . _ / @ + -"
@@ -138,11 +138,11 @@ class KeyFile:
             change.replace(_Keys(current, keys))
 
     def delete(self, key_id: str) -> None:
-        """Delete a key for good: values that it has encrypted can never be read again.
+        """Delete a key permanently: values that were encrypted with it can never be read again.
 
-        Copies of the file, and what its disk has of it, still have the key. Processes use data keys
-        that they have unwrapped for ``DATA_KEY_MS_MAX``. Raises ``OptionError`` for the current
-        key.
+        Copies of the file, and traces of it on the disk, still contain the key. Processes use data
+        keys that they have unwrapped for up to ``DATA_KEY_MS_MAX``. Raises ``OptionError`` for the
+        current key.
         """
         with _Change(self.path) as change:
             self.check_deletable(key_id)
@@ -150,7 +150,7 @@ class KeyFile:
             change.replace(_Keys(found.current, {**found.keys, key_id: None}))
 
     def check_deletable(self, key_id: str) -> None:
-        """Raise the errors of ``delete``, without a change."""
+        """Raise the errors of ``delete`` without changing anything."""
         found = self._keys()
         if key_id not in found.keys:
             raise EncryptionKeyError(key_id=key_id, reason=f"is not in {self.path}")

@@ -41,7 +41,7 @@ TIMEOUT_MS_DEFAULT: Final = 30_000
 
 
 class LogHandle(Closeable):
-    """Open log, embedded or of a quorum. Close it, or use it in a ``with`` statement."""
+    """Open embedded log or log of a quorum. Close it, or use it in a ``with`` statement."""
 
     path: str
     _clock: Clock
@@ -68,21 +68,21 @@ class LogHandle(Closeable):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last readable record, exclusive: the base offset of a next append.
+        """The offset after the last readable record, exclusive: the base offset of the next append.
 
-        Readable records are the durable ones of an embedded log (Kafka's log end offset), and the
-        committed ones of a quorum (its high watermark). A quorum's is that of the node that the
-        client takes for the leader, which as in Kafka asks no majority: a deposed leader that has
-        not noticed returns an older end. ``append([], required_base_offset=end)`` asks a majority:
-        it returns if the log ends there, and otherwise raises ``UnexpectedEndOffsetError``, whose
-        ``log_end_offset`` is the confirmed end.
+        Readable records are the durable ones of an embedded log (Kafka's log end offset), or the
+        committed ones of a quorum (its high watermark). In a quorum, the node that the client takes
+        for the leader returns its end without asking a majority, as in Kafka, so a deposed leader
+        that has not noticed returns an older end. ``append([], required_base_offset=end)`` does ask
+        a majority. It returns if the log ends there; otherwise it raises
+        ``UnexpectedEndOffsetError``, whose ``log_end_offset`` is the confirmed end.
         """
         with self._refreshed_log() as log:
             return log.log_end_offset
 
     @property
     def high_watermark(self) -> int:
-        """Same as ``end_offset``: records that are not committed are not readable."""
+        """Same as ``end_offset``: uncommitted records are not readable."""
         return self.end_offset
 
     @property
@@ -93,8 +93,9 @@ class LogHandle(Closeable):
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """Ids of the complete snapshots, oldest first. Of a quorum, the newest one of a log with
-        ``kraft`` values that was trimmed, and no other."""
+        """Ids of the complete snapshots, oldest first. For a quorum, at most one: the newest
+        snapshot of a log with ``kraft`` values that was trimmed.
+        """
         with self._refreshed_log() as log:
             return log.snapshots
 
@@ -130,18 +131,18 @@ class LogHandle(Closeable):
     ) -> LogRecords | FollowedRecords:
         """Return the records from an offset up to the current end of the log.
 
-        Iterate over the result for ``Record`` objects, or call ``to_arrow()`` for columns; it is
+        Iterate over the result for ``Record`` objects, or call ``to_arrow()`` for columns. It is
         empty if ``from_offset`` is the end. All records are replicated by a majority or, in an
-        embedded log, durable. A quorum's newest ones may be missing (see ``end_offset``).
+        embedded log, durable. The newest records of a quorum may be missing (see ``end_offset``).
 
         Args:
             from_offset: the first offset to read; None: the first retained one.
             end_offset: the exclusive end, 0 or more; None, or beyond the log's end: the log's end.
             isolation: ``read_committed`` returns the records of committed transactions, up to the
                 last stable offset; ``high_watermark`` (Kafka: ``read_uncommitted``) returns all.
-            follow: whether to continue with what is appended later, until the log is closed or up
-                to ``end_offset``; see ``FollowedRecords``. Iterate over it, or over its
-                ``to_batches()``, with ``for`` or with ``async for``.
+            follow: whether to continue with records that are appended later, until the log is
+                closed or up to ``end_offset``; see ``FollowedRecords``. Iterate over the result, or
+                over its ``to_batches()``, with ``for`` or ``async for``.
 
         Raises:
             OffsetOutOfRangeError: ``from_offset`` is beyond the end of the log.
@@ -170,8 +171,8 @@ class LogHandle(Closeable):
     def table(self, *, follow: bool = True) -> Table:
         """Return the latest value of each key, as a mapping that follows the log.
 
-        ``follow``: whether a thread applies what is appended, until the table or this handle is
-        closed. Otherwise ``Table.refresh`` does.
+        ``follow``: whether a thread applies new records until the table or this handle is closed.
+        Otherwise, call ``Table.refresh``.
 
         Raises ``OptionError`` for a log of cluster metadata, and the errors of reading a log.
         """
@@ -198,47 +199,47 @@ class LogHandle(Closeable):
     ) -> AppendResult:
         """Append records; return when they are durable or, in a quorum, committed.
 
-        With a required offset, ``unchanged``, ``commit``, ``producer`` or ``atomic`` the append is
+        With a required offset, ``unchanged``, ``commit``, ``producer`` or ``atomic``, the append is
         one batch, appended completely or not at all. Otherwise it may be split into several; in a
-        quorum other appends may be between them, and the result has the first and the last offset.
+        quorum, other appends may be between them. The result has the first and the last offset.
 
         Args:
             records: an iterable of records, or a single one: its value (bytes), a pair (key,
                 value), or an object with ``value`` and optionally ``key``, ``headers`` and
-                ``timestamp_ms``. Without records the offset or epoch is only checked.
-            epoch: the leader epoch to append under: stale after an election or another ``claim``.
+                ``timestamp_ms``. Without records, only the offset or epoch is checked.
+            epoch: the leader epoch to append under; stale after an election or another ``claim``.
             required_end_offset: the offset that the last record must get.
-            required_base_offset: that of the first record: the ``end_offset`` that was read.
-            unchanged: keys, at most 1,000, that must not have changed: each with the offset of its
-                last record, None for a key without one or deleted. See ``Table.append``.
-            unchanged_since: the end up to which these keys were read; None: to their offsets.
+            required_base_offset: the offset that the first record must get: the end that was read.
+            unchanged: keys, at most 1,000, that must not have changed, each with the offset of its
+                last record; None for a key that has no record or was deleted. See ``Table.append``.
+            unchanged_since: the end up to which these keys were read; None: up to their offsets.
             atomic: whether all records must be in one batch.
             commit: the name of the append, (application id, query id, version). If it is the
-                application's last commit, nothing is appended and its offsets are returned.
+                application's last commit, nothing is appended, and its offsets are returned.
             take_over_from: the query id of the application's last commit, which this one replaces.
             producer: (id, epoch, sequence) of a Kafka idempotent producer, for the same purpose.
-            timeout_ms: in a quorum the bound on the call; in an embedded log the bound on the wait
-                for the lock, to which at least 30 s for the write and the sync are added.
+            timeout_ms: in a quorum, the limit for the call; in an embedded log, the limit for
+                waiting for the lock, to which at least 30 s for the write and the sync are added.
 
         Raises:
-            UnexpectedEndOffsetError: the log's end is not as required, or unread by ``unchanged``.
+            UnexpectedEndOffsetError: the end is not the required one or too far for ``unchanged``.
             KeyChangedError: a key of ``unchanged`` has another last record.
             NotLeaderError, FutureEpochError: ``epoch`` is stale, or has not begun.
-            InvalidAppendError: the records, or the arguments together, can never be appended.
-            OptionError: an argument has a wrong type or is out of range.
-            InvalidTimestampError: a timestamp is over an hour ahead of the clock of the writer.
+            InvalidAppendError: the records, or the combination of arguments, are never valid.
+            OptionError: an argument has the wrong type or is out of range.
+            InvalidTimestampError: a timestamp is more than an hour ahead of the writer's clock.
             RecordBatchTooLargeError: the batch, or one record, exceeds ``max.message.bytes``.
             StaleCommitError, ForeignCommitError: a later version, or another query, has committed.
             OutOfOrderSequenceError, InvalidProducerEpochError: ``producer`` has appended others.
             BufferAllocationError: too many bytes of other appends were queued until the timeout.
             LogLockedError: another process held the embedded log's lock until the timeout.
-            LogReadOnlyError, LogClosedError, DiskFullError: the log takes no appends.
+            LogReadOnlyError, LogClosedError, DiskFullError: the log does not accept appends.
             QuorumUnavailableError: no leader answered until the timeout.
             AccessDeniedError, NodeRefusedError: the quorum refuses this client, or the request.
             AppendUnknownError: the records may or may not be appended. With ``commit`` or
                 ``producer`` the call can be repeated safely. Never raised without records.
 
-        After any other error nothing is appended.
+        After any other error, nothing is appended.
         """
         request = self._queue_append(
             records,
@@ -267,11 +268,11 @@ class LogHandle(Closeable):
         producer: ProducerStamp | tuple[int, int, int] | None = None,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> Future[AppendResult]:
-        """Queue an append and return a future with the result, or the exception, of ``append``.
+        """Queue an append; return a future with the result, or the exception, of ``append``.
 
-        Appends of one thread are written in its order. Invalid arguments, ``LogReadOnlyError``,
-        ``LogClosedError`` and ``BufferAllocationError`` (no room in the queue for ``timeout_ms``)
-        are raised by this call.
+        Appends of one thread are written in order. Invalid arguments, ``LogReadOnlyError``,
+        ``LogClosedError`` and ``BufferAllocationError`` (no space in the queue for ``timeout_ms``)
+        are raised by the call itself.
         """
         return self._queue_append(
             records,

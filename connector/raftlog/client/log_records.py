@@ -41,8 +41,8 @@ ARROW_SCHEMA: Final = pa.schema(
 class LogRecords:
     """Records with offsets in [``start_offset``, ``end_offset``), read when iterated.
 
-    The range is fixed: every iteration yields the same records. Each one opens the log again, keeps
-    no file open between records and may run in any thread. Errors are those of ``LogReader``,
+    The range is fixed: every iteration yields the same records. Each iteration opens the log again,
+    keeps no file open between records and can run in any thread. Errors are those of ``LogReader``,
     raised after the valid records; ``DataLossError`` if records were deleted in the meantime.
     """
 
@@ -73,8 +73,8 @@ class LogRecords:
     def chunks(self) -> Iterator[list[Record]]:
         """Yield the records of one record batch at a time; none is empty.
 
-        Iteration returns the same records by columns, which takes a sixth of the time for batches
-        of many records, and more for single ones.
+        Iteration yields the same records, but reads them by columns. It takes a sixth of the time
+        for batches of many records, but more time for batches of a single record.
         """
         log = self._open_log()
         hidden = self._hidden_spans(log)
@@ -96,7 +96,7 @@ class LogRecords:
                 yield chunk
 
     def to_arrow(self) -> pa.Table:
-        """Return all records in one table with ``ARROW_SCHEMA``. They must fit into memory."""
+        """Return all records as one table with ``ARROW_SCHEMA``. They must fit into memory."""
         return pa.Table.from_batches(self.to_batches(), schema=ARROW_SCHEMA)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:

@@ -4,12 +4,14 @@
              record   a = 1    b = 2    a = (no value)  b = 5
     table    as_of(3) {a: 1, b: 2}      as_of(5) {b: 5}
 
-A record without a value deletes its key. Records of a transaction are in the table from its commit
-on, those of an aborted one never (``LatestByKey``). Records without a key are left out.
+A record without a value deletes its key. The records of a transaction enter the table when it
+commits; those of an aborted transaction never do (``LatestByKey``). Records without a key are
+omitted.
 
-The table is in memory: one record for each key. It has the records that the log retains. If offsets
-are missing in what it reads after its first load, they were compacted, and with them perhaps the
-tombstones of keys that it has (``delete.retention.ms``): it loads the log again from its start.
+The table is in memory, with one record per key, and is built from the records that the log
+retains. If offsets are missing in what it reads after the first load, they were compacted, perhaps
+together with the tombstones of keys in the table (``delete.retention.ms``). The table then loads
+the log again from its start.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ CHUNKS_PER_POLL: Final = 16
 
 
 class TableState(Mapping[bytes, bytes]):
-    """Immutable state of a table: of the records below ``end_offset``."""
+    """Immutable state of a table: the records below ``end_offset``."""
 
     def __init__(self, records: dict[bytes, LatestRecord], end_offset: int) -> None:
         self._records = records
@@ -75,12 +77,12 @@ class TableState(Mapping[bytes, bytes]):
 class Table(Mapping[bytes, bytes], Closeable):
     """Latest value of each key of a log, from ``raftlog.table`` or ``LogHandle.table``.
 
-    ``follow``: a thread applies what is appended, until the table or its log is closed. Without it
-    ``poll`` and ``refresh`` do. Reads wait for no I/O. A table may be used by several threads, but
+    ``follow``: a thread applies new records until the table or its log is closed. Without it, call
+    ``poll`` or ``refresh``. Reads never wait for I/O. A table can be used by several threads, but
     not in a forked child.
 
-    An error of the thread that does not pass, such as a truncated log, is raised by every later
-    read. While a quorum has no leader, reads return the state that was reached.
+    If the thread fails permanently, for instance because the log was truncated, every later read
+    raises its error. While a quorum has no leader, reads return the last state.
     """
 
     def __init__(self, log: LogHandle, *, follow: bool, owns_log: bool = False) -> None:
@@ -110,9 +112,9 @@ class Table(Mapping[bytes, bytes], Closeable):
             self._follower.start()
 
     def close(self) -> None:
-        """End the thread; also close the log if ``raftlog.table`` has opened it. Idempotent.
+        """Stop the thread; also close the log if ``raftlog.table`` opened it. Idempotent.
 
-        It waits for the read that the thread has begun. The state can still be read.
+        Waits for the read that the thread has begun. The state can still be read.
         """
         self._closed.set()
         if self._follower is not None and self._follower is not threading.current_thread():
@@ -127,13 +129,13 @@ class Table(Mapping[bytes, bytes], Closeable):
 
     @property
     def end_offset(self) -> int:
-        """The exclusive end of what is applied: an offset that the log's end had."""
+        """The exclusive end of the applied records: an offset that was the log's end."""
         with self._reading():
             return self._end_offset
 
     @property
     def without_key(self) -> int:
-        """The number of records that have no key, and are left out."""
+        """The number of records without a key, which are omitted."""
         with self._reading():
             return self._latest.without_key
 
@@ -166,15 +168,15 @@ class Table(Mapping[bytes, bytes], Closeable):
         return None if record is None else record.offset
 
     def state(self) -> TableState:
-        """Return the state that is reached, which later records do not change."""
+        """Return the current state, which later records do not change."""
         with self._reading():
             return TableState(dict(self._latest.records()), self._end_offset)
 
     def as_of(self, offset: int) -> TableState:
         """Return the state of the records below ``offset``, replayed from the log's start.
 
-        A log of Kafka's: its broker updates the cleaner's checkpoint after it has replaced the
-        segments, so that a state which is read in between may lack keys.
+        In a log of Kafka, the broker updates the cleaner's checkpoint only after it has replaced
+        the segments, so a state that is read in between may lack keys.
 
         Raises:
             OffsetOutOfRangeError: the log ends before ``offset``.
@@ -208,16 +210,16 @@ class Table(Mapping[bytes, bytes], Closeable):
     def poll(self) -> bool:
         """Apply the next records, at most 16 MiB or one batch; return whether there were any.
 
-        If records after ``end_offset`` were compacted, the whole log is read again. Raises as the
-        reading of a log. What precedes damage is applied.
+        If records after ``end_offset`` were compacted, the whole log is read again. Raises the
+        errors of reading a log. Records before a damaged one are applied.
         """
         with self._polling:
             return self._apply(self._end.look())
 
     def refresh(self) -> None:
-        """Apply what the log has now, but not what is appended meanwhile.
+        """Apply the records that the log has now, but not those that are appended in the meantime.
 
-        Raises as the reading of a log.
+        Raises the errors of reading a log.
         """
         with self._polling:
             end = self._end.look()
@@ -262,9 +264,9 @@ class Table(Mapping[bytes, bytes], Closeable):
     def wait_for(self, offset: int, *, timeout_ms: float = TIMEOUT_MS_DEFAULT) -> None:
         """Wait until the record at ``offset`` is applied, such as an append's ``last_offset``.
 
-        Raises ``TableLagError`` after ``timeout_ms``, and as the reading of a log. A read that has
-        begun is not interrupted: of a quorum without a leader, it ends after the ``timeout_ms`` of
-        ``connect``.
+        Raises ``TableLagError`` after ``timeout_ms``, and the errors of reading a log. A read that
+        has begun is not interrupted: from a quorum without a leader, it ends after the
+        ``timeout_ms`` of ``connect``.
         """
         wanted = whole_number(offset, "offset") + 1
         wait_ms = milliseconds(timeout_ms, "timeout_ms")
@@ -301,21 +303,21 @@ class Table(Mapping[bytes, bytes], Closeable):
     ) -> AppendResult:
         """Append records as one batch if the keys of ``unchanged`` have not changed.
 
-        The condition is checked where the append is written (``LogHandle.append``): records of
-        other keys do not matter. If too much was appended since the table was updated, it is
-        updated and the keys are compared again. The append is not applied yet when the call
-        returns; see ``wait_for``.
+        The condition is checked where the append is written (``LogHandle.append``), so records of
+        other keys do not matter. If too much was appended since the table was updated, the table is
+        updated and the keys are compared again. When the call returns, the table does not contain
+        the append yet; see ``wait_for``.
 
         Args:
-            records: as of ``LogHandle.append``.
+            records: as for ``LogHandle.append``.
             unchanged: for each key the ``offset`` that the caller has read, None for a key that the
-                table did not have.
-            timeout_ms: the bound on the attempts.
+                table did not contain.
+            timeout_ms: the time limit for all attempts.
 
         Raises:
             KeyChangedError: a key has another offset. Nothing was appended.
-            UnexpectedEndOffsetError, TableLagError: more was appended before every attempt than the
-                log reads to compare the keys (1 MiB).
+            UnexpectedEndOffsetError, TableLagError: before every attempt, more was appended than
+                the log reads to compare the keys (1 MiB).
             Also the errors of ``LogHandle.append`` and of reading a log.
         """
         expected = dict(unchanged)
@@ -397,16 +399,16 @@ def open_table(
 ) -> Table:
     """Open the log in a directory, and return the latest value of each of its keys.
 
-    The log is one of raftlog's own or a partition of Kafka's, and must exist. Of a quorum:
+    The log must exist. It was created by raftlog, or is a partition of Kafka. For a quorum, use
     ``raftlog.connect(...).table()``.
 
     Args:
         path: the directory of the log.
-        follow: whether a thread applies what is appended. Otherwise ``refresh`` does.
-        encryption: as of ``raftlog.open``. A value whose key was deleted, if it is read as null,
-            deletes its key from the table.
+        follow: whether a thread applies new records. Otherwise, call ``refresh``.
+        encryption: as for ``raftlog.open``. A value whose key was deleted, if it is read as null,
+            deletes its record's key from the table.
 
-    Raises as ``raftlog.open``, and ``OptionError`` for a log of cluster metadata.
+    Raises the errors of ``raftlog.open``, and ``OptionError`` for a log of cluster metadata.
     """
     from .embedded.handle import open_embedded
 

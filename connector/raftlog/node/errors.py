@@ -6,7 +6,7 @@ from raftlog.errors import LogError, RaftlogError
 
 
 class ConfigError(RaftlogError, code="RAFTLOG_CONFIG"):
-    """A node's configuration that cannot be read, or that is invalid.
+    """A node's configuration cannot be read or is invalid.
 
     ``key`` is the dotted path of the setting, None for the file as a whole.
     """
@@ -21,7 +21,7 @@ class ConfigError(RaftlogError, code="RAFTLOG_CONFIG"):
 
 
 class NotFormattedError(LogError, code="RAFTLOG_NOT_FORMATTED"):
-    """A node's directory without meta.properties."""
+    """The node's directory contains no meta.properties."""
 
     path: str
 
@@ -33,7 +33,7 @@ class NotFormattedError(LogError, code="RAFTLOG_NOT_FORMATTED"):
 
 
 class AlreadyFormattedError(LogError, code="RAFTLOG_ALREADY_FORMATTED"):
-    """A directory to be formatted that is not empty. Nothing was changed."""
+    """The directory to format is not empty. Nothing was changed."""
 
     path: str
     reason: str
@@ -46,7 +46,7 @@ class AlreadyFormattedError(LogError, code="RAFTLOG_ALREADY_FORMATTED"):
 
 
 class QuorumHasRecordsError(RaftlogError, code="RAFTLOG_QUORUM_HAS_RECORDS", retriable=True):
-    """An initial voter to be formatted, of a quorum that has or may have records.
+    """The initial voter to format belongs to a quorum that has or may have records.
 
     ``voter`` is the voter that was asked. Nothing was written.
     """
@@ -64,7 +64,7 @@ class QuorumHasRecordsError(RaftlogError, code="RAFTLOG_QUORUM_HAS_RECORDS", ret
 
 
 class WrongDirectoryError(LogError, code="RAFTLOG_WRONG_DIRECTORY"):
-    """A directory that belongs to another node."""
+    """The directory belongs to another node."""
 
     path: str
     reason: str
@@ -77,7 +77,7 @@ class WrongDirectoryError(LogError, code="RAFTLOG_WRONG_DIRECTORY"):
 
 
 class NodeAddressError(RaftlogError, code="RAFTLOG_NODE_ADDRESS"):
-    """A listener address that cannot be bound."""
+    """A listener address cannot be bound."""
 
     host: str
     port: int

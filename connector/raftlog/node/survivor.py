@@ -365,7 +365,7 @@ class VoterContact:
 
 
 class QuorumRunningError(RaftlogError, code="RAFTLOG_QUORUM_RUNNING", retriable=True):
-    """A majority of the voters of a quorum that is to be replaced may be running.
+    """A majority of the voters of the quorum to replace may be running.
 
     ``reached`` accept connections, the addresses of ``unknown`` are unknown.
     """

@@ -9,7 +9,7 @@ from raftlog.errors import LogError
 
 
 class RemoteStorageError(LogError, code="RAFTLOG_REMOTE_STORAGE", retriable=True, kafka_code=56):
-    """A request that an object store refused or did not answer (Kafka: ``RemoteStorageException``).
+    """An object store refused or did not answer a request (Kafka: ``RemoteStorageException``).
 
     After a failed write the object may exist, complete or in part.
     """
@@ -26,7 +26,7 @@ class RemoteStorageError(LogError, code="RAFTLOG_REMOTE_STORAGE", retriable=True
 
 
 class RemoteObjectNotFoundError(LogError, code="RAFTLOG_REMOTE_OBJECT_NOT_FOUND"):
-    """An object that the manifest names and the store does not have.
+    """The store does not contain an object that the manifest names.
 
     Kafka: ``RemoteResourceNotFoundException``.
     """
@@ -42,7 +42,7 @@ class RemoteObjectNotFoundError(LogError, code="RAFTLOG_REMOTE_OBJECT_NOT_FOUND"
 
 
 class CorruptRemoteObjectError(LogError, code="RAFTLOG_CORRUPT_REMOTE_OBJECT"):
-    """An object that is damaged, or that contradicts the manifest. Nothing of it is used."""
+    """A remote object is damaged or contradicts the manifest. None of it is used."""
 
     location: str
     name: str
@@ -56,7 +56,7 @@ class CorruptRemoteObjectError(LogError, code="RAFTLOG_CORRUPT_REMOTE_OBJECT"):
 
 
 class BackupNotFoundError(LogError, code="RAFTLOG_BACKUP_NOT_FOUND"):
-    """A location without a complete backup, or without one of the requested offset."""
+    """The location contains no complete backup, or none with the requested offset."""
 
     location: str
     reason: str
@@ -66,7 +66,7 @@ class BackupNotFoundError(LogError, code="RAFTLOG_BACKUP_NOT_FOUND"):
 
 
 class WrongBackupError(LogError, code="RAFTLOG_WRONG_BACKUP"):
-    """A location with the backups of another log. Nothing was written."""
+    """The location contains the backups of another log. Nothing was written."""
 
     location: str
     path: str
@@ -80,7 +80,7 @@ class WrongBackupError(LogError, code="RAFTLOG_WRONG_BACKUP"):
 
 
 class RemoteStoreDiffersError(LogError, code="RAFTLOG_REMOTE_STORE_DIFFERS"):
-    """A node whose ``remote_storage_uri`` is not that of the leader of its quorum.
+    """The node's ``remote_storage_uri`` differs from that of its quorum's leader.
 
     It deletes nothing that the leader has deleted.
     """
@@ -100,7 +100,7 @@ class RemoteStoreDiffersError(LogError, code="RAFTLOG_REMOTE_STORE_DIFFERS"):
 
 
 class LogEndsBeforeRemoteError(LogError, code="RAFTLOG_LOG_ENDS_BEFORE_REMOTE"):
-    """A log that ends before its remote segments, which another leader or writer has copied.
+    """The log ends before its remote segments, which another leader or writer has copied.
 
     Nothing was written.
     """

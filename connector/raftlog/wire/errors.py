@@ -15,7 +15,7 @@ class WireError(RaftlogError, code="RAFTLOG_WIRE"):
 
 
 class FrameLengthError(WireError, code="RAFTLOG_FRAME_LENGTH", kafka_code=42):
-    """A frame size that is negative or beyond the limit. Its bytes are not buffered.
+    """A frame size is negative or above the limit. The frame is not buffered.
 
     ``where`` names the peer; ``hint`` names another protocol that the first bytes look like.
     """
@@ -34,7 +34,7 @@ class FrameLengthError(WireError, code="RAFTLOG_FRAME_LENGTH", kafka_code=42):
 
 
 class MalformedMessageError(WireError, code="RAFTLOG_MALFORMED_MESSAGE", kafka_code=42):
-    """Bytes that do not parse as a Kafka header, request or response.
+    """Bytes do not parse as a Kafka header, request or response.
 
     ``position`` counts from the first byte given to the decoder.
     """
@@ -53,7 +53,7 @@ class MalformedMessageError(WireError, code="RAFTLOG_MALFORMED_MESSAGE", kafka_c
 
 
 class UnsupportedApiError(WireError, code="RAFTLOG_UNSUPPORTED_API", kafka_code=35):
-    """An API key or version that the listener does not support."""
+    """The listener does not support the API key or version."""
 
     api_key: int
     version: int
@@ -67,7 +67,7 @@ class UnsupportedApiError(WireError, code="RAFTLOG_UNSUPPORTED_API", kafka_code=
 
 
 class NoCommonVersionError(WireError, code="RAFTLOG_NO_COMMON_VERSION", kafka_code=35):
-    """No version of an API that both this process and the peer support.
+    """This process and the peer have no version of an API in common.
 
     ``supported`` and ``peer_supported`` are first and last version; the latter is None if the peer
     does not support the API.
@@ -88,7 +88,7 @@ class NoCommonVersionError(WireError, code="RAFTLOG_NO_COMMON_VERSION", kafka_co
 
 
 class UnsupportedFieldError(WireError, code="RAFTLOG_UNSUPPORTED_FIELD", kafka_code=35):
-    """A field whose value cannot be encoded in the chosen version of a message."""
+    """A field's value cannot be encoded in the chosen version of a message."""
 
     api: str
     version: int

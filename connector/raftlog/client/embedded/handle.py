@@ -82,20 +82,20 @@ def open_embedded(
 ) -> EmbeddedLog:
     """Open the embedded log in a directory, and create it if it does not exist.
 
-    A log of Kafka's, or of a node of a quorum, is opened for reading only. The directory's name is
-    the name of the log if it has Kafka's form, ``<topic>-<partition>``.
+    A log of Kafka or of a quorum's node is opened read-only. If the name of the directory has
+    Kafka's form, ``<topic>-<partition>``, it is the name of the log.
 
     Args:
         path: the directory of the log, or a ``file:`` URL. Its parent directory must exist.
         create: whether to create a log that does not exist.
-        values: the kind of values, ``bytes`` (default), ``msgpack`` or ``kraft``. An existing log
-            must have the same, if given.
-        config: settings of a new log. An existing log has its own.
-        directory_mode: mode of a new log's directory, from 0o700 to 0o777; its files have no right
-            that the directory does not have. 0o750 lets the group read, 0o770 also write. Default:
-            0o700 for ``kraft`` values, which contain credentials; otherwise that of the umask.
-        encryption: how values are encrypted by appends and decrypted by reads, of a log with
-            ``bytes`` values; None: values are as in the log.
+        values: the kind of values: ``bytes`` (default), ``msgpack`` or ``kraft``. If given, an
+            existing log must have the same kind.
+        config: settings of a new log. An existing log keeps its own.
+        directory_mode: mode of a new log's directory, from 0o700 to 0o777; its files have no
+            permission that the directory does not have. 0o750 lets the group read, 0o770 also
+            write. Default: 0o700 for ``kraft`` values (credentials), otherwise by the umask.
+        encryption: how appends encrypt values and reads decrypt them, in a log with ``bytes``
+            values; None: values are not encrypted or decrypted.
         storage: the file system; None: the local one.
         clock: the time source; None: the system's.
 
@@ -103,12 +103,12 @@ def open_embedded(
         LogNotFoundError: the log does not exist and ``create`` is False, or its parent directory
             does not exist.
         NotALogError: the directory contains other files.
-        LogReadOnlyError: the directory is that of a node of a quorum, and has no log yet.
-        OptionError: an argument is invalid, or the log has values of another kind.
+        LogReadOnlyError: the directory belongs to a quorum's node and contains no log yet.
+        OptionError: an argument is invalid, or the log has another kind of values.
         LogLockedError: another process held the lock of the new log for 30 s.
         LogAccessError, CorruptFileError, DiskFullError: the files cannot be used.
 
-    Warns of a log with ``kraft`` values that other users may read (``UserWarning``).
+    Warns (``UserWarning``) if other users can read a log with ``kraft`` values.
     """
     path = without_scheme(os.fspath(path))
     if not path:
@@ -208,9 +208,9 @@ class EmbeddedLog(LogHandle):
             weakref.finalize(self, self._writer_thread.close, 0).atexit = False
 
     def close(self) -> None:
-        """Write queued appends and close the log cleanly. It may be called twice.
+        """Write queued appends and close the log cleanly. Can be called twice.
 
-        A compaction is aborted, also that of ``clean`` in another thread.
+        Aborts a running compaction, even one that another thread started with ``clean``.
         """
         self._closed.set()
         if self._writer_thread is not None:
@@ -232,12 +232,12 @@ class EmbeddedLog(LogHandle):
 
     @property
     def values(self) -> ValueKind:
-        """The kind of values; ``BYTES`` for a log of Kafka's."""
+        """The kind of values; ``BYTES`` for a log of Kafka."""
         return ValueKind.BYTES if self._config is None else self._config.values
 
     @property
     def recovery_report(self) -> RecoveryReport | None:
-        """What recovery found when this handle opened the log to append; None before that."""
+        """What recovery found when this handle opened the log for appending; None before that."""
         return None if self._committer is None else self._committer.report
 
     @contextmanager
@@ -279,11 +279,11 @@ class EmbeddedLog(LogHandle):
     # --- reading ----------------------------------------------------------------------------------
 
     def read_snapshot(self, snapshot_id: SnapshotId | None = None) -> Iterator[Record]:
-        """Return the records of one of ``snapshots``, by default of the newest.
+        """Return the records of one of ``snapshots``, by default the newest.
 
-        The log continues at the snapshot's ``end_offset``. Offsets of the returned records count
-        from 0 and are not offsets of the log. Raises ``OptionError`` if there is no such snapshot;
-        iteration raises ``CorruptSnapshotError`` after the valid records.
+        The log continues at the snapshot's ``end_offset``. The offsets of the returned records
+        count from 0 and are not offsets of the log. Raises ``OptionError`` if there is no such
+        snapshot. Iteration raises ``CorruptSnapshotError`` after the valid records.
         """
         with self._refreshed_log() as log:
             found = log.snapshots[-1:] if snapshot_id is None else (snapshot_id,)
@@ -311,7 +311,7 @@ class EmbeddedLog(LogHandle):
         return self.run(lambda log, _: log.producer_state.last_commit(application_id), timeout_ms)
 
     def claim(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> int:
-        """Begin a new epoch and return it. Later appends with an older ``epoch`` are refused.
+        """Begin a new epoch and return it. Later appends with an older ``epoch`` are rejected.
 
         Raises ``LogLockedError``, ``LogReadOnlyError`` and ``LogClosedError``.
         """
@@ -329,20 +329,20 @@ class EmbeddedLog(LogHandle):
     ) -> SnapshotId | None:
         """Write a snapshot of the state below an offset, and return its id.
 
-        Returns None if that snapshot exists, or if the log starts after it. Appends wait while the
-        snapshot is written.
+        Returns None if the snapshot already exists, or if the log starts after it. Appends wait
+        while the snapshot is written.
 
         Args:
-            records: the state, in the order in which it is read. A ``bytes`` log has none; its
-                snapshot contains only producers and commits.
+            records: the state, in the order in which it is read. A ``bytes`` log has no such
+                records; its snapshot contains only producers and commits.
             end_offset: the exclusive end of the state, at a batch boundary; None: the log's end.
             delete_before: whether to delete the log below ``end_offset``.
-            timeout_ms: as in ``append``.
+            timeout_ms: as for ``append``.
 
         Raises:
             SnapshotRefusedError: ``end_offset`` is inside a batch, or beyond the log's end.
             InvalidAppendError, RecordBatchTooLargeError: a record is invalid or too large.
-            LogLockedError, LogReadOnlyError, LogClosedError, DiskFullError: as in ``append``.
+            LogLockedError, LogReadOnlyError, LogClosedError, DiskFullError: as for ``append``.
         """
         state = new_records(records, self.values)
         if state and self.values is ValueKind.BYTES:
@@ -367,21 +367,22 @@ class EmbeddedLog(LogHandle):
         return self.run(write, timeout_ms)
 
     def clean(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> bool:
-        """Apply ``cleanup.policy`` and ``remote.storage.enable`` now, and return whether anything
-        was copied, deleted or compacted.
+        """Apply ``cleanup.policy`` and ``remote.storage.enable`` now; return whether anything was
+        copied, deleted or compacted.
 
-        Appends apply them every few minutes; then a thread copies sealed segments to the remote
-        storage, and compacts the log. Both run in the calling thread here while appends and reads
-        continue. They are left out if another process is at it, and a compaction if too little of
-        the log is dirty (``min.cleanable.dirty.ratio``). The objects of deleted remote segments are
-        deleted by the next call.
+        Appends do this every few minutes, and a thread then copies sealed segments to remote
+        storage and compacts the log. This call does both in the calling thread, while appends and
+        reads continue. It skips what another process is already doing, and compaction if too little
+        of the log is dirty (``min.cleanable.dirty.ratio``). The objects of deleted remote segments
+        are deleted by the next call.
 
         Raises:
-            CorruptBatchError, CorruptFileError: a sealed segment is damaged; it is unchanged.
-            RemoteStorageError: the store did not answer; what was copied before stays.
-            WrongBackupError, CorruptRemoteObjectError: the store is of another log, or damaged.
+            CorruptBatchError, CorruptFileError: a sealed segment is damaged; it is not changed.
+            RemoteStorageError: the store did not answer; segments copied before are kept.
+            WrongBackupError, CorruptRemoteObjectError: the store belongs to another log, or is
+                damaged.
             LogEndsBeforeRemoteError: another copy of this log has copied more to the store.
-            LogLockedError, LogReadOnlyError, LogClosedError, DiskFullError: as in ``append``.
+            LogLockedError, LogReadOnlyError, LogClosedError, DiskFullError: as for ``append``.
         """
         is_changed = self._copy_to_remote(timeout_ms)
         is_changed |= self.run(lambda log, now_ms: log.clean(now_ms=now_ms), timeout_ms)
@@ -459,9 +460,9 @@ class EmbeddedLog(LogHandle):
         operation: Callable[[SingleVoterLog, int], T],
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> T:
-        """Run ``operation`` on the log while its lock is held. For tools.
+        """Run ``operation`` on the log while holding its lock. For tools.
 
-        It takes the log and the wall-clock time in milliseconds.
+        It is called with the log and the wall-clock time in milliseconds.
         """
         return self._wait(self._submit(operation, timeout_ms), timeout_ms)
 

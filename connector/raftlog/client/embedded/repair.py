@@ -30,12 +30,12 @@ __all__ = ["RecoveryReport", "Repaired", "TruncatedTail", "recover_log", "repair
 def recover_log(
     path: str | os.PathLike[str], *, storage: WritableStorage | None = None
 ) -> tuple[RecoveryReport, int, int]:
-    """Open the log in ``path`` as a writer does, which recovers it, and close it cleanly.
+    """Open the log in ``path`` like a writer, which recovers it, and close it cleanly.
 
-    Then every segment is read, and indexes that do not match it are rebuilt. Returns the report,
-    the log start offset and the end offset (exclusive) of the valid records. Raises
+    Then every segment is read, and indexes that do not match are rebuilt. Returns the report, the
+    log start offset and the end offset (exclusive) of the valid records. Raises
     ``LogNotFoundError``, ``NotALogError``, ``LogReadOnlyError`` for the log of a quorum's node,
-    ``LogLockedError``, and what recovery raises.
+    ``LogLockedError``, and the errors of recovery.
     """
     directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage
@@ -70,20 +70,20 @@ def repair_log(
 ) -> Repaired:
     """Truncate a damaged embedded log, so that it can be written again.
 
-    The batch that contains ``cut_at`` and everything after it is removed, acknowledged records
-    included. The removed bytes are kept in the log's directory, in files that the result names.
+    The batch that contains ``cut_at`` and everything after it is removed, including acknowledged
+    records. The removed bytes are kept in the log's directory, in files that the result names.
 
     Args:
         path: the directory of the log.
-        cut_at: an offset, from the log's start up to the end of its valid records.
+        cut_at: an offset between the log's start and the end of its valid records.
         storage: the file system; None: the local one.
         clock: the time source; None: the system's.
 
     Raises:
         LogNotFoundError: ``path`` does not exist.
-        LogReadOnlyError: ``path`` is not an embedded log, but Kafka's, or that of a quorum's node.
+        LogReadOnlyError: ``path`` is not an embedded log, but one of Kafka or of a quorum's node.
         LogLockedError: a writer held the log's lock for 30 s (``LOCK_WAIT_MS``).
-        OptionError: ``cut_at`` is out of range; the message has the bound.
+        OptionError: ``cut_at`` is out of range; the message contains the limit.
     """
     directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage

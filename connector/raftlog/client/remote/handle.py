@@ -80,17 +80,18 @@ def connect(
 
     Args:
         bootstrap: ``host:port`` of one or more nodes, separated by commas. One is enough to find
-            the others; with several the client can start while a node is down.
-        config: security options by the names of Kafka's clients or of librdkafka, such as
-            ``{"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}``; None: plain text.
-            ``raftlog.client.remote.security`` has all of them, and references to secrets.
-        oauth_token: returns a token for ``sasl.mechanism=OAUTHBEARER``; called at each
-            authentication, in another thread, and for a few seconds at most.
-        cluster_id: the cluster of the nodes, as `raftlog node format` printed it; None: that of the
-            first node that responds. All nodes must be of one cluster.
-        timeout_ms: the bound on a request with its retries, 0 or more. Appends have their own.
-        encryption: how values are encrypted by appends and decrypted by reads, of a log with
-            ``bytes`` values; None: values are as in the log.
+            the others; with several, the client can start while a node is down.
+        config: security options with the names of Kafka's clients or of librdkafka, such as
+            ``{"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}``; None: plaintext.
+            ``raftlog.client.remote.security`` describes all of them, and references to secrets.
+        oauth_token: returns a token for ``sasl.mechanism=OAUTHBEARER``. It is called for each
+            authentication, in another thread, and must return within a few seconds.
+        cluster_id: the expected cluster id, as printed by `raftlog node format`; None: that of the
+            first node that responds. All nodes must belong to one cluster.
+        timeout_ms: the time limit for a request with its retries, 0 or more. Appends have their
+            own limit.
+        encryption: how appends encrypt values and reads decrypt them, in a log with ``bytes``
+            values; None: values are not encrypted or decrypted.
         clock: the time source; None: the system's.
 
     Raises:
@@ -99,8 +100,8 @@ def connect(
         AccessDeniedError: a certificate or the credentials were not accepted
             (``SaslAuthenticationError``), the nodes use another security protocol
             (``SecurityProtocolError``), or this client has no access to the log.
-        WrongClusterError: the nodes are of several clusters, or not of ``cluster_id``.
-        NodeRefusedError: the nodes are not a raftlog quorum, but Kafka's controllers for instance.
+        WrongClusterError: the nodes belong to several clusters, or not to ``cluster_id``.
+        NodeRefusedError: the nodes are not a raftlog quorum, but for instance Kafka controllers.
     """
     return open_remote_log(
         bootstrap,
@@ -123,18 +124,19 @@ def follow(
 ) -> RemoteLog:
     """Open the log of a quorum for reading, as a ``LogReader``.
 
-    The nodes are Kafka's controllers or a raftlog quorum. The reader is for one thread. Its
-    connections are closed by ``close``, or when it is garbage collected.
+    The nodes are Kafka controllers or a raftlog quorum. The reader must be used by one thread only.
+    Its connections are closed by ``close``, or when it is garbage collected.
 
     Args:
-        bootstrap: ``host:port`` of one or more nodes, separated by commas; of controllers those in
-            ``controller.quorum.bootstrap.servers``.
+        bootstrap: ``host:port`` of one or more nodes, separated by commas; for controllers, the
+            addresses in ``controller.quorum.bootstrap.servers``.
         config, oauth_token, cluster_id, timeout_ms: as for ``connect``.
-        decompressed_bytes_max: the largest size in bytes of a decompressed batch; a
-            larger one raises ``DecompressionLimitError`` when it is read.
+        decompressed_bytes_max: the maximum size in bytes of a decompressed batch. Reading a larger
+            one raises ``DecompressionLimitError``.
 
     Raises:
-        OptionError, QuorumUnavailableError, AccessDeniedError, WrongClusterError: as ``connect``.
+        OptionError, QuorumUnavailableError, AccessDeniedError, WrongClusterError: as for
+            ``connect``.
         NodeRefusedError: the nodes refuse a request, or have more than one topic.
     """
     return open_remote_reader(
@@ -155,7 +157,7 @@ def open_remote_log(
     encryption: Encryption | None = None,
     clock: Clock | None = None,
 ) -> ConnectedLog:
-    """Open a log for appending, as ``connect``."""
+    """Open a log for appending, like ``connect``."""
     time_source = Clock() if clock is None else clock
     open_log = partial(ConnectedLog, clock=time_source, encryption=encryption)
     return _open(bootstrap, security, cluster_id, timeout_ms, open_log)
@@ -169,7 +171,7 @@ def open_remote_reader(
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> RemoteLog:
-    """Open a log for reading, as ``follow``."""
+    """Open a log for reading, like ``follow``."""
     from .log import RemoteLog
 
     limit = decompression_limit(decompressed_bytes_max)
@@ -236,9 +238,9 @@ class ConnectedLog(LogHandle):
         weakref.finalize(self, self._sender.close_later, quorum.close).atexit = False
 
     def close(self) -> None:
-        """Wait for the results of all appends, and disconnect. It may be called twice.
+        """Wait for the results of all appends, and disconnect. Can be called twice.
 
-        It waits until the ``timeout_ms`` of the last append at most, even without a leader.
+        Even without a leader, it waits no longer than the ``timeout_ms`` of the last append.
         """
         self._closed.set()
         self._sender.close()
@@ -271,7 +273,7 @@ class ConnectedLog(LogHandle):
 
     @property
     def batch_bytes_max(self) -> int:
-        """The maximum size of a batch in bytes, its header included."""
+        """The maximum size of a batch in bytes, including its header."""
         return self._settings.batch_bytes_max
 
     @property
@@ -280,9 +282,9 @@ class ConnectedLog(LogHandle):
         return self._settings.compression is not Compression.NONE
 
     def reader(self) -> RemoteLog:
-        """Return a ``LogReader`` of the current log, as ``raftlog.follow`` does. For one thread.
+        """Return a ``LogReader`` of the current log, like ``raftlog.follow``. For one thread.
 
-        Encrypted values are as in the log.
+        It does not decrypt values.
         """
         from .log import RemoteLog
 
@@ -401,9 +403,10 @@ class ConnectedLog(LogHandle):
             byte_count_max = max(2 * len(fetched.data), 1024)
 
     def upgrade_kraft_version(self, version: int, *, validate_only: bool = False) -> None:
-        """Raise the kraft.version of the quorum. Returns when it is committed.
+        """Raise the kraft.version of the quorum; return when the change is committed.
 
-        ``validate_only``: the leader only checks whether it could. Raises ``VoterChangeError``.
+        ``validate_only``: the leader only checks whether the change is possible. Raises
+        ``VoterChangeError``.
         """
         whole_number(version, "version", at_most=INT16_MAX)
         upgrade_kraft_version(self._quorum, version, validate_only=validate_only)
@@ -411,7 +414,7 @@ class ConnectedLog(LogHandle):
     # --- operations of nodes ----------------------------------------------------------------------
 
     def claim(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> NoReturn:
-        """Raise ``NotRemoteError``: an epoch of a quorum begins with an election."""
+        """Raise ``NotRemoteError``: in a quorum, an epoch begins with an election."""
         del timeout_ms
         raise NotRemoteError(
             what="claiming the log",
@@ -420,20 +423,21 @@ class ConnectedLog(LogHandle):
         )
 
     def snapshot(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raise ``NotRemoteError``: each node writes its own."""
+        """Raise ``NotRemoteError``: each node writes its own snapshots."""
         del args, kwargs
         raise NotRemoteError(what="writing a snapshot", remedy=_AT_NODES)
 
     def read_snapshot(self, snapshot_id: SnapshotId | None = None) -> NoReturn:
-        """Raise ``NotRemoteError``: clients read snapshots of logs with ``kraft`` values only, for
-        the state that ``raftlog_state`` builds from them."""
+        """Raise ``NotRemoteError``: clients read snapshots only of logs with ``kraft`` values, for
+        the state that ``raftlog_state`` builds from them.
+        """
         del snapshot_id
         raise NotRemoteError(
             what="reading a snapshot", remedy="read a node's directory with raftlog.open"
         )
 
     def clean(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> NoReturn:
-        """Raise ``NotRemoteError``: each node applies retention itself."""
+        """Raise ``NotRemoteError``: each node applies retention to its own log."""
         del timeout_ms
         raise NotRemoteError(what="applying retention", remedy=_AT_NODES)
 

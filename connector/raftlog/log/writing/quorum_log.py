@@ -140,8 +140,8 @@ def _store_id(uri: str) -> int:
 
 
 class TombstonesMissedError(LogError, code="RAFTLOG_TOMBSTONES_MISSED"):
-    """A follower was off for longer than ``delete.retention.ms``, and its leader has removed
-    tombstones of keys that the follower may still have. Its log is fetched again."""
+    """A follower was offline for longer than ``delete.retention.ms``, and its leader has removed
+    tombstones of keys that the follower may still have. The follower fetches its log again."""
 
     path: str
     end_offset: int
