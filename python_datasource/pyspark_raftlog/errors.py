@@ -189,8 +189,8 @@ def typed_error(problem: BaseException) -> RaftlogError | None:
 def conflict(problem: BaseException) -> UnexpectedEndOffsetError | None:
     """Return the ``UnexpectedEndOffsetError`` in an exception: another writer has appended.
 
-    None for any other failure. Read the log up to ``log_end_offset`` of the error, and write again
-    with that as required base offset.
+    Returns None for any other failure. Read the log up to the error's ``log_end_offset``, then
+    write again with that as the required base offset.
     """
     found = typed_error(problem)
     return found if isinstance(found, UnexpectedEndOffsetError) else None

@@ -54,7 +54,7 @@ def append(
     read the log; the next write can require ``AppendResult.end_offset``. Returns None if there are
     neither rows nor offsets to check.
 
-    Raises ``UnexpectedEndOffsetError`` (another writer has appended; nothing was written),
+    Raises ``UnexpectedEndOffsetError`` (another writer has appended, and nothing was written),
     ``WriteSchemaError``, ``InvalidRowError``, ``CommitTooLargeError``, ``OptionError``,
     ``LogNotFoundError``, ``NotALogError``, and the errors of ``EmbeddedLog.append``.
     """
@@ -88,7 +88,7 @@ class NewRecords:
     """Input of a decision.
 
     ``records`` are the new records since the previous call, from ``start_offset`` to ``end_offset``
-    (exclusive); iterate over them, or use ``records.to_arrow()``. The decision is appended at
+    (exclusive); iterate over them, or use ``records.to_arrow()``. The decision will be appended at
     ``end_offset``. ``attempt`` counts from 1.
     """
 
@@ -117,11 +117,11 @@ def commit_loop(
     pause: Callable[[float], object] = time.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> AppendResult | None:
-    """Append the decision of ``decide`` if the log is unchanged; otherwise call it again.
+    """Append the decision of ``decide`` if the log is unchanged; otherwise call ``decide`` again.
 
-    ``decide`` is called with the records from ``from_offset`` (default: the log start offset) on,
-    and after a conflict with the records appended since: it must keep its own state. It returns the
-    records to append as one batch, or None to end the loop, which then returns None.
+    ``decide`` is called with the records from ``from_offset`` on (default: the log start offset),
+    and after a conflict with the records appended since, so it must keep its own state. It returns
+    the records to append as one batch, or None to end the loop, which then returns None.
 
     Args:
         pause: sleeps for a number of seconds.

@@ -39,15 +39,15 @@ _HEAD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
-    """What a query had not read at the end of its last batch, when its progress was reported.
+    """Records that a query had not read after its last batch, when its progress was reported.
 
-    ``offsets_behind_latest`` are committed offsets; ``logs`` has them by cluster id, or of a
-    pattern of partitions by the partition's name; the key is None for a log without a cluster id.
-    ``bytes_behind_latest`` and ``batches_behind_latest`` are the size and the number of their
-    record batches, and ``seconds_behind_latest`` is the age of the oldest of their records, in the
-    clock of the driver. They are None where they are unknown: bytes and batches of nodes that are
-    read by ``bootstrap.servers``, batches of more than 16 MiB in one log, all three of a log of
-    ``sources`` that was not part of the batch.
+    ``offsets_behind_latest`` counts committed offsets. ``logs`` contains the same number for each
+    log, by cluster id or, in a pattern of partitions, by the partition's name; the key is None for
+    a log without a cluster id. ``bytes_behind_latest`` and ``batches_behind_latest`` are the size
+    and the number of the record batches, and ``seconds_behind_latest`` is the age of the oldest
+    record by the driver's clock. Each of them is None where it is unknown: bytes and batches of
+    nodes that are read with ``bootstrap.servers``, batches of more than 16 MiB in one log, and all
+    three for a log of ``sources`` that was not part of the batch.
     """
 
     offsets_behind_latest: int
@@ -58,11 +58,11 @@ class StreamLag:
 
 
 def lag(query_or_progress: Any) -> StreamLag | None:
-    """Return the lag by a query's last progress, or by a progress; None without source ``raftlog``.
+    """Return the lag in a query's last progress, or in a progress; None without source ``raftlog``.
 
     Args:
-        query_or_progress: a ``StreamingQuery``; or its ``lastProgress``, also of a listener's
-            ``QueryProgressEvent``, also as a dictionary.
+        query_or_progress: a ``StreamingQuery``, its ``lastProgress``, or the progress of a
+            listener's ``QueryProgressEvent``; a progress can also be a dictionary.
     """
     progress = getattr(query_or_progress, "lastProgress", query_or_progress)
     if progress is None:
@@ -132,14 +132,18 @@ class LagListener(StreamingQueryListener):
     Prometheus' textfile collector.
 
     ``spark.streams.addListener(LagListener("/var/lib/node_exporter/raftlog.prom"))``. The file is
-    replaced as a whole at each progress. ``raftlog_stream_offsets_behind_latest`` is the lag in
-    offsets, with the labels ``query`` (its name, or its id without one) and ``log``;
-    ``raftlog_stream_bytes_behind_latest`` and ``raftlog_stream_batches_behind_latest`` are those of
-    all logs of a query, if they are known; the lag in seconds is
-    ``time() - raftlog_stream_caught_up_timestamp_seconds``. A query that has ended is
-    left out. A log of ``sources`` that cannot be reached counts as it was last read: its lag does
-    not grow, and the source logs a warning. A file that cannot be written is a warning in the
-    logger ``pyspark_raftlog``.
+    replaced as a whole at each progress. It contains:
+
+    - ``raftlog_stream_offsets_behind_latest``: the lag in offsets, with the labels ``query`` (its
+      name, or its id if it has none) and ``log``
+    - ``raftlog_stream_bytes_behind_latest`` and ``raftlog_stream_batches_behind_latest``: the lag
+      of all logs of a query, if known
+    - ``raftlog_stream_caught_up_timestamp_seconds``: the lag in seconds is
+      ``time() - raftlog_stream_caught_up_timestamp_seconds``
+
+    Queries that have ended are omitted. A log of ``sources`` that is unavailable counts as it was
+    last read: its lag does not grow, and the source logs a warning. If the file cannot be written,
+    a warning is logged to the logger ``pyspark_raftlog``.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -147,7 +151,7 @@ class LagListener(StreamingQueryListener):
         self._queries: dict[str, _Query] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: whether the query reads a log is known at its first progress."""
+        """Do nothing: only the first progress shows whether the query reads a log."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Write the lag of a query after a batch."""

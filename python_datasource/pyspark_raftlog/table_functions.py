@@ -105,10 +105,11 @@ ANY_COLUMNS: Final[Mapping[str, tuple[pa.DataType, str]]] = {
 def register(spark: SparkSession) -> None:
     """Register the data source and the table functions in a session.
 
-    Spark finds the data source of an installed wheel without this. The session becomes the active
-    one of the calling thread, if it has none: without one Spark finds no data source in Python when
-    the thread writes, and fails with DATA_SOURCE_NOT_FOUND. So a thread of the driver calls this
-    once.
+    Spark finds the data source of an installed wheel without this call. If the calling thread has
+    no
+    active session, the session becomes its active one: without an active session, Spark finds no
+    Python data source when the thread writes, and fails with DATA_SOURCE_NOT_FOUND. Every thread of
+    the driver that writes must therefore call this once.
     """
     spark.dataSource.register(RaftlogDataSource)
     for kind in (RaftlogState, RaftlogChanges):
@@ -135,11 +136,11 @@ class _FunctionCall(AnalyzeResult):
 class RaftlogState:
     """Table function: the rows of a table in the state of a metadata log.
 
-    ``raftlog_state(path, table, at => ..., options => map(...))`` has the columns of
+    ``raftlog_state(path, table, at => ..., options => map(...))`` returns the columns of
     ``raftlog_state.read_state(path, at=...).table(table)``. ``at`` is the end offset, exclusive: an
-    offset, a timestamp, or the text of a time, an age or a name, as of ``startingOffset``. Without
-    it, it is the committed end. ``options`` are those of the data source for the location and for
-    redaction; ``bootstrap.servers`` replaces the path, which is then left out.
+    offset, a timestamp, or the text of a time, an age or a name, as for ``startingOffset``; by
+    default it is the committed end. ``options`` are the data source's options for the location and
+    for redaction. With ``bootstrap.servers`` the path is omitted.
     """
 
     NAME = "raftlog_state"
@@ -186,13 +187,14 @@ class RaftlogState:
 class RaftlogChanges:
     """Table function: the changes of a metadata log, in the vocabulary of Delta's change feed.
 
-    ``raftlog_changes(path, table, from => ..., to => ..., name => ..., options => map(...))`` has
-    the columns of the table, then ``_change_type``, ``_commit_version`` and ``_commit_timestamp``
-    as ``table_changes`` of Delta, and offset, epoch and type of the record. Without a table it has
-    the changes of all of them, with the row as JSON. ``from`` is inclusive, ``to`` exclusive; both
-    as ``at`` of ``raftlog_state``, by default all. ``name`` selects an entity as in ``raftlog
-    log``: ``topic/orders``, ``broker/3``; with a table, the rows of it that are of that entity,
-    such as the configs of a topic. If the log begins with a snapshot, its rows are inserts.
+    ``raftlog_changes(path, table, from => ..., to => ..., name => ..., options => map(...))``
+    returns the columns of the table; then ``_change_type``, ``_commit_version`` and
+    ``_commit_timestamp``, as Delta's ``table_changes`` does; then offset, epoch and type of the
+    record. Without a table, it returns the changes of all tables, with the row as JSON. ``from`` is
+    inclusive and ``to`` exclusive. Both have the forms of ``at`` of ``raftlog_state``; by default
+    all changes are returned. ``name`` selects an entity as in ``raftlog log``: ``topic/orders``,
+    ``broker/3``. With a table, it selects the rows of the table that belong to that entity, such as
+    the configs of a topic. If the log begins with a snapshot, its rows are inserts.
     """
 
     NAME = "raftlog_changes"

@@ -1,12 +1,11 @@
 """State of a cluster from its KRaft metadata log: records, loader, tables, command line.
 
 ``read_changes`` returns the history of a topic, a broker or another entity, ``read_state`` the
-state at an offset or a time as Arrow tables, ``read_report`` charts of what happened.
-``apply_changes`` appends changes of a cluster's metadata to a log, embedded or of a quorum.
-``export_snapshot`` writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes
-one into the log. ``write_batch_file`` writes records into a segment or a snapshot that Kafka's
-tools read.
-These names are imported on first access.
+state at an offset or a time as Arrow tables, and ``read_report`` charts of what happened.
+``apply_changes`` appends changes of a cluster's metadata to an embedded log or a quorum's log.
+``export_snapshot`` writes a snapshot from which an Apache Kafka node can start; ``snapshot_log``
+writes one into the log. ``write_batch_file`` writes records to a segment or snapshot that Kafka's
+tools can read. These names are imported on first access.
 """
 
 from __future__ import annotations

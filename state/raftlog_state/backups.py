@@ -24,20 +24,20 @@ __all__ = ["BackupReport", "PruneReport", "RestoredLog", "backup", "prune", "res
 def backup(
     path: str | os.PathLike[str], uri: str | os.PathLike[str], *, kind: LogKind | None = None
 ) -> BackupReport:
-    """Back up the log in a directory, Kafka's or raftlog's; only what is new is uploaded.
+    """Back up the log of Kafka or raftlog in a directory; only what is new is uploaded.
 
     Args:
-        path: directory of a log, or log directory of a node. It may be written meanwhile.
-        uri: where the backups of this log are: a directory, or a URI of S3 (``s3://``), Google
-            Cloud Storage (``gs://``) or Azure (``abfs://``) as of ``pyarrow.fs``.
+        path: directory of a log, or log directory of a node. It may be written at the same time.
+        uri: location of this log's backups: a directory, or a URI of S3 (``s3://``), Google Cloud
+            Storage (``gs://``) or Azure (``abfs://``), as for ``pyarrow.fs``.
         kind: kind of the log's records; None: it is detected.
 
     Raises:
         NotALogError: ``path`` is not a directory of a log, or the log is empty.
         UnknownRecordKindError: ``kind`` cannot be detected.
         OptionError: ``uri`` is in the directory of the log or its node, or cannot be opened.
-        WrongBackupError: another log has its backups there.
-        CorruptBatchError, CorruptFileError: what would be uploaded is damaged.
+        WrongBackupError: the location contains backups of another log.
+        CorruptBatchError, CorruptFileError: data to upload is damaged.
         RemoteStorageError: a request to the store failed. The next backup continues.
         CorruptRemoteObjectError: the manifest of the store is damaged.
     """
@@ -51,18 +51,18 @@ def prune(
     kind: LogKind | None = None,
     is_dry_run: bool = True,
 ) -> PruneReport:
-    """Find, or delete, what interrupted backups have uploaded of the log in a directory.
+    """Find or delete what interrupted backups have uploaded of the log in a directory.
 
-    These are the objects that the manifest does not name, of uploads that began more than a day ago
-    or whose part of the manifest was moved away. Another backup may run meanwhile.
+    These are objects that the manifest does not name, and whose upload began more than a day ago
+    or whose part of the manifest was moved away. Another backup can run at the same time.
 
     Args:
         path: directory of the log, or log directory of its node.
-        uri, kind: as of ``backup``.
-        is_dry_run: whether to find them only. If not, the manifest is compacted, too.
+        uri, kind: as for ``backup``.
+        is_dry_run: whether to only find them. Otherwise, the manifest is compacted, too.
 
     Raises:
-        NotALogError, UnknownRecordKindError, OptionError: as of ``backup``.
+        NotALogError, UnknownRecordKindError, OptionError: as for ``backup``.
         CorruptRemoteObjectError: the manifest of the store is damaged.
         RemoteStorageError: a request to the store failed.
     """
@@ -75,11 +75,11 @@ def restore(
     *,
     to_offset: int | None = None,
 ) -> RestoredLog:
-    """Write a log's directory from its last backup, or as it was at an offset.
+    """Write a log's directory from its last backup, completely or up to an offset.
 
     Args:
-        uri: as of ``backup``.
-        directory: a new directory, in an existing one. It is complete or absent.
+        uri: as for ``backup``.
+        directory: a new directory inside an existing one. It is created completely or not at all.
         to_offset: only batches that end below this offset are restored.
 
     Raises:

@@ -43,7 +43,7 @@ _EXAMPLE: Final = SnapshotId(end_offset=100, epoch=2)
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
-    """File that was written. ``end_offset`` is exclusive; control records take offsets, too."""
+    """File that was written. ``end_offset`` is exclusive and includes control records."""
 
     path: str
     base_offset: int
@@ -63,19 +63,20 @@ def write_batch_file(
 ) -> BatchFile:
     """Write metadata records in as few batches as possible into a new file.
 
-    Memory is bounded by one batch. The file exists with all of the records, or not at all: also
-    if ``records`` raises an error. Secrets are in clear text, so only its owner can read it.
+    Memory is bounded by one batch. The file is created with all records or not at all, even if
+    ``records`` raises an error. Secrets are in clear text, so only the owner can read the file.
 
     Args:
         path: ``OFFSET.log`` with 20 digits, or ``OFFSET-EPOCH.checkpoint`` with 20 and 10.
         records: with their versions, as ``raftlog_state.records.decode`` returns them.
-        leader_epoch: of the batches of a segment; those of a snapshot have that of its name.
-        leader_id: node of a LeaderChange record at the head of a segment; None: without one.
+        leader_epoch: leader epoch of a segment's batches; a snapshot's is in its name.
+        leader_id: node of a LeaderChange record at the beginning of a segment; None: no such
+        record.
         written_ms: timestamp of the batches, and in the header of a snapshot; None: now.
-        batch_bytes_max: the limit of one batch, from 256 bytes to 64 MiB.
+        batch_bytes_max: maximum size of a batch, from 256 bytes to 64 MiB.
 
     Raises:
-        OptionError: ``path`` is not such a name, a snapshot cannot have a leader, or a number is
+        OptionError: ``path`` is not such a name, a leader was given for a snapshot, or a number is
             out of range.
         RecordBatchTooLargeError: a record does not fit into a batch.
         FileExistsLogError: the file exists, or is being written.

@@ -81,9 +81,9 @@ _Rows: TypeAlias = list[Mapping[str, Any] | ChangeRequest]
 class AppliedChanges:
     """Offsets of the changes in the log, and their ``records`` without transaction markers.
 
-    There are none if nothing changed, or if the commit is a duplicate (``result.was_duplicate``).
-    The records contain secrets in clear text. With ``validate_only`` the result is that of an
-    append without records at the offset that the changes would begin at.
+    There are no records if nothing changed, or if the commit is a duplicate
+    (``result.was_duplicate``). They contain secrets in clear text. With ``validate_only``, the
+    result is that of an append without records at the offset at which the changes would begin.
     """
 
     result: AppendResult
@@ -109,38 +109,37 @@ def apply_changes(
 ) -> AppliedChanges:
     """Apply changes of a cluster's metadata atomically; they are durable on return.
 
-    The log's state is kept with its handle, so that a later call reads only the records after it.
-    Calls on one handle are executed one after the other.
+    The state of the log is kept with its handle, so that a later call reads only the records after
+    it. Calls on one handle are executed one after the other.
 
     Args:
         log: from ``raftlog.open(path, values="kraft")``, or ``raftlog.connect`` to such a quorum.
-        changes: one change a row, in order: the column ``change`` and those of its kind (see
+        changes: one change per row, in order: the column ``change`` and those of its kind (see
             ``raftlog_state.controller``), as a DataFrame, an Arrow table, dicts or change objects.
         commit: (application id, query id, version) of records that fit into one batch; a repeated
-            call with the same name returns the offsets of the first; ``take_over_from`` as in
-            ``append``.
+            call returns the offsets of the first one. ``take_over_from``: as for ``append``.
         transaction_name: name of the metadata transaction in its begin marker.
-        attempts: how often the changes are validated and appended if other writers append too.
-            Attempts before which only control records were appended, as by an election, are not
-            counted, up to ten of them.
+        attempts: how many times to validate and append the changes if other writers append, too.
+            Attempts before which only control records were appended, for instance by an election,
+            are not counted, up to ten of them.
         rng: source of ids, salts and replica placement; default: ``random.SystemRandom()``.
-        validate_only: whether to return the records of the changes, without appending them.
+        validate_only: whether to return the records of the changes without appending them.
         abort_open_transaction: whether to abort a metadata transaction that another writer has left
             open. If that writer still exists, its changes fail as a whole.
-        timeout_ms: the bound on each append, as in ``append``.
+        timeout_ms: the time limit for each append, as for ``append``.
 
     Raises:
-        InvalidChangesError: rows are refused; each is listed.
-        UnexpectedEndOffsetError: in every attempt another writer appended first.
+        InvalidChangesError: rows were rejected; each is listed.
+        UnexpectedEndOffsetError: in every attempt, another writer appended first.
         InvalidAppendError: a metadata transaction is open at the log's end.
-        UnsupportedVersionError: the log has records that this release does not support.
+        UnsupportedVersionError: the log contains records that this release does not support.
         RecordBatchTooLargeError: a record, or a named commit, does not fit into one batch, or
             metadata.version does not support transactions.
-        OptionError: the log does not hold metadata records, or ``attempts`` is below 1.
-        VoterChangeError: kraft.version was validated, and then not raised.
-        AppendUnknownError: as in ``append``; with ``commit`` the call can be repeated safely.
-        Also the errors of reading a log and of ``append``. After any other error nothing was
-        written but kraft.version, or a part of a transaction that has no effect.
+        OptionError: the log does not contain metadata records, or ``attempts`` is below 1.
+        VoterChangeError: kraft.version was validated, but could not be raised.
+        AppendUnknownError: as for ``append``; with ``commit``, the call can be repeated safely.
+        Also the errors of reading a log and of ``append``. After any other error, nothing was
+        written except kraft.version, or a part of a transaction that has no effect.
     """
     _check_arguments(log, attempts)
     rows = _rows(changes)

@@ -34,7 +34,8 @@ Offset: TypeAlias = int | str | datetime | OffsetSpec
 class LoggedChange:
     """Change of one row, and the record that caused it.
 
-    ``offset`` is the record's, ``visible_offset`` that at which the change took effect.
+    ``offset`` is the offset of the record, ``visible_offset`` the one at which the change took
+    effect.
     """
 
     offset: int
@@ -80,14 +81,14 @@ def read_changes(
 
     Args:
         source: the log, an argument of ``raftlog.client.open_path``, or a directory of Delta tables
-            (``pip install "raftlog[delta]"``), whose secrets are as they were written.
+            (``pip install "raftlog[delta]"``). Secrets in tables stay as they were written.
         entity, name: as in ``raftlog_state.image.entity_names``: ``topic`` and ``orders``,
             ``config`` and ``topic/orders/retention.ms``.
-        since: the first offset, or a time, an age or a name; None: the start of the log, whose
-            first changes are the rows of its oldest snapshot if it begins with one.
-        until: the end offset, exclusive, or as ``since``; None: the committed end.
-        partitions: whether partitions are among the changes of topics.
-        redactor: what hides secrets; None hides all of them.
+        since: the first offset, or a time, an age or a name; None: the start of the log. If the log
+            begins with a snapshot, the first changes are the rows of its oldest snapshot.
+        until: the end offset, exclusive, or any other form of ``since``; None: the committed end.
+        partitions: whether the changes of topics include their partitions.
+        redactor: hides secrets; None hides all of them.
 
     Raises:
         OptionError: an argument is invalid. Also the errors of ``ImageReader.changes``.

@@ -21,14 +21,14 @@ def read_report(
     since: Offset | None = None,
     until: Offset | None = None,
 ) -> Report:
-    """Return the report on a cluster between two states, as ``raftlog report``.
+    """Return the report on a cluster between two states, like ``raftlog report``.
 
-    ``svg()`` and ``html()`` of the result are for ``displayHTML`` of a notebook. Secrets of a log
-    are redacted, those of tables are as they were written.
+    ``svg()`` and ``html()`` of the result can be passed to ``displayHTML`` of a notebook. Secrets
+    of a log are redacted; secrets in tables stay as they were written.
 
     Args:
         source: the log, an argument of ``raftlog.client.open_path``, or a directory of Delta tables
-            (``pip install "raftlog[delta]"``), which have changes that the log has deleted.
+            (``pip install "raftlog[delta]"``), which retain changes that were deleted from the log.
         since: the first state: all records below this offset, time, age or name; None: the oldest.
         until: the last state; None: the newest.
 

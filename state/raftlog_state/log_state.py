@@ -32,10 +32,11 @@ from .tables.schema import BY_NAME, CLUSTER_ID, METADATA_TABLES
 class LogState(NamedTables[pa.Table]):
     """State of a log below ``end_offset``. Every method returns an Arrow table.
 
-    DuckDB, Polars and pandas accept them. Secrets are redacted. ``cluster_id`` is null if the log
-    does not contain it. ``reason`` is what ``at`` was taken for. The state lacks records that this
-    release does not support, ``skipped``, and those of a transaction that is open at the end, from
-    ``open_transaction_offset`` on; None without one.
+    DuckDB, Polars and pandas accept these tables. Secrets are redacted. ``cluster_id`` is null if
+    the log does not contain it. ``reason`` explains how ``at`` was resolved. The state does not
+    contain records that this release does not support (``skipped``), nor those of a transaction
+    that is open at the end, which begin at ``open_transaction_offset``; None if there is no such
+    transaction.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class LogState(NamedTables[pa.Table]):
         """Return a typed table by name, such as ``topics``, with rows in the order of their keys.
 
         Raises:
-            OptionError: there is no such table, or it is not one of this log.
+            OptionError: there is no such table, or this log does not have it.
         """
         typed = BY_NAME.get(name)
         if typed is None:
@@ -82,24 +83,24 @@ def read_state(
 ) -> LogState:
     """Return the state of a metadata log, as ``raftlog state`` prints it.
 
-    Or that of a partition of another internal log, such as ``__consumer_offsets-12``, with the
-    tables ``consumer_offsets``, ``pending_offsets``, ``groups`` and ``group_members``,
+    Also reads a partition of another internal log, such as ``__consumer_offsets-12``. Its tables
+    are ``consumer_offsets``, ``pending_offsets``, ``groups`` and ``group_members``,
     ``transactions_of_producers``, ``share_partitions`` or ``remote_segments``. Offsets that
-    open transactions commit are in ``pending_offsets``, and later ones of other clients in
+    open transactions commit are in ``pending_offsets``; later commits of other clients are in
     ``consumer_offsets``.
 
     Args:
-        source: the log, or an argument of ``raftlog.client.open_path``; a live controller is
+        source: the log, or an argument of ``raftlog.client.open_path``. For a live controller, use
             ``raftlog.follow("host:9093")``.
-        at: the end offset, exclusive; or a time, an age or a name, as ``--at``; None: the committed
-            end.
+        at: the end offset, exclusive; or a time, an age or a name, as for ``--at``; None: the
+            committed end.
         from_oldest: whether ``epochs`` and ``transactions``, which are not in snapshots, begin at
-            the start of the log, all of which is replayed then.
-        redactor: what hides secrets; None hides all of them.
+            the start of the log. The whole log is replayed then.
+        redactor: hides secrets; None hides all of them.
 
     Raises:
-        OptionError: ``at`` is invalid. NotALogError: the log is no internal one. Also the errors of
-        ``ImageReader.image_at``.
+        OptionError: ``at`` is invalid. NotALogError: the log is not an internal one. Also the
+        errors of ``ImageReader.image_at``.
     """
     spec = offset_spec("at", at) or LATEST
     log = source if isinstance(source, LogReader) else open_path(os.fspath(source))

@@ -29,7 +29,7 @@ SUFFIX: Final = ".checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class ExportedSnapshot:
-    """Snapshot file that was written. A node needs it under the name in ``snapshot_id``."""
+    """Snapshot file that was written. A node requires the name in ``snapshot_id``."""
 
     path: str
     snapshot_id: SnapshotId
@@ -46,9 +46,9 @@ def export_snapshot(
 
     Args:
         source: the log, or an argument of ``raftlog.client.open_path``: a log directory of raftlog
-            or of Kafka, the directories of several voters, a snapshot.
-        path: an existing directory, in which the file gets its name in Kafka, or a file name that
-            ends in ``.checkpoint``.
+            or of Kafka, the directories of several voters, or a snapshot.
+        path: an existing directory, in which the file is created with the name that Kafka would
+            use, or a file name that ends in ``.checkpoint``.
         end_offset: exclusive, as in a snapshot's name; None: the committed end.
 
     Raises:
@@ -69,11 +69,11 @@ def snapshot_log(
 ) -> SnapshotId | None:
     """Write a snapshot of a ``kraft`` log's newest state into the log; return its id.
 
-    Later reads of the state start from the snapshot instead of the first record: take one every
-    few thousand records. ``delete_before`` deletes the records before it. Returns None if the log
-    has this snapshot already.
+    Later reads of the state start from the snapshot instead of the first record, so take one every
+    few thousand records. ``delete_before`` deletes the records before the snapshot. Returns None if
+    the log already contains this snapshot.
 
-    Raises ``UnsupportedVersionError`` as ``export_snapshot``, and the errors of
+    Raises ``UnsupportedVersionError`` like ``export_snapshot``, and the errors of
     ``EmbeddedLog.snapshot``; ``OptionError`` if ``log`` was not returned by ``raftlog.open``.
     """
     if not isinstance(log, EmbeddedLog):

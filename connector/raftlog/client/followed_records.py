@@ -1,8 +1,8 @@
-"""Reading of a log that grows: its end at each look, and its records, each once.
+"""Reading of a log that grows: its end at each look, and each record once.
 
-What is returned is committed where that can be determined. Errors that may pass, such as a quorum
-without a leader, are not raised: the read is repeated. A record that was returned and is truncated
-nevertheless, or one that is deleted before it was returned, is an error: no record is lost or
+The records returned are committed, where that can be determined. Temporary errors, such as a quorum
+without a leader, are not raised: the read is repeated. It is an error if a returned record is
+truncated nevertheless, or if a record is deleted before it was returned, so no record is lost or
 repeated silently.
 """
 
@@ -91,17 +91,17 @@ class FollowedEnd:
 
 
 class FollowedRecords:
-    """Records of a log from ``start_offset`` on, also those that are appended later.
+    """Records of a log from ``start_offset`` on, including those that are appended later.
 
-    An iteration waits at the log's end for more, and ends when the log's handle is closed, or at
-    ``end_offset``. It survives new segments, retention and the failure of leaders; while a quorum
-    has no leader it waits. Each iteration yields every record once, and may run in any thread; an
-    ``async for`` reads in a thread of the event loop's executor.
+    An iteration waits for more records at the log's end. It ends when the log's handle is closed,
+    or at ``end_offset``. It survives new segments, retention and failing leaders; while a quorum
+    has no leader, it waits. Each iteration yields every record exactly once and can run in any
+    thread; an ``async for`` reads in a thread of the event loop's executor.
 
     Iteration raises:
         DataLossError: records were deleted before they were read.
         DivergedLogError: records that were returned were truncated.
-        Also the errors of reading a log that do not pass.
+        Also the permanent errors of reading a log.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class FollowedRecords:
                 yield record
 
     def to_batches(self) -> FollowedBatches:
-        """Return the records as Arrow batches of bounded size, as ``LogRecords.to_batches``.
+        """Return the records as Arrow batches of bounded size, like ``LogRecords.to_batches``.
 
-        A batch has what is there to read, and is not held back until it is full.
+        A batch contains the records that are available; it is not held back until it is full.
         """
         return FollowedBatches(self)
 
@@ -195,9 +195,10 @@ class FollowedRecords:
 
 @dataclass(frozen=True, slots=True)
 class FollowedBatches:
-    """Records of a log as Arrow batches, also those that are appended later.
+    """Records of a log as Arrow batches, including those that are appended later.
 
-    The schema is that of ``LogRecords.to_arrow``; everything else as ``FollowedRecords``.
+    The schema is that of ``LogRecords.to_arrow``; everything else is the same as
+    ``FollowedRecords``.
     """
 
     _records: FollowedRecords

@@ -195,16 +195,16 @@ def open_path(
     """Open log files for reading, without disturbing the node that writes them.
 
     Args:
-        path: a metadata directory; a node's log directory (of which ``__cluster_metadata-0`` is
-            read); a partition's directory; a ``.log`` segment; a ``.checkpoint`` snapshot; or the
-            directories of several copies of one log, of its voters or replicas, separated by commas
-            or matched by a pattern. Or the URIs of these in an object store (s3, gs, abfs), with
-            the options of ``pyarrow.fs`` in the query.
-        kind: the kind of records; None: detect it.
+        path: a metadata directory; a node's log directory (``__cluster_metadata-0`` in it is read);
+            a partition directory; a ``.log`` segment; a ``.checkpoint`` snapshot; or the
+            directories of several voters or replicas of one log, comma-separated or as a pattern.
+            Or their URIs in an object store (s3, gs, abfs), with the options of ``pyarrow.fs`` in
+            the query.
+        kind: the kind of records; None: it is detected.
         storage: the file system; None: the local one.
-        decompressed_bytes_max: largest size in bytes of a decompressed batch, at most
-            ``DECOMPRESSED_BYTES_OPTION_MAX``; a larger one raises ``DecompressionLimitError`` when
-            it is read.
+        decompressed_bytes_max: maximum size in bytes of a decompressed batch, at most
+            ``DECOMPRESSED_BYTES_OPTION_MAX``. Reading a larger one raises
+            ``DecompressionLimitError``.
 
     Raises:
         LogNotFoundError, LogAccessError, NotALogError: ``path`` does not exist, cannot be read, or
@@ -212,7 +212,7 @@ def open_path(
         UnknownRecordKindError: the kind of records cannot be detected.
         OptionError: the limit is out of range, or ``kind`` is not ``METADATA`` for the log of
             ``__cluster_metadata``.
-        WrongClusterError, CorruptFileError: the copies are not of one log, or their files are
+        WrongClusterError, CorruptFileError: the copies do not belong to one log, or their files are
             damaged.
     """
     log = _open(path, kind, storage, decompression_limit(decompressed_bytes_max))

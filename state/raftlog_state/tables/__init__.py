@@ -1,10 +1,9 @@
 """Metadata of clusters as Delta tables: every record, every change, every state.
 
-``open_cluster`` is the entry point with Spark, ``open_group`` that of one stream of many clusters;
-``list_clusters`` returns the clusters of tables. They require pyspark and delta-spark.
+``open_cluster`` is the entry point with Spark; ``open_group`` writes many clusters in one streaming
+query; ``list_clusters`` lists the clusters in tables. They require pyspark and delta-spark.
 ``open_tables`` reads the same tables as Arrow, without Spark or Java, and ``TablesPublisher``
-writes them in the process of a node; they require deltalake.
-Submodules are imported lazily.
+writes them in the process of a node. These require deltalake. Submodules are imported lazily.
 """
 
 from __future__ import annotations

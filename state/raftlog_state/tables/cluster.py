@@ -1,11 +1,11 @@
 """``open_cluster``, and reading and writing of a cluster's tables.
 
-One set of tables, at a path (a directory for each table) or in a schema, has any number of
-clusters, each with its metadata log and a writer of its own. The first write creates the tables,
-and in a schema permanent views of all clusters (``clusters``, ``topics``, ``topics_history``, and
-so on); opening writes nothing. Each write is one commit of ``changes``, which publishes it.
-No session configuration is changed. Writes through one ``ClusterTables`` take turns; reads share
-nothing. Several can be open.
+One set of tables, at a path (a directory for each table) or in a schema, contains any number of
+clusters, each with its own metadata log and writer. The first write creates the tables and, in a
+schema, permanent views of all clusters (``clusters``, ``topics``, ``topics_history``, and so on);
+opening writes nothing. Each write is one commit of ``changes``, which publishes it. The session's
+configuration is not changed. Writes through one ``ClusterTables`` take turns; reads share nothing.
+Several can be open at the same time.
 """
 
 from __future__ import annotations
@@ -135,21 +135,21 @@ class ClusterTables:
     ) -> StreamingQuery:
         """Write a log to the tables, as a streaming query of the source ``raftlog``.
 
-        Each micro-batch is published when it is written. Empty tables start at the first record of
-        the log, or with its newest snapshot if that record was deleted; others continue at their
-        end, regardless of the checkpoint.
+        Each micro-batch is published as soon as it is written. Empty tables begin at the first
+        record of the log, or at its newest snapshot if that record was deleted. Other tables
+        continue at their end, regardless of the checkpoint.
 
         Args:
             path_or_options: path of the log, or options of the source including ``path``.
             checkpoint: directory for Spark's checkpoint. It can be deleted between two runs.
             trigger: None (as fast as possible), ``"availableNow"``, or arguments of Spark's
                 ``trigger``, e.g. ``{"processingTime": "10 seconds"}``.
-            name: name of the query in Spark's UI and in ``LagListener``'s metrics; of active
-                queries no two have the same.
+            name: name of the query in Spark's UI and in the metrics of ``LagListener``; unique
+                among active queries.
 
         Raises:
-            TablesError: the session does not find the source, or there is a gap between tables and
-                log.
+            TablesError: the session cannot find the source, or there is a gap between the tables
+                and the log.
             WrongClusterError, DivergedLogError: the tables were not created from this log.
             OptionError: an option of the source is invalid.
         """
@@ -173,27 +173,27 @@ class ClusterTables:
         bucket_count: int = BUCKETS_DEFAULT,
         range_records: int = RANGE_RECORDS,
     ) -> int:
-        """Write a long log to the tables by Spark's executors, up to the end that it has now.
+        """Write a long log to the tables with Spark's executors, up to the end that it has now.
 
-        A range of records is published at a time. Its topics are divided into buckets, each of
-        which an executor replays. The tables are those that ``materialize`` writes, which continues
-        them. An interrupted load is continued by the next call.
+        One range of records is published at a time. Its topics are divided into buckets, each of
+        which one executor replays. The tables are the same as those of ``materialize``, which can
+        continue them. If a load is interrupted, the next call continues it.
 
         Args:
             path_or_options: path of the log on the driver and the executors, or options of the
                 source.
-            staging: directory that the driver and the executors have, for the records and the rows
+            staging: directory that the driver and the executors share, for the records and rows
                 that are written next. It is empty when the load has ended.
-            bucket_count: number of Spark tasks; each has the rows of its topics in memory, and
-                their records, up to 256 MiB. The driver reads the log; with table ``log`` the
-                executors do, too.
-            range_records: how many records are published at a time, about.
+            bucket_count: number of Spark tasks. Each keeps the rows of its topics in memory, and up
+                to 256 MiB of their records. The driver reads the log; with table ``log``, the
+                executors read it, too.
+            range_records: approximate number of records that are published at a time.
 
         Returns:
             The last offset in the tables, inclusive; -1 if they are empty.
 
         Raises:
-            As ``materialize``; ReplayError: a record contradicts the state before it.
+            The errors of ``materialize``; ReplayError: a record contradicts the state before it.
         """
         source = SourceOptions.parse(path_or_options)
         source.refuse_options_of_rows("load()")
@@ -228,8 +228,8 @@ class ClusterTables:
     def bootstrap(self, checkpoint_path: str) -> int:
         """Load a snapshot of Kafka (``<offset>-<epoch>.checkpoint``).
 
-        Offsets between the end of the tables and that of the snapshot are recorded as a gap. A
-        snapshot that is not ahead of the tables is ignored.
+        The offsets between the end of the tables and that of the snapshot are recorded as a gap. A
+        snapshot that does not end after the tables is ignored.
 
         Returns:
             The last offset in the tables, inclusive.
@@ -241,10 +241,10 @@ class ClusterTables:
         return self.apply(rows, cluster_id=cluster_id)
 
     def apply(self, rows: DataFrame, *, cluster_id: str | None = None) -> int:
-        """Write rows of the source to the tables; rows that they contain already are skipped.
+        """Write rows of the source to the tables; rows that are already in them are skipped.
 
         Args:
-            rows: from ``format("raftlog")`` with control and aborted records; any order.
+            rows: from ``format("raftlog")`` with control and aborted records, in any order.
             cluster_id: cluster of the log; compared with that of the tables if both are known.
 
         Returns:
@@ -260,8 +260,8 @@ class ClusterTables:
     def truncate_to(self, offset: int) -> int:
         """Revert the tables to the state after ``offset`` (inclusive), after a divergence.
 
-        Inside a metadata transaction or a gap, they are reverted to the state before it. Later
-        versions remain in Delta's history only.
+        If ``offset`` is inside a metadata transaction or a gap, they are reverted to the state
+        before it. Later versions remain only in Delta's history.
 
         Returns:
             The last offset in the tables, inclusive.
@@ -274,7 +274,7 @@ class ClusterTables:
         return self._writer.truncate_to(whole_offset(offset, "offset"))
 
     def expire(self, before: OffsetOrTime) -> int:
-        """Delete the changes before a state; earlier states cannot be read any more.
+        """Delete the changes before a state; earlier states can no longer be read.
 
         Table ``log`` keeps its records. ``maintain()`` deletes the files after a day.
 
@@ -282,19 +282,20 @@ class ClusterTables:
             before: offset or time of the state, as for ``at``.
 
         Returns:
-            The first offset whose state can be read, as ``status().oldest_offset``.
+            The first offset whose state can be read, as in ``status().oldest_offset``.
 
         Raises:
-            As ``at``.
+            The errors of ``at``.
         """
         publication = self._newest()
         return self._writer.expire(offset_or_time(publication, before, "before", self._to_micros))
 
     def maintain(self) -> None:
-        """Merge later changes into ``state``, compact the tables, delete old files.
+        """Merge later changes into ``state``, compact the tables, and delete old files.
 
-        Readers see the same rows, and read fewer files. ``materialize`` does it from time to time.
-        Files are deleted that no version of the last day has; views of earlier ones fail then.
+        Readers see the same rows in fewer files. ``materialize`` does this from time to time.
+        Files that no version of the last day contains are deleted; views of earlier versions fail
+        afterwards.
         """
         self._writer.maintain()
         self._views.create()
@@ -312,16 +313,16 @@ class ClusterTables:
         Args:
             offset: the last offset of the state.
             time: the state before the first record whose timestamp is not earlier, or the newest
-                one, as for ``raftlog state --at``. A ``datetime``, text that Spark casts to a
-                TIMESTAMP, such as ``"2026-11-21T03:12:00Z"``, or text with milliseconds since 1970.
-                Without a zone, text is in the session's time zone and a ``datetime`` in the
-                driver's, as PySpark returns them. Or the state at an age such as ``"-15m"``, the
-                one before ``"epoch:5"``, the ``"start"`` or the ``"end"``.
+                state without such a record, like ``raftlog state --at``. A ``datetime``; text that
+                Spark casts to a TIMESTAMP, such as ``"2026-11-21T03:12:00Z"``; or text with
+                milliseconds since 1970. Without a zone, text is in the session's time zone and a
+                ``datetime`` in the driver's, as PySpark returns them. Also an age such as
+                ``"-15m"``, ``"epoch:5"`` for the state before that epoch, ``"start"`` or ``"end"``.
 
         Raises:
             OptionError: neither or both are given, or one is invalid.
             OffsetOutOfRangeError: the tables begin after the offset, or it is not published.
-            TablesError: the offset is in a gap, where a later state was loaded instead of its
+            TablesError: the offset is in a gap, for which a later state was loaded instead of the
                 history; or the tables begin after the time.
         """
         publication = self._newest()
@@ -352,16 +353,17 @@ class ClusterTables:
             table: name of a typed table; None: all of them.
             key: the values of the table's key, or their JSON in the column ``key``, such as
                 ``'["topic id",0]'``; None: all rows.
-            entity, name: what ``raftlog log`` prints for ``entity/name``: ``topic`` and ``orders``
-                are a topic and its configs, with ``partitions`` also its partitions. All names are
-                in ``raftlog_state.image.entity_names``.
-            partitions: whether partitions are among the changes of topics.
-            since: offset or time of the state before the changes, as for ``at``; None: before all.
-            until: the same of the state after them; None: the newest publication.
+            entity, name: select what ``raftlog log`` prints for ``entity/name``: for instance,
+                ``topic`` and ``orders`` are a topic and its configs, and with ``partitions`` also
+                its partitions. ``raftlog_state.image.entity_names`` describes all names.
+            partitions: whether the changes of topics include their partitions.
+            since: offset or time of the state before the changes, as for ``at``; None: from the
+                start.
+            until: offset or time of the state after the changes; None: the newest publication.
 
         Raises:
-            As ``at``; OptionError: ``since`` is after ``until``; TablesError: there is no such
-            table.
+            The errors of ``at``; OptionError: ``since`` is after ``until``; TablesError: there is
+            no such table.
         """
         found = self._changes_between(since, until)
         if table is not None:
@@ -386,7 +388,7 @@ class ClusterTables:
             ``changes``.
 
         Raises:
-            As ``changes``.
+            The errors of ``changes``.
         """
         found = difference(self._changes_between(since, until))
         return with_cluster(found, self._known_id())
@@ -396,17 +398,17 @@ class ClusterTables:
     ) -> DataFrame:
         """Return the changes of a typed table in the columns of Delta's change data feed.
 
-        ``_change_type`` is insert, delete, update_preimage or update_postimage; ``_commit_version``
-        is the offset at which the change took effect, ``_commit_timestamp`` the time of the record
-        that wrote it. A row has one change at each ``_commit_version``; updates to equal values are
-        left out.
+        ``_change_type`` is insert, delete, update_preimage or update_postimage. ``_commit_version``
+        is the offset at which the change took effect, and ``_commit_timestamp`` the time of the
+        record that wrote it. A row has one change at each ``_commit_version``; updates that do not
+        change any value are omitted.
 
         Args:
             name: name of the table.
             since, until: as for ``changes``.
 
         Raises:
-            As ``changes``.
+            The errors of ``changes``.
         """
         typed = typed_table(name, self._store.place)
         found = change_feed(typed, self._changes_between(since, until))
@@ -415,11 +417,12 @@ class ClusterTables:
     def image(self, offset: int | None = None) -> MetadataImage:
         """Return the state after ``offset`` (inclusive; None: newest publication) as an image.
 
-        It is in memory of the driver; ``image_records(image)`` of
+        The image is in the driver's memory. ``image_records(image)`` of
         ``raftlog_state.image.image_writer`` returns its records.
 
         Raises:
-            As ``at`` and ``latest``; TablesError: ``offset`` is inside a metadata transaction.
+            The errors of ``at`` and ``latest``; TablesError: ``offset`` is inside a metadata
+            transaction.
         """
         publication = self._newest()
         return image_of(publication, checked_offset(publication, offset, "offset"))
@@ -428,12 +431,13 @@ class ClusterTables:
         """Write a snapshot of the state after ``offset`` (inclusive; None: newest publication).
 
         Args:
-            offset: as for ``at``, outside metadata transactions.
-            path: directory on the driver, in which the file gets Kafka's name for it, or a file
-                name that ends in ``.checkpoint``.
+            offset: as for ``at``, but outside metadata transactions.
+            path: directory on the driver, in which the file is created with the name that Kafka
+                would use, or a file name that ends in ``.checkpoint``.
 
         Raises:
-            As ``image``; TablesError: secrets are redacted; FileExistsLogError: the file exists.
+            The errors of ``image``; TablesError: secrets are redacted; FileExistsLogError: the file
+            exists.
         """
         publication = self._newest()
         return export(publication, checked_offset(publication, offset, "offset"), path)
@@ -447,18 +451,18 @@ class ClusterTables:
     def verify(self, offset: int | None = None, since: OffsetOrTime | None = None) -> VerifyReport:
         """Compare the tables with a second replay of ``log``, in SQL.
 
-        The replay decodes the bytes of the records by a decoder of its own. Also checks that each
-        row of ``changes`` begins with the row that the one before it left, and the rules of
+        The replay decodes the bytes of the records with a separate decoder. It also checks that
+        each row of ``changes`` begins with the row that the previous change left, and the rules of
         ``check_invariants``.
 
         Args:
-            offset: verifies the state after it, as for ``at``; None: the newest publication.
+            offset: verify the state after this offset, as for ``at``; None: the newest publication.
             since: offset or time of a state that was verified before. The rows of that state are
-                taken from the tables, and later records alone are replayed.
+                taken from the tables, and only later records are replayed.
 
         Raises:
-            As ``at`` and ``latest``; OptionError: ``since`` is after ``offset``; TablesError: there
-            is no table ``log``.
+            The errors of ``at`` and ``latest``; OptionError: ``since`` is after ``offset``;
+            TablesError: there is no table ``log``.
         """
         publication = self._newest()
         last = checked_offset(publication, offset, "offset")
@@ -470,17 +474,17 @@ class ClusterTables:
         return verify(publication, last, first)
 
     def check_invariants(self, offset: int | None = None) -> tuple[Violation, ...]:
-        """Return the rules of Kafka that the tables violate. Needs no table ``log``.
+        """Return the rules of Kafka that the tables violate. Does not need table ``log``.
 
-        The rules are SQL files in ``raftlog_state.tables.invariants``, which also run on the views
-        of a schema. A state of Kafka violates none of them.
+        The rules are SQL files in ``raftlog_state.tables.invariants``, which can also be run on the
+        views of a schema. No state of Kafka violates any of them.
 
         Args:
-            offset: checks the state after it, and its history, as for ``at``; None: the newest
-                publication.
+            offset: check the state after this offset, and its history, as for ``at``; None: the
+                newest publication.
 
         Raises:
-            As ``at`` and ``latest``.
+            The errors of ``at`` and ``latest``.
         """
         publication = self._newest()
         return check_invariants(publication, checked_offset(publication, offset, "offset"))
@@ -532,21 +536,21 @@ def open_cluster(
         spark: session with Delta and, to materialize, with the source ``raftlog``.
         path_or_schema: path of the directory with a subdirectory for each table; or ``schema`` or
             ``catalog.schema``.
-        cluster_id: that of the log. Needed to add a cluster to tables that contain another one, and
-            to open one of several.
+        cluster_id: cluster id of the log. Required to add a cluster to tables that contain another
+            one, and to open one of several.
         redact: whether secrets are redacted before they are written. False stores them.
-        redact_key: replaces secrets by hashes with this key, so that changes are visible.
+        redact_key: key for hashes that replace secrets, so that changes are visible.
         after_step: called with the name of each write after its commit.
-        log: whether to write table ``log``, every record; ``verify()`` needs it.
+        log: whether to write table ``log``, every record; ``verify()`` requires it.
         engine: what writes the tables. ``"delta-rs"`` (``pip install "raftlog[delta]"``) takes a
-            fraction of the time for small micro-batches, and writes to local paths only. Tables
-            must not be written by both at the same time.
+            fraction of the time for small micro-batches, but can only write to local paths. Tables
+            must not be written by both engines at the same time.
         take_over: write the cluster even if a group (``open_group``) has written it until now.
 
     Raises:
         OptionError: there is no such engine.
         TablesError: the name is neither a path nor a schema; or delta-rs is not installed, or
-            cannot write there.
+            cannot write to this location.
     """
     return ClusterTables(
         spark,
@@ -561,7 +565,7 @@ def open_cluster(
 
 
 def list_clusters(spark: SparkSession, path_or_schema: str) -> DataFrame:
-    """Return the clusters that tables contain, and how far each is published.
+    """Return the clusters in tables, and the offset up to which each is published.
 
     Args:
         path_or_schema: as for ``open_cluster``.
@@ -569,7 +573,7 @@ def list_clusters(spark: SparkSession, path_or_schema: str) -> DataFrame:
     Returns:
         ``cluster_id``, ``offset`` (the last published one), ``leader_epoch``, ``log_time``,
         ``incarnation``, ``metadata_version``, ``row_counts`` (of the typed tables) and
-        ``software`` (that wrote them).
+        ``software`` (which wrote them).
 
     Raises:
         TablesError: there are no tables, or an earlier release created them.

@@ -141,9 +141,9 @@ class ClusterGroup:
         end of its tables, regardless of the checkpoint.
 
         Args:
-            sources: options of each log: a location and, for a log whose cluster id is not known
-                from its files or nodes, ``clusterId``; or a frame with a column for each option.
-                A path may be that of a partition of an internal log, or a pattern of some, such as
+            sources: options of each log: a location and, if the files or nodes do not contain the
+                cluster id, ``clusterId``; or a frame with a column for each option. A path can be a
+                partition of an internal log, or a pattern of several, such as
                 ``/var/lib/kafka/__consumer_offsets-*``.
             checkpoint: directory for Spark's checkpoints. It can be deleted between two runs.
             trigger: as for ``ClusterTables.materialize``.
@@ -151,11 +151,11 @@ class ClusterGroup:
             name: as for ``ClusterTables.materialize``.
 
         Raises:
-            TablesError: the session does not find the source; or there is a gap between a
-                cluster's tables and its log.
+            TablesError: the session cannot find the source, or there is a gap between a cluster's
+                tables and its log.
             WrongClusterError, DivergedLogError: the tables were not created from these logs.
-            OptionError: an option is invalid or cannot be set here, two logs are of one cluster, or
-                no log can be opened.
+            OptionError: an option is invalid or cannot be set here, two logs belong to one cluster,
+                or no log can be opened.
 
         The query ends with ``ClustersFailedError`` if rows of clusters are rejected.
         """
@@ -328,19 +328,19 @@ def open_group(
     engine: Engine = "spark",
     take_over: bool = False,
 ) -> ClusterGroup:
-    """Open tables to write the metadata logs of many clusters by one streaming query.
+    """Open tables to write the metadata logs of many clusters with one streaming query.
 
-    Each cluster has one owner, a group or a writer of its own (``open_cluster``), which also reads
-    it.
+    Each cluster has one owner, which is a group or a writer of its own (``open_cluster``). The
+    latter also reads it.
 
     Args:
         spark, path_or_schema, redact, redact_key, after_step, log, engine: as for ``open_cluster``.
-        group: name of the group, the same in each run, and of one query at a time.
+        group: name of the group, the same in each run; only one query at a time can use it.
         take_over: write clusters even if another group, or a writer of their own, has written them
-            until now. Their former owners write nothing of them any more.
+            until now. Their former owners can then no longer write them.
 
     Raises:
-        As ``open_cluster``.
+        The errors of ``open_cluster``.
     """
     return ClusterGroup(
         spark,

@@ -298,7 +298,7 @@ class ArrowView(NamedTables[pa.Table]):
         return self._publication.rows(typed, self.offset)
 
     def history(self, name: str) -> pa.Table:
-        """Return each version of each row of a typed table, as ``ClusterView.history``.
+        """Return each version of each row of a typed table, like ``ClusterView.history``.
 
         Raises:
             TablesError: there is no such table.
@@ -312,8 +312,9 @@ class ArrowView(NamedTables[pa.Table]):
 class ArrowTables:
     """Tables of a cluster for reading, returned by ``open_tables``. Used by one thread.
 
-    Arguments, results and errors are those of ``ClusterTables``, but that results are Arrow tables,
-    which DuckDB, Polars and pandas accept, and that text of times is in ISO 8601 or milliseconds.
+    Arguments, results and errors are the same as for ``ClusterTables``, with two differences:
+    results are Arrow tables, which DuckDB, Polars and pandas accept, and times as text are in ISO
+    8601 or milliseconds.
     """
 
     def __init__(
@@ -337,15 +338,15 @@ class ArrowTables:
         Args:
             offset: the last offset of the state.
             time: the state before the first record whose timestamp is not earlier, or the newest
-                one, as for ``raftlog state --at``. A ``datetime``, without a zone in that of this
-                process; or text in ISO 8601, in UTC without a zone, or with milliseconds since
-                1970. Or the state at an age such as ``"-15m"``, the one before ``"epoch:5"``, the
-                ``"start"`` or the ``"end"``.
+                state without such a record, like ``raftlog state --at``. A ``datetime``, in this
+                process's time zone if it has none; or text in ISO 8601, in UTC if it has no zone;
+                or text with milliseconds since 1970. Also an age such as ``"-15m"``, ``"epoch:5"``
+                for the state before that epoch, ``"start"`` or ``"end"``.
 
         Raises:
             OptionError: neither or both are given, or one is invalid.
             OffsetOutOfRangeError: the tables begin after the offset, or it is not published.
-            TablesError: the offset is in a gap, where a later state was loaded instead of its
+            TablesError: the offset is in a gap, for which a later state was loaded instead of the
                 history; or the tables begin after the time.
         """
         publication = self._newest()
@@ -376,8 +377,8 @@ class ArrowTables:
             table, key, entity, name, partitions, since, until: as for ``ClusterTables.changes``.
 
         Raises:
-            As ``at``; OptionError: ``since`` is after ``until``; TablesError: there is no such
-            table.
+            The errors of ``at``; OptionError: ``since`` is after ``until``; TablesError: there is
+            no such table.
         """
         where: list[Condition] = []
         publication = self._newest()
@@ -397,10 +398,10 @@ class ArrowTables:
         return pa.concat_tables(found).sort_by(_CHANGE_ORDER)
 
     def diff(self, since: OffsetOrTime, until: OffsetOrTime | None = None) -> pa.Table:
-        """Return the rows that differ between two published states, as ``ClusterTables.diff``.
+        """Return the rows that differ between two published states, like ``ClusterTables.diff``.
 
         Raises:
-            As ``changes``.
+            The errors of ``changes``.
         """
         publication = self._newest()
         between = offsets_between(publication, since, until, self._to_micros)
@@ -410,7 +411,8 @@ class ArrowTables:
         """Return the state after ``offset`` (inclusive; None: newest publication) as an image.
 
         Raises:
-            As ``at`` and ``latest``; TablesError: ``offset`` is inside a metadata transaction.
+            The errors of ``at`` and ``latest``; TablesError: ``offset`` is inside a metadata
+            transaction.
         """
         publication = self._newest()
         return publication.image(checked_offset(publication, offset, "offset"))
@@ -450,7 +452,7 @@ def open_tables(path: str, *, cluster_id: str | None = None) -> ArrowTables:
     Args:
         path: path of the directory with a subdirectory for each table, which contains a slash, or
             a ``file:`` URI.
-        cluster_id: which of several clusters.
+        cluster_id: the cluster to read, if there are several.
 
     Raises:
         TablesError: deltalake is not installed (``pip install "raftlog[delta]"``), or the path is

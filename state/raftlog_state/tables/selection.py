@@ -66,10 +66,10 @@ class Published(abc.ABC):
 class ClusterStatus:
     """Offsets that the tables have reached, inclusive; -1 or None if there is nothing yet.
 
-    ``offset``: that of ``latest()``; ``log_offset``: the last record in ``log``, if they have it;
-    ``oldest_offset``: the first offset for ``at()``; ``gaps``: first and last offsets without
-    history, because a later state was loaded instead; ``group``: the group of clusters that writes
-    this one, None for a writer of its own.
+    ``offset``: the offset of ``latest()``. ``log_offset``: the last record in ``log``, if that
+    table exists. ``oldest_offset``: the first offset for ``at()``. ``gaps``: first and last offsets
+    without history, because a later state was loaded instead. ``group``: the group of clusters that
+    writes this one; None for a writer of its own.
     """
 
     place: str

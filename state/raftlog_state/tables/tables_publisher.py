@@ -44,9 +44,9 @@ class _ClosedError(Exception):
 class TablesPublisher:
     """Publisher that keeps Delta tables at the end of the last image.
 
-    ``open_log`` opens the log that the images are of, for the thread; ``settings.holdback_ms`` and
-    ``is_once`` have no effect. ``upkeep_store``: another store of the same place, for upkeep beside
-    the appends. ``listener`` is called by the thread, too.
+    ``open_log`` opens the log of the images, for the thread. ``settings.holdback_ms`` and
+    ``is_once`` have no effect. ``upkeep_store``: another store at the same location, for upkeep in
+    parallel with appends. ``listener`` is called by the thread, too.
     """
 
     name: Final = "TablesPublisher"

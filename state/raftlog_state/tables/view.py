@@ -30,7 +30,7 @@ from .selection import typed_table
 
 
 class ClusterView(NamedTables[DataFrame]):
-    """A cluster after ``offset`` (inclusive). Every method but ``create_views`` returns a frame."""
+    """A cluster after ``offset`` (inclusive). All methods but ``create_views`` return frames."""
 
     def __init__(self, publication: Publication, offset: int) -> None:
         self.offset = offset
@@ -60,13 +60,13 @@ class ClusterView(NamedTables[DataFrame]):
     def history(self, name: str) -> DataFrame:
         """Return each version of each row of a typed table up to this offset.
 
-        Columns besides the table's own: ``valid_from`` (inclusive) and ``valid_to`` (exclusive),
-        the offsets at which the version took effect and was replaced; ``written_time`` and
-        ``replaced_time``, the times of the records that did so. ``valid_to`` is null for the rows
-        of this view. In a metadata transaction these records are before ``valid_from`` and
-        ``valid_to``, which are offsets of its end marker. A record that repeats the values of a row
-        begins a version. In a gap without history the offsets are those of the snapshot that ends
-        it.
+        In addition to the table's columns there are ``valid_from`` (inclusive) and ``valid_to``
+        (exclusive), the offsets at which the version took effect and was replaced, and
+        ``written_time`` and ``replaced_time``, the times of the records that caused this.
+        ``valid_to`` is null for the rows of this view. In a metadata transaction, these records
+        precede ``valid_from`` and ``valid_to``, which are offsets of the transaction's end marker.
+        A record that repeats the values of a row also begins a version. In a gap without history,
+        the offsets are those of the snapshot that ends the gap.
 
         Raises:
             TablesError: there is no such table.
@@ -76,7 +76,7 @@ class ClusterView(NamedTables[DataFrame]):
         return self._of_cluster(typed, row_history(typed, rows, self.table(CHANGES)))
 
     def create_views(self, prefix: str = "") -> tuple[str, ...]:
-        """Create a temporary view of each table and history; return their names.
+        """Create a temporary view of each table and history; return the names of the views.
 
         They are ``<prefix>topics``, ``<prefix>topics_history``, and so on.
         """

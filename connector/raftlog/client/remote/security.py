@@ -1,11 +1,11 @@
-"""Security of a client's connections, by the options of Kafka's clients and of librdkafka.
+"""Security of a client's connections, with the options of Kafka's clients and of librdkafka.
 
-``security.protocol`` selects plain text or TLS, without or with SASL. Stores are PEM files; options
-have their paths, since options are sent to other processes. A value of a SASL option, or
-``ssl.key.password``, may have references in the syntax of Kafka's config providers (KIP-297),
-``${env:NAME}``, ``${file:PATH:KEY}`` (a properties file) and ``${directory:PATH:NAME}`` (a file of
-a directory). They are resolved in each process that connects, at each authentication, so that the
-secret itself is in no option. Neither ``repr`` nor an error has a secret.
+``security.protocol`` selects plaintext or TLS, with or without SASL. Stores are PEM files, and
+options contain their paths, because options are sent to other processes. The value of a SASL
+option, or of ``ssl.key.password``, can contain references in the syntax of Kafka's config providers
+(KIP-297): ``${env:NAME}``, ``${file:PATH:KEY}`` (a properties file) and ``${directory:PATH:NAME}``
+(a file in a directory). Each process that connects resolves them at each authentication, so the
+secret itself is in no option. Neither ``repr`` nor an error contains a secret.
 """
 
 from __future__ import annotations

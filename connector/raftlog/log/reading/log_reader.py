@@ -119,7 +119,7 @@ def describe_end(basis: EndBasis, tail: LogTail | None, *, holdback_ms: int = 0)
 class LogReader(Closeable, abc.ABC):
     """Readable log: one directory, one file, or the copies of several voters.
 
-    Files are open during reads only; connections to nodes until ``close``.
+    Files are open only during reads; connections to nodes are open until ``close``.
     """
 
     path: str
@@ -150,9 +150,9 @@ class LogReader(Closeable, abc.ABC):
     @property
     @abc.abstractmethod
     def is_raftlog(self) -> bool:
-        """Whether raftlog writes this log: headers with the prefix ``raftlog.`` are its own then.
+        """Whether raftlog writes this log: headers with the prefix ``raftlog.`` are then internal.
 
-        In other logs they are headers of users.
+        In other logs, they are headers of users.
         """
 
     @property
@@ -185,7 +185,7 @@ class LogReader(Closeable, abc.ABC):
 
     @property
     def compacted_offset(self) -> int:
-        """Offset below which a state may lack keys: their records were removed by a compaction.
+        """Offset below which a state may lack keys, because compaction removed their records.
 
         0 for a log that is not compacted. Raises ``CorruptFileError``.
         """
@@ -214,7 +214,7 @@ class LogReader(Closeable, abc.ABC):
         return self.epochs.epoch_at(offset - 1) or 0
 
     def check_range(self, start_offset: int, end_offset: int) -> None:
-        """Check that the log has [start_offset, end_offset).
+        """Check that the log contains [start_offset, end_offset).
 
         Raises ``DataLossError`` below its start, ``OffsetOutOfRangeError`` above its end.
         """
@@ -267,14 +267,14 @@ class LogReader(Closeable, abc.ABC):
     ) -> ReadEnd:
         """Return the end of a read that starts now.
 
-        With READ_COMMITTED the end is never inside an open transaction. ``holdback_ms``, which
-        needs ``now_ms``, excludes younger records of a log whose committed end is unknown. The end
-        of a log may decrease: then ``previous`` is returned.
+        With READ_COMMITTED, the end is never inside an open transaction. ``holdback_ms``, which
+        requires ``now_ms``, excludes younger records of a log whose committed end is unknown. If
+        the end of the log decreases, ``previous`` is returned.
 
         Raises:
             DivergedLogError: the log has another leader epoch at ``previous``.
-            TooFewVotersError: the copies given are no majority of the voters.
-            WrongClusterError: a copy is of another cluster.
+            TooFewVotersError: the given copies are not a majority of the voters.
+            WrongClusterError: a copy belongs to another cluster.
         """
 
     @abc.abstractmethod
