@@ -123,7 +123,8 @@ class SourcesOffset:
     def from_json(cls, written: object, known: KnownOffsets, *, path: str) -> SourcesOffset:
         """Parse an offset of a checkpoint; ``path`` is for the error.
 
-        ``known`` has the parts that were parsed last: few of many logs change between two batches.
+        ``known`` contains the parts that were parsed last, since only a few of many logs change
+        between two batches.
 
         Raises:
             DataLossError: CHECKPOINT_MISMATCH: not an offset of this source, or of a later version,

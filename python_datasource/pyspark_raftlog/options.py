@@ -219,9 +219,9 @@ class Redaction(enum.Enum):
 class RaftlogOptions:
     """Validated options of a ``load()``; None if an option is not set.
 
-    ``RaftlogDataSource`` documents each option. End offsets are exclusive. ``path`` contains the
-    addresses if ``nodes`` is set. With ``sources``, each of them has the options of one log, those
-    that all logs share included.
+    ``RaftlogDataSource`` documents each option. End offsets are exclusive. If ``nodes`` is set,
+    ``path`` contains the addresses. Each of ``sources`` has all options of one log, including those
+    that all logs share.
     """
 
     path: str
@@ -262,7 +262,7 @@ class RaftlogOptions:
 
         Raises:
             OptionError: a name is unknown or set twice, a value is invalid, two options contradict
-                each other, or there is no path. Names of an option of ``sources`` begin with
+                each other, or there is no path. The names of options in ``sources`` begin with
                 ``sources[<position>].``
         """
         given = _parse_given(options.items(), _find)

@@ -1,23 +1,23 @@
 """Specifications of an offset: the offset itself, a time, an age, a leader epoch or a name.
 
 ``1231``
-    An offset. A number of any size is one.
+    An offset. A number of any size is an offset.
 ``2026-11-21T03:12:00Z``, ``2026-11-21 03:12``
-    A time in ISO 8601, in UTC if it has no zone: the result must not depend on the machine.
+    A time in ISO 8601. Without a zone it is UTC, so that the result does not depend on the machine.
 ``timestamp:1795248204043``
-    The same in milliseconds since 1970, as records have it.
+    A time in milliseconds since 1970, as in records.
 ``-15m``
-    A time before the present, in s, m, h or d.
+    A time before now, in s, m, h or d.
 ``epoch:5``
     The start offset of a leader epoch.
 ``snapshot``, ``start``, ``end``
-    The end offset of the newest snapshot, the log start offset, the end of what is read. Kafka's
-    names of the last two are allowed: ``earliest`` and ``latest``.
+    The end offset of the newest snapshot, the log start offset, and the end of what is read. For
+    the last two, Kafka's names ``earliest`` and ``latest`` are also allowed.
 
-A time is the first offset whose timestamp is >= it (Kafka: ``ListOffsets``), or the end if there is
-none. As an end offset it excludes that record. Timestamps are those of the leaders' clocks and need
-not ascend: every record before the offset has an earlier time, and so may records after it. The
-tables (``raftlog_state.tables``) have the same rule.
+A time selects the first offset whose timestamp is >= it (Kafka: ``ListOffsets``), or the end if
+there is no such record. As an end offset it excludes that record. Timestamps are set by the
+leaders' clocks and need not ascend: every record before the offset has an earlier time, and so may
+records after it. The tables (``raftlog_state.tables``) have the same rule.
 """
 
 from __future__ import annotations

@@ -226,8 +226,8 @@ _Numbers = TypeVar("_Numbers", QuorumConfig, "LimitsConfig")
 class TlsConfig:
     """TLS of a listener: absolute paths of PEM files, and whether clients need a certificate.
 
-    ``crl``: lists of revoked certificates (RFC 5280) of all CAs in ``ca``. ``allows_tls_1_2``:
-    whether peers may have TLS 1.2, not 1.3 only.
+    ``crl``: certificate revocation lists (RFC 5280) of all CAs in ``ca``. ``allows_tls_1_2``:
+    whether peers may use TLS 1.2, and not only 1.3.
     """
 
     certificate: str
@@ -240,9 +240,11 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslConfig:
-    """SASL of a listener for clients: path of the file of users, None without SCRAM; OAUTHBEARER,
-    None without it; and the lifetime of a session (0: no end; Kafka:
-    ``connections.max.reauth.ms``)."""
+    """SASL of a listener for clients.
+
+    ``users``: path of the file of users; None: no SCRAM. ``oauth``: OAUTHBEARER; None: not enabled.
+    ``max_reauth_ms``: lifetime of a session; 0: unlimited (Kafka: ``connections.max.reauth.ms``).
+    """
 
     users: str | None = None
     max_reauth_ms: int = 0
@@ -332,7 +334,7 @@ class AuditConfig:
 class MetricsConfig:
     """Address of the metrics endpoint, and whether it may be one that other hosts can reach.
 
-    ``buckets_s``: upper bounds of the buckets of durations, ascending, in seconds.
+    ``buckets_s``: upper bounds of the duration buckets, ascending, in seconds.
     """
 
     host: str
@@ -346,10 +348,10 @@ class ControllerConfig:
     """The controller of a Kafka cluster in a node: the keys of ``[controller]``.
 
     ``session_timeout_ms``: time without a heartbeat after which a broker is fenced (Kafka:
-    ``broker.session.timeout.ms``). ``max_idle_interval_ms``: time between two NoOpRecords of the
-    active controller; 0: none (Kafka: ``metadata.max.idle.interval.ms``, KIP-835).
-    ``token_secret``: path of a file with the secret key of delegation tokens, the same for all
-    nodes and brokers (Kafka: ``delegation.token.secret.key``).
+    ``broker.session.timeout.ms``). ``max_idle_interval_ms``: interval of the active controller's
+    NoOpRecords; 0: none (Kafka: ``metadata.max.idle.interval.ms``, KIP-835). ``token_secret``: path
+    of a file with the secret key of delegation tokens, the same on all nodes and brokers (Kafka:
+    ``delegation.token.secret.key``).
     """
 
     session_timeout_ms: int = 9_000
@@ -361,8 +363,8 @@ class ControllerConfig:
 class SnapshotsConfig:
     """When a node writes snapshots of a metadata log: the keys of ``[snapshots]``.
 
-    ``bytes_max``: of the log since the last one. ``interval_ms``: age of the last one; 0: none by
-    age. ``skip_rejected``: without the records that replay rejects.
+    ``bytes_max``: bytes of the log since the last snapshot. ``interval_ms``: age of the last
+    snapshot; 0: no limit. ``skip_rejected``: whether to omit the records that replay rejects.
     """
 
     bytes_max: int = SNAPSHOT_BYTES_DEFAULT
@@ -375,14 +377,14 @@ class NodeConfig:
     """Configuration of a node.
 
     ``clients`` and ``voters`` are the same object if they share a socket. ``static_voters`` is None
-    if the log holds the voters (kraft.version 1).
+    if the log contains the voters (kraft.version 1).
     """
 
     node_id: int
     directory: str
     topic: str = TOPIC_DEFAULT
     rack: str = ""
-    """Rack of the node, as of Kafka's ``broker.rack``; empty: consumers read from the leader."""
+    """Rack of the node, like Kafka's ``broker.rack``; empty: consumers read from the leader."""
     clients: ListenerConfig | None = None
     voters: ListenerConfig | None = None
     static_voters: VoterSet | None = None
@@ -412,7 +414,8 @@ class NodeConfig:
 def read_config(path: str | os.PathLike[str]) -> NodeConfig:
     """Read a node's configuration file.
 
-    Raises ``ConfigError``, also if other users may write the file: it grants the access rights.
+    Raises ``ConfigError``. It is also raised if other users may write the file, because the file
+    grants access rights.
     """
     name = os.fspath(path)
     try:

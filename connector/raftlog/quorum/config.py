@@ -12,8 +12,9 @@ class QuorumConfig:
     """Configuration of a replica. The defaults are Kafka's (``controller.quorum.*``).
 
     An election timeout is drawn from ``[election_timeout_ms, 2 * election_timeout_ms)``, a
-    follower's fetch timeout from ``[fetch_timeout_ms, fetch_timeout_ms * 5 / 4)``. A leader sends a
-    high watermark without records after ``fetch_hw_delay_ms``; Kafka sends it immediately.
+    follower's fetch timeout from ``[fetch_timeout_ms, fetch_timeout_ms * 5 / 4)``. If there are no
+    records to send, a leader sends a new high watermark after ``fetch_hw_delay_ms``; Kafka sends it
+    immediately.
     """
 
     election_timeout_ms: int = 1000

@@ -49,7 +49,7 @@ a leader or under-replicated.
 With --bootstrap-server, the leader of the quorum reports its voters, its observers and their lags,
 and the committed state is checked.
 
-Exit codes: 0 healthy, with notes at most; 1 a problem; 3 warnings, but no problem; 2 invalid
+Exit codes: 0 healthy, possibly with notes; 1 a problem; 3 warnings, but no problem; 2 invalid
 arguments, or PATH is not a log.
 """
 

@@ -1,19 +1,19 @@
 """Entry point of ``raftlog``: the tree of its commands, and the exit code of each outcome.
 
-Every command has a function ``add_...``, which adds its parser to the tree, and a function
-``run_...``, which the parser sets as ``run``. All parsers are built at each start. So at module
-level, modules of commands import what parsers need; ``run_...`` imports the rest: `raftlog --help`
-loads neither numpy nor pyarrow nor the error classes.
+Each command has a function ``add_...``, which adds its parser to the tree, and a function
+``run_...``, which the parser sets as ``run``. All parsers are built at each start. Modules of
+commands therefore import at module level only what parsers need, and ``run_...`` imports the rest:
+`raftlog --help` loads neither numpy nor pyarrow nor the error classes.
 
-A ``RaftlogError``, and an error of the operating system, is printed as one sentence on stderr,
-without a stack trace, after all output that precedes it. So that Ctrl-C prints none either, modules
-are imported by ``main`` itself, which handles it.
+A ``RaftlogError`` or an error of the operating system is printed as one sentence on stderr, without
+a stack trace, after all output that precedes it. Ctrl-C prints no stack trace either: ``main``
+imports the modules itself, and handles the interrupt.
 
-Exit codes: 0 success; 1 the log is damaged, or does not contain what was requested, or the command
-failed; 2 invalid arguments, or a path that cannot be read, or the log of another cluster; 3
-warnings of ``doctor``; 130 Ctrl-C; 141 the reader of stdout closed the pipe. 130 and 141 are 128 +
-SIGINT and 128 + SIGPIPE, as in a shell. A command that fails with another code than 1, since 1 is
-an answer, sets ``exit_failed``: ``diff`` fails with 2, as diff(1) does.
+Exit codes: 0 success; 1 the log is damaged or does not contain what was requested, or the command
+failed; 2 invalid arguments, a path that cannot be read, or the log of another cluster; 3 warnings
+of ``doctor``; 130 Ctrl-C; 141 the reader of stdout closed the pipe. 130 and 141 are 128 + SIGINT
+and 128 + SIGPIPE, as in a shell. A command for which 1 is an answer sets ``exit_failed`` to the
+code of a failure: ``diff`` fails with 2, as diff(1) does.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ kept, and with it the cluster id, topic ids, configs, credentials and broker reg
 
 SURVIVOR is the metadata directory of a stopped controller, a copy of it, or a snapshot. Brokers
 have copies, too, which may contain later records. If several are given, the one with the last
-leader epoch, then the greatest end offset, is used, and the differences of the others are printed.
+leader epoch, then the greatest end offset, is used, and how the others differ is printed.
 
 Records above the last known commit may never have been committed; the new quorum commits them.
 Records that the lost controllers committed after the end of SURVIVOR are lost. Both are printed.

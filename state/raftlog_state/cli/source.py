@@ -96,8 +96,8 @@ def _add_cluster_id(options: Options) -> None:
     options.add_argument(
         "--cluster-id",
         metavar="ID",
-        help="fail if the log belongs to another cluster. Nodes must all belong to one cluster in "
-        "any case",
+        help="fail if the log belongs to another cluster. Nodes must all belong to one cluster, "
+        "even without this option",
     )
 
 

@@ -22,8 +22,8 @@ If a load is interrupted, even by a crash, the next one continues it. PATH is a 
 or several voters' directories: see `raftlog --help`. From a single directory, only records older
 than --tail-holdback-ms are read, because younger ones may not be committed.
 
-The staging directory contains the records and rows to be written next: some hundred bytes for each
-of a million records. They are deleted at the end.
+The staging directory contains the records and rows to be written next: several hundred bytes per
+record, for a million records. They are deleted at the end.
 
 Events are logged to stderr, one per line, with a progress bar on a terminal. Ctrl-C and SIGTERM end
 the command after the current append, with exit code 130 or 143; a second signal ends it

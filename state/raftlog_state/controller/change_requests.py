@@ -1,10 +1,10 @@
 """Changes of a cluster's metadata: one dataclass for each kind.
 
-Field names are the columns of a table of changes, besides ``change``, the kind. A table may contain
-all kinds; columns that a kind does not have are null.
+Field names are the columns of a table of changes; the column ``change`` is the kind. A table can
+contain all kinds; columns that a kind does not have are null.
 
-Enums may be names (``TOPIC``, ``scram-sha-256``) or Kafka's numbers; topics are identified by name.
-Values are validated against the state when the change is applied. Defaults are Kafka's; None is
+Enums can be names (``TOPIC``, ``scram-sha-256``) or Kafka's numbers. Topics are identified by name.
+Values are validated against the state when the change is applied. Defaults are Kafka's; None means
 "not set".
 """
 
@@ -21,7 +21,8 @@ Assignment: TypeAlias = tuple[tuple[int, ...], ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic:
     """Create a topic with ``partitions`` x ``replication_factor`` replicas, assigned to racks and
-    brokers at random, or with a manual ``assignment``. ``topic_id`` None: random."""
+    brokers at random, or with a manual ``assignment``. ``topic_id`` None: a random id.
+    """
 
     KIND: ClassVar[str] = "create_topic"
     topic: str
@@ -34,7 +35,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopic:
-    """Delete a topic with its partitions and configs; with ``topic_id`` only if that is its id."""
+    """Delete a topic with its partitions and configs; with ``topic_id``, only if the id matches."""
 
     KIND: ClassVar[str] = "delete_topic"
     topic: str
@@ -44,7 +45,8 @@ class DeleteTopic:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
     """Increase a topic's number of partitions to ``partitions`` (Kafka: CreatePartitions).
-    ``assignment``: replicas of the new partitions."""
+    ``assignment``: replicas of the new partitions.
+    """
 
     KIND: ClassVar[str] = "add_partitions"
     topic: str
@@ -72,7 +74,8 @@ class SetIsr:
     """Set the ISR of a partition (Kafka: AlterPartition), and its leader recovery state to
     RECOVERED.
 
-    ``partition_epoch``: that of the state that the change is based on; another one is refused.
+    ``partition_epoch``: partition epoch of the state on which the change is based. If the epoch has
+    changed, the change is rejected.
     """
 
     KIND: ClassVar[str] = "set_isr"
@@ -84,8 +87,9 @@ class SetIsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeader:
-    """Elect the preferred leader of a partition, or with ``election`` ``unclean`` any live replica,
-    which may lose records that it lacks."""
+    """Elect the preferred leader of a partition; with ``election`` ``unclean``, elect any live
+    replica, which loses the records that this replica lacks.
+    """
 
     KIND: ClassVar[str] = "elect_leader"
     topic: str
@@ -98,7 +102,7 @@ class ElectLeader:
 class SetConfig:
     """Set a config of a TOPIC, BROKER (name "": all brokers), GROUP or CLIENT_METRICS.
 
-    The value may be a secret and is not in ``repr``.
+    The value may be a secret and is not part of ``repr``.
     """
 
     KIND: ClassVar[str] = "set_config"
@@ -110,7 +114,7 @@ class SetConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteConfig:
-    """Delete a config, which then has its default."""
+    """Delete a config, which then has its default value."""
 
     KIND: ClassVar[str] = "delete_config"
     resource_type: str | int
@@ -120,8 +124,9 @@ class DeleteConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendConfig:
-    """Append the elements of ``value``, separated by commas, to a config that is a list, except
-    those that it has. A config that is not set begins with its default."""
+    """Append the comma-separated elements of ``value`` to a config that is a list, except those
+    that it already contains. If the config is not set, the list begins with its default.
+    """
 
     KIND: ClassVar[str] = "append_config"
     resource_type: str | int
@@ -132,7 +137,7 @@ class AppendConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtractConfig:
-    """Remove the elements of ``value``, separated by commas, from a config that is a list."""
+    """Remove the comma-separated elements of ``value`` from a config that is a list."""
 
     KIND: ClassVar[str] = "subtract_config"
     resource_type: str | int
@@ -143,7 +148,7 @@ class SubtractConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAcl:
-    """Add an ACL, unless there is one with equal content."""
+    """Add an ACL, unless one with equal content exists."""
 
     KIND: ClassVar[str] = "add_acl"
     resource_type: str | int
@@ -173,7 +178,7 @@ class RemoveAcl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetQuota:
-    """Set a quota of an entity: ``user``, ``client-id`` or both, or ``ip``; None: the default."""
+    """Set a quota of an entity: ``user``, ``client-id`` or both, or ``ip``. None: the default."""
 
     KIND: ClassVar[str] = "set_quota"
     entity: Mapping[str, str | None]
@@ -202,8 +207,9 @@ class SetFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetScram:
-    """Set a user's SCRAM credential, from ``password`` (``salt`` None: random) or from ``salt`` and
-    ``salted_password`` as Kafka's clients send them. None of them is in ``repr``."""
+    """Set a user's SCRAM credential from ``password`` (``salt`` None: random), or from ``salt`` and
+    ``salted_password`` as Kafka's clients send them. None of them is part of ``repr``.
+    """
 
     KIND: ClassVar[str] = "set_scram"
     user: str
@@ -225,11 +231,11 @@ class RemoveScram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetToken:
-    """Create or replace a delegation token; a later expiration renews it. Principals are texts with
-    their type, as ``User:ana``; ``requester`` None: the owner.
+    """Create or replace a delegation token; a later expiration renews it. Principals include their
+    type, such as ``User:ana``. ``requester`` None: the owner.
 
-    Its HMAC, the password, is not in the log: brokers compute it from ``token_id`` (None: random)
-    with their secret key, by HMAC-SHA-512.
+    The token's HMAC, which is its password, is not in the log: brokers compute it with HMAC-SHA-512
+    from ``token_id`` (None: random) and their secret key.
     """
 
     KIND: ClassVar[str] = "set_token"
@@ -252,14 +258,15 @@ class RemoveToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """Register a broker. A new incarnation is fenced until it is unfenced, as in Kafka; with its
-    current ``incarnation_id`` a broker's registration is updated.
+    """Register a broker. A new incarnation is fenced until it is unfenced, as in Kafka; with the
+    current ``incarnation_id``, a broker's registration is updated.
 
-    ``endpoints``: listener name to ``host:port``, prefixed by ``protocol://`` if that is not
-    PLAINTEXT. ``features``: name to lowest and highest level; None: those of Kafka 4.3.1.
-    ``log_dirs`` and ``incarnation_id`` None: those of the current incarnation, else random. The
-    epoch of a new incarnation is the offset of its record. ``previous_broker_epoch``: that of an
-    incarnation that was shut down cleanly, and so stays among the eligible leader replicas.
+    ``endpoints``: listener names mapped to ``host:port``, prefixed by ``protocol://`` if it is not
+    PLAINTEXT. ``features``: names mapped to the lowest and highest level; None: those of Kafka
+    4.3.1. ``log_dirs`` and ``incarnation_id`` None: those of the current incarnation, or random
+    ones. The epoch of a new incarnation is the offset of its record. ``previous_broker_epoch``:
+    epoch of an incarnation that was shut down cleanly, and therefore stays among the eligible
+    leader replicas.
     """
 
     KIND: ClassVar[str] = "register_broker"
@@ -276,7 +283,8 @@ class RegisterBroker:
 class UnregisterBroker:
     """Unregister a broker and remove it from every ISR.
 
-    ``broker_epoch``: of the registration that the change is based on; another one is refused.
+    ``broker_epoch``: epoch of the registration on which the change is based. If the epoch has
+    changed, the change is rejected.
     """
 
     KIND: ClassVar[str] = "unregister_broker"
@@ -288,7 +296,8 @@ class UnregisterBroker:
 class FenceBroker:
     """Fence a broker: remove it from every ISR and elect other leaders.
 
-    ``broker_epoch``: of the registration that the change is based on; another one is refused.
+    ``broker_epoch``: epoch of the registration on which the change is based. If the epoch has
+    changed, the change is rejected.
     """
 
     KIND: ClassVar[str] = "fence_broker"
@@ -300,7 +309,8 @@ class FenceBroker:
 class UnfenceBroker:
     """Unfence a broker and elect it for leaderless partitions that it may lead.
 
-    ``broker_epoch``: of the registration that the change is based on; another one is refused.
+    ``broker_epoch``: epoch of the registration on which the change is based. If the epoch has
+    changed, the change is rejected.
     """
 
     KIND: ClassVar[str] = "unfence_broker"

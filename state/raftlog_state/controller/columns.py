@@ -1,10 +1,10 @@
 """Parsing of rows of a table of changes, from a DataFrame or JSON.
 
-``change`` is the kind. Columns that the kind does not have must be null, and a column that no kind
-has is refused even if null, so that no misspelt or misplaced value is ignored.
+``change`` is the kind. Columns that the kind does not have must be null. A column that no kind has
+is rejected even if it is null, so that no misspelled or misplaced value is ignored.
 
-Lists may be any iterable, maps a mapping or a list of pairs (Arrow's form), numbers any integral
-type; strings are not converted to numbers or back. Errors do not contain values.
+Lists can be any iterable, maps a mapping or a list of pairs (Arrow's form), numbers any integral
+type; strings are not converted to numbers or vice versa. Errors do not contain values.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """Names of entities, as users write them: ``topic/orders``, ``config/topic/orders/retention.ms``.
 
 =====================================  =========================================================
-``topic/NAME``                         a topic and its configs; with partitions also these
-``partition/TOPIC/ID``                 one partition, of all topics that had the name
+``topic/NAME``                         a topic and its configs; optionally its partitions
+``partition/TOPIC/ID``                 one partition, in all topics that had this name
 ``broker/ID``                          a registration and the broker's configs
 ``controller/ID``                      a registration
 ``config/TYPE/RESOURCE/NAME``          one config; TYPE is topic, broker, client_metrics or group.
-                                       The resource of the default of all brokers is empty
-``acl/PRINCIPAL``                      the ACLs of a principal, as ``acl/User:alice``
+                                       RESOURCE is empty for the default of all brokers
+``acl/PRINCIPAL``                      the ACLs of a principal, such as ``acl/User:alice``
 ``quota/TYPE/ENTITY``                  quotas; TYPE is user, client-id or ip, ENTITY may be
-                                       ``<default>``; of several pairs with a comma between them
+                                       ``<default>``; separate several pairs by commas
 ``scram/USER``, ``token/ID``           credentials of a user; a delegation token
 ``feature/NAME``, ``epoch/N``, ...     a row of any other entity, by its key
 =====================================  =========================================================
 
-Fewer parts name more: ``config/topic/orders`` all configs of a topic, ``acl`` all ACLs.
+Fewer parts select more: ``config/topic/orders`` is all configs of a topic, ``acl`` all ACLs.
 """
 
 from __future__ import annotations

@@ -52,10 +52,10 @@ _SIDES: Final = ("expected", "found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first difference of a table, values as JSON text.
+    """The first difference of a table, with values as JSON text.
 
-    ``column`` is ``(row)`` where a row is absent on one side, or there more than once;
-    ``row_count`` is how many of the table's rows differ.
+    ``column`` is ``(row)`` if one side does not have the row, or has it more than once.
+    ``row_count``: how many of the table's rows differ.
     """
 
     table: str
@@ -77,8 +77,8 @@ class Difference:
 class VerifyReport:
     """What ``verify()`` found at ``offset`` (inclusive), in rows changed after ``since``.
 
-    ``differences``: of the tables from the log; ``violations``: of rules that Kafka keeps, by rows
-    of the tables. A violation without a difference is one of the log.
+    ``differences``: between the tables and the log. ``violations``: of rules of Kafka, by rows of
+    the tables. A violation without a difference is in the log itself.
     """
 
     offset: int
@@ -89,7 +89,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the tables match the log, and satisfy the rules."""
+        """Whether the tables match the log and satisfy the rules."""
         return not self.differences and not self.violations
 
     @property
@@ -108,7 +108,7 @@ class VerifyReport:
 
 
 def verify(publication: Publication, offset: int, since: int | None = None) -> VerifyReport:
-    """Compare the rows after an offset with ``log``; after ``since``, only rows changed since.
+    """Compare the rows after an offset with ``log``; with ``since``, only rows changed after it.
 
     Raises:
         TablesError: there is no table ``log``, or it ends before the offset; or Spark failed.
