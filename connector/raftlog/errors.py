@@ -1,11 +1,12 @@
-"""All errors that raftlog raises to its callers, but for those of ``raftlog.storage.errors``,
+"""All errors that raftlog raises to its callers, except those of ``raftlog.storage.errors``,
 ``raftlog.client.errors``, ``raftlog.node.errors``, ``raftlog_state.errors`` and
-``pyspark_raftlog.errors``. An error that raftlog itself handles is beside the code that raises it.
+``pyspark_raftlog.errors``. An error that raftlog itself handles is defined next to the code that
+raises it.
 
 ``str(error)`` is ``[CODE] message``: a stable code, then where, what, why and what to do. The code
 is part of the text because Spark keeps only the text of an error that crosses a process.
 
-An error holds its facts as keyword-only fields and survives pickling. No field holds a secret:
+An error stores its facts as keyword-only fields and survives pickling. No field contains a secret:
 values of records and of options, passwords, and the contents of keys and requests are never part
 of an error.
 """
@@ -32,8 +33,8 @@ class RaftlogError(Exception):
     """Base class of all errors of raftlog. A subclass is a dataclass with keyword-only fields.
 
     ``code`` is stable. ``retriable``: the same call may succeed later. ``kafka_code`` is the number
-    in Kafka's ``Errors``, None if Kafka has no such error. A subclass names them as keywords;
-    without them they are those of its base class.
+    in Kafka's ``Errors``, None if Kafka has no such error. A subclass sets them as keywords;
+    otherwise it inherits those of its base class.
     """
 
     code: ClassVar[str] = "RAFTLOG_ERROR"
@@ -463,8 +464,8 @@ class DataLossError(LogError, code="RAFTLOG_DATA_LOSS"):
     """Records to be read no longer exist. ``condition`` is stable and machine-readable.
 
     OFFSETS_DELETED: they are below the log start offset. LOG_TRUNCATED: they are at or above the
-    log end offset. OFFSETS_COMPACTED: a compaction may have removed some of them. The Spark source
-    adds conditions; those with the same name mean the same.
+    log end offset. OFFSETS_COMPACTED: compaction may have removed some of them. The Spark source
+    adds conditions; conditions with the same name have the same meaning.
     """
 
     path: str
@@ -539,7 +540,7 @@ class UnexpectedEndOffsetError(AppendError, code="RAFTLOG_UNEXPECTED_END_OFFSET"
 class KeyChangedError(AppendError, code="RAFTLOG_KEY_CHANGED", kafka_code=95):
     """The last record of a key is not the required one: another writer has changed the key.
 
-    Offsets are None for a key without a record, or that was deleted.
+    An offset is None for a key that has no record or was deleted.
     """
 
     path: str

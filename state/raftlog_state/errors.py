@@ -129,7 +129,7 @@ class NotControllerError(
 ):
     """The controller is not active, or lost its leadership before the write was committed.
 
-    In the second case the records may be committed nevertheless.
+    In the second case, the records may still be committed.
     """
 
 
@@ -138,7 +138,7 @@ class ControllerTimeoutError(
 ):
     """A write reached its deadline, or the controller is shutting down.
 
-    Records that were appended may be committed nevertheless.
+    Records that were appended may still be committed.
     """
 
 
@@ -178,7 +178,7 @@ class ClusterOwnedError(TablesError, code="RAFTLOG_CLUSTER_OWNED"):
 class ClustersFailedError(StateError, code="RAFTLOG_CLUSTERS_FAILED"):
     """The rows of some clusters of a group were not written. The others were.
 
-    ``failures`` has the error of each cluster.
+    ``failures`` contains the error of each of these clusters.
     """
 
     place: str

@@ -1,6 +1,6 @@
 """Errors of encrypted values and of their keys. The rules are in ``raftlog.errors``.
 
-No error has a key, a value or the message of a key service, which may contain secrets.
+No error contains a key, a value, or the message of a key service, which may contain secrets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Errors of object stores and of the objects in them. The rules are in ``raftlog.errors``.
 
-``location`` is that of the store, without user info.
+``location`` is the location of the store, without user info.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Errors of Kafka's protocol, which nodes and clients handle.
 
 Messages never contain bytes of a request or response. After an error of the peer (all but
-``UnsupportedFieldError`` and ``NoCommonVersionError``) the connection is closed, as Kafka does: the
-bytes that follow cannot be trusted.
+``UnsupportedFieldError`` and ``NoCommonVersionError``), the connection is closed, as in Kafka,
+because the bytes that follow cannot be trusted.
 """
 
 from __future__ import annotations

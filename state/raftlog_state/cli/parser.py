@@ -367,8 +367,8 @@ def add_redaction(command: Parser, *, verb: str = "print", full: bool = False) -
             "--redact",
             choices=("secrets", "full"),
             default="secrets",
-            help="what to hide. secrets, the default: secrets, which only metadata records "
-            "contain. full: also the data that clients send in the records of groups: hosts, "
+            help="what to hide. secrets (default): the secrets in metadata records; other records "
+            "contain none. full: also the data that clients send in the records of groups: hosts, "
             "metadata of offset commits, and user data of subscriptions and assignments",
         )
     command.add_argument(
