@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from raftlog_state.tables.schema import TypedTable
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 FUNCTION_OPTIONS: Final = {
     name.lower(): name

@@ -42,7 +42,7 @@ from .metadata_loader import LogRecord, MetadataLoader
 from .payload import Payload
 from .topic_rows import TopicChanges, TopicColumns, replay_topics
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 LOADER_COLUMNS = Column.ALL_BUT_HEADERS
 """Columns of a scan that the loader reads. Only control records have keys."""

@@ -68,7 +68,7 @@ from .topics import (
     RECOVERY_UNCHANGED,
 )
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 TOPIC_RECORDS: Final = (
     TopicRecord,

@@ -1,4 +1,4 @@
-"""``Backoff``: the pause of what is tried again after errors. Followers and their upkeep use it."""
+"""``Backoff``: growing pause between retries after errors. Followers and their upkeep use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BACKOFF_LONGEST_S: Final = 10.0
 
 
 class Backoff:
-    """Pause after an error, which doubles with each further one until something succeeds."""
+    """Pause after an error. It doubles with each further error until something succeeds."""
 
     def __init__(
         self, first_s: float = BACKOFF_FIRST_S, longest_s: float = BACKOFF_LONGEST_S
@@ -25,7 +25,7 @@ class Backoff:
         """The last error; None after a success."""
 
     def failed(self, error: RaftlogError, now_s: float) -> bool:
-        """Record an error; return whether its text is another one than that of the last."""
+        """Record an error; return whether its text differs from the last error's."""
         last, self.error, self._failed_at_s = self.error, error, now_s
         is_first = last is None
         self.pause_s = self._first_s if is_first else min(2 * self.pause_s, self._longest_s)

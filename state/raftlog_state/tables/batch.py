@@ -2,11 +2,11 @@
 
 Rules of this file:
 
-1. Contiguity is checked by count, control records and aborted ones included: a gap, a duplicate, a
-   fall of the leader epoch or an incomplete snapshot is an error, never skipped.
-2. Rows that the tables have are removed, and so are rows from the start of an open transaction on:
-   the source returns them again.
-3. Pure: Arrow in, Arrow out; the tables' own end is an argument.
+1. Contiguity is checked by count, including control records and aborted records. A gap, a
+   duplicate, a decreasing leader epoch or an incomplete snapshot is an error and is never skipped.
+2. Rows that the tables already have are removed. Rows from the start of an open transaction on are
+   removed, too; the source returns them again.
+3. Pure: Arrow in, Arrow out. The tables' end is an argument.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from raftlog_state.records.typed_columns import frames
 
 from .stores.protocol import filtered
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 Int64s = npt.NDArray[np.int64]
 
@@ -54,7 +54,7 @@ SOURCE_COLUMNS: Final = (
     "controlType",
     "producerId",
 )
-"""What is read of the source; ``RECORD_JSON`` for table ``log`` only."""
+"""Columns read from the source; ``RECORD_JSON`` only for table ``log``."""
 RECORD_JSON: Final = "record"
 
 _BEGIN: Final = BeginTransactionRecord.schema.api_key
@@ -66,12 +66,12 @@ _FOOTER: Final = ControlType.SNAPSHOT_FOOTER.name.lower()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedBatch:
-    """New rows of a batch: those of a snapshot, if any, then records of the log.
+    """New rows of a batch: first those of a snapshot, if any, then records of the log.
 
-    ``records`` runs from ``next_offset`` (or from the snapshot's end) without a gap; ``seen``
-    are rows that the tables have already, to be compared with them. Of a whole internal log
-    ``earlier`` has those before ``records``, which are replayed with them into a new state. All are
-    in the source's columns, in order, with ``apiKey`` and ``txnBegin`` beside them.
+    ``records`` continues from ``next_offset`` (or from the snapshot's end) without a gap. ``seen``
+    contains rows that the tables already have, to be compared with them. For a whole internal log,
+    ``earlier`` contains the rows before ``records``; both are replayed into a new state. All have
+    the source's columns, in order, plus ``apiKey`` and ``txnBegin``.
     """
 
     snapshot_id: SnapshotId | None
@@ -82,17 +82,17 @@ class CheckedBatch:
 
     @property
     def rows(self) -> pa.Table:
-        """All rows that are new, in order."""
+        """All new rows, in order."""
         return pa.concat_tables([self.snapshot, self.records])
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is new."""
+        """Whether there are no new rows."""
         return bool(self.snapshot.num_rows == self.records.num_rows == 0)
 
     @property
     def last_offset(self) -> int:
-        """The last offset that is new, inclusive."""
+        """The last new offset, inclusive."""
         last = self.records if self.records.num_rows else self.snapshot
         return int(last["offset"][-1].as_py())
 
@@ -100,18 +100,18 @@ class CheckedBatch:
 def check_batch(
     table: pa.Table, columns: Sequence[str] = SOURCE_COLUMNS, *, next_offset: int, place: str
 ) -> CheckedBatch:
-    """Order a batch of the source and cut it to what is new from ``next_offset`` on.
+    """Sort a batch of the source and cut it to the rows that are new from ``next_offset`` on.
 
     Args:
         table: the source's rows in any order, with at least ``columns``.
-        next_offset: one beyond the last offset that the tables hold; 0 for empty ones.
+        next_offset: one past the last offset in the tables; 0 if they are empty.
         place: the tables, for errors.
 
     Raises:
         OffsetGapError: the rows begin after ``next_offset``, or offsets are missing or duplicated.
         ReplayError: the leader epoch decreases in the batch.
-        TablesError: a column is missing, the topic is not that of the metadata log, or the rows of
-            a snapshot are incomplete.
+        TablesError: a column is missing, the topic is not the metadata log's, or a snapshot's rows
+            are incomplete.
     """
     _check_columns(table, columns, place)
     table = _in_order(table.select(list(columns)))
@@ -145,10 +145,10 @@ def check_batch(
 def check_internal_batch(
     table: pa.Table, columns: Sequence[str] = SOURCE_COLUMNS, *, next_offset: int, place: str
 ) -> CheckedBatch:
-    """Order a batch of a partition of an internal log, and cut it to what is new.
+    """Sort a batch of an internal log's partition and cut it to the new rows.
 
-    Offsets may be missing: these logs are compacted, or their start is moved. Rows with positions
-    (``with_positions``) are those of a whole log. Other arguments and errors are those of
+    Offsets may be missing because these logs are compacted or their start has moved. Rows with
+    positions (``with_positions``) are those of a whole log. Other arguments and errors are as for
     ``check_batch``.
     """
     _check_has_columns(table, columns, place)
@@ -169,7 +169,8 @@ def check_internal_batch(
     nothing = table.slice(0, 0)
     if table.num_rows == 0 or table["snapshotPosition"].null_count:
         return CheckedBatch(snapshot_id=None, snapshot=nothing, records=records, seen=seen)
-    # The leader epochs of what the tables have seen are known only where no record was missing.
+    # The leader epochs of rows that the tables have seen are known only where no record was
+    # missing.
     return CheckedBatch(
         snapshot_id=None,
         snapshot=nothing,
@@ -180,7 +181,7 @@ def check_internal_batch(
 
 
 def with_positions(table: pa.Table) -> pa.Table:
-    """Mark ordered rows as those of a whole internal log: its state replaces that of the tables."""
+    """Mark ordered rows as a whole internal log, whose state replaces the tables' state."""
     positions = pa.array(np.arange(table.num_rows), pa.int32())
     return _with_positions(table, positions)
 
@@ -218,7 +219,7 @@ def _check_has_columns(table: pa.Table, columns: Sequence[str], place: str) -> N
 def _check_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
     _check_has_columns(table, columns, place)
     others = set(pc.unique(table["topic"]).to_pylist()) - {CLUSTER_METADATA_TOPIC}
-    # A quorum of raftlog may have metadata records in a topic of another name.
+    # A raftlog quorum may store metadata records in a topic with another name.
     is_metadata = pc.or_(pc.is_valid(table["recordType"]), pc.is_valid(table["controlType"]))
     if others and not pc.all(is_metadata).as_py():
         raise TablesError(
@@ -229,9 +230,9 @@ def _check_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
 
 
 def _in_order(table: pa.Table) -> pa.Table:
-    """Return rows by their offsets, those of a snapshot by their positions.
+    """Return rows sorted by offset, or a snapshot's rows sorted by position.
 
-    Rows in that order are not copied: a snapshot may have a million of them, with their JSON.
+    Rows already in that order are not copied: a snapshot may have a million rows with JSON.
     """
     if table.num_rows == 0:
         return table
@@ -301,7 +302,7 @@ def _check_epochs(records: pa.Table) -> None:
 
 
 def _with_transactions(records: pa.Table) -> pa.Table:
-    """Add ``txnBegin``; remove the records from the start of an open transaction on."""
+    """Add ``txnBegin``, and remove the records from the start of an open transaction on."""
     offsets, keys = _int64s(records["offset"]), _int64s(pc.fill_null(records["apiKey"], _NO_KEY))
     begins = np.zeros(len(keys), np.int64)
     is_outside = np.ones(len(keys), np.bool_)
@@ -318,9 +319,9 @@ def _with_transactions(records: pa.Table) -> pa.Table:
 
 
 def _api_keys(table: pa.Table) -> pa.ChunkedArray:
-    """Return the api key of each metadata record, null for other records and without a frame."""
+    """Return each metadata record's api key, null for other records and values without a frame."""
     is_record = pc.is_null(table["controlType"])
-    values = table["value"].cast(pa.binary())  # a session may have large types
+    values = table["value"].cast(pa.binary())  # a session may use large types
     values = pc.if_else(is_record, values, pa.scalar(None, pa.binary()))
     return pa.chunked_array(map(_keys_of, values.chunks), pa.int32())
 

@@ -1,11 +1,12 @@
-"""Rows that the records of one bucket change, in a range of a log: by columns, or by a loader.
+"""Replay of one bucket's records in a range of a log: by columns, or by a loader.
 
 Rules of this file:
 
-1. Topics are replayed by columns if all of their records are plain (``columnar_replay``), else by a
-   loader, as the rows of the cluster are. The loader rejects what contradicts the state.
-2. Memory is that of the rows, of the topics' records up to ``COLUMN_BYTES_MAX``, and of a slice of
-   the changes. Topics with more are replayed by a loader, which keeps no records.
+1. Topics are replayed by columns if all of their records are plain (``columnar_replay``), and
+   otherwise by a loader. The cluster's rows are always replayed by a loader. A loader rejects
+   records that contradict the state.
+2. Memory holds the rows, up to ``COLUMN_BYTES_MAX`` of the topics' records, and one slice of the
+   changes. Topics with more records are replayed by a loader, which keeps no records.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from .stored_rows import StateParts, stored_rows
 from .topic_buckets import UnsplitRecordError
 
 COLUMN_BYTES_MAX: Final = 256 << 20
-"""Values of a bucket's records that are in memory together."""
+"""Limit on a bucket's record values that are in memory together."""
 SLICE_ROWS: Final = 20_000
 """Changes, or records of ``log``, in memory at a time."""
 _OF_ALL_BUCKETS: Final = (Entity.TRANSACTION, Entity.EPOCH)
-"""Entities whose rows all buckets change, and only those of the cluster are written."""
+"""Entities whose rows every bucket changes. Only the cluster's part writes them."""
 
 Write: TypeAlias = Callable[[pa.Table], None]
-"""Writes rows of ``changes``."""
+"""Function that writes rows of ``changes``."""
 
 
 class RejectedRecordsError(Exception):
-    """Records that replay rejects; ``offset`` is that of the first one that was read with them."""
+    """Records that replay rejects. ``offset`` is the first offset read together with them."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(offset, reason)
@@ -56,10 +57,10 @@ class RejectedRecordsError(Exception):
 
 
 class BucketRecords(NamedTuple):
-    """Records of a bucket among those that were read together.
+    """A bucket's records among those that were read together.
 
-    The values of control records are null; ``controls`` has them by row. ``first_offset``, and
-    ``last`` (an offset with its leader epoch and timestamp), are of all that were read.
+    The values of control records are null; ``controls`` has them by row. ``first_offset`` and
+    ``last`` (an offset with its leader epoch and timestamp) cover all records that were read.
     """
 
     columns: RecordColumns
@@ -69,7 +70,7 @@ class BucketRecords(NamedTuple):
 
 
 class PartSettings(NamedTuple):
-    """What the parts of a task share: ``shared`` has the columns of ``changes`` for the log."""
+    """Settings that a task's parts share; ``shared`` has the log's columns of ``changes``."""
 
     before: Progress
     redactor: Redactor
@@ -78,7 +79,7 @@ class PartSettings(NamedTuple):
 
 
 class Part(Protocol):
-    """Rows that are replayed apart from others."""
+    """Rows that are replayed separately from others."""
 
     @property
     def metadata_version(self) -> int | None:
@@ -90,7 +91,7 @@ class Part(Protocol):
         ...
 
     def complete(self) -> dict[str, int]:
-        """Write the changes that are not written yet; return the number of rows of each table.
+        """Write the remaining changes; return the number of rows of each table.
 
         Raises:
             UnsplitRecordError: a transaction is open.
@@ -156,7 +157,7 @@ class TopicsPart:
 
 
 class _Change(NamedTuple):
-    """A row change with its record, its number among those of the offset, and its row's origin."""
+    """A row change, its record, its number among its offset's changes, and its row's origin."""
 
     record: RecordChanges
     change: RowChange
@@ -165,7 +166,7 @@ class _Change(NamedTuple):
 
 
 class LoaderPart:
-    """Rows that a loader replays."""
+    """Rows that are replayed by a loader."""
 
     def __init__(
         self, settings: PartSettings, state: StateParts, *, without: Sequence[Entity] = ()
@@ -197,7 +198,7 @@ class LoaderPart:
         except (RaftlogError, MetadataParseError) as error:
             raise RejectedRecordsError(records.first_offset, str(error)) from error
         self._add([one for one in changes if one.changes[0].entity not in self._without])
-        _ = self._loader.image  # applies the delta, whose memory would grow
+        _ = self._loader.image  # applies the delta, which would grow otherwise
 
     def complete(self) -> dict[str, int]:
         begin_offset = self._loader.open_transaction_offset
@@ -224,7 +225,7 @@ class LoaderPart:
             self._flush()
 
     def _flush(self) -> None:
-        """Write the changes: of few, a file with many columns takes ten times as long."""
+        """Write the changes in one file: its many columns take ten times as long if it has few."""
         self._settings.write(self._table(self._unwritten))
         self._unwritten = []
 
@@ -239,7 +240,7 @@ class LoaderPart:
 
 
 def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
-    """Return records, one part after another."""
+    """Return the parts joined in their order."""
     offsets, leader_epochs, times_ms, values = zip(*parts, strict=True)
     return RecordColumns(
         np.concatenate(offsets),

@@ -1,14 +1,15 @@
-"""``replay_bucket``: the rows of one bucket for a range of a log, as files; work of a task.
+"""``replay_bucket``: a task that writes one bucket's rows of a log's range to files.
 
 Rules of this file:
 
-1. Each task decodes and replays the records of its bucket (``range_routing``), and writes their
-   changes to a file of its own (``bucket_parts``). One of the tasks has the cluster's rows, too, in
-   files besides: those of topics have the columns of topics only (``of_entities``).
-2. The result is a file, too: a task that is run again returns it, if its files are there and the
-   range has the same records. It depends on these and the task alone.
-3. Memory is that of the bucket's rows and records, and of one slice of the changes.
-4. A range whose replay fails is a result (``NotSplit``): no file of it is used.
+1. Each task decodes and replays the records of its bucket (``range_routing``) and writes their
+   changes to its own file (``bucket_parts``). One of the tasks also writes the cluster's rows, to
+   separate files, because files for topics have only the columns of topics (``of_entities``).
+2. The result is a file, too. A task that runs again returns it if its files exist and the range has
+   the same records. The result depends only on these records and the task.
+3. Memory holds the bucket's rows and records, and one slice of the changes.
+4. If the replay of a range fails, the result is ``NotSplit``, and none of the range's files is
+   used.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from .stores.protocol import in_schema
 from .topic_buckets import CLUSTER, UnsplitRecordError, rows_of_bucket
 
 _BUCKET_WITH_CLUSTER: Final = 0
-"""Bucket whose task also has the rows that belong to no topic."""
+"""Bucket whose task also writes the rows that belong to no topic."""
 _OF_LOG: Final = ("cluster_id", "topic", "partition", "incarnation")
 
 
@@ -73,7 +74,7 @@ class BucketResult:
 
 
 def replay_bucket(routed: RoutedRange, bucket: int) -> BucketResult | NotSplit:
-    """Write the files of a bucket, unless they are there; return the result."""
+    """Write the files of a bucket unless they exist; return the result."""
     done = Path(routed.task.directory, f"bucket-{bucket}.json")
     known = _known_result(done)
     if known is not None and known.checksum == routed.checksum:
@@ -110,7 +111,7 @@ def _known_result(done: Path) -> BucketResult | None:
     """Return the result of an earlier run, if all of its files are complete."""
     try:
         found = BucketResult(**json.loads(done.read_text()))
-    except (FileNotFoundError, json.JSONDecodeError):  # empty after a loss of power
+    except (FileNotFoundError, json.JSONDecodeError):  # empty after a power loss
         return None
     return found if are_complete(found.files) else None
 
@@ -214,7 +215,7 @@ class _FileWriter:
             self._writer.write_table(in_schema(rows, self._schema))
 
     def close(self) -> list[str]:
-        """Complete the file and sync it; return its path, nothing without rows."""
+        """Complete the file and sync it; return its path, or no path if it has no rows."""
         if self._writer is None:
             return []
         self._writer.close()

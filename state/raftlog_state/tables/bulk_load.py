@@ -1,19 +1,19 @@
-"""``BulkLoad``: a long log into the tables by parallel tasks, range by range.
+"""``BulkLoad``: loads a long log into the tables with parallel tasks, range by range.
 
 Rules of this file:
 
-1. The records of a range are read once and divided into buckets (``range_routing``), which are
-   replayed by a task each (``bucket_replay``) into files. Then the files are published by one
-   append, and merged into ``state``. The next range begins at the end of the tables.
-2. A range that cannot be split, and one that a task cannot replay, is left to the writer of single
-   batches up to the record that is the cause: it writes, or raises, what it always does. So are a
-   snapshot, and the last records of the log.
-3. An interrupted load is continued by the next one, also inside of a range: results of tasks and
-   the range that was being published are found in the staging directory, if log, redaction and the
-   tables that are written are the same. All of it may be deleted, except while a load runs: it has
-   a lock (``staging``).
-4. A range whose append conflicts with one of another process is loaded again, from the new end of
-   the tables on, but only ``CONFLICTS_MAX`` times in a row.
+1. The records of a range are read once and divided into buckets (``range_routing``). One task for
+   each bucket replays them into files (``bucket_replay``). One append then publishes the files, and
+   a merge brings them into ``state``. The next range begins at the end of the tables.
+2. A range that cannot be split, or that a task cannot replay, is left to the writer of single
+   batches up to the record that is the cause. That writer writes it or raises its usual error. It
+   also writes snapshots and the last records of the log.
+3. The next load continues an interrupted one, even within a range. It finds results of tasks and
+   the range that was being published in the staging directory, if the log, the redaction and the
+   written tables are the same. Everything in this directory may be deleted, except while a load
+   runs and holds its lock (``staging``).
+4. A range whose append conflicts with another process's append is loaded again from the new end of
+   the tables, but at most ``CONFLICTS_MAX`` times in a row.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from .stores.protocol import TableStore
 from .writer import Writer
 
 RANGE_RECORDS: Final = 1_000_000
-"""Records of a range. Readers of the tables have one in memory if its merge was interrupted."""
+"""Records of a range. Readers hold one range in memory if its merge was interrupted."""
 SERIAL_RECORDS_MAX: Final = 100_000
-"""So few records at the end of a log are not worth tasks."""
+"""Up to this many records at the end of a log are written without tasks."""
 CONFLICTS_MAX: Final = 10
-"""After so many appends in a row that conflicted with those of other processes a load ends."""
+"""A load ends after this many appends in a row have conflicted with other processes' appends."""
 
 RunTasks: TypeAlias = Callable[[RoutedRange, Sequence[int]], Iterable[BucketResult | NotSplit]]
 """Runs ``replay_bucket`` for each bucket, in parallel; returns the results, in any order."""
@@ -61,10 +61,10 @@ RunTasks: TypeAlias = Callable[[RoutedRange, Sequence[int]], Iterable[BucketResu
 class LoadSettings:
     """How a log is divided.
 
-    ``options`` are those of the source that name and open the log, for this process and, with table
-    ``log``, the tasks. ``staging`` is a directory that both have; it needs space for the records of
-    a range and their rows. ``bucket_count``: tasks of a range. ``range_records``: records of a
-    range, about.
+    ``options`` are the source options that name and open the log, for this process and, with table
+    ``log``, for the tasks. ``staging`` is a directory that all of them can access; it needs space
+    for a range's records and their rows. ``bucket_count`` is the number of tasks per range,
+    ``range_records`` the approximate number of records per range.
     """
 
     options: Mapping[str, str] = field(repr=False)
@@ -79,7 +79,7 @@ class LoadSettings:
 
     @property
     def records_min(self) -> int:
-        """Fewer records are written as by ``LogFollower``."""
+        """With fewer records than this, the load writes like ``LogFollower``."""
         return min(SERIAL_RECORDS_MAX, -(-self.range_records // 4))
 
 
@@ -101,7 +101,7 @@ class BulkLoad:
         clock: Clock | None = None,
         clock_us: Callable[[], int] = now_us,
     ) -> None:
-        """``on_progress``: called with the number of records that are done, and of all.
+        """``on_progress`` is called with the number of completed records and of all records.
 
         ``uninterrupted`` is entered for each append; ``raise_if_stopped`` is called between tasks.
         """
@@ -128,7 +128,7 @@ class BulkLoad:
         self._directory = Path(load.staging, _name_of(store.place, settings.cluster_id))
         self._conflict_count = 0
         self._end: Progress | None = None
-        """End of the tables after the last append, which need not be read."""
+        """End of the tables after the last append, so that it need not be read."""
         self._whole = 0
         """Records that the tables lacked at the start."""
 
@@ -369,5 +369,5 @@ def _after(routed: RoutedRange, results: Sequence[BucketResult]) -> Progress:
 
 
 def _name_of(*parts: object) -> str:
-    """Return a directory's name for these parts, which are secret-free."""
+    """Return a directory name for these parts, which contain no secrets."""
     return hashlib.sha256(json.dumps([*map(str, parts)]).encode()).hexdigest()[:20]

@@ -1,10 +1,10 @@
-"""Changes of a large batch, such as a snapshot, as rows in slices: memory is that of one slice.
+"""Changes of a large batch, such as a snapshot, as slices of rows: memory holds one slice.
 
 Rules of this file:
 
-1. The slices of ``changes`` are the rows of one table in its order, then the progress row.
-2. The slices of ``state`` have the last change of each key, so a key is in one of them.
-3. Slices are built again by each pass over them: a store may try a write again.
+1. The slices of ``changes`` are the rows of one table in its order, followed by the progress row.
+2. The slices of ``state`` contain the last change of each key, so each key is in one slice.
+3. Each pass over the slices builds them again, because a store may retry a write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .schema import CHANGES_TABLE, CLUSTER_ID, STATE_TABLE
 from .stores.protocol import RowSlices
 
 SLICE_ROWS: Final = 50_000
-"""Rows of ``changes`` in memory at a time: 2.2 KB each, as most of their columns are null."""
+"""Rows of ``changes`` in memory at a time. Each takes 2.2 KB, as most of its columns are null."""
 
 
 class ChangeSlices:
@@ -40,7 +40,7 @@ class ChangeSlices:
         progress_row: pa.Table,
         slice_rows: int,
     ) -> None:
-        """``before_origins`` and ``shared`` are those of ``changes_table``."""
+        """``before_origins`` and ``shared``: as for ``changes_table``."""
         self._changes = [change for record in record_changes for change in record.changes]
         self._records = [record for record in record_changes for _ in record.changes]
         self._seqs = np.array(sequence_numbers(self._records), np.int32)

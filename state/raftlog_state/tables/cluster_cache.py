@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-1. Pure: rows of the source in, rows of ``log`` and ``changes`` and the progress after them out. The
-   callers read and write tables.
+1. Pure: it takes rows of the source and returns rows of ``log`` and ``changes`` and the progress
+   after them. The callers read and write tables.
 2. Rows are checked before they are replayed. A replay that fails leaves a cache that must be
    dropped.
 """
@@ -57,7 +57,7 @@ from .stored_rows import (
 from .stores.protocol import Rows, RowSlices, filtered, rows_where
 from .unmerged import ClusterChanges, Tail, Unmerged
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 _OF_CLUSTER: Final = ("cluster_id", "topic", "partition", "incarnation")
 EpochRange = tuple[int, int, int]
@@ -68,9 +68,9 @@ Versions = dict[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRows:
-    """What a batch adds to the tables of a cluster, and the progress after it.
+    """Rows that a batch adds to a cluster's tables, and the progress after it.
 
-    ``origins`` has the origin of the row before each change.
+    ``origins`` contains the origin of the row before each change.
     """
 
     log: pa.Table
@@ -93,7 +93,7 @@ class NewRows:
 def changes_rows(
     news: Sequence[NewRows], committed_at: int, slice_rows: int
 ) -> tuple[Rows, list[ClusterChanges]]:
-    """Return the rows of one append to ``changes``, and those of each cluster.
+    """Return the rows of one append to ``changes``, and each cluster's rows.
 
     Clusters with more than ``slice_rows`` changes are in slices.
     """
@@ -118,9 +118,10 @@ def changes_rows(
 
 
 def _tables(news: Sequence[NewRows], committed_at: int) -> tuple[pa.Table, list[pa.Table]]:
-    """Return the changes of clusters with their progress rows, and those of each cluster.
+    """Return the changes of clusters with their progress rows, and each cluster's.
 
-    Rows of all clusters are converted together: that of a few rows takes as long as of a hundred.
+    The clusters' rows are converted together: converting a few takes as long as converting a
+    hundred.
     """
     changes = _changes(news, committed_at)
     progress = changes_progress([new.after for new in news], committed_at)
@@ -164,9 +165,9 @@ class _Replay:
 class ClusterCache:
     """The cache: the end of the tables, the cluster's state there, and what ``state`` lacks.
 
-    ``stored`` are the rows that were read, until new ones are replayed; ``decode`` decodes records.
-    ``log_ahead`` are the identities of the records that ``log`` has after ``progress``;
-    ``versions`` are those of groups, read before all others.
+    ``stored`` contains the rows that were read, until new ones are replayed; ``decode`` decodes
+    records. ``log_ahead`` identifies the records that ``log`` has after ``progress``. ``versions``
+    are the groups' versions, which were read before everything else.
     """
 
     progress: Progress
@@ -187,7 +188,7 @@ class ClusterCache:
         return self.unmerged.begin_merge(self.progress)
 
     def new_rows(self, table: pa.Table, columns: Sequence[str], place: str) -> NewRows | None:
-        """Check and replay rows of the source; return None if the tables have them all.
+        """Check and replay rows of the source; return None if the tables already have all of them.
 
         Raises:
             OffsetGapError, DivergedLogError, ReplayError: the rows do not continue the tables.
@@ -213,7 +214,7 @@ class ClusterCache:
         return NewRows(log=rows, changes=changes, origins=origins, after=after)
 
     def _begun(self, topic: str) -> _Replay:
-        """Return the replay, which reads all rows when it begins. ``topic``: that of the log."""
+        """Return the replay, which reads all rows when it begins. ``topic`` is the log's topic."""
         if self._replay is None:
             rows = stored_rows(self.stored.parts())
             self.stored = StoredState.of(split_state(STATE_TABLE.no_rows))
@@ -228,14 +229,14 @@ class ClusterCache:
         return self._replay
 
     def _values(self, entity: Entity) -> Iterable[Row]:
-        """Return the rows of an entity, which is not that of partitions."""
+        """Return the rows of an entity other than partitions."""
         if self._replay is not None:
             return self._replay.loader.image.map(entity).values()
         of_entity = rows_where(self.stored.others, ("entity", "=", str(entity)))
         return stored_others(of_entity).get(entity, {}).values()
 
     def checked(self, table: pa.Table, columns: Sequence[str], place: str) -> CheckedBatch:
-        """Return rows of the source that continue the tables; those that they have are checked.
+        """Return the rows that continue the tables; check the rows that they already have.
 
         Raises:
             OffsetGapError, DivergedLogError: the rows do not continue the tables.
@@ -248,7 +249,7 @@ class ClusterCache:
         return batch
 
     def _check_epochs(self, batch: CheckedBatch, place: str) -> None:
-        """Check that rows that the tables have, and the first new one, continue their epochs."""
+        """Check that known rows and the first new row continue the tables' leader epochs."""
         seen = [*epoch_ranges(batch.seen)]
         known = [] if self._are_at_end(seen) else self.epochs()
         for seen_epoch, seen_first, seen_last in seen:
@@ -263,7 +264,7 @@ class ClusterCache:
                 raise _diverged(place, offset, self.progress.leader_epoch, epoch)
 
     def _are_at_end(self, seen: Iterable[EpochRange]) -> bool:
-        """Return whether ranges are of the last record: a restart reads that, and no epochs."""
+        """Return whether ranges cover only the last record: a restart needs no other epochs."""
         progress = self.progress
         return all(
             epoch == progress.leader_epoch and first >= progress.offset for epoch, first, _ in seen
@@ -272,7 +273,7 @@ class ClusterCache:
     def epochs(self) -> list[EpochRange]:
         """Return the offsets whose leader epoch is known.
 
-        In a gap, epochs have no start or no end.
+        Epochs in a gap have no start or no end.
         """
         progress, found = self.progress, []
         for row in self._values(Entity.EPOCH):
@@ -285,7 +286,7 @@ class ClusterCache:
         return sorted(found)
 
     def state_boundary(self, offset: int, place: str) -> int:
-        """Return the last offset up to ``offset`` outside of transactions and gaps."""
+        """Return the last offset up to ``offset`` that is outside of transactions and gaps."""
         self.progress.check_readable(place, offset)
         found = offset
         for row in self._values(Entity.TRANSACTION):
@@ -300,14 +301,14 @@ class ClusterCache:
 
 
 def has_internal_records(table: pa.Table) -> bool:
-    """Return whether rows of the source are of an internal log other than that of the metadata."""
+    """Return whether rows of the source are of an internal log other than the metadata log."""
     if table.num_rows == 0 or "topic" not in table.column_names:
         return False
     return table["topic"][0].as_py() in INTERNAL_LOGS
 
 
 def check_log(progress: Progress, table: pa.Table, cluster_id: str | None, place: str) -> None:
-    """Raise ``WrongClusterError`` or ``TablesError`` if rows are of another log than the tables."""
+    """Raise ``WrongClusterError`` or ``TablesError`` if rows are not of the tables' log."""
     known = progress.log_cluster_id
     if known is not None and cluster_id is not None and known != cluster_id:
         raise wrong_cluster(place, known, cluster_id)
@@ -339,7 +340,7 @@ def _diverged(place: str, offset: int, expected_epoch: int, epoch: int) -> Diver
 def _progress_after(
     before: Progress, image: MetadataImage, batch: CheckedBatch, rows: pa.Table
 ) -> Progress:
-    """Return the progress after a batch, whose rows of ``log`` have been replayed."""
+    """Return the progress after a batch whose rows of ``log`` have been replayed."""
     gaps = before.gaps
     if batch.snapshot_id is not None:
         gaps = (*gaps, (before.next_offset, batch.snapshot_id.end_offset - 1))
@@ -364,9 +365,10 @@ def _progress_after(
 
 
 def progress_at(rows: pa.Table, offset: int, newest: Progress, incarnation: int) -> Progress:
-    """Return the progress of a truncation: ``rows`` of ``state`` at an offset before the newest.
+    """Return the progress of a truncation to an offset before the newest one.
 
-    Its time is that of the last record that changed something.
+    ``rows`` are the rows of ``state`` at that offset. The progress has the time of the last record
+    that changed something.
     """
     image = image_of(stored_rows(split_state(rows)), newest)
     times = rows.select(["entity", "_visible_offset", "_offset", "_log_time"])

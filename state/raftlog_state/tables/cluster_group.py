@@ -1,18 +1,19 @@
-"""``open_group``: one streaming query of many logs into the tables of their clusters.
+"""``open_group``: one streaming query that writes many logs into their clusters' tables.
 
 Rules of this file:
 
-1. Each log is read from the end of its cluster's tables on. A checkpoint is used as long as the
-   logs, their starts and the incarnations of their clusters are the same; other ones begin without
-   it. So the offsets in a checkpoint that was not used for a while are not deleted ones.
-2. Rows of a cluster that are rejected end the query, after those of the others are published. The
-   micro-batch is repeated when the query is started again.
-3. Tables that have missed deleted records of an internal log get the state of the whole log, read
-   here, before the query begins: a query that runs reads records before they are deleted. If no
-   record after the tables' end can be read then, as all were deleted or the others are younger
-   than the holdback, the state is that of the records before it, which are kept in memory until
-   then, and of the first micro-batch with new rows of the log.
-4. A log that cannot be opened when the query is started is left out of it, with a warning.
+1. Each log is read from the end of its cluster's tables. A checkpoint is used as long as the logs,
+   their starts and their clusters' incarnations are the same; otherwise the query begins without
+   it. A checkpoint that was not used for a while therefore cannot request deleted offsets.
+2. If rows of a cluster are rejected, the query ends after it has published the other clusters'
+   rows. The micro-batch is repeated when the query is started again.
+3. Tables that have missed deleted records of an internal log get the state of the whole log, which
+   is read here before the query begins: a running query reads records before they are deleted. It
+   may be that no record after the tables' end can be read at that time, because all were deleted or
+   the others are younger than the holdback. The state is then built from the records before the
+   end, which are kept in memory until then, and from the first micro-batch with new rows of the
+   log.
+4. A log that cannot be opened when the query is started is left out, with a warning.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ _LOGGER: Final = logging.getLogger("raftlog_state")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLog:
-    """A log of the group: its options, with where it is read from, and where this run ends.
+    """A log of the group: its options, where it is read from, and where this run ends.
 
-    ``earlier`` has all rows of an internal log of which the tables have missed deleted records, if
-    all of these rows are before the tables' end.
+    ``earlier`` contains all rows of an internal log if the tables have missed deleted records of it
+    and all of these rows are before the tables' end.
     """
 
     options: Mapping[str, str]
@@ -120,8 +121,7 @@ class ClusterGroup:
         )
         self._writer = self._open_writer(spark)
         self._whole_log = Lock()
-        """Logs are opened in several threads: one of them has the rows of a whole log, and appends
-        them."""
+        """Logs are opened in several threads. One at a time reads a whole log and appends it."""
 
     def __repr__(self) -> str:
         return f"ClusterGroup({self._store.place!r})"
@@ -180,7 +180,7 @@ class ClusterGroup:
     def _logs(
         self, sources: Sequence[Mapping[str, str]], shared: Mapping[str, str]
     ) -> list[GroupLog]:
-        """Open the logs, and find out where each continues its cluster's tables."""
+        """Open the logs, and find the offset at which each one continues its cluster's tables."""
         found: dict[str, GroupLog] = {}
         each = [one for source in sources for one in _partitions(source)]
         for log in for_each(partial(self._log_of, shared=shared), each):
@@ -235,8 +235,10 @@ class ClusterGroup:
         )
 
     def _append_missed(self, log: LogReader, cluster_id: str, holdback_ms: int) -> pa.Table | None:
-        """Append the state of an internal log of which the tables have missed deleted records;
-        return its rows. Nothing is appended if all are before the tables' end."""
+        """Append an internal log's state if its tables have missed deleted records; return it.
+
+        Nothing is appended if all of the rows are before the tables' end.
+        """
         settings = FollowSettings(redactor=Redactor(), holdback_ms=holdback_ms)
         tail = LogTail(
             lambda: log,
@@ -256,7 +258,7 @@ class ClusterGroup:
 
 
 class GroupSink:
-    """Writes the micro-batches of one run of a group, and does what upkeep is due."""
+    """Sink of one run of a group: writes its micro-batches and does the upkeep that is due."""
 
     def __init__(
         self,
@@ -271,7 +273,7 @@ class GroupSink:
         self._ends = {log.cluster_id: log.next_offset for log in internal}
         """Ends of the tables, exclusive, that the next rows continue."""
         self._earlier = {log.cluster_id: log.earlier for log in logs if log.earlier is not None}
-        """Rows before the tables' end of logs that had none after it."""
+        """Rows before the tables' end, for logs that had no record after it."""
 
     def write(self, rows: pa.Table) -> None:
         """Append the new rows of all clusters in one append.
@@ -355,7 +357,7 @@ def open_group(
 
 
 def _partitions(source: Mapping[str, str]) -> list[Mapping[str, str]]:
-    """Return a source for each partition of an internal log that the path of a source names."""
+    """Return one source for each partition of an internal log that a source's path names."""
     for name, path in source.items():
         if name.lower() == PATH:
             found = partitions_of(str(path))
@@ -368,7 +370,7 @@ def _is_cluster_id(option: str) -> bool:
 
 
 def _given(sources: Sequence[Mapping[str, str]] | DataFrame) -> Sequence[Mapping[str, str]]:
-    """Return the options of each log; those that are null in a frame are left out."""
+    """Return the options of each log, without those that are null in a frame."""
     if not isinstance(sources, DataFrame):
         return sources
     rows = [row.asDict() for row in sources.collect()]
@@ -376,7 +378,7 @@ def _given(sources: Sequence[Mapping[str, str]] | DataFrame) -> Sequence[Mapping
 
 
 def _checkpoint_name(logs: Sequence[GroupLog]) -> str:
-    """Return a name for the logs, their starts and the incarnations of their clusters."""
+    """Return a name for the logs, their starts and their clusters' incarnations."""
     text = json.dumps([[log.cluster_id, log.incarnation, log.log_start_offset] for log in logs])
     return f"logs-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

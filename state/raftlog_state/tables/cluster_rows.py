@@ -1,20 +1,22 @@
-"""``ClusterRows``: rows of clusters in the stored tables, and the transactions of their appends.
+"""``ClusterRows``: clusters' rows in the stored tables, and the transactions of their appends.
 
 Rules of this file:
 
-1. Every append is conditional on its transaction, so of two writers that have read the same rows
-   one commits. That of a cluster has the incarnation and the end before the append as its version.
-   That of a group of clusters is the next version after the one in the newest progress rows.
-2. The owner of a cluster is in its newest progress row: a group, or null for a writer of it alone.
-   Its appends use the owner's transactions; a take-over uses one of the owner before: its
-   fence in ``changes``, the first append of the new owner in ``log``.
-3. Each append in a transaction of a group has a progress row with its version, and later progress
-   rows of the cluster keep it. So the last version is known while there are progress rows.
-   The versions are read before the rows: an append in between is detected and not overlooked.
+1. Every append is conditional on its transaction, so if two writers have read the same rows, one
+   commits. The version of a cluster's transaction is the incarnation and the end before the append.
+   The version of a group's transaction follows the one in the newest progress rows.
+2. The owner of a cluster is in its newest progress row: a group, or null for a writer of this
+   cluster alone. Appends of the cluster use the owner's transactions. A take-over uses one
+   transaction of the former owner in each table: for its fence in ``changes``, and for the new
+   owner's first append to ``log``.
+3. Each append in a group's transaction has a progress row with the transaction's version, and later
+   progress rows of the cluster keep it. The last version is therefore known while there are
+   progress rows. Versions are read before rows, so that an append in between is detected and not
+   overlooked.
 4. A fence is a progress row with a new incarnation at the end of the tables. Its transaction is
-   that of the owner's next append, so of the two only one commits. One append may fence several
-   clusters of one group, or of no group if the store has many transactions.
-5. Only rows of the clusters that are named are read and written.
+   that of the owner's next append, so only one of the two commits. One append may fence several
+   clusters of one group, or of no group if the store supports many transactions.
+5. Only rows of the named clusters are read and written.
 """
 
 from __future__ import annotations
@@ -69,11 +71,11 @@ from .stores.protocol import (
 from .tails import TailFold, TailRange, read_tails, state_of_tails
 from .unmerged import StoredChanges, Tail, Unmerged, UnmergedPart
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 RECORD_IDENTITY: Final = ("offset", "snapshot_position", "leader_epoch")
 _OFFSET_BITS: Final = 44
-"""A version of a transaction has 63 bits: the incarnation, then an offset."""
+"""The 63 bits of a transaction's version are the incarnation, then an offset."""
 
 _IN_BOTH: Final = (CLUSTER_ID, "topic", "partition", "entity")
 _IN_STATE: Final = {
@@ -129,7 +131,7 @@ class ClusterRows:
         self._decode = decode_value
 
     def on(self, store: TableStore) -> ClusterRows:
-        """Return the same with another store of the same place, which another thread uses."""
+        """Return the same rows through another store of the same place, for another thread."""
         return ClusterRows(
             store,
             after_step=no_step,
@@ -148,7 +150,7 @@ class ClusterRows:
     def cache_of(self, cluster_id: str | None, log_cluster_id: str | None) -> ClusterCache:
         """Read a cluster; None: the only one. An unfinished truncation is completed first.
 
-        ``log_cluster_id`` is that of the log if the tables have no rows.
+        ``log_cluster_id`` is the log's cluster id, for tables without rows.
         """
         check_layout(self.store)
         bases = read_progress(self.store, cluster_id)
@@ -168,8 +170,8 @@ class ClusterRows:
     ) -> dict[str, ClusterCache | TablesError]:
         """Read several clusters together, without their records that are ahead in ``log``.
 
-        ``versions`` were read before; the caches share them. A cluster whose rows are incomplete
-        has an error.
+        ``versions`` were read before; the caches share them. The result for a cluster whose rows
+        are incomplete is an error.
         """
         states = read_states(self.store, cluster_ids)
         names = [Progress(cluster_id=name, log_cluster_id=cluster_of(name)) for name in cluster_ids]
@@ -189,7 +191,7 @@ class ClusterRows:
     def ends(self, cluster_id: str | None = None) -> Ends:
         """Return the progress of all clusters, or of one, and the last versions of its groups.
 
-        It reads progress rows alone: those of ``state``, and the later ones of ``changes``.
+        Only progress rows are read: those of ``state``, and the later ones of ``changes``.
         """
         check_layout(self.store)
         rows = read_progress(self.store, cluster_id)
@@ -217,7 +219,7 @@ class ClusterRows:
         return Ends({name: end for name, end in newest.items() if name is not None}, versions)
 
     def _cache(self, state: StoredState, tail: TailFold, versions: Versions | None) -> ClusterCache:
-        """Return the cache of a cluster's rows; None for ``versions``: they have not been read."""
+        """Return the cache of a cluster's rows; ``versions`` is None if they have not been read."""
         base, progress = tail.base, tail.progress
         self._complete_truncation(tail, versions)
         self._check_appends(tail)
@@ -233,8 +235,8 @@ class ClusterRows:
     def _overlaid(self, state: StoredState, tail: TailFold) -> StoredState:
         """Return the rows of ``state`` with the changes after them; they are read when needed.
 
-        Until then another process may merge into ``state``: then the cluster is read again, as
-        after its commit.
+        If another process merges into ``state`` before that, the cluster is read again, as after
+        that process's commit.
         """
         base, later = tail.base, tail.later
 
@@ -285,16 +287,16 @@ class ClusterRows:
         return empty if columns is None else empty.select(list(columns))
 
     def _rows_of(self, named: Progress, bases: Iterable[Progress]) -> tuple[StoredState, TailFold]:
-        """Return the rows of a cluster in ``state``, and the changes after their progress.
+        """Return a cluster's rows in ``state``, and the changes after their progress.
 
-        Without progress in ``state``, all rows are in the changes.
+        If ``state`` has no progress, all rows are in the changes.
         """
         of_cluster = [base for base in bases if base.cluster_id == named.cluster_id]
         [tail] = self._folds(of_cluster or [named])
         return read_state(self.store, named.cluster_id if of_cluster else None), tail
 
     def _folds(self, bases: Sequence[Progress]) -> list[TailFold]:
-        """Return the changes of clusters that ``state`` does not include, folded."""
+        """Return the folded changes of clusters that ``state`` does not include."""
         folds = {base.cluster_id: TailFold(base) for base in bases}
         ranges = [
             TailRange(base.cluster_id, base.offset, None, has_fences=True)
@@ -316,10 +318,10 @@ class ClusterRows:
             )
 
     def log_ahead(self, progress: Progress) -> pa.Table:
-        """Return the identities of the records in ``log`` that a crash kept from ``changes``.
+        """Return the identities of the records in ``log`` that a crash kept out of ``changes``.
 
         Records of an earlier incarnation are not counted: its writers are fenced from ``changes``,
-        and from ``log`` only by the first append of this one.
+        but from ``log`` only by the first append of this incarnation.
         """
         columns = (*RECORD_IDENTITY, "incarnation")
         if not self.writes_log:
@@ -334,7 +336,7 @@ class ClusterRows:
         return rows_where(rows, is_later, is_current).select(RECORD_IDENTITY)
 
     def _log_errors(self, ends: Iterable[Progress]) -> dict[str, TablesError]:
-        """Return the errors of the clusters whose last records ``log`` does not have."""
+        """Return errors of the clusters whose last records are missing in ``log``."""
         ends = [end for end in ends if end.offset != NOTHING]
         if not self.writes_log or not ends:
             return {}
@@ -356,7 +358,7 @@ class ClusterRows:
         )
 
     def clusters_ahead(self, ends: Iterable[Progress]) -> list[Progress]:
-        """Return the clusters that have records in ``log`` that a crash kept from ``changes``."""
+        """Return the clusters with records in ``log`` that a crash kept out of ``changes``."""
         ends = list(ends)
         if not self.writes_log or not ends or not self.store.exists(LOG_TABLE):
             return []
@@ -379,8 +381,8 @@ class ClusterRows:
     def merge(self, tails: Mapping[str, Tail]) -> None:
         """Merge the unmerged changes of clusters, with their progress, into ``state``.
 
-        That is one commit, and others for the clusters that have changes in slices, or such that
-        are read.
+        This is one commit, and further ones for clusters whose changes are in slices or must be
+        read.
         """
         if all(tail.is_empty for tail in tails.values()):
             return
@@ -390,10 +392,11 @@ class ClusterRows:
             self.step(STATE_TABLE.name)
 
     def _state_of(self, tails: Mapping[str, Tail]) -> Iterator[Rows]:
-        """Yield the rows of ``state`` for the unmerged changes of clusters, of one merge each.
+        """Yield the rows of ``state`` for the clusters' unmerged changes, one merge at a time.
 
-        A merge has each key once, so the changes before and after slices are merges of their own.
-        After a restart, the first changes of many clusters may have to be read: together.
+        A merge contains each key once, so the changes before and after slices are separate merges.
+        After a restart, the first changes of many clusters may have to be read; this is done
+        together.
         """
         yield from self._stored_state(
             {name: tail for name, tail in tails.items() if isinstance(_first(tail), StoredChanges)}
@@ -415,7 +418,7 @@ class ClusterRows:
         yield from _state_of_tables(small)
 
     def _stored_state(self, tails: Mapping[str, Tail]) -> Iterator[Rows]:
-        """Yield the rows of ``state`` for first parts of tails, which are in ``changes`` only."""
+        """Yield the rows of ``state`` for the first parts of tails, which are in ``changes``."""
         ranges = [
             TailRange(name, part.after_offset, part.last_offset, has_fences=True)
             for name, tail in tails.items()
@@ -431,14 +434,14 @@ class ClusterRows:
         self.step(STATE_TABLE.name)
 
     def ends_at(self, end: Progress) -> bool:
-        """Return whether the newest append of a cluster is that of ``end``."""
+        """Return whether ``end`` is the newest append of its cluster."""
         found = self.ends(end.cluster_id).progress.get(str(end.cluster_id), Progress())
         return (found.incarnation, found.offset) == (end.incarnation, end.offset)
 
     def _check_incarnations(self, ends: Sequence[Progress]) -> None:
-        """Raise ``ConcurrentWriterError`` if ``state`` is of a later incarnation.
+        """Raise ``ConcurrentWriterError`` if ``state`` has a later incarnation.
 
-        A process that reads the tables during a truncation, which is then interrupted, can append
+        If a process reads the tables during a truncation that is then interrupted, it can append
         rows that readers do not see.
         """
         if not self.store.exists(STATE_TABLE):
@@ -466,20 +469,20 @@ class ClusterRows:
                 self.step(f"compact {table.name}")
 
     def small_file_count(self) -> int:
-        """Return by how many files ``changes`` could be smaller. Raises ``TablesError``."""
+        """Return how many files a compaction of ``changes`` can save. Raises ``TablesError``."""
         if not self.store.exists(CHANGES_TABLE):
             return 0
         size = self.store.size(CHANGES_TABLE)
         return max(0, size.file_count - 2 * -(-size.byte_count // COMPACT_BYTES))
 
     def vacuum(self) -> None:
-        """Delete files that no version within the retention has. Raises ``TablesError``."""
+        """Delete files that belong to no version within the retention. Raises ``TablesError``."""
         for table in STORED_TABLES.values():
             if self.store.exists(table):
                 self.store.vacuum(table)
 
     def checkpoint(self) -> None:
-        """Write checkpoints of the tables whose newest is old. Raises ``TablesError``."""
+        """Write checkpoints of the tables whose newest one is old. Raises ``TablesError``."""
         for table in STORED_TABLES.values():
             if self.store.exists(table):
                 self.store.checkpoint(table)
@@ -492,10 +495,10 @@ class ClusterRows:
         """Begin incarnations of clusters at the ends of their tables, in one append.
 
         Args:
-            fences: the progress of each cluster, and that which follows. They have one owner: a
-                group, or none; of those without a group there is one, unless the store has many
-                transactions.
-            versions: those of groups; that of the owner is increased.
+            fences: each cluster's progress and the one that follows it. The clusters have one
+                owner: a group, or none. Without a group there is only one cluster, unless the store
+                supports many transactions.
+            versions: the groups' versions; the owner's is increased.
 
         Returns:
             The new progress of each cluster, and its row in ``changes``.
@@ -522,9 +525,9 @@ class ClusterRows:
     def complete_truncation(
         self, progress: Progress, versions: Versions, *, is_fenced: bool = False
     ) -> None:
-        """Fence writers of earlier incarnations, then delete what is reverted; ``changes`` last.
+        """Fence writers of earlier incarnations, then delete reverted rows; ``changes`` last.
 
-        ``progress`` is that of ``state``.
+        ``progress`` is the progress of ``state``.
         """
         if not is_fenced:
             transaction = own_transaction(CHANGES_TABLE, progress, progress.offset)
@@ -540,11 +543,11 @@ class ClusterRows:
         self.delete_expired(progress)
 
     def fence_log(self, ends: Sequence[Progress]) -> None:
-        """Fence writers of earlier incarnations of clusters from ``log``, and delete their rows.
+        """Fence writers of clusters' earlier incarnations from ``log``, and delete their rows.
 
-        To be called after the first append of these incarnations to ``log``, before that to
-        ``changes``: an owner's transactions end at the fence in ``changes`` that ended its
-        ownership.
+        Call this after the first append of these incarnations to ``log`` and before their first
+        append to ``changes``: an owner's transactions end at the fence in ``changes`` that ended
+        its ownership.
         """
         fences = {
             group_transaction_of(LOG_TABLE, group, version)
@@ -558,7 +561,7 @@ class ClusterRows:
         self.delete_reverted_log(ends)
 
     def delete_reverted_log(self, ends: Sequence[Progress]) -> None:
-        """Delete records of earlier incarnations of clusters after the start of the present one."""
+        """Delete the records of clusters' earlier incarnations after the present one's start."""
         if self.store.exists(LOG_TABLE):
             self._delete(LOG_TABLE, "offset", ends)
 
@@ -573,7 +576,7 @@ class ClusterRows:
             self.step(f"truncate {table.name}")
 
     def delete_expired(self, progress: Progress) -> None:
-        """Delete the changes that have expired; a fence has replaced the progress among them."""
+        """Delete the expired changes. A fence has replaced the progress among them."""
         if progress.expired_to is not None:
             is_expired: Condition = ("visible_offset", "<=", progress.expired_to)
             where = (*_of_earlier_incarnations(progress), is_expired)
@@ -582,7 +585,7 @@ class ClusterRows:
 
 
 def own_transaction(table: StoredTable, progress: Progress, next_offset: int) -> Transaction:
-    """Return the transaction of a cluster's append; a later incarnation has a greater version."""
+    """Return the transaction of a cluster's append. A later incarnation has a greater version."""
     return Transaction(
         app_id=f"raftlog-{table.name}-{progress.cluster_id}",
         version=(progress.incarnation << _OFFSET_BITS) + next_offset,
@@ -623,12 +626,12 @@ def _is_valid(progress: Progress, base: Progress) -> bool:
 
 
 def _from(base: Progress) -> Where:
-    """Return the conditions of the changes of a cluster from its progress in ``state`` on."""
+    """Return the conditions of a cluster's changes from its progress in ``state`` on."""
     return (_of_cluster(str(base.cluster_id)), ("visible_offset", ">=", base.offset))
 
 
 def _ahead(end: Progress) -> Where:
-    """Return the conditions of the records of a cluster that are ahead of its end."""
+    """Return the conditions of a cluster's records that are ahead of its end."""
     is_later: Condition = ("offset", ">", end.offset)
     return (_of_cluster(str(end.cluster_id)), is_later, ("incarnation", ">=", end.incarnation))
 

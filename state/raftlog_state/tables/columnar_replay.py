@@ -1,12 +1,13 @@
-"""``replay_columns``: changes of topics, their partitions and configs, without an object a record.
+"""``replay_columns``: changes of topics, partitions and configs, without one object per record.
 
 Rules of this file:
 
-1. The changes are those of a ``MetadataLoader``, or there are none: records that contradict the
-   state, or that are not plain, are left to it. That is decided before the first change.
-2. Plain are records of the types of ``row_versions``, in transactions that the range completes.
-3. Memory is that of the records and of the rows that they change, as columns; changes are
-   converted to rows of the tables in slices.
+1. The changes equal those of a ``MetadataLoader``, or there are none: records that contradict the
+   state, or that are not plain, are left to a loader. This is decided before the first change.
+2. Plain records are records of the types in ``row_versions``, in transactions that end in the
+   range.
+3. Memory holds the records and the rows that they change, as columns. Changes are converted to rows
+   of the tables in slices.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from .schema import BEFORE_ORIGIN, CHANGES_TABLE, ORIGIN_COLUMNS, ROW, of_entiti
 from .stored_rows import StateParts
 from .stores.protocol import rows_where
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 TOPIC_ENTITIES: Final = (Entity.TOPIC, Entity.PARTITION, Entity.CONFIG)
 TOPIC_TABLES: Final = tuple(map(table_of, TOPIC_ENTITIES))
@@ -56,11 +57,11 @@ _ROW: Final = CHANGES_SCHEMA.field("after").type
 _OPS: Final = (Op.CREATE, Op.UPDATE, Op.DELETE)
 _NONE: Final = -1
 _NO_TIME: Final = -(2**63)
-"""Number of a time that is null: no other is as low (``convert.microseconds``)."""
+"""Number for a null time; no other time is as low (``convert.microseconds``)."""
 
 
 class RecordColumns(NamedTuple):
-    """Records of a range that change rows of a bucket, and markers of transactions."""
+    """Records of a range that change a bucket's rows, and transaction markers."""
 
     offsets: Int64s
     leader_epochs: Int64s
@@ -73,7 +74,7 @@ def replay_columns(
 ) -> ColumnarChanges | None:
     """Return the changes of records; None if a loader must replay them.
 
-    ``state``: the rows of the bucket before them.
+    ``state``: the bucket's rows before the records.
     """
     try:
         found = topic_records(records.values, records.offsets, redactor)
@@ -89,7 +90,7 @@ def replay_columns(
 
 
 def _stored(state: StateParts) -> tuple[dict[Entity, StoredColumns], pa.Table]:
-    """Return the columns of each entity's rows, and the origins of all of them in that order."""
+    """Return the columns of each entity's rows, and all their origins in the same order."""
     others, partitions = map(living, state)
     tables = [
         partitions if entity is Entity.PARTITION else rows_where(others, ("entity", "=", entity))
@@ -107,8 +108,8 @@ def _stored(state: StateParts) -> tuple[dict[Entity, StoredColumns], pa.Table]:
 class ColumnarChanges:
     """Changes of a range in their order, as numbers of row versions.
 
-    ``last`` are the positions of the last change of each key; ``row_counts`` are of the tables at
-    the end of the range.
+    ``last`` contains the position of each key's last change; ``row_counts`` contains the tables'
+    row counts at the end of the range.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class ColumnarChanges:
         return len(self._changes)
 
     def rows(self, which: Int64s, shared: Mapping[str, Any]) -> pa.Table:
-        """Return rows of ``changes``: those with these numbers in the order of the changes.
+        """Return the rows of ``changes`` at these positions in the order of the changes.
 
         Their structs have the fields of ``CHANGES_SCHEMA``; ``shared`` has the columns that
         identify the log.
@@ -200,7 +201,7 @@ class ColumnarChanges:
         }
 
     def _side(self, versions: Int64s, is_null: Bools, entities: Int64s) -> pa.StructArray:
-        """Return the column ``before`` or ``after``: a field an entity, null but for its own."""
+        """Return the column ``before`` or ``after``: a field per entity, null except its own."""
         structs = {
             name: rows.gather(versions - self._starts[number], is_null | (entities != number))
             for number, (name, rows) in enumerate(self._rows.items())
@@ -225,7 +226,7 @@ class ColumnarChanges:
 def _origins(
     records: RecordColumns, visible_offsets: Int64s, stored: pa.Table
 ) -> dict[str, Int64s]:
-    """Return what records write as the origin of rows, then the origins of stored rows."""
+    """Return the origins that the records write to rows, then the origins of stored rows."""
     written = {
         "_offset": records.offsets,
         "_visible_offset": visible_offsets,
@@ -242,7 +243,7 @@ def _origins(
 
 
 def _microseconds(times_ms: Int64s) -> Int64s:
-    """Return times as ``convert.microseconds``."""
+    """Convert times as ``convert.microseconds`` does."""
     limit = LONG_MAX // US_PER_MS
     found = times_ms * US_PER_MS
     found[times_ms > limit], found[times_ms < -limit] = LONG_MAX, -LONG_MAX
@@ -250,7 +251,7 @@ def _microseconds(times_ms: Int64s) -> Int64s:
 
 
 def _record_types(api_keys: Int32s) -> tuple[DistinctValues, Int32s]:
-    """Return Kafka's names of record types, and the code of each record's."""
+    """Return Kafka's names of record types, and each record's code."""
     names = {kind.schema.api_key: kind.schema.json_type for kind in (*TOPIC_RECORDS, *MARKERS)}
     codes = np.zeros(max(names) + 1, dtype=np.int32)
     codes[list(names)] = np.arange(len(names))
@@ -258,7 +259,7 @@ def _record_types(api_keys: Int32s) -> tuple[DistinctValues, Int32s]:
 
 
 def _changed_names(versions: Sequence[Versions], is_update: Bools) -> tuple[DistinctValues, Int32s]:
-    """Return lists of names, and the code of each version's: the columns that differ.
+    """Return lists of names of changed columns, and each version's code.
 
     Versions that are not updates have an empty list.
     """

@@ -1,11 +1,10 @@
-"""Rows of state to columns of the tables and back.
+"""Conversion of state rows to columns of the tables and back.
 
 Rules of this file:
 
 1. ``rows_of(entity, columns_of(entity, rows)) == rows``, except for times that a TIMESTAMP cannot
-   hold (a token's time beyond the year 294 000 is clamped).
-2. Rows are converted column by column: a dictionary for each row takes three to five times as
-   long.
+   hold (a token's time after the year 294 000 is clamped).
+2. Rows are converted column by column: one dictionary per row takes three to five times as long.
 3. The conversions derive from the declaration of the rows (``image.row_schema``).
 """
 
@@ -37,9 +36,9 @@ _CHANGES_ARROW: Final = CHANGES_TABLE.schema
 _ORIGIN_FIELDS: Final = list(_CHANGES_ARROW.field("before_origin").type)
 
 ToArray: TypeAlias = Callable[[Sequence[Any]], pa.Array]
-"""Conversion of values, or of the rows or parts that have them, to a column."""
+"""Conversion of values, or of the rows or parts that contain them, to a column."""
 ToValues: TypeAlias = Callable[[pa.ChunkedArray], Iterable[Any]]
-"""Conversion of a column to the values of a field."""
+"""Conversion of a column to a field's values."""
 
 
 def microseconds(timestamp_ms: int) -> int:
@@ -65,13 +64,13 @@ def columns_of(entity: Entity, rows: Sequence[Row]) -> dict[str, pa.Array]:
 
 
 def rows_of(entity: Entity, table: pa.Table) -> list[Row]:
-    """Return the rows whose columns a table has; columns that are no field of them are ignored."""
+    """Return the rows of a table's columns; columns that are not fields of the rows are ignored."""
     fields = (to_values(table[name]) for name, to_values in _TO_ROWS[entity])
     return list(map(_CONSTRUCTORS[entity], *fields))
 
 
 def plain_values(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column; times in microseconds, as Python may not have their year."""
+    """Return a column's values; times are in microseconds, as Python may not support their year."""
     is_time = pa.types.is_timestamp(column.type)
     return list((column.cast(pa.int64()) if is_time else column).to_pylist())
 
@@ -83,8 +82,8 @@ def changes_table(
 ) -> pa.Table:
     """Return rows of ``changes``.
 
-    ``before_origins`` has the origin of each change's row before it, in the order of
-    ``BEFORE_ORIGIN``; ``shared`` has the columns that identify the log.
+    ``before_origins`` contains the origin of the row before each change, in the order of
+    ``BEFORE_ORIGIN``; ``shared`` contains the columns that identify the log.
     """
     changes = [change for record in record_changes for change in record.changes]
     records = [record for record in record_changes for _ in record.changes]
@@ -92,9 +91,9 @@ def changes_table(
 
 
 def sequence_numbers(records: Iterable[RecordChanges]) -> list[int]:
-    """Return ``seq`` of each change: its number among those of its offset; from their records.
+    """Return each change's ``seq``: its number among the changes of its record's offset.
 
-    Changes of one offset follow each other.
+    Changes of one offset are adjacent.
     """
     offsets = np.fromiter((record.offset for record in records), np.int64)
     starts = np.flatnonzero(np.diff(offsets, prepend=-1))
@@ -109,7 +108,7 @@ def rows_of_changes(
     before_origins: Sequence[Sequence[Any] | None],
     shared: Mapping[str, Any],
 ) -> pa.Table:
-    """Return rows of ``changes``, for each change with its record; see ``changes_table``."""
+    """Return rows of ``changes`` for changes with their records; see ``changes_table``."""
     before, after = _before_and_after(changes)
     columns = {
         **{name: [value] * len(changes) for name, value in shared.items()},
@@ -147,10 +146,10 @@ def _origin_array(origins: Sequence[Sequence[Any] | None]) -> pa.StructArray:
 
 
 def _before_and_after(changes: Sequence[RowChange]) -> tuple[pa.StructArray, pa.StructArray]:
-    """Return the columns ``before`` and ``after``: a field an entity, null but for the change's.
+    """Return the columns ``before`` and ``after``: a field per entity, null except its own.
 
-    Most rows are the ``after`` of a change and the ``before`` of a later one. Each is converted
-    once, in an array of its entity's rows alone, and taken from there by its position::
+    Most rows are the ``after`` of one change and the ``before`` of a later one. Each row is
+    therefore converted once, into an array of its entity's rows, and taken from there by position::
 
         op  before  after    partitions    before.partition    after.partition
         c           a        0: a          null                take 0
@@ -158,7 +157,7 @@ def _before_and_after(changes: Sequence[RowChange]) -> tuple[pa.StructArray, pa.
         d   b                              take 1              null
     """
     rows: dict[Entity, list[Row]] = defaultdict(list)
-    positions: dict[int, int] = {}  # by id(): to hash a row takes as long as to convert it
+    positions: dict[int, int] = {}  # by id(): hashing a row takes as long as converting it
     for change in changes:
         for row in (change.before, change.after):
             if row is not None and id(row) not in positions:

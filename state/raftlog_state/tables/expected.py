@@ -1,7 +1,8 @@
-"""Expected rows of the typed tables: the second replay of ``log``, part by part.
+"""Expected rows of the typed tables: the second replay of ``log``, in parts.
 
-A snapshot in the log replaces the state, so the replay starts again there; the rows before it have
-what a snapshot lacks: leader epochs, transactions, and the offsets at which rows were created.
+A snapshot in the log replaces the state, so the replay starts again there. The rows before it
+provide what a snapshot lacks: leader epochs, transactions, and the offsets at which rows were
+created.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ RECORD_TYPES: Final[Mapping[str, frozenset[str]]] = {
 
 
 class Expected(NamedTuple):
-    """Rows of each typed table, or those of changed keys if they are not complete.
+    """Rows of each typed table; only those of changed keys unless ``is_complete``.
 
     A table that is not in ``rows`` has none.
     """
@@ -68,7 +69,7 @@ class Expected(NamedTuple):
 
 
 def no_base(session: SparkSession, offset: int = NOTHING) -> Base:
-    """Return a base without rows: the replay starts after ``offset`` with nothing."""
+    """Return a base without rows, from which the replay starts after ``offset``."""
     empty = partial(_no_rows, session)
     return Base(
         offset=offset, rows=empty, changed=empty, changed_tables=frozenset(), is_complete=True
@@ -81,8 +82,10 @@ def _no_rows(session: SparkSession, name: str) -> DataFrame:
 
 
 def expected_tables(rows: DataFrame, contents: Contents, base: Base) -> Expected:
-    """Return every typed table after decoded rows of ``log``, of which the first ones may be in
-    the base."""
+    """Return every typed table after decoded rows of ``log``.
+
+    The first rows may already be in the base.
+    """
     at, types = sf.col("offset"), contents.record_types
     starts = [offset for offset in contents.snapshot_offsets if offset > base.offset]
     names = {name for name, of in RECORD_TYPES.items() if not types.isdisjoint(of)}
@@ -136,7 +139,7 @@ _REPLAYS_OF_HISTORY: Final[Mapping[str, Callable[[Records, DataFrame], DataFrame
 def replayed(
     records: Records, names: Set[str], prior: Callable[[str], DataFrame]
 ) -> dict[str, DataFrame]:
-    """Return the rows of the named tables. ``prior``: those before, of a table with history."""
+    """Return the rows of the named tables. ``prior``: the earlier rows of a table with history."""
     found = {name: replay(records) for name, replay in _REPLAYS.items() if name in names}
     of_topics = [name for name in _REPLAYS_OF_TOPICS if name in names]
     if of_topics:
@@ -147,7 +150,7 @@ def replayed(
 
 
 def _merged(name: str, base: DataFrame, changed: DataFrame) -> DataFrame:
-    """Return the rows of a base, with those that later records changed."""
+    """Return the rows of a base, replaced where later records changed them."""
     touched, same = _by_key(name, changed)
     living = changed.where(sf.col("_created_offset").isNotNull())
     return base.join(touched, same, "left_anti").unionByName(living, allowMissingColumns=True)
@@ -156,7 +159,7 @@ def _merged(name: str, base: DataFrame, changed: DataFrame) -> DataFrame:
 def _with_created_offset(
     name: str, rows: DataFrame, prior: DataFrame, snapshot_offset: int
 ) -> DataFrame:
-    """Keep the created offset of rows that are older than a snapshot that contains them."""
+    """Keep the created offset of rows that are older than the snapshot that contains them."""
     before, same = _by_key(name, prior, sf.col("_created_offset").alias("created_before"))
     created = sf.when(
         sf.col("_created_offset") == snapshot_offset,
@@ -167,14 +170,14 @@ def _with_created_offset(
 
 
 def _by_key(name: str, rows: DataFrame, *others: Column) -> tuple[DataFrame, Column]:
-    """Return the keys of rows under other names, and the condition that a row has such a key."""
+    """Return the rows' keys under other names, and the condition that a row has such a key."""
     keys = {f"k{at}": key for at, key in enumerate(key_columns(BY_NAME[name]))}
     same = reduce(operator.and_, (key == sf.col(k) for k, key in keys.items()), sf.lit(True))
     return rows.select(*(key.alias(k) for k, key in keys.items()), *others), same
 
 
 def key_columns(table: TypedTable) -> list[Column]:
-    """What identifies a row on both sides. A quota's entity is compared as what it is, a map."""
+    """Return what identifies a row on both sides. A quota's entity is compared as a map."""
     return [
         comparable(sf.col("entity"), table.columns["entity"])
         if name == "entity_key"
@@ -184,5 +187,5 @@ def key_columns(table: TypedTable) -> list[Column]:
 
 
 def comparable(column: Column, kind: pa.DataType) -> Column:
-    """Maps have no order; their sorted entries have."""
+    """Return a comparable form of a column: maps have no order, but their sorted entries have."""
     return sf.array_sort(sf.map_entries(column)) if pa.types.is_map(kind) else column

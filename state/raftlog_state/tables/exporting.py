@@ -1,10 +1,10 @@
-"""Conversion of tables to an image, and to a snapshot that Apache Kafka can load.
+"""Conversion of the tables to an image, and to a snapshot that Apache Kafka can load.
 
-There is no state to export inside a metadata transaction. Tables with redacted secrets are
-rejected: a node would use the mask as the secret.
+Inside a metadata transaction there is no state to export. Tables with redacted secrets are
+rejected, because a node would use the mask as the secret.
 
-The timestamp of a state before the published end is that of the last change or append up to it:
-records without a change, such as Kafka's NoOpRecord, are in ``log`` only, which is optional.
+The timestamp of a state before the published end is that of the last change or append up to it.
+Records without a change, such as Kafka's NoOpRecord, are only in ``log``, which is optional.
 """
 
 from __future__ import annotations

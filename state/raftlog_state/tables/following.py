@@ -1,6 +1,6 @@
-"""Following a log into the tables: where to begin, whether it is the same log, and batches.
+"""Following a log into the tables: where reading begins, whether it is the same log, and batches.
 
-Where reading begins is read from the tables. No other checkpoint is needed.
+The tables determine where reading begins. No other checkpoint is needed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from .progress import NOTHING, Progress, wrong_cluster
 from .upkeep import UpkeepRunner
 from .writer import Writer
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 RECORDS_PER_BATCH_DEFAULT: Final = 100_000
-"""One batch is replayed in one process: this many records take it a second or two."""
+"""One batch is replayed in one process, which takes a second or two for this many records."""
 
 
 def partitions_of(path: str) -> list[str] | None:
-    """Return the partitions of an internal log that a path or a pattern names; None for others.
+    """Return the partitions of an internal log that a path or pattern names; None for others.
 
     Raises:
-        LogNotFoundError: the pattern matches none. OptionError: it matches two copies of one.
+        LogNotFoundError: the pattern matches no partition.
+        OptionError: the pattern matches two copies of one partition.
     """
     if topic_of(path) is None:
         return None
@@ -49,10 +50,10 @@ def partitions_of(path: str) -> list[str] | None:
 
 
 def isolation_of(log: LogReader) -> Isolation:
-    """Return how far a log is read, and which of its records.
+    """Return up to which end a log is read, and which of its records.
 
-    An internal log to its committed end, also after an open transaction: what is pending, and the
-    markers, are replayed. Other logs up to the last stable offset.
+    An internal log is read to its committed end, even after an open transaction, because pending
+    records and markers are replayed. Other logs are read up to the last stable offset.
     """
     is_replayed = log.topic in INTERNAL_LOGS
     return Isolation.READ_UNCOMMITTED if is_replayed else Isolation.READ_COMMITTED
@@ -62,7 +63,7 @@ def isolation_of(log: LogReader) -> Isolation:
 
 
 class BatchSink:
-    """Writes the batches of one run to the tables, and does what upkeep is due."""
+    """Sink of one run: writes its batches to the tables and does the upkeep that is due."""
 
     def __init__(self, writer: Writer, cluster_id: str | None, upkeep: UpkeepRunner) -> None:
         self._writer = writer
@@ -71,7 +72,7 @@ class BatchSink:
         self._read_offset = 0
 
     def write(self, rows: pa.Table) -> None:
-        """Append the new rows, which publishes them; then do what upkeep is due.
+        """Append the new rows, which publishes them; then do the upkeep that is due.
 
         Raises:
             As ``Writer.apply``.
@@ -94,11 +95,11 @@ class BatchSink:
         return is_new
 
     def keep_up(self) -> None:
-        """Do what upkeep is due after the append."""
+        """Do the upkeep that is due after the append."""
         self._upkeep.keep_up(self._read_offset)
 
     def close(self) -> None:
-        """Wait for the upkeep that is running."""
+        """Wait for running upkeep."""
         self._upkeep.close()
 
 
@@ -108,11 +109,11 @@ class BatchSink:
 def check_same_log(
     place: str, progress: Progress, epochs: Callable[[], Sequence[EpochRange]], log: LogReader
 ) -> None:
-    """Compare cluster and leader epochs of tables and log. ``epochs``: returns the tables'.
+    """Compare cluster and leader epochs of tables and log. ``epochs`` returns the tables'.
 
     Raises:
-        NotALogError: the tables' cluster is not an internal log's, and the log's records are not
-            those of a cluster's metadata.
+        NotALogError: the tables are not those of an internal log, and the log's records are not
+            cluster metadata.
         WrongClusterError: the log belongs to another cluster.
         DivergedLogError: the logs diverge below the end of the tables.
         TablesError: the log ends before the tables.
@@ -147,7 +148,7 @@ def check_same_log(
 def _may_continue(progress: Progress, log: LogReader) -> bool:
     """Return whether compaction may have removed all records of the tables' last leader epoch.
 
-    Then those after the end of the tables are of later ones, as the writer checks.
+    The records after the tables' end then have later epochs, which the writer checks.
     """
     epoch = log.epochs.epoch_at(progress.offset)
     is_earlier = epoch is None or epoch < progress.leader_epoch
@@ -181,10 +182,11 @@ def _diverged(
 
 
 def next_offset(place: str, progress: Progress, log: LogReader, *, allows_gap: bool) -> int | None:
-    """Return where the log continues the tables; None: at its newest snapshot, or at its start.
+    """Return where the log continues the tables; None: at its newest snapshot or its start.
 
     ``allows_gap``: load a snapshot if the log begins after the end of the tables. An internal log
-    has all that is live, without a snapshot: its coordinator moves the start to where that is so.
+    contains all live records and needs no snapshot: its coordinator moves the log's start only up
+    to the first one.
 
     Raises:
         TablesError: the log begins after the end of the tables, and that is not allowed.

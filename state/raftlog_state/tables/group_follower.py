@@ -1,15 +1,15 @@
-"""``GroupFollower``: the logs of many clusters into the tables in one process, without Spark.
+"""``GroupFollower``: follows many clusters' logs into the tables in one process, without Spark.
 
 Rules of this file:
 
-1. A round reads what each log has, and appends it for all clusters together.
-2. A log that cannot be read, or whose rows are rejected, is read again later, with a growing pause,
-   from the end that its tables have then. Its error is logged when it is another one than before.
-   The other clusters are not affected.
-3. A run with an end raises the errors that are left when the other clusters have reached it.
-4. Nodes are asked in threads for the end of their log: a request to nodes that do not answer lasts
-   until its timeout. A round waits for those that have answered before, for ``REMOTE_WAIT_S`` at
-   most; the others are read in the round after their answer.
+1. A round reads the new records of each log, and appends them for all clusters together.
+2. If a log cannot be read or its rows are rejected, it is read again later, after a growing pause,
+   from the end that its tables have then. Its error is logged only if it differs from the last one.
+   Other clusters are not affected.
+3. A run with an end raises the remaining errors after the other clusters have reached their ends.
+4. Threads ask nodes for the ends of their logs, because a request to nodes that do not answer lasts
+   until its timeout. A round waits, for at most ``REMOTE_WAIT_S``, for nodes that have answered
+   before. The others are read in the round after their answer.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from .stores.protocol import TableStore
 from .upkeep import GROUP_MERGE_ROWS_MAX, Upkeep, UpkeepRunner
 
 REMOTE_WAIT_S: Final = 1.0
-"""Time that a round waits for nodes."""
+"""Longest time for which a round waits for nodes."""
 REMOTE_THREADS_MAX: Final = 64
 
 
 @dataclass(slots=True)
 class _Source:
-    """A log of the group. ``cluster_id`` is known when it has been opened."""
+    """A log of the group. ``cluster_id`` is known once the log has been opened."""
 
     name: str
     tail: LogTail
@@ -53,9 +53,9 @@ class _Source:
     backoff: Backoff = field(default_factory=Backoff)
     is_remote: bool = False
     refresh: Future[LogReader] | None = None
-    """Call in a thread that reads the end of the log."""
+    """Call that reads the end of the log, in a thread."""
     read_offset: int = 0
-    """Where the last read began: the end of the tables then, exclusive."""
+    """Start of the last read: the end of the tables at that time, exclusive."""
 
     @property
     def is_running(self) -> bool:
@@ -64,12 +64,13 @@ class _Source:
 
 
 class GroupFollower:
-    """Follows the logs of a group of clusters into the tables of a store. Used by one thread.
+    """Follower of a group of clusters' logs into the tables of a store. Used by one thread.
 
-    ``open_logs`` opens each log, by a name for messages; ``remote`` names those of nodes.
-    ``upkeep_store``: another store of the same place, for upkeep beside the appends; None: between
-    them. ``uninterrupted`` is entered for each append; ``raise_if_stopped`` is called before each
-    read of a log.
+    ``open_logs`` contains the function that opens each log, by the log's name in messages;
+    ``remote`` contains the names of logs that are read from nodes. ``upkeep_store`` is another
+    store of the same place, for upkeep concurrent with appends; None: upkeep runs between appends.
+    ``uninterrupted`` is entered for each append; ``raise_if_stopped`` is called before each read of
+    a log.
     """
 
     def __init__(
@@ -119,11 +120,11 @@ class GroupFollower:
         )
 
     def run(self) -> None:
-        """Append until the end of the run; without ``is_once`` until a signal.
+        """Append until the end of the run or, without ``is_once``, until a signal.
 
         Raises:
             ClustersFailedError: at the end of a run, errors of single clusters.
-            TablesError: Delta failed; without ``is_once`` an append is repeated if it can be.
+            TablesError: Delta failed; without ``is_once``, an append is repeated if possible.
         """
         try:
             self._run()
@@ -160,9 +161,9 @@ class GroupFollower:
             self._clock.pause(self._settings.poll_ms / 1_000)
 
     def append_round(self) -> int | None:
-        """Append the next records of all logs; return of how many clusters, None if none has some.
+        """Append the next records of all logs; return how many clusters have some, None: no one.
 
-        0: all of those that were read were rejected.
+        0: all rows that were read were rejected.
 
         Raises:
             TablesError: Delta failed.
@@ -177,7 +178,7 @@ class GroupFollower:
             self._writer.refresh()  # the tables may have been truncated since
         for source in self._refreshed(due):
             self._raise_if_stopped()
-            self._sources.remove(source)  # the next round begins with those that this one leaves
+            self._sources.remove(source)  # the next round begins with the logs that this one leaves
             self._sources.append(source)
             try:
                 found = self._read(source)
@@ -207,13 +208,13 @@ class GroupFollower:
         return len(applied.appended)
 
     def merge_state(self) -> None:
-        """Merge what was appended into ``state``. Raises ``TablesError``."""
+        """Merge the appended changes into ``state``. Raises ``TablesError``."""
         with self._uninterrupted():
             self._writer.merge_state()
 
     @property
     def failures(self) -> dict[str, RaftlogError]:
-        """The errors of logs that are not followed now, by their names."""
+        """Errors of the logs that are not being followed, by name."""
         errors = {source.name: source.backoff.error for source in self._sources}
         return {name: error for name, error in errors.items() if error is not None}
 
@@ -223,7 +224,7 @@ class GroupFollower:
         return [source for source in self._sources if not source.backoff.is_paused(now_s)]
 
     def _refreshed(self, due: Sequence[_Source]) -> list[_Source]:
-        """Begin to read the ends of logs of nodes; return the logs that can be read now."""
+        """Begin to read the ends of nodes' logs; return the logs that can be read now."""
         new = []
         for source in due:
             if source.is_remote and source.refresh is None:
@@ -259,7 +260,7 @@ class GroupFollower:
         return None if found is None else found[1]
 
     def _checked_id(self, source: _Source, log: LogReader) -> str:
-        """Return the cluster id of a log, or that of an internal log, which no other one has."""
+        """Return a log's cluster id, or an internal log's id, which no other log here has."""
         found = self._settings.cluster_id or log.cluster_id
         if found is None:
             raise OptionError(option="sources", reason=f"the cluster id of {log.path} is unknown")
@@ -283,7 +284,7 @@ class GroupFollower:
         return self._clock.now_ms() / 1_000
 
     def _end(self) -> None:
-        """Merge what was appended; raise what kept clusters from their end."""
+        """Merge the appended changes; raise the errors of clusters that missed their end."""
         self._upkeep.close()
         self.merge_state()
         if self.failures:

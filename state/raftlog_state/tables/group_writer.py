@@ -1,18 +1,19 @@
-"""``GroupWriter``: appends rows of many clusters to ``log`` and ``changes``, in one append of each.
+"""``GroupWriter``: appends many clusters' rows to ``log`` and ``changes``, one append each.
 
 Invariants, besides those of ``writer`` and ``cluster_rows``:
 
-1. A group writes the clusters that it owns. One that it does not own is claimed before its first
-   rows, which have been checked: a fence in a transaction of the owner, whose row names this group.
-   Nothing has to be allowed for a cluster without rows; for others ``take_over`` has to be.
-2. After a conflict the versions are read, and then the ends of all clusters. What is cached of a
-   cluster stays only if its end is the same. So a cached state is never older than the version with
-   which it is appended.
-3. Records that a crash kept from ``changes`` are reverted by a fence of their clusters: the version
-   of the append to ``log`` is used, and the next one is of a later incarnation.
-4. Rows of one cluster that are rejected do not keep those of the others from being written.
-5. Unmerged changes are kept for each cluster, its state only while it is used: the least recently
-   used states are dropped, and read again when rows of the cluster arrive.
+1. A group writes the clusters that it owns. It claims any other cluster before writing its first
+   rows, which have been checked: it appends a fence in the owner's transaction, whose row names
+   this group. A cluster without rows can be claimed without permission; others require
+   ``take_over``.
+2. After a conflict, the versions are read first, then the ends of all clusters. A cluster's cache
+   is kept only if its end is the same. A cached state is therefore never older than the version
+   with which it is appended.
+3. A fence of the clusters reverts records that a crash kept out of ``changes``: the version of the
+   append to ``log`` is used, and the next one belongs to a later incarnation.
+4. Rejected rows of one cluster do not keep the other clusters' rows from being written.
+5. Unmerged changes are kept for each cluster, but its state only while it is used: the least
+   recently used states are dropped, and read again when rows of the cluster arrive.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .unmerged import GROUP_UNMERGED_ROWS_MAX, ClusterChanges, Tail, Unmerged, b
 from .writer import ATTEMPTS_MAX, TablesWriter
 
 CACHED_ROWS_MAX: Final = 2_000_000
-"""Rows of the states that are kept, of all clusters together; one state may have more."""
+"""Rows of the cached states of all clusters together; a single state may have more."""
 CLUSTERS_READ_MAX: Final = 200
 """Clusters that are read together."""
 
@@ -58,19 +59,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Clusters whose rows were appended, and the error of each whose rows were rejected."""
+    """Clusters whose rows were appended, and the error of each cluster whose rows were rejected."""
 
     appended: frozenset[str] = frozenset()
     failures: Mapping[str, RaftlogError] = field(default_factory=dict)
 
 
 class GroupWriter(TablesWriter):
-    """Writes the rows of the clusters of a group to the tables of one place. Threads take turns.
+    """Writer of a group's clusters to the tables of one place. Threads take turns.
 
-    An internal log of a cluster (``log_id_of``) is like a cluster.
+    An internal log of a cluster (``log_id_of``) is treated like a cluster.
 
-    ``group``: its name, the same in each run. Two processes with one name write nothing twice, and
-    are slow, as each reads the tables again after the other's appends.
+    ``group`` is the group's name, which is the same in each run. Two processes with the same name
+    write nothing twice, but they are slow, because each of them reads the tables again after the
+    other's appends.
     """
 
     def __init__(
@@ -87,11 +89,11 @@ class GroupWriter(TablesWriter):
         slice_rows: int = SLICE_ROWS,
         unmerged_rows_max: int = GROUP_UNMERGED_ROWS_MAX,
     ) -> None:
-        """``take_over``: write clusters even if others have written them until now.
+        """``take_over``: write clusters even if other writers have written them until now.
 
-        ``decode_value`` decodes the values of metadata records; more than ``slice_rows`` changes of
-        a cluster are written in slices. Of more than ``unmerged_rows_max`` rows that ``state``
-        lacks, some are read from ``changes`` by the next merge.
+        ``decode_value`` decodes the values of metadata records. More than ``slice_rows`` changes of
+        a cluster are written in slices. If ``state`` lacks more than ``unmerged_rows_max`` rows,
+        the next merge reads some of them from ``changes``.
         """
         super().__init__(
             ClusterRows(
@@ -142,12 +144,12 @@ class GroupWriter(TablesWriter):
             return sum(one.row_count for one in self._unmerged.values())
 
     def refresh(self) -> None:
-        """Read the ends again at the next call; what is cached of unchanged clusters is kept."""
+        """Read the ends again at the next call; caches of unchanged clusters are kept."""
         with self._lock:
             self._is_read = False
 
     def forget(self) -> None:
-        """Drop all that is cached: the tables are read again."""
+        """Drop all caches, so that the tables are read again."""
         with self._lock:
             self._is_read = False
             self._caches.clear()
@@ -156,24 +158,26 @@ class GroupWriter(TablesWriter):
     def apply(
         self, batches: Mapping[str, pa.Table], ends: Mapping[str, int] | None = None
     ) -> Applied:
-        """Append the new rows of clusters to ``log`` and ``changes``, by cluster id.
+        """Append the new rows of clusters, by cluster id, to ``log`` and ``changes``.
 
-        ``ends``: by internal log, the end of its tables, exclusive, that its rows continue. If they
-        were truncated since, the rows are rejected: offsets that compaction removed are no gap.
+        ``ends``: for each internal log, the end of its tables, exclusive, which its rows continue.
+        If the tables were truncated since then, the rows are rejected: missing offsets in these
+        logs are attributed to compaction and detect no gap.
 
-        An error of one cluster (``OffsetGapError``, ``DivergedLogError``, ``ReplayError``,
-        ``ClusterOwnedError`` and others) is part of the result: nothing of it was written.
+        If rows of one cluster cause an error (``OffsetGapError``, ``DivergedLogError``,
+        ``ReplayError``, ``ClusterOwnedError`` or another), the error is part of the result, and
+        nothing of that cluster was written.
 
         Raises:
             TablesError: Delta failed.
-            ConcurrentWriterError: another process with the name of this group was always faster.
+            ConcurrentWriterError: another process with this group's name was faster every time.
         """
         return self._again_if_late(lambda: self._apply(batches, ends or {}))
 
     def merge_state(self) -> None:
         """Merge the later changes of the clusters that were written into ``state``.
 
-        Those of others, which an earlier run left, are merged with their next rows.
+        Changes of other clusters, which an earlier run left, are merged with their next rows.
 
         Raises:
             TablesError: Delta failed.
@@ -187,7 +191,7 @@ class GroupWriter(TablesWriter):
         return self._again_if_late(self._begin_merge)
 
     def end_merge(self, tails: Mapping[str, Tail], *, is_merged: bool = True) -> None:
-        """Record the end of a merge; ``is_merged``: what it had, ``state`` includes."""
+        """Record the end of a merge. ``is_merged``: ``state`` includes its changes."""
         with self._lock:
             for name, tail in tails.items():
                 kept = self._unmerged.get(name)
@@ -215,7 +219,7 @@ class GroupWriter(TablesWriter):
         self._is_read = True
 
     def _revert_log(self) -> None:
-        """Delete records that a crash, or a conflict, kept from ``changes``."""
+        """Delete records that a crash or a conflict kept out of ``changes``."""
         ahead = self._rows.clusters_ahead(
             end for end in self._ends.values() if end.group == self._group
         )
@@ -250,7 +254,7 @@ class GroupWriter(TablesWriter):
             self._unmerged[cluster_id].append(rows, after.offset)
 
     def _drop_unused(self) -> None:
-        """Drop the least recently used states until one is left or the others are small enough."""
+        """Drop the least recently used states until one is left or the rest is small enough."""
         sizes = {name: _row_count(cache.progress) for name, cache in self._caches.items()}
         row_count = sum(sizes.values())
         for name, size in list(sizes.items())[:-1]:
@@ -260,7 +264,7 @@ class GroupWriter(TablesWriter):
             row_count -= size
 
     def _parts(self, cluster_ids: Iterable[str]) -> Iterator[list[str]]:
-        """Return the clusters that are cached, then others that are read together."""
+        """Yield the cached clusters, then groups of others that are read together."""
         cached = [name for name in cluster_ids if name in self._caches]
         if cached:
             yield cached
@@ -279,7 +283,7 @@ class GroupWriter(TablesWriter):
     def _again_if_late(self, work: Callable[[], T]) -> T:
         """Do ``work``; if another writer was faster, read the ends again and retry.
 
-        Any other error drops all that is cached, which may be ahead of the tables.
+        Any other error drops all caches, because they may be ahead of the tables.
         """
         with self._lock:
             for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -329,7 +333,7 @@ class GroupWriter(TablesWriter):
         return Applied(frozenset(news), failures)
 
     def _is_new(self, cluster_id: str, batches: Mapping[str, pa.Table]) -> bool:
-        """Return whether there are new rows, and none of them is rejected before its replay.
+        """Return whether there are new rows and no check before their replay rejects them.
 
         Otherwise the cluster is not taken over from an owner that could write it.
         """
@@ -343,7 +347,7 @@ class GroupWriter(TablesWriter):
         return not batch.is_empty
 
     def _new_rows(self, cluster_id: str, table: pa.Table, end: int) -> NewRows | None:
-        """Check and replay rows that continue an end; what is cached may be before a truncation."""
+        """Check and replay rows that continue an end; the cache may predate a truncation."""
         cache = self._caches[cluster_id]
         self._caches.move_to_end(cluster_id)
         check_log(cache.progress, table, cluster_of(cluster_id), self.place)
@@ -397,7 +401,7 @@ class GroupWriter(TablesWriter):
             self._published(name, part, new.after)
 
     def _try_merge(self) -> TablesError | None:
-        """Merge; return the error after which what is cached is valid: ``changes`` is the same."""
+        """Merge; return an error that leaves the caches valid, because ``changes`` is unchanged."""
         tails, is_merged = self._begin_merge(), False
         try:
             self._rows.merge(tails)
@@ -427,7 +431,7 @@ class GroupWriter(TablesWriter):
     # --- owners -----------------------------------------------------------------------------------
 
     def _claim(self, cluster_ids: Iterable[str]) -> dict[str, RaftlogError]:
-        """Make this group the owner of clusters. Return the errors of those that it may not own."""
+        """Make this group the owner of clusters. Return the errors of those it may not own."""
         failures: dict[str, RaftlogError] = {}
         by_owner: dict[str | None, list[tuple[Progress, Progress]]] = {}
         for name in cluster_ids:

@@ -2,11 +2,12 @@
 
 Rules of this file:
 
-1. A change counts from its visible offset on; the last one by (visible offset, offset, seq) wins.
-2. A change closes the interval of the row before it, which began at the visible offset of
-   ``before_origin``. So the rows at a past offset are current rows, and rows that later changes
-   replaced: the cost is that of the rows and of the later changes, not of the earlier ones.
-3. Progress rows are no changes: ``changes_of`` leaves them out.
+1. A change takes effect at its visible offset. Of several changes, the last one by (visible offset,
+   offset, seq) wins.
+2. A change ends the interval of the row before it, which began at the visible offset of
+   ``before_origin``. The rows at a past offset are therefore current rows and rows that later
+   changes replaced. The cost depends on these rows and the later changes, not on the earlier ones.
+3. Progress rows are not changes: ``changes_of`` leaves them out.
 4. Everything here is a Spark query; nothing is collected.
 """
 
@@ -45,8 +46,8 @@ def changes_of(table: TypedTable | None, changes: DataFrame) -> DataFrame:
 def living_rows(table: TypedTable | None, state: DataFrame) -> DataFrame:
     """Return the rows of ``state`` that are not deleted.
 
-    Here and in the next functions rows have the columns of ``table``, or ``entity``, ``key`` and
-    ``row`` without it; and ``ORIGIN_COLUMNS``.
+    In this and the following functions, rows have the columns of ``table`` or, without it,
+    ``entity``, ``key`` and ``row``; and ``ORIGIN_COLUMNS``.
     """
     living = changes_of(table, state).where(~sf.col("is_deleted"))
     return living.select(*_columns_of(table, "row"), *ORIGIN_COLUMNS)
@@ -62,7 +63,7 @@ def last_rows(table: TypedTable | None, changes: DataFrame) -> DataFrame:
 
 
 def rows_after(table: TypedTable | None, state: DataFrame, changes: DataFrame) -> DataFrame:
-    """Return the rows of ``state`` with the later ``changes``."""
+    """Return the rows of ``state`` after applying the later ``changes``."""
     changed = changes_of(table, changes).select("entity", "key")
     kept = changes_of(table, state).join(changed, ["entity", "key"], "left_anti")
     return living_rows(table, kept).unionByName(last_rows(table, changes))
@@ -71,7 +72,7 @@ def rows_after(table: TypedTable | None, state: DataFrame, changes: DataFrame) -
 def rows_before(
     table: TypedTable | None, offset: int, rows: DataFrame, changes: DataFrame
 ) -> DataFrame:
-    """Return the rows after ``offset``, from the ``rows`` after the later ``changes``."""
+    """Return the rows after ``offset``, computed from the ``rows`` after the later ``changes``."""
     began = sf.col("before_origin.visible_offset")
     replaced = _closed(table, changes).where(began <= offset)
     replaced_rows = replaced.select(
@@ -123,9 +124,9 @@ def difference(changes: DataFrame) -> DataFrame:
 
 
 def change_feed(table: TypedTable, changes: DataFrame) -> DataFrame:
-    """Return changes of a table in the columns of Delta's change data feed.
+    """Return a table's changes in the columns of Delta's change data feed.
 
-    A row has one change at each ``_commit_version``, which is the visible offset.
+    A row has one change per ``_commit_version``, which is the visible offset.
     """
     of_entity = changes_of(table, changes)
     known = _net_changes(of_entity, "entity", "key", "visible_offset")
@@ -147,7 +148,7 @@ def change_feed(table: TypedTable, changes: DataFrame) -> DataFrame:
 
 
 def matching(wanted: RowFilter) -> Column:
-    """Return whether the row of a change, after or before, is one of those of a filter."""
+    """Return the condition that a change's row, after or before, matches a filter."""
     entity = str(wanted.entity)
 
     def column(name: str) -> Column:
@@ -160,7 +161,7 @@ def matching(wanted: RowFilter) -> Column:
 
 
 def changed_keys(table: TypedTable, changes: DataFrame) -> DataFrame:
-    """Return the columns of a table that are in its key, from changes of its rows."""
+    """Return a table's key columns from changes of its rows."""
     names = [name for name in table.columns if name in table.key or name == "entity"]
     sides = [f"{side}.{table.entity}" for side in ("after", "before")]
     columns = (sf.coalesce(*(f"{side}.{name}" for side in sides)).alias(name) for name in names)
@@ -170,11 +171,11 @@ def changed_keys(table: TypedTable, changes: DataFrame) -> DataFrame:
 def broken_chains(
     changes: DataFrame, base_rows: DataFrame | None, *, is_complete: bool
 ) -> DataFrame:
-    """Return the changes whose row before is not the row after the previous change of their key.
+    """Return the changes that do not begin with the row that their key's previous change left.
 
     Columns: ``entity``, ``key``, ``offset``, ``column``, ``expected`` and ``found``, as JSON.
-    ``base_rows``: rows of all entities before the changes. ``is_complete``: whether each first
-    change of a key without such a row created a row.
+    ``base_rows``: rows of all entities before the changes. ``is_complete``: whether the first
+    change of each key without such a row created a row.
     """
     origin = sf.struct(*(column.alias(name[1:]) for name, column in _origin_after().items()))
     is_there = sf.col("op") != "d"
@@ -203,7 +204,7 @@ def broken_chains(
             "is_comparable": is_comparable,
         }
     ).where("is_comparable")
-    # A snapshot may have several records of a key: each has the row before the snapshot.
+    # A snapshot may have several records of a key; each change has the row before the snapshot.
     expected_row = sf.when(sf.col("op") == "r", sf.col("before")).otherwise(sf.col("previous"))
     expected_origin = sf.when(sf.col("before").isNotNull(), sf.col("origin"))
     is_row_wrong = ~sf.col("before").eqNullSafe(expected_row)

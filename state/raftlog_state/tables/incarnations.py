@@ -2,14 +2,14 @@
 
 Rules of this file:
 
-1. Both begin with a fence, whose progress row in ``changes`` keeps earlier writers from appending.
-   The first append to ``log`` keeps them from that too.
-2. A truncation is one merge into ``state``, whose progress row has one more incarnation. Rows after
-   its offset of an earlier one are reverted: they are not read. Then that one is fenced too, and
-   the reverted rows are deleted.
-3. The owner of a cluster stays the same: a group that runs meanwhile reads the cluster again.
-4. An interrupted expiry or truncation has begun or not. ``ClusterRows.cache_of`` completes a
-   truncation; a repeated call completes an expiry.
+1. Both begin with a fence: its progress row in ``changes`` keeps earlier writers from appending
+   there. The first append to ``log`` fences them from ``log``, too.
+2. A truncation is one merge into ``state``, whose progress row has the incarnation after the
+   fence's. Rows of earlier incarnations after the truncation's offset are reverted, so they are not
+   read. The fence's incarnation is then fenced, too, and the reverted rows are deleted.
+3. The owner of a cluster stays the same; a group that is running reads the cluster again.
+4. An interrupted expiry or truncation either has begun or has not. If it has,
+   ``ClusterRows.cache_of`` completes a truncation, and a repeated call completes an expiry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .schema import CHANGES_TABLE, STATE_TABLE
 from .stores.protocol import Condition, filtered, mask_of, rows_where
 from .tails import TailRange, read_tails
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 
 def next_incarnation(progress: Progress) -> Progress:
@@ -118,9 +118,9 @@ def truncate_to(rows: ClusterRows, cache: ClusterCache, offset: int) -> int:
 
 
 def _changed_rows(rows: ClusterRows, end: Progress, after_offset: int, target: int) -> pa.Table:
-    """Return the rows as of ``target`` of the keys that change after an offset; no progress rows.
+    """Return the rows, as of ``target``, of the keys that change after an offset; no progress rows.
 
-    Their incarnation is that after ``end``, the fence. Changes are read in windows.
+    Their incarnation is the one after ``end``, the fence. Changes are read in windows.
     """
     last = first = STATE_TABLE.no_rows
     tail = TailRange(str(end.cluster_id), after_offset, None, has_fences=False)

@@ -1,12 +1,13 @@
-"""Latest rows: the last change of each key, and rows of ``state`` under later ones.
+"""Latest rows: the last change of each key, and rows of ``state`` under later changes.
 
 Rules of this file:
 
-1. A change counts from its visible offset on; the last one by (incarnation, visible offset, offset,
-   seq) wins. Progress rows are rows of the entity ``progress``, with one key.
+1. A change takes effect at its visible offset. Of several changes, the last one by (incarnation,
+   visible offset, offset, seq) wins. Progress rows are rows of the entity ``progress``, which has
+   one key.
 2. ``changes`` alone and ``state`` with later changes give the same rows.
-3. Rows are of one cluster, but for ``state_rows`` and ``overlay``.
-4. The structs of rows may have the field of one entity only, if all rows are of that entity.
+3. Rows are of one cluster, except in ``state_rows`` and ``overlay``.
+4. The structs of rows may have one entity's field only, if all rows are of that entity.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .schema import (
 )
 from .stores.protocol import Condition, filtered, joined_runs, mask_of, rows_where
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 HISTORY_COLUMNS: Final[Columns] = {
     "valid_from": BIGINT,
@@ -56,7 +57,7 @@ DIFFERENCE_COLUMNS: Final[Columns] = {
 _ROW_AT: Final = STATE_TABLE.schema.get_field_index("row")
 _ORDER: Final = ("incarnation", "visible_offset", "offset", "seq")
 SPACE: Final = pa.scalar(" ")
-"""pyarrow tries to import packages for dates to find the type of a text in each call."""
+"""A scalar, because pyarrow tries to import date packages in each call to infer a text's type."""
 
 
 def state_rows(changes: pa.Table) -> pa.Table:
@@ -73,13 +74,13 @@ def last_changes(changes: pa.Table) -> pa.Table:
 
 
 def positions_of(changes: pa.Table) -> pa.ChunkedArray:
-    """Return a text for each change of a cluster that no other one has, reverted ones included."""
+    """Return a text for each change of a cluster that identifies it, even among reverted ones."""
     columns = [changes[name].cast(STRING) for name in ("entity", *_ORDER)]
     return pc.binary_join_element_wise(*columns, SPACE)
 
 
 def state_rows_of(changes: pa.Table) -> pa.Table:
-    """Return the rows of ``state`` after changes, of which each key has one."""
+    """Return the rows of ``state`` after changes that have each key once."""
     row = _first_not_null(changes["after"], changes["before"])
     created = pc.struct_field(changes["before_origin"], ["created_offset"])
     columns = {
@@ -96,9 +97,9 @@ def state_rows_of(changes: pa.Table) -> pa.Table:
 
 
 def rows_before(later: pa.Table, offset: int, incarnation: int) -> pa.Table:
-    """Return the rows before ``later`` changes of their keys, in the schema of ``state``.
+    """Return the rows before the ``later`` changes of their keys, in the schema of ``state``.
 
-    ``offset`` is before all of these changes. A key without a row then is a deleted row.
+    ``offset`` is before all of these changes. A key that had no row then gets a deleted row.
     """
     first = _taken(later, _last_of_each_key(later, is_first=True))
     is_new = first["before"].is_null()
@@ -137,7 +138,7 @@ def without_reverted(
 
 
 def overlay(state: pa.Table, later: pa.Table) -> pa.Table:
-    """Return ``state`` with the rows of ``later``, which replace those with their keys."""
+    """Return ``state`` with the rows of ``later``, which replace the rows with the same keys."""
     if later.num_rows == 0:
         return state
     kept = pc.invert(pc.is_in(_identity(state), value_set=_identity(later)))
@@ -165,7 +166,7 @@ def rows_of_state(state: pa.Table) -> list[Row]:
 
 
 def table_rows(table: TypedTable, state: pa.Table) -> pa.Table:
-    """Return the rows of a table that are not deleted, with origins. ``state`` has no others."""
+    """Return rows of a table that are not deleted, with origins. ``state`` has no others."""
     rows = living(state)
     columns = {**_fields(table, rows, "row"), **{name: rows[name] for name in ORIGIN_COLUMNS}}
     return _table_of(columns, {**table.columns, **ORIGIN_COLUMNS})
@@ -196,7 +197,7 @@ def row_history(table: TypedTable, rows: pa.Table, changes: pa.Table) -> pa.Tabl
 
 
 def changes_of_records(table: TypedTable, changes: pa.Table) -> Iterator[tuple[int, RecordChanges]]:
-    """Yield the changes of a table's rows, each with its ``seq`` as that of its record."""
+    """Yield the records of changes of a table's rows, each with one change and its ``seq``."""
     entity = table.entity
     befores, afters = (_rows_or_none(table, changes, side) for side in ("before", "after"))
     columns = (
@@ -225,7 +226,7 @@ def _rows_or_none(table: TypedTable, changes: pa.Table, side: str) -> Iterator[R
 def difference(changes: pa.Table) -> pa.Table:
     """Return the rows that differ before and after ``changes``, one row for each key.
 
-    Columns: ``DIFFERENCE_COLUMNS``; ``changed`` has the columns of an update that differ.
+    Columns: ``DIFFERENCE_COLUMNS``; ``changed`` lists the columns that differ in an update.
     """
     last_positions = _last_of_each_key(changes)
     identities = _identity(changes).to_pylist()
@@ -263,7 +264,7 @@ def difference(changes: pa.Table) -> pa.Table:
 def _differing(
     table: TypedTable, before: pa.ChunkedArray, after: pa.ChunkedArray
 ) -> list[list[str]]:
-    """Return the columns of a table that differ between two of its rows, for each pair."""
+    """Return the columns that differ, for each pair of a table's rows."""
     differing: list[list[str]] = [[] for _ in range(len(before))]
     for name in table.columns:
         path = [str(table.entity), name]
@@ -317,9 +318,9 @@ def _first_not_null(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.Chunk
 
 
 def _identity(rows: pa.Table) -> pa.ChunkedArray:
-    """Return the entity, the key and the cluster of each row, as one text.
+    """Return the entity, key and cluster of each row as one text.
 
-    Partitions of one cluster (``StateParts``) have no column for it.
+    Partitions of one cluster (``StateParts``) have no cluster column.
     """
     names = [name for name in ("entity", "key", CLUSTER_ID) if name in rows.column_names]
     return pc.binary_join_element_wise(*(rows[name] for name in names), SPACE)

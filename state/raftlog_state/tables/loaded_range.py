@@ -1,4 +1,4 @@
-"""``LoadedRange``: files with the rows of a range of a log, which one append publishes."""
+"""``LoadedRange``: files with the rows of a log's range, which one append publishes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .stores.protocol import RowSlices
 class LoadedRange:
     """Paths of Parquet files with rows of each table; ``log`` has none if it is not written.
 
-    ``before`` and ``after`` are the ends of the cluster's tables. ``state`` has the rows whose keys
-    have changed. All rows of ``changes`` have the time ``committed_at``, in microseconds.
+    ``before`` and ``after`` are the ends of the cluster's tables. ``state`` contains the rows whose
+    keys have changed. All rows of ``changes`` have the time ``committed_at``, in microseconds.
     """
 
     before: Progress
@@ -47,14 +47,14 @@ class LoadedRange:
         return RowSlices.of_files(self._cluster_id, STATE_TABLE, self.state, progress)
 
     def log_identities(self) -> pa.Table:
-        """Return what identifies the records of ``log``."""
+        """Return the columns that identify the records of ``log``."""
         names = list(RECORD_IDENTITY)
         tables = [pq.read_table(file, columns=names) for file in self.log]
         schema = pa.schema([LOG_TABLE.schema.field(name) for name in names])
         return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in tables)])
 
     def save(self, path: Path) -> None:
-        """Write it to a file, which is complete when it is there."""
+        """Write it to a file, which is complete once it exists."""
         write_durably(path, json.dumps(asdict(self)))
 
     @classmethod
@@ -62,7 +62,7 @@ class LoadedRange:
         """Return what ``save`` has written; None without it, or if a file is incomplete."""
         try:
             found = json.loads(path.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):  # empty after a loss of power
+        except (FileNotFoundError, json.JSONDecodeError):  # empty after a power loss
             return None
         ends = {name: _progress(found[name]) for name in ("before", "after")}
         loaded = cls(**{**found, **ends})

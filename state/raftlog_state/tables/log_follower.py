@@ -1,18 +1,20 @@
-"""``LogFollower``: a log into the tables in one process, without Spark.
+"""``LogFollower``: follows a log into the tables in one process, without Spark.
 
 Rules of this file:
 
-1. Each record is read once and decoded once. Memory is bounded by one batch and the state; a
-   snapshot is one batch, and so is an internal log that is read as a whole.
-2. A batch is read, then appended. A read that fails has no effect and is repeated; where it begins
-   is the end of the tables, which the writer knows.
+1. Each record is read and decoded once. Memory is bounded by one batch and the state. A snapshot is
+   one batch, and so is an internal log that is read as a whole.
+2. A batch is read, then appended. A failed read has no effect and is repeated. Reads begin at the
+   end of the tables, which the writer knows.
 3. In one directory's log, records younger than the holdback are not read: they may not be
    committed.
-4. NoOpRecords at the end of a log, which change nothing, are appended with the records after them,
-   or after a delay. Until then the tables end before them, as if the records were not read yet.
-5. Tables that lack records of an internal log which do not exist any more, below its start or by
-   compaction, get the state of the whole log: one of these records may have deleted a row. A first
-   load, which continues where it began, has the time of the log's ``delete.retention.ms`` instead.
+4. NoOpRecords at the end of a log, which change nothing, are appended together with the records
+   after them, or after a delay. Until then the tables end before them, as if they had not been
+   read.
+5. If the tables lack records of an internal log that no longer exist, because they were below its
+   start or compacted, the tables get the state of the whole log: one of these records may have
+   deleted a row. A first load, which continues where it began, has the log's
+   ``delete.retention.ms`` for this instead.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from .writer import Writer
 if TYPE_CHECKING:
     from raftlog.types import SnapshotId
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 BATCH_BYTES_MAX: Final = 64 * MIB
 POLL_MS_DEFAULT: Final = 100
@@ -66,13 +68,13 @@ NO_OP_DELAY_MS_DEFAULT: Final = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowSettings:
-    """What is written, and when.
+    """Settings of a follower: what is written, and when.
 
-    ``cluster_id``: that of the log, needed if the tables contain other clusters.
+    ``cluster_id``: the log's cluster id, needed if the tables contain other clusters.
     ``allows_gap``: load the newest snapshot if the log begins after the end of the tables.
     ``take_over``: write clusters even if other writers have written them until now.
     ``no_op_delay_ms``: how long NoOpRecords wait for other records, in a run without an end.
-    ``is_once``: end at the end that the log has at the start.
+    ``is_once``: stop at the end that the log has when the run starts.
     """
 
     redactor: Redactor
@@ -102,11 +104,11 @@ class Appended:
 
 
 class DecodedValues:
-    """Records that were decoded for redaction or JSON, which replay need not decode again."""
+    """Records decoded for redaction or JSON, so that replay need not decode them again."""
 
     def __init__(self) -> None:
         self.records: dict[bytes, DecodedRecord] = {}
-        """Values as they are stored, redacted, and their records."""
+        """Records by their stored values, which are redacted."""
 
     def decode(self, value: bytes) -> DecodedRecord:
         """Return the record of a value. Raises ``MetadataParseError``."""
@@ -117,7 +119,7 @@ class DecodedValues:
 def row_settings(
     columns: Sequence[str], settings: FollowSettings, decoded: DecodedValues
 ) -> RowSettings:
-    """Return what is read of a log."""
+    """Return the settings for reading rows of a log."""
     return RowSettings(
         columns=tuple(columns),
         redactor=settings.redactor,
@@ -130,7 +132,8 @@ def row_settings(
 class DelayedNoOps:
     """NoOpRecords at the end of a log that are not appended yet.
 
-    They are due at the next multiple of the delay, so those of all logs of a process are together.
+    They are due at the next multiple of the delay, so that those of all logs in a process are
+    appended together.
     """
 
     def __init__(self, delay_ms: int) -> None:
@@ -139,11 +142,11 @@ class DelayedNoOps:
         self._due_ms = 0.0
 
     def have_to_wait(self, start_offset: int, end_offset: int, now_ms: float) -> bool:
-        """Return whether a range is one that ``delay`` was called with, and is not due."""
+        """Return whether a range was passed to ``delay`` and is not due yet."""
         return self._range == (start_offset, end_offset) and now_ms < self._due_ms
 
     def delay(self, start_offset: int, end_offset: int, now_ms: float) -> bool:
-        """Return whether NoOpRecords from an offset on wait; those before ``end_offset`` are all.
+        """Return whether a range that contains only NoOpRecords has to wait.
 
         The first of them decides when they are due.
         """
@@ -154,7 +157,7 @@ class DelayedNoOps:
 
 
 class LogTail:
-    """Reads the records of one log that its cluster's tables lack. Used by one thread."""
+    """Reader of the records of one log that its cluster's tables lack. Used by one thread."""
 
     def __init__(
         self,
@@ -166,7 +169,7 @@ class LogTail:
         rows: RowSettings,
         committed_end: Callable[[], int] | None = None,
     ) -> None:
-        """``committed_end`` returns the end that is read to at most, exclusive."""
+        """``committed_end`` returns the end, exclusive, up to which the log is read at most."""
         self._open_log = open_log
         self._settings = settings
         self._place = place
@@ -176,8 +179,7 @@ class LogTail:
         self._log: LogReader | None = None
         self._target_offset: int | None = None
         self._load_end: int | None = None
-        """End (exclusive) that an internal log had at the begin of its first load here, during
-        that load."""
+        """During an internal log's first load here, the end (exclusive) it had at the begin."""
         self._no_ops = DelayedNoOps(settings.no_op_delay_ms)
 
     @property
@@ -204,7 +206,7 @@ class LogTail:
     def read_next(
         self, log: LogReader, progress: Progress, epochs: Callable[[], Sequence[EpochRange]]
     ) -> tuple[Appended, pa.Table] | None:
-        """Return the rows of the next batch of the refreshed log, None if there are none.
+        """Return the rows of the refreshed log's next batch, or None if there are none.
 
         Raises:
             WrongClusterError, DivergedLogError: the tables were not written from this log.
@@ -245,7 +247,7 @@ class LogTail:
     ) -> tuple[Appended, pa.Table] | None:
         """Return the next batch of an internal log, or all of it if the tables have missed records.
 
-        Of a log whose records were all deleted the next record is waited for.
+        If all records of the log were deleted, return None until there is another one.
         """
         boundary, rows = start_offset, None
         while boundary < end_offset and (rows is None or not rows.num_rows):  # a batch may be empty
@@ -262,8 +264,10 @@ class LogTail:
         return Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None), rows
 
     def missed_end(self, log: LogReader, progress: Progress) -> int | None:
-        """Return the end (exclusive) of a refreshed internal log if the tables have missed deleted
-        records, else None."""
+        """Return an internal log's end (exclusive) if the tables have missed deleted records.
+
+        Otherwise return None. The log has been refreshed.
+        """
         start_offset, end_offset = progress.next_offset, self._read_end(log)
         if progress.offset == NOTHING or end_offset <= start_offset:
             return None
@@ -302,7 +306,8 @@ class LogTail:
         return pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
 
     def _snapshot(self, log: LogReader, snapshot_id: SnapshotId) -> tuple[Appended, pa.Table]:
-        # A snapshot may have a million records: decoded ones take more memory than the state.
+        # A snapshot may have a million records, and decoded records take more memory than the
+        # state.
         settings = replace(self._rows, decoded=None)
         batches = list(snapshot_rows(log, snapshot_id, settings, self._report_loss))
         rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
@@ -313,7 +318,7 @@ class LogTail:
         return appended, rows
 
     def _read_end(self, log: LogReader) -> int:
-        """Return where the log can be read to now, exclusive."""
+        """Return the end, exclusive, up to which the log can be read now."""
         end_offset = log.read_end(
             isolation=self._rows.isolation,
             holdback_ms=self._settings.holdback_ms,
@@ -322,7 +327,7 @@ class LogTail:
         return end_offset if self._committed_end is None else min(end_offset, self._committed_end())
 
     def _report_loss(self, condition: DataLoss, reason: str) -> NoReturn:
-        """Raise the error of lost records; the next read finds out what the log has now."""
+        """Raise the error of lost records; the next read determines what the log has now."""
         assert self._log is not None
         raise DataLossError(
             path=self._log.path,
@@ -339,12 +344,13 @@ def _are_no_ops(rows: pa.Table) -> bool:
 
 
 class LogFollower:
-    """Follows one log into the tables of a store. Used by one thread.
+    """Follower of one log into the tables of a store. Used by one thread.
 
-    ``upkeep_store``: another store of the same place, for upkeep beside the appends; None: between
-    them. ``committed_end`` returns the end that is read to at most, exclusive; ``wait_for_records``
-    returns when there may be more, at the latest after its seconds. ``uninterrupted`` is entered
-    for each append; ``raise_if_stopped`` is called before each read.
+    ``upkeep_store`` is another store of the same place, for upkeep concurrent with appends; None:
+    upkeep runs between appends. ``committed_end`` returns the end, exclusive, up to which the log
+    is read at most. ``wait_for_records`` returns when there may be more records, at the latest
+    after its seconds. ``uninterrupted`` is entered for each append; ``raise_if_stopped`` is called
+    before each read.
     """
 
     def __init__(
@@ -387,10 +393,10 @@ class LogFollower:
         )
 
     def run(self) -> None:
-        """Append until the end of the run; without ``is_once`` until an error or a signal.
+        """Append until the end of the run or, without ``is_once``, until an error or a signal.
 
-        Nodes that do not answer are asked again, with a growing pause. At the end, upkeep that is
-        running is waited for.
+        Nodes that do not answer are asked again after a growing pause. At the end, the run waits
+        for upkeep.
 
         Raises:
             As ``append_next``.
@@ -401,7 +407,7 @@ class LogFollower:
             self.close()
 
     def close(self) -> None:
-        """Wait for the upkeep that is running."""
+        """Wait for running upkeep."""
         if self._sink is not None:
             self._sink.close()
             self._sink = None

@@ -2,9 +2,9 @@
 
 Rules of this file:
 
-1. Only rows of ``log`` are replayed, before they are written or after they were read back: the
-   state cannot depend on which.
-2. Rows of a snapshot have the same offset, and are ordered by their position.
+1. Only rows of ``log`` are replayed, either before they are written or after they are read back, so
+   the state cannot depend on which.
+2. Rows of a snapshot have the same offset and are ordered by position.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .batch import RECORD_JSON
 from .convert import milliseconds
 from .schema import LOG_TABLE
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 LOG_ARROW: Final = LOG_TABLE.schema
 
@@ -89,7 +89,7 @@ def replay_rows(loader: MetadataLoader | InternalLoader, rows: pa.Table) -> list
 
 
 def replay_whole_log(loader: InternalLoader, rows: pa.Table) -> list[RecordChanges]:
-    """Replace the state by that of all records of an internal log; return the differences.
+    """Replace the state with that of a whole internal log; return the differences.
 
     Raises:
         ReplayError: the bytes of a record are damaged.
@@ -98,7 +98,7 @@ def replay_whole_log(loader: InternalLoader, rows: pa.Table) -> list[RecordChang
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield runs of rows that are of one snapshot, or of the log."""
+    """Yield runs of rows, each of one snapshot or of the log."""
     if rows.num_rows == 0:
         return
     of_snapshot = pc.is_valid(rows["snapshot_position"]).to_numpy()

@@ -3,10 +3,10 @@
 Rules of this file:
 
 1. The source is named, ``format("raftlog")``, and never imported: the session knows it.
-2. A stream without a checkpoint begins at the end of the tables; the writer skips what a
-   checkpoint repeats. Each incarnation of the tables has a checkpoint of its own.
-3. Before a query is started, the log's epochs are compared with the tables'.
-4. What needs no Spark is in ``following``.
+2. A stream without a checkpoint begins at the end of the tables, and the writer skips rows that a
+   checkpoint repeats. Each incarnation of the tables has its own checkpoint.
+3. Before a query starts, the log's leader epochs are compared with the tables'.
+4. Code that needs no Spark is in ``following``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _REFUSED_OPTION: Final = re.compile(r"\[RAFTLOG_OPTION\] option ([^:\n]+): ([^\n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redaction:
-    """What the source does to secrets before any row leaves it."""
+    """What the source does to secrets before rows leave it."""
 
     redact: bool = True
     key: str | None = None
@@ -55,7 +55,7 @@ class Redaction:
         return f"Redaction(redact={self.redact})"
 
     def options(self) -> dict[str, str]:
-        """Return it as options of the source."""
+        """Return the source's options for it."""
         options = {"redact": "true" if self.redact else "false"}
         if self.key is not None:
             options["redactKey"] = self.key
@@ -173,7 +173,7 @@ def trigger_options(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:
 
 @contextmanager
 def source_errors(place: str) -> Iterator[None]:
-    """Convert errors of the source in the block, whose texts are in those of Spark."""
+    """Convert errors of the source in the block; Spark's errors contain their texts."""
     try:
         yield
     except PySparkException as error:

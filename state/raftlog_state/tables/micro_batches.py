@@ -1,8 +1,8 @@
-"""The function of ``foreachBatch``, in classic Spark and over Spark Connect.
+"""The function for ``foreachBatch``, in classic Spark and over Spark Connect.
 
-A Connect server runs it in a Python process of its own, which gets a pickled copy. A writer has
-locks and a session, so what is pickled is how to open one; it is opened in that process, with the
-session of the micro-batch, and kept for the next ones.
+A Connect server runs the function in a separate Python process, which gets a pickled copy. A writer
+has locks and a session and cannot be pickled, so the copy contains how to open one. The process
+opens the writer with the micro-batch's session, and keeps it for the next ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def batch_function(
     sink_of: Callable[[W], Sink],
     open_writer: Callable[[SparkSession], W],
 ) -> WriteBatch:
-    """Return the function for ``foreachBatch``, which uses ``writer``, or another over Connect.
+    """Return the function for ``foreachBatch``. It uses ``writer`` or, over Connect, another.
 
     ``sink_of`` and ``open_writer`` can be pickled.
     """
@@ -60,7 +60,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _RemoteSink(Generic[W]):
-    """Function that opens a writer and its sink where it is first called."""
+    """Function that opens a writer and its sink at its first call."""
 
     sink_of: Callable[[W], Sink]
     open_writer: Callable[[SparkSession], W]

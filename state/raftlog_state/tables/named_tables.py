@@ -72,29 +72,29 @@ class NamedTables(abc.ABC, Generic[T]):
         return self.table("transactions")
 
     def consumer_offsets(self) -> T:
-        """Return committed offsets of groups: of a partition of ``__consumer_offsets``."""
+        """Return groups' committed offsets, from a partition of ``__consumer_offsets``."""
         return self.table("consumer_offsets")
 
     def pending_offsets(self) -> T:
-        """Return offsets that open transactions commit: of the same partition."""
+        """Return offsets in open transactions, from a partition of ``__consumer_offsets``."""
         return self.table("pending_offsets")
 
     def groups(self) -> T:
-        """Return groups of all protocols: of the same partition."""
+        """Return groups of all protocols, from a partition of ``__consumer_offsets``."""
         return self.table("groups")
 
     def group_members(self) -> T:
-        """Return members of groups: of the same partition."""
+        """Return members of groups, from a partition of ``__consumer_offsets``."""
         return self.table("group_members")
 
     def transactions_of_producers(self) -> T:
-        """Return transactional ids: of a partition of ``__transaction_state``."""
+        """Return transactional ids, from a partition of ``__transaction_state``."""
         return self.table("transactions_of_producers")
 
     def share_partitions(self) -> T:
-        """Return states of share groups: of a partition of ``__share_group_state``."""
+        """Return states of share groups, from a partition of ``__share_group_state``."""
         return self.table("share_partitions")
 
     def remote_segments(self) -> T:
-        """Return segments in remote storage: of a partition of ``__remote_log_metadata``."""
+        """Return segments in remote storage, from a partition of ``__remote_log_metadata``."""
         return self.table("remote_segments")

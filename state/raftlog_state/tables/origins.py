@@ -1,6 +1,6 @@
 """Origin of each row of the state: the record that wrote it.
 
-A change has the origin of the row before it, which closes that row's interval in ``changes``.
+A change contains the origin of the row before it, which ends that row's interval in ``changes``.
 """
 
 from __future__ import annotations

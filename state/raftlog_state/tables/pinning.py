@@ -2,9 +2,10 @@
 
 Rules of this file:
 
-1. ``state`` is pinned before ``changes``, and ``changes`` before ``log``, so no later table lacks
-   what an earlier one includes.
-2. A truncation changes ``state`` before ``changes``: after one in between, they are pinned again.
+1. ``state`` is pinned before ``changes``, and ``changes`` before ``log``, so a table that is pinned
+   later lacks nothing that an earlier one includes.
+2. A truncation changes ``state`` before ``changes``. If one happens in between, the versions are
+   pinned again.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from .stores.protocol import TableStore
 
 
 class PinnedVersions(NamedTuple):
-    """Versions, and a cluster's newest progress rows of ``state`` (``base``) and of ``changes``.
+    """Pinned versions, and a cluster's newest progress in ``state`` (``base``) and ``changes``.
 
-    A version is None if there is no such table.
+    A version is None if the table does not exist.
     """
 
     cluster_id: str
@@ -43,7 +44,7 @@ class PinnedVersions(NamedTuple):
 
     @property
     def is_consistent(self) -> bool:
-        """Whether ``changes`` continues ``state``: no truncation was between the two versions."""
+        """Whether ``changes`` continues ``state``, with no truncation between the versions."""
         if self.appended is None:
             return self.base is None
         base = self.base or Progress()
@@ -57,9 +58,8 @@ def pin_newest(
 ) -> PinnedVersions | None:
     """Return versions that belong together; None before the first publication.
 
-    They are of the cluster, or of the only one.
-
-    ``pin_others`` pins ``changes`` and ``log`` after the version of ``state`` that it is given.
+    They are those of a cluster, or of the only one. ``pin_others`` pins ``changes`` and ``log``
+    after the version of ``state`` that it receives.
 
     Raises:
         TablesError: an earlier release created the tables; or they contain several clusters, and

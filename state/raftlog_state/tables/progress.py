@@ -1,11 +1,12 @@
-"""Progress: the end of the tables, as the newest progress row has it.
+"""Progress: the end of the tables, as recorded in the newest progress row.
 
 Rules of this file:
 
-1. Each append of ``changes`` has one progress row, so the append is the publication. ``state`` has
-   the progress row of the offset that it includes. Both are of one cluster, as their tables'
-   other rows are.
-2. The newest one has the greatest (incarnation, offset). A truncation increases the incarnation.
+1. Each append to ``changes`` has one progress row, so the append is the publication. ``state`` has
+   the progress row of the offset that it includes. Like the tables' other rows, each is of one
+   cluster.
+2. The newest progress row has the greatest (incarnation, offset). A truncation increases the
+   incarnation.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from .schema import (
 )
 from .stores.protocol import Condition, TableStore, rows_where
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 NOTHING: Final = -1
-"""The last offset of tables that hold nothing."""
+"""The last offset of empty tables."""
 SOFTWARE: Final = f"raftlog {raftlog.__version__}"
 PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
@@ -49,22 +50,25 @@ _PLAIN: Final = (
     *("cluster_id", "topic", "partition"),
     *("_incarnation", "_visible_offset", "_leader_epoch", "_log_time"),
 )
-"""Columns of ``state`` that are fields of a progress."""
+"""Columns of ``state`` that are fields of ``Progress``."""
 IS_PROGRESS: Final[Condition] = ("entity", "=", PROGRESS)
 IS_NOT_PROGRESS: Final[Condition] = ("entity", "!=", PROGRESS)
 
 
 Gap = tuple[int, int]
-"""First and last offset whose history a snapshot replaced, or the state of a whole internal log;
-the state at the last one is known."""
+"""First and last offset whose history a snapshot, or a whole internal log's state, replaced.
+
+The state at the last one is known.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """End of the tables after an append. Offsets are inclusive, times microseconds since 1970.
 
-    ``cluster_id`` is that of the tables' rows, None before the first append. ``leader_epoch`` and
-    ``log_time`` are those of the record at ``offset``. For the others see ``PROGRESS_COLUMNS``.
+    ``cluster_id`` is the cluster id of the tables' rows, None before the first append.
+    ``leader_epoch`` and ``log_time`` belong to the record at ``offset``. For the other fields see
+    ``PROGRESS_COLUMNS``.
     """
 
     cluster_id: str | None = None
@@ -89,7 +93,7 @@ class Progress:
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next append begins with."""
+        """The first offset of the next append."""
         return self.offset + 1
 
     @property
@@ -113,11 +117,11 @@ class Progress:
             )
 
     def is_in_gap(self, offset: int) -> bool:
-        """Return whether the state at an offset is unknown, as a later one was loaded instead."""
+        """Return whether an offset's state is unknown because a later one was loaded instead."""
         return any(first <= offset < last for first, last in self.gaps)
 
     def appended_by(self, group: str, version: int) -> Progress:
-        """Return the same as a group appends it, in its transaction of this version."""
+        """Return this progress as a group appends it in its transaction of this version."""
         return replace(self, group_versions={**self.group_versions, group: version})
 
     def changes_row(self, committed_at: int) -> pa.Table:
@@ -196,7 +200,7 @@ def progress_of(rows: pa.Table) -> Progress | None:
 
 
 def _progress(plain: Mapping[str, Any], detail: Mapping[str, Any]) -> Progress:
-    """Return the progress of a row of ``state``: its plain columns and its struct."""
+    """Return the progress in a row of ``state``, from its plain columns and its struct."""
     return Progress(
         cluster_id=plain["cluster_id"],
         topic=plain["topic"],
@@ -235,9 +239,9 @@ def _all_progress(found: pa.Table) -> list[Progress]:
 def cluster_in(store: TableStore, cluster_id: str | None, known: str | None = None) -> str | None:
     """Return the cluster of the tables that is meant: ``cluster_id``, or their only one.
 
-    None: they have no cluster yet. ``known`` is one that they have. The internal logs of a cluster
-    are only meant if they are named, or if there is one of them and nothing else. Raises
-    ``TablesError`` if they have several and ``cluster_id`` is None.
+    None: the tables have no cluster yet. ``known`` is one of their clusters. The internal logs of a
+    cluster are meant only if they are named, or if there is exactly one of them and nothing else.
+    Raises ``TablesError`` if there are several clusters and ``cluster_id`` is None.
     """
     if cluster_id is not None or not store.exists(CHANGES_TABLE):
         return cluster_id
@@ -255,7 +259,7 @@ def cluster_in(store: TableStore, cluster_id: str | None, known: str | None = No
 
 
 def wrong_cluster(path: str, expected_cluster_id: str, cluster_id: str) -> WrongClusterError:
-    """Return the error of a log that is not that of the tables' cluster."""
+    """Return the error of a log that does not belong to the tables' cluster."""
     return WrongClusterError(
         path=path,
         expected_cluster_id=expected_cluster_id,
@@ -277,7 +281,7 @@ def check_layout(store: TableStore) -> None:
 
 
 def check_has_metadata(place: str, cluster_id: str, what: str) -> None:
-    """Raise ``TablesError`` for an internal log of a cluster. ``what`` is of metadata logs only."""
+    """Raise ``TablesError`` for a cluster's internal log. Only metadata logs have ``what``."""
     if is_internal(cluster_id):
         raise TablesError(
             place=place,
@@ -287,7 +291,7 @@ def check_has_metadata(place: str, cluster_id: str, what: str) -> None:
 
 
 def row_counts_of(image: MetadataImage, topic: str | None = None) -> dict[str, int]:
-    """Return the number of rows of each typed table of a log: of metadata, or of ``topic``."""
+    """Return each typed table's number of rows, for a metadata log or for the log of ``topic``."""
     entities = () if topic is None else INTERNAL_ENTITIES.get(topic, ())
     tables = tuple(BY_ENTITY[entity] for entity in entities) or METADATA_TABLES
     return {table.name: len(image.map(table.entity)) for table in tables}
@@ -300,7 +304,7 @@ def last_epoch(rows: Iterable[Row]) -> EpochRow | None:
 
 
 def quorum_of(rows: Iterable[Row]) -> Quorum:
-    """Return the voters of the last epoch; kraft.version 0 keeps them elsewhere."""
+    """Return the voters of the last epoch. With kraft.version 0 they are stored elsewhere."""
     last = last_epoch(rows)
     if last is None or last.kraft_version == 0:
         return Quorum()

@@ -1,8 +1,8 @@
-"""Publication of a cluster: versions of the tables that a reader sees together, rows at offsets.
+"""Publication of a cluster: table versions that a reader sees together, and rows at offsets.
 
 Rules of this file:
 
-1. Frames are pinned to these versions, and have rows of one cluster: they never change, and never
+1. Frames are pinned to these versions and have rows of one cluster. They never change, and never
    mix two offsets.
 2. Offsets are literals in the queries, so that Delta skips files by their statistics.
 """
@@ -149,7 +149,7 @@ def newest_publication(store: SparkStore, cluster_id: str | None) -> Publication
 
 
 def _pinned(store: SparkStore, cluster_id: str, state_version: int | None) -> PinnedVersions:
-    """Return the versions of the other tables, which are pinned after that of ``state``."""
+    """Return the versions of the other tables, pinned after the version of ``state``."""
     reads: tuple[partial[Any], ...] = (
         partial(_base_progress, store, cluster_id, state_version),
         partial(store.version, CHANGES_TABLE),

@@ -1,13 +1,13 @@
-"""``route_range``: the records of a range of a log by bucket, in a file that its tasks read.
+"""``route_range``: divides a range's records by bucket, into a file that its tasks read.
 
 Rules of this file:
 
-1. The range is read by the process that loads it: once, or twice if buckets are joined because an
-   id is of topics with several names. The file has a batch for each bucket with
-   records in a chunk of the log, in its order; markers of transactions are in those of all buckets.
-2. Memory is that of a chunk.
-3. A range that cannot be split into buckets, or read, is a result. What is wrong with it is found
-   out by the writer, which reads it again.
+1. The loading process reads the range once, or twice if buckets are joined because a topic id has
+   several names. The file has one batch for each bucket with records in a chunk of the log, in the
+   log's order. Transaction markers are in the batches of all buckets.
+2. Memory holds one chunk.
+3. If a range cannot be split into buckets, or cannot be read, that is its result. The writer reads
+   the range again and determines what is wrong.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from .topic_buckets import (
     topics_of,
 )
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 _COLUMNS: Final = Column.OFFSET | Column.TIMESTAMP | Column.LEADER_EPOCH | Column.KEY | Column.VALUE
 _SCHEMA: Final = pa.schema(
@@ -74,9 +74,9 @@ RECORDS_FILE: Final = "records.arrow"
 class RangeOfLog:
     """Range of a cluster's log after the end of its tables. The end offset is exclusive.
 
-    ``options`` are those of ``LoadSettings``; ``directory`` has the rows of ``state`` at its start,
-    if there are any, and receives the files. ``before`` is the end of the tables; ``committed_at``
-    in microseconds.
+    ``options``: see ``LoadSettings``. ``directory`` contains the rows of ``state`` at the range's
+    start, if there are any, and receives the files. ``before`` is the end of the tables;
+    ``committed_at`` is in microseconds.
     """
 
     options: Mapping[str, str] = field(repr=False)
@@ -85,7 +85,7 @@ class RangeOfLog:
     end_offset: int
     bucket_count: int
     log_shares: tuple[int, ...]
-    """Offsets between which each bucket writes rows of ``log``; empty without that table."""
+    """Offsets that bound each bucket's rows of ``log``; empty without that table."""
     directory: str
     committed_at: int
 
@@ -113,9 +113,9 @@ class RangeOfLog:
 class RoutedRange:
     """Range of a log whose records are in the file ``RECORDS_FILE`` of its directory.
 
-    ``batch_buckets`` has the bucket of each batch in the file. ``last``: offset, leader epoch and
-    timestamp of the last record. ``checksum`` covers epochs and timestamps of all records: files of
-    the same log have the same, however it is read in chunks.
+    ``batch_buckets`` contains the bucket of each batch in the file. ``last`` is the offset, leader
+    epoch and timestamp of the last record. ``checksum`` covers the epochs and timestamps of all
+    records, so it is the same for the same log, regardless of the chunks in which it is read.
     """
 
     task: RangeOfLog
@@ -125,7 +125,7 @@ class RoutedRange:
     checksum: int
 
     def records_of(self, bucket: int) -> Iterator[BucketRecords]:
-        """Yield the records of a bucket, then none: the end of the range."""
+        """Yield the records of a bucket, then an empty batch for the end of the range."""
         file = pa.ipc.open_file(pa.memory_map(f"{self.task.directory}/{RECORDS_FILE}"))
         for number, of in enumerate(self.batch_buckets):
             if of == bucket:
@@ -135,9 +135,9 @@ class RoutedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotSplit:
-    """A range that cannot be published: ``offset`` is that of the record that is the cause.
+    """Range that cannot be published; ``offset`` is that of the record that is the cause.
 
-    The records before it can be split, unless it is inside of a transaction.
+    The records before it can be split, unless it is inside a transaction.
     """
 
     offset: int
@@ -197,7 +197,7 @@ class _Routing:
                 for batch in self._batches(scan):
                     writer.write_batch(batch)
         assert self.next_offset == task.end_offset, "the scan ends at the end of the range"
-        os.replace(staged, path)  # a task of an interrupted load may have mapped the one before
+        os.replace(staged, path)  # a task of an interrupted load may have mapped the earlier file
         return RoutedRange(
             task=task,
             buckets=self._buckets,
@@ -207,7 +207,7 @@ class _Routing:
         )
 
     def _batches(self, scan: Scan) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a chunk, those of a bucket together."""
+        """Yield the records of a chunk, grouped by bucket."""
         records = scan.records
         assert records.offset is not None
         assert records.key is not None
@@ -244,7 +244,7 @@ class _Routing:
         self._last = (int(epochs[-1]), int(times[-1]))
 
     def _rows_by_bucket(self, buckets: Int32s) -> tuple[Int64s, Int64s]:
-        """Return the rows of each bucket, one bucket after another, and their counts."""
+        """Return the row numbers of one bucket after another, and each bucket's number of rows."""
         markers = np.flatnonzero(buckets == EVERY_BUCKET)
         own = np.flatnonzero((buckets >= 0) | (buckets == CLUSTER))
         rows = np.concatenate([own, np.tile(markers, len(self._targets))])
@@ -254,7 +254,7 @@ class _Routing:
         return rows[order], np.bincount(places, minlength=len(self._targets))
 
     def _check(self, offsets: Int64s, epochs: Int32s, times: Int64s) -> None:
-        """Raise ``UnsplitRecordError`` for records that the writer may not take as they are."""
+        """Raise ``UnsplitRecordError`` for records that the writer might not accept as they are."""
         wrong = offsets != np.arange(self.next_offset, self.next_offset + len(offsets))
         wrong |= np.diff(epochs, prepend=self._last[0]) < 0
         wrong |= (times > _TIMESTAMP_MS_MAX) | (times < -_TIMESTAMP_MS_MAX)
@@ -265,7 +265,7 @@ class _Routing:
 def _bucket_records(
     batch: pa.RecordBatch, last: tuple[int, int, int] | None = None
 ) -> BucketRecords:
-    """Return records of a bucket; ``last`` is that of the range, None for the last of these."""
+    """Return records of a bucket. ``last``: the range's last record; None: their last."""
     offsets, epochs, times = (batch[name].to_numpy() for name in _SCHEMA.names[:3])
     is_control = batch["is_control"]
     keys, values = batch["key"], batch["value"]

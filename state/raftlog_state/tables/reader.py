@@ -78,7 +78,7 @@ from .selection import (
 )
 from .stores.protocol import Condition, TableStore, Where, columns_of_entity, rows_where
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 OFFSETS_READ: Final = 1_000_000
 """Offsets whose times are in memory at a time."""

@@ -3,11 +3,11 @@
 Rules of this file:
 
 1. A typed table's columns derive from its row's fields (``raftlog_state.image.rows``), in their
-   order, names after their codes; five columns with the record that wrote the row follow. Times
-   are UTC timestamps in microseconds, integers 32 or 64 bits wide, never narrower.
-2. Every table can be read and written by any Delta engine: no column mapping, no deletion vectors,
-   no generated columns, no identity; checks are plain comparisons.
-3. Columns are nullable for Delta; what must be there is a CHECK.
+   order, with names after their codes. Five columns that describe the record that wrote the row
+   follow. Times are UTC timestamps in microseconds, integers 32 or 64 bits wide, never narrower.
+2. Every Delta engine can read and write every table: no column mapping, no deletion vectors, no
+   generated columns, no identity columns; checks are plain comparisons.
+3. Columns are nullable in Delta; a CHECK enforces required values.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from raftlog_state.image.column_types import (
 from raftlog_state.image.rows import METADATA_ENTITIES, ROW_TYPES, Entity, Voter, table_of
 from raftlog_state.records.internal_logs import cluster_of
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 CHECK_PREFIX: Final = "delta.constraints."
-"""Before the name of a check in the properties of a Delta table."""
+"""Prefix of a check's name in the properties of a Delta table."""
 
 RETENTION: Final = "interval 1 day"
-"""How long old versions of a table can be read, and how long its files are kept for that.
+"""How long old versions of a table can be read, and therefore how long their files are kept.
 
 Past states are read from ``changes``, not from old versions. Each micro-batch adds a file and an
-entry of Delta's log, and an append with delta-rs takes longer the more entries a local log has.
+entry to Delta's log, and the more entries a local log has, the longer an append with delta-rs
+takes.
 """
 
 VOTERS: Final = pa.list_(part_type(Voter))
@@ -54,9 +55,9 @@ CHANGES: Final = "changes"
 STATE: Final = "state"
 
 CLUSTER_ID: Final = "cluster_id"
-"""First column of every table, and of its key: one set of tables has many clusters.
+"""First column of every table and of its key, because one set of tables has many clusters.
 
-In stored tables it is that of the metadata log of a cluster, and ``log_id_of`` another log of it.
+In stored tables, it is the cluster's id for a metadata log and ``log_id_of`` for its other logs.
 """
 UNKNOWN_CLUSTER: Final = "unknown"
 """``cluster_id`` of a log whose cluster id was unknown when the first record was written."""
@@ -71,17 +72,17 @@ ORIGIN_COLUMNS: Final[Columns] = {
     "_log_time": TIMESTAMP,
     "_created_offset": BIGINT,
 }
-"""The record that wrote the row, when that took effect, and the record that created the row."""
+"""The record that wrote the row, when it took effect, and the record that created the row."""
 
 BEFORE_ORIGIN: Final = pa.struct({name[1:]: kind for name, kind in ORIGIN_COLUMNS.items()})
-"""The same of the row before a change."""
+"""The origin columns of the row before a change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedTable:
-    """A table of one entity: ``columns`` without the origin columns; ``key`` names some of them.
+    """A table of one entity. ``columns`` excludes the origin columns; ``key`` names some of them.
 
-    A table with an empty key has one row at most.
+    A table with an empty key has at most one row.
     """
 
     entity: Entity
@@ -97,7 +98,7 @@ class TypedTable:
 def _typed(
     entity: Entity, *key: str, before: Columns | None = None, after: Columns | None = None
 ) -> TypedTable:
-    """Return an entity's table; ``before``, ``after``: columns that are no field of its row."""
+    """Return an entity's table. ``before``, ``after``: columns that are no row fields."""
     columns = {**(before or {}), **row_columns(ROW_TYPES[entity]), **(after or {})}
     assert set(key) <= set(columns), entity
     return TypedTable(entity=entity, key=key, columns=columns)
@@ -131,14 +132,14 @@ BY_NAME: Final[Mapping[str, TypedTable]] = {table.name: table for table in TYPED
 BY_ENTITY: Final[Mapping[Entity, TypedTable]] = {table.entity: table for table in TYPED_TABLES}
 assert set(BY_ENTITY) == set(Entity), "every entity has its table"
 METADATA_TABLES: Final = tuple(one for one in TYPED_TABLES if one.entity in METADATA_ENTITIES)
-"""Those of a metadata log; the others are of internal logs."""
+"""The tables of a metadata log; the others are of internal logs."""
 
 
 def id_in_table(table: TypedTable, log_id: str) -> str:
-    """Return ``cluster_id`` of the rows of a log in a typed table.
+    """Return the ``cluster_id`` of a log's rows in a typed table.
 
-    In a table of internal logs it is that of the cluster, whose partitions have different keys. In
-    ``epochs`` it is that of the log, since each log of a cluster has an epoch 0.
+    In a table of internal logs it is the cluster's id, because the cluster's partitions have
+    different keys. In ``epochs`` it is the log's id, because each log of a cluster has an epoch 0.
     """
     return log_id if table in METADATA_TABLES else cluster_of(log_id)
 
@@ -162,15 +163,20 @@ PROGRESS_COLUMNS: Final[Columns] = {
     "group_versions": pa.map_(STRING, BIGINT),
     "software": STRING,
 }
-"""``row.progress``: what one append of ``changes`` added.
+"""``row.progress``: what one append to ``changes`` added.
 
-``log_cluster_id``: the log's cluster id, null if it is unknown; ``from_offset``: the first offset
-of the append; ``first_offset``: that of the tables; ``expired_to``: the last offset whose changes
-were deleted, and ``expired_time_us`` their latest ``log_time``, null without any;
-``truncated_to``: the offset after which the incarnation began, null for the first one; ``gaps``:
-first and last offsets whose history snapshots replaced; ``row_counts``: rows of each typed table at
-its end; ``group``: the group of clusters that writes this one, null without; ``group_versions``: of
-each group that has ever appended rows of the cluster, the version of its last transaction that did.
+- ``log_cluster_id``: the log's cluster id, null if it is unknown
+- ``from_offset``: the first offset of the append
+- ``first_offset``: the first offset of the tables
+- ``expired_to``: the last offset whose changes were deleted, null without any
+- ``expired_time_us``: the latest ``log_time`` of these changes, null without any
+- ``truncated_to``: the offset after which the incarnation began, null for the first one
+- ``gaps``: first and last offsets whose history snapshots replaced
+- ``row_counts``: row count of each typed table at the append's end
+- ``group``: the group of clusters that writes this one, null without
+- ``group_versions``: for each group that has ever appended rows of the cluster, the version of its
+  last transaction that did
+
 Rows of an earlier incarnation with a visible offset after ``truncated_to`` are reverted.
 """
 
@@ -179,11 +185,11 @@ _ENTITIES: Final[Columns] = {
     PROGRESS: pa.struct(PROGRESS_COLUMNS),
 }
 ROW: Final = pa.struct(_ENTITIES)
-"""One struct for each entity, null but for the one that ``entity`` names."""
+"""One struct per entity, null except for the one that ``entity`` names."""
 
 
 class Check(NamedTuple):
-    """A CHECK constraint: in SQL, and whether it holds for rows, which it does not for a null."""
+    """CHECK constraint, in SQL and as a test of rows. It does not hold for a null."""
 
     sql: str
     is_true: Callable[[pa.Table], pa.ChunkedArray]
@@ -214,7 +220,7 @@ class StoredTable:
 
     @cached_property
     def no_rows(self) -> pa.Table:
-        """All its columns, without rows. Creating hundreds of nested ones takes a millisecond."""
+        """An empty table with all its columns. Creating hundreds of columns takes a millisecond."""
         return self.schema.empty_table()
 
     @property
@@ -260,11 +266,11 @@ LOG_TABLE: Final = StoredTable(
     },
     skipping=(CLUSTER_ID, "offset", "leader_epoch", "log_time", "record_type", "visible_offset"),
 )
-"""Every record of the log: control records, NoOps and aborted ones too.
+"""Every record of the log, including control records, NoOps and aborted records.
 
-Rows of a snapshot have the offset of the last record that it contains and their place in the
-file as ``snapshot_position``. ``visible_offset`` is null where a record never took effect; in
-internal logs it is that of the record, also inside a transaction of ``producer_id``.
+Rows of a snapshot have the offset of the last record that it contains, and their place in the file
+as ``snapshot_position``. ``visible_offset`` is null where a record never took effect. In internal
+logs it is the record's own offset, even inside a transaction of ``producer_id``.
 """
 
 CHANGES_TABLE: Final = StoredTable(
@@ -302,12 +308,12 @@ CHANGES_TABLE: Final = StoredTable(
         *("op", "committed_at"),
     ),
 )
-"""One row a change: ``op`` c, u, d, or r (of a snapshot); whole rows before and after.
+"""One row per change: ``op`` is c, u, d, or r (of a snapshot); whole rows before and after.
 
 ``before`` was the state from ``before_origin.visible_offset`` up to ``visible_offset`` (exclusive).
-(``offset``, ``seq``) is the order of a cluster's changes; with ``cluster_id`` it is the key of this
-table. Each append also has one progress row (``op`` p, ``seq`` -1), whose ``offset`` is the end of
-the append, inclusive.
+(``offset``, ``seq``) is the order of a cluster's changes; together with ``cluster_id`` it is the
+table's key. Each append also has one progress row (``op`` p, ``seq`` -1), whose ``offset`` is the
+append's end, inclusive.
 """
 
 STATE_TABLE: Final = StoredTable(
@@ -330,11 +336,11 @@ STATE_TABLE: Final = StoredTable(
     skipping=("entity", "key", "_visible_offset"),
     partitioned_by=(CLUSTER_ID,),
 )
-"""Rows of each cluster after an offset, that of its progress row; deleted ones too.
+"""Each cluster's rows after the offset of its progress row, including deleted rows.
 
 Deleted rows have their last values. ``changes`` alone has the same content. A row is replaced only
-by one of a later (``_incarnation``, ``_visible_offset``, ``_offset``), so a late or repeated merge
-changes nothing.
+by a row with a later (``_incarnation``, ``_visible_offset``, ``_offset``), so a late or repeated
+merge changes nothing.
 """
 
 STORED_TABLES: Final[Mapping[str, StoredTable]] = {
@@ -343,9 +349,9 @@ STORED_TABLES: Final[Mapping[str, StoredTable]] = {
 
 
 def of_entities(schema: pa.Schema, entities: Collection[str]) -> pa.Schema:
-    """Return the schema of rows of some entities only: their structs of rows have no other fields.
+    """Return the schema of rows of some entities only, whose structs have no other fields.
 
-    A Parquet file of such rows has a fourth of the columns. Engines read the other fields as null.
+    A Parquet file of such rows has a quarter of the columns. Engines read the other fields as null.
     """
     names = {str(entity) for entity in entities}
     kind = pa.struct([field for field in ROW if field.name in names])
@@ -354,4 +360,4 @@ def of_entities(schema: pa.Schema, entities: Collection[str]) -> pa.Schema:
 
 
 COMMITS_OF_EARLIER_RELEASES: Final = StoredTable(name="commits", columns={}, checks={}, skipping=())
-"""A table that layouts before that of this release had."""
+"""A table of the layouts before this release's."""

@@ -1,4 +1,4 @@
-"""Which published state is read: offsets, times and names, for the readers of all engines."""
+"""Selection of a published state by offset, time or name, for the readers of all engines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ToMicros: TypeAlias = Callable[[datetime | str], int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published(abc.ABC):
-    """Versions of the tables that a reader sees together, and the rows of a cluster in them."""
+    """Versions of the tables that a reader sees together, and a cluster's rows in them."""
 
     store: TableStore
     versions: PinnedVersions
@@ -88,7 +88,7 @@ class ClusterStatus:
 def status_of(
     place: str, cluster_id: str | None, published: Published | None, log_offset: int
 ) -> ClusterStatus:
-    """Return the status of a cluster, None: the only one; if nothing of it was published, None."""
+    """Return the status of a cluster, or of the only one; None if nothing of it was published."""
     progress = Progress(cluster_id=cluster_id) if published is None else published.progress
     is_empty = published is None
     return ClusterStatus(
@@ -179,8 +179,8 @@ def offsets_between(
 def _offset_at(published: Published, time: datetime | str, option: str, to_micros: ToMicros) -> int:
     """Return the last offset of the state at a time: that before the first record not earlier.
 
-    The rule is that of ``raftlog.client.offset_spec``. Without the table ``log``, of the records
-    without changes only the last of each append is known.
+    The rule is the one of ``raftlog.client.offset_spec``. Without the table ``log``, only the last
+    of an append's records without changes is known.
     """
     if not isinstance(time, str | datetime):
         raise OptionError(option=option, reason="must be a datetime or text")
@@ -236,7 +236,7 @@ def _offset_of_word(published: Published, spec: OffsetSpec, option: str) -> int:
 
 
 def key_text(key: str | int | Sequence[str | int]) -> str:
-    """Return a key as in the column ``key``."""
+    """Return a key in the form of the column ``key``."""
     if isinstance(key, str) and key.startswith("["):
         return key
     return key_json([key] if isinstance(key, str | int) else key)

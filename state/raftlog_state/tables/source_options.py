@@ -2,9 +2,10 @@
 
 Rules of this file:
 
-1. Each option is used or refused by name. Those for reading rows are validated by the source, when
-   a session loads it; those that a driver needs itself are parsed here, by the source's parsers.
-2. What the tables determine cannot be set.
+1. Each option is either used or rejected by name. The source validates the options for reading rows
+   when a session loads it. Options that the driver itself needs are parsed here, with the source's
+   parsers.
+2. Options that the tables determine cannot be set.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _OF_LOCATION: Final = frozenset((PATH, *NODE_OPTIONS))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Validated options of one log. ``given`` are those of the source, as texts."""
+    """Validated options of one log. ``given`` contains the source's options as texts."""
 
     given: Mapping[str, str] = field(repr=False)
     location: LogLocation
@@ -109,7 +110,7 @@ class SourceOptions:
         return _text(self.given, name)
 
     def refuse_options_of_rows(self, call: str) -> None:
-        """Raise ``OptionError`` for options of a read by Spark, for a call that reads otherwise."""
+        """Raise ``OptionError`` for options of reads by Spark if a call reads in another way."""
         parsed = {name.lower() for name in _PARSERS}
         for name in self.given:
             key = name.lower()
@@ -124,7 +125,7 @@ class SourceOptions:
         return open_reader(self.location, self.kind, decompressed_bytes_max=limit)
 
     def end_of_run(self, log: LogReader) -> int:
-        """Return where a run that begins now ends at least, exclusive."""
+        """Return the earliest end, exclusive, of a run that begins now."""
         return log.read_end(
             isolation=isolation_of(log),
             holdback_ms=self.holdback_ms,

@@ -1,4 +1,4 @@
-"""The second replay of brokers, controllers and everything that is set and removed by key.
+"""The second replay of brokers, controllers and all entities that are set and removed by key.
 
 Source: Kafka ``BrokerRegistration``, ``ConfigurationsDelta``, ``ClientQuotasDelta``, ``AclsDelta``,
 ``ScramDelta``, ``DelegationTokenDelta``, ``FeaturesDelta``.
@@ -32,7 +32,7 @@ _FEATURES: Final = (
     "features ARRAY<STRUCT<name: STRING, minSupportedVersion: INT, maxSupportedVersion: INT>>"
 )
 REDACTED: Final = r"^(\[redacted\]|hmac:([0-9a-f]{8}:)?[0-9a-f]{32})\z"
-"""``is_redacted`` as an expression of Java, whose ``$`` may be followed by a line terminator."""
+"""``is_redacted`` as a Java expression, where ``$`` also matches before a line terminator."""
 _TOPIC: Final = 2
 
 _STATE: Final = {
@@ -52,7 +52,7 @@ _BROKER_STATE: Final = struct_type(_STATE)
 
 
 def brokers(records: Records) -> DataFrame:
-    """Registrations, with the partial changes after each."""
+    """Return broker registrations, with the partial changes after each."""
     events = _broker_events(records)
     touched = events.select("brokerId")
     if records.has_base:
@@ -167,7 +167,7 @@ def _broker_fold() -> str:
 
 
 def controllers(records: Records) -> DataFrame:
-    """Registrations of controllers."""
+    """Return controller registrations."""
     puts = records.of(
         "REGISTER_CONTROLLER_RECORD",
         f"controllerId INT, incarnationId STRING, zkMigrationReady BOOLEAN, {_ENDPOINTS}, "
@@ -187,7 +187,7 @@ def controllers(records: Records) -> DataFrame:
 
 
 def configs(records: Records, lifetimes: DataFrame) -> DataFrame:
-    """Configs; a topic takes its own with it."""
+    """Return configs; removing a topic removes its configs, too."""
     keys = ["resource_type", "resource_name", "name"]
     rows = records.of(
         "CONFIG_RECORD", "resourceType INT, resourceName STRING, name STRING, value STRING"
@@ -212,7 +212,7 @@ def configs(records: Records, lifetimes: DataFrame) -> DataFrame:
 
 
 def quotas(records: Records) -> DataFrame:
-    """Client quotas, by the set of what they are for."""
+    """Return client quotas, by the set of entities that they are for."""
     rows = records.of(
         "CLIENT_QUOTA_RECORD",
         "entity ARRAY<STRUCT<entityType: STRING, entityName: STRING>>, key STRING, value DOUBLE, "
@@ -231,7 +231,7 @@ def quotas(records: Records) -> DataFrame:
 
 
 def _as_records(quotas: DataFrame) -> DataFrame:
-    """Rows of the table with their entities as in records, sorted."""
+    """Return the table's rows with their entities as in records, sorted."""
     pairs = sf.transform(
         sf.map_entries("entity"),
         lambda pair: sf.struct(pair["key"].alias("entityType"), pair["value"].alias("entityName")),
@@ -240,7 +240,7 @@ def _as_records(quotas: DataFrame) -> DataFrame:
 
 
 def acls(records: Records) -> DataFrame:
-    """Access rules by id."""
+    """Return access rules by id."""
     puts = records.of(
         "ACCESS_CONTROL_ENTRY_RECORD",
         "id STRING, resourceType INT, resourceName STRING, patternType INT, principal STRING, "
@@ -268,7 +268,7 @@ def acls(records: Records) -> DataFrame:
 
 
 def scram(records: Records) -> DataFrame:
-    """SCRAM credentials, as redacted as ``log`` is."""
+    """Return SCRAM credentials, redacted like ``log``."""
     secrets = {"salt": "salt", "storedKey": "stored_key", "serverKey": "server_key"}
     rows = records.of(
         "USER_SCRAM_CREDENTIAL_RECORD",
@@ -291,7 +291,7 @@ def scram(records: Records) -> DataFrame:
 
 
 def tokens(records: Records) -> DataFrame:
-    """Delegation tokens by id."""
+    """Return delegation tokens by id."""
     times = ("issue", "max", "expiration")
     rows = records.of(
         "DELEGATION_TOKEN_RECORD",
@@ -313,7 +313,7 @@ def tokens(records: Records) -> DataFrame:
 
 
 def features(records: Records) -> DataFrame:
-    """Finalized features; kraft.version lives in control records."""
+    """Return finalized features; kraft.version is in control records."""
     rows = records.of("FEATURE_LEVEL_RECORD", "name STRING, featureLevel INT")
     rows = rows.withColumnRenamed("featureLevel", "level").where("name != 'kraft.version'")
     puts, removals = rows.where("level != 0"), rows.where("level = 0")
@@ -321,7 +321,7 @@ def features(records: Records) -> DataFrame:
 
 
 def producer_ids(records: Records) -> DataFrame:
-    """The last block of producer ids."""
+    """Return the last block of producer ids."""
     rows = records.of(
         "PRODUCER_IDS_RECORD", "brokerId INT, brokerEpoch BIGINT, nextProducerId BIGINT"
     ).withColumnsRenamed(
@@ -335,7 +335,7 @@ def producer_ids(records: Records) -> DataFrame:
 
 
 def zk_migration(records: Records) -> DataFrame:
-    """How far the migration from ZooKeeper was."""
+    """Return the state of the migration from ZooKeeper."""
     rows = records.of("ZK_MIGRATION_STATE_RECORD", "zkMigrationState INT")
     rows = rows.withColumnRenamed("zkMigrationState", "state")
     found = origin(last_writer(records, "zk_migration", rows, None, []))

@@ -1,16 +1,17 @@
-"""Pieces of the second replay: rows of ``log`` that count, parsed records, the last writer.
+"""Parts of the second replay: effective rows of ``log``, parsed records, the last writer.
 
 Rules of this file:
 
-1. Nothing of the first replay is used: no fold, no image, no decoder. What a record says is read
-   from its bytes by ``verify_decoder``, what counts from the transaction markers among the records.
-2. ``ord`` orders records: (offset, position in the snapshot or -1). Records of a transaction take
-   effect together, without other records in between, so it orders effects too. Rows of the base
+1. Nothing of the first replay is used: no fold, no image, no decoder. ``verify_decoder`` reads a
+   record's content from its bytes, and the transaction markers among the records decide which
+   records take effect.
+2. ``ord`` orders records by (offset, position in the snapshot or -1). Records of a transaction take
+   effect together, without other records in between, so it orders effects, too. Rows of the base
    are before all records.
-3. After a base only changed rows are computed: those of keys that records or ``changes`` name. A
-   row that was deleted has its key and no origin.
-4. Planning a query costs more than running it, so a query has no part for record types that are
-   not among the records: ``Contents`` is read first.
+3. After a base, only changed rows are computed, that is, rows whose keys occur in records or
+   ``changes``. A row that was deleted has its key and no origin.
+4. Planning a query costs more than running it, so a query has no part for record types that do not
+   occur. ``Contents`` is therefore read first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyspark.sql import functions as sf
 from .verify_decoder import DECODED, decode
 
 META: Final = ("ord", "offset", "visible", "epoch", "time")
-"""Which record: its order, offset, the offset of its effect, leader epoch and log time."""
+"""Columns that identify a record: order, offset, visible offset, leader epoch and log time."""
 
 BEGIN: Final = "BEGIN_TRANSACTION_RECORD"
 END: Final = "END_TRANSACTION_RECORD"
@@ -48,16 +49,16 @@ _ORIGINS: Final = {
     "_log_time": "time",
     "_created_offset": "created",
 }
-"""``META`` and ``created`` by the names that the tables have."""
+"""``META`` and ``created`` by their names in the tables."""
 
 
 def computed(frame: DataFrame) -> DataFrame:
-    """Rows that several queries read, worked out once, so that their plans stay short."""
+    """Compute rows that several queries read once, so that their plans stay short."""
     return frame.localCheckpoint()
 
 
 def decoded(log: DataFrame) -> DataFrame:
-    """Rows of ``log`` with type and JSON of their records, from the bytes."""
+    """Return rows of ``log`` with the types and JSON of their records, decoded from the bytes."""
     # A function of whole batches (``mapInArrow``) would require pandas.
     found = sf.udf(decode, DECODED, useArrow=False)("key_raw", "value_raw")
     kept = ("offset", "snapshot_position", "leader_epoch", "log_time")
@@ -68,8 +69,8 @@ def decoded(log: DataFrame) -> DataFrame:
 class Contents:
     """What decoded rows of ``log`` contain.
 
-    ``snapshot_offsets``: of the snapshots, in order; ``first_damage``: offset, snapshot position
-    and damage of the first record that is damaged.
+    ``snapshot_offsets``: those of the snapshots, in order; ``first_damage``: offset, snapshot
+    position and damage of the first damaged record.
     """
 
     record_types: frozenset[str]
@@ -101,8 +102,8 @@ def contents_of(rows: DataFrame) -> Contents:
 class Base:
     """Typed tables after ``offset``, from which a replay starts, and the keys that changed later.
 
-    ``rows`` and ``changed`` return those of a table; ``changed_tables``: those with such keys.
-    ``is_complete``: there is no base; the frames have no rows.
+    ``rows`` and ``changed`` return those of a table; ``changed_tables`` contains the tables with
+    changed keys. ``is_complete``: there is no base, and the frames have no rows.
     """
 
     offset: int
@@ -113,10 +114,10 @@ class Base:
 
 
 class Records:
-    """Records that change the rows of a base, among decoded rows of ``log``.
+    """Records among decoded rows of ``log`` that change the rows of a base.
 
-    The rows may begin before the end of the base, so that an open transaction has its begin.
-    ``record_types``: of the rows, and perhaps of others.
+    The rows may begin before the end of the base, so that they contain the begin of an open
+    transaction. ``record_types``: the types of the rows, and perhaps others.
     """
 
     def __init__(self, rows: DataFrame, base: Base, record_types: frozenset[str]) -> None:
@@ -141,18 +142,18 @@ class Records:
         return not self._types.isdisjoint(record_types)
 
     def of(self, record_type: str, data: str) -> DataFrame:
-        """Records of a type that took effect: ``META`` and the fields that ``data`` declares."""
+        """Return effective records of a type: ``META`` and the fields that ``data`` declares."""
         rows = self._visible.where(sf.col("record_type") == record_type)
         return rows.select(*META, sf.from_json("data", data).alias("data")).select(*META, "data.*")
 
     def removals(self, record_type: str, data: str, columns: Mapping[str, str]) -> DataFrame | None:
-        """Records that remove rows, with the table's names of columns; None without any."""
+        """Return records that remove rows, with the table's column names; None without any."""
         if not self.has(record_type):
             return None
         return self.of(record_type, data).withColumnsRenamed(dict(columns))
 
     def control(self, data: str) -> DataFrame:
-        """All control records: ``META``, ``type`` and the fields that ``data`` declares."""
+        """Return all control records: ``META``, ``type`` and the fields that ``data`` declares."""
         return (
             self._rows.where(sf.col("is_control") & (sf.col("offset") > self._base.offset))
             .select(
@@ -168,28 +169,32 @@ class Records:
         )
 
     def metadata_offsets(self) -> DataFrame:
-        """``at``: the offset of every record that is not a control record, visible or not."""
+        """Return ``at``: the offset of every record except control records, visible or not."""
         return self._rows.where("NOT is_control").select(sf.col("offset").alias("at"))
 
     def base(self, name: str) -> DataFrame:
-        """Rows of a table in the base: ``META``, ``created`` and the table's columns."""
+        """Return a table's rows in the base: ``META``, ``created`` and the table's columns."""
         first = sf.struct(sf.lit(-1).cast("bigint").alias("offset"), sf.lit(-1).alias("position"))
         return self._base.rows(name).withColumnsRenamed(_ORIGINS).withColumn("ord", first)
 
     def changed(self, name: str) -> DataFrame:
-        """Keys of a table whose rows ``changes`` has changed after the base."""
+        """Return the keys of a table's rows that ``changes`` has changed after the base."""
         return self._base.changed(name)
 
     def with_deleted(self, rows: DataFrame, keys: Sequence[str], touched: DataFrame) -> DataFrame:
-        """Rows, whose keys are touched; after a base, also the touched keys without a row."""
+        """Return rows with touched keys; after a base, also the touched keys without a row."""
         if not self.has_base or not keys:
             return rows
         return touched.select(*keys).distinct().join(rows, [*keys], "left")
 
 
 def _transactions(rows: DataFrame) -> DataFrame:
-    """``begin``, ``end`` (the markers' offsets), ``outcome``, ``name``, ``reason``, and its end's
-    epoch and time. A transaction that is open at the end of the rows has no end and no outcome."""
+    """Return the metadata transactions.
+
+    Columns: ``begin`` and ``end`` (the markers' offsets), ``outcome``, ``name``, ``reason``, and
+    the epoch and time of the end. A transaction that is open at the end of the rows has no end and
+    no outcome.
+    """
     data = sf.from_json("data", "name STRING, reason STRING")
     in_order = Window.orderBy("offset")
     ends = ("offset", "record_type", "reason", "leader_epoch", "log_time")
@@ -218,7 +223,7 @@ def _transactions(rows: DataFrame) -> DataFrame:
 
 
 def _visible(rows: DataFrame, transactions: DataFrame) -> DataFrame:
-    """Metadata records that took effect, each with the offset of its effect."""
+    """Return the metadata records that took effect, each with the offset of its effect."""
     spans = sf.broadcast(transactions.select("begin", "end", "outcome"))
     is_before_end = sf.col("end").isNull() | (sf.col("offset") <= sf.col("end"))
     inside = (sf.col("offset") >= sf.col("begin")) & is_before_end
@@ -244,9 +249,11 @@ def last_writer(
     keys: Sequence[str],
     of_base: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DataFrame:
-    """The last put of every key that no delete followed, with ``created``, the offset of the first
-    put since the key was absent. ``deletes`` has the keys and ``ord``; ``of_base`` converts rows
-    of the table to those of ``puts``."""
+    """Return each key's last put that no delete followed.
+
+    ``created`` is the offset of the first put since the key was absent. ``deletes`` has the keys
+    and ``ord``; ``of_base`` converts rows of the table to rows like those of ``puts``.
+    """
     rows = puts.withColumns({"created": sf.col("offset"), "is_delete": sf.lit(False)})
     if deletes is not None:
         deleted_rows = deletes.select(*keys, "ord", sf.lit(True).alias("is_delete"))
@@ -274,23 +281,23 @@ def last_writer(
 
 
 def origin(rows: DataFrame) -> DataFrame:
-    """``META`` and ``created`` under the names that the tables have."""
+    """Return ``META`` and ``created`` under their names in the tables."""
     return rows.withColumnsRenamed({mine: name for name, mine in _ORIGINS.items()}).drop("ord")
 
 
 def struct_type(fields: Mapping[str, str]) -> str:
-    """The type of a struct in Spark's SQL."""
+    """Return the type of a struct in Spark's SQL."""
     return f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in fields.items())}>"
 
 
 def words(number: Column, names: Mapping[int, str]) -> Column:
-    """The word for a number, or the number itself as text."""
+    """Return the word for a number, or the number itself as text."""
     known = sf.create_map(*(sf.lit(part) for pair in names.items() for part in pair))
     return sf.coalesce(sf.try_element_at(known, number), number.cast("string"))
 
 
 def sorted_uuids(column: Column) -> Column:
-    """Base64 uuids in Kafka's order: by two signed 64-bit numbers."""
+    """Sort base64 uuids in Kafka's order: by two signed 64-bit numbers."""
 
     def order(uuid: Column) -> Column:
         padded = sf.concat(sf.translate(uuid, "-_", "+/"), sf.lit("=="))
@@ -304,6 +311,6 @@ def sorted_uuids(column: Column) -> Column:
 
 
 def _signed(digits: Column) -> Column:
-    """Sixteen hex digits of a signed number as text that sorts as the number does."""
+    """Convert sixteen hex digits of a signed number to text that sorts like the number."""
     flipped = sf.translate(sf.substring(digits, 1, 1), "0123456789ABCDEF", "89ABCDEF01234567")
     return sf.concat(flipped, sf.substring(digits, 2, 15))

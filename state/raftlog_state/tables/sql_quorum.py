@@ -1,6 +1,6 @@
-"""The second replay of what the log says of itself: leader epochs and metadata transactions.
+"""The second replay of what the log records about itself: leader epochs, metadata transactions.
 
-Both are history and outlive a snapshot: ``prior`` holds what was known before it, or the base.
+Both are history and outlive a snapshot: ``prior`` contains the rows before it, or the base's.
 
 Source: KIP-595 (leader change), KIP-853 (voters), KIP-868 (transactions).
 """
@@ -30,7 +30,7 @@ _QUORUM_RECORDS: Final = ("KRAFT_VERSION", "KRAFT_VOTERS")
 
 
 def epochs(records: Records, prior: DataFrame) -> DataFrame:
-    """Leader epochs: begun by a leader change, or first seen in a snapshot."""
+    """Return leader epochs: begun by a leader change, or first seen in a snapshot."""
     begun = _with_prior(_begun(_running(records)), prior)
     by_epoch = Window.orderBy("ord")
     following = {name: sf.lead(f"begin_{name}").over(by_epoch) for name in META[1:]}
@@ -62,9 +62,9 @@ _ORIGINS: Final = {
 
 
 def _running(records: Records) -> DataFrame:
-    """Control records with the quorum as it is after each, and the reign that each belongs to.
+    """Return control records, each with the quorum after it and the reign to which it belongs.
 
-    The last epoch of the base is before them, as if it was a record.
+    The last epoch of the base precedes them, as if it were a record.
     """
     reported = sf.when(sf.col("type") == "KRAFT_VOTERS", _voters())
     rows = records.control(_CONTROL).withColumns({"reported": reported, "named": _voters()})
@@ -97,7 +97,7 @@ def _last_epoch(records: Records) -> DataFrame:
 
 
 def _begun(rows: DataFrame) -> DataFrame:
-    """Return one row a reign: its first record, and the last control record with voters."""
+    """Return one row per reign: its first record, and the last control record with voters."""
     is_report = sf.col("type").isin(*_QUORUM_RECORDS)
     meta = sf.struct(*META[1:])
     reigns = rows.groupBy("reign").agg(
@@ -129,7 +129,7 @@ def _begun(rows: DataFrame) -> DataFrame:
 
 
 def _with_prior(begun: DataFrame, prior: DataFrame) -> DataFrame:
-    """Keep the start of an epoch that is older than a snapshot of it, or in the base."""
+    """Keep the start of an epoch that is older than its snapshot, or that is in the base."""
     before = prior.select(
         "leader_epoch",
         *(
@@ -156,7 +156,7 @@ def _with_prior(begun: DataFrame, prior: DataFrame) -> DataFrame:
 
 
 def transactions(records: Records, prior: DataFrame) -> DataFrame:
-    """Metadata transactions that have ended, and how many records each held."""
+    """Return the metadata transactions that have ended, and the number of records in each."""
     spans = records.transactions
     counted = (
         records.metadata_offsets()

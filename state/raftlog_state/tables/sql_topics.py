@@ -37,8 +37,11 @@ _PLACE: Final = "'offset', e.offset, 'visible', e.visible, 'epoch', e.epoch, 'ti
 
 
 def lifetimes(records: Records) -> DataFrame:
-    """Every topic that there was: ``META`` of its record, ``topic_id``, ``name``, ``created``, and
-    ``died``, the ``ord`` of its removal, null while it exists."""
+    """Return every topic that ever existed.
+
+    Columns: ``META`` of the topic's record, ``topic_id``, ``name``, ``created``, and ``died``: the
+    ``ord`` of its removal, null while it exists.
+    """
     topics = records.of("TOPIC_RECORD", "name STRING, topicId STRING")
     topics = topics.withColumnRenamed("topicId", "topic_id").withColumn("created", sf.col("offset"))
     if records.has_base:
@@ -51,7 +54,7 @@ def lifetimes(records: Records) -> DataFrame:
 
 
 def topics(records: Records, of: DataFrame) -> DataFrame:
-    """The topics that exist."""
+    """Return the existing topics."""
     touched = of
     if records.has_base:
         changed = records.changed("topics").select("topic_id", sf.lit(True).alias("is_changed"))
@@ -65,7 +68,7 @@ def topics(records: Records, of: DataFrame) -> DataFrame:
 
 
 def partitions(records: Records, of: DataFrame) -> DataFrame:
-    """The partitions of existing topics: each one's records folded in order, in SQL."""
+    """Return the existing topics' partitions: each one's records folded in order, in SQL."""
     whole = records.of("PARTITION_RECORD", _FIELDS).withColumn("kind", sf.lit("whole"))
     change = records.of("PARTITION_CHANGE_RECORD", _FIELDS).withColumn("kind", sf.lit("change"))
     known = whole.select(*_KEY)
@@ -113,7 +116,7 @@ def partitions(records: Records, of: DataFrame) -> DataFrame:
 
 
 def _clearances(records: Records, of: DataFrame, keys: DataFrame) -> DataFrame:
-    """ClearElr, once for every partition of the topics that it names and that existed then."""
+    """Return each ClearElr once for each then existing partition of the topics it names."""
     clear = records.of("CLEAR_ELR_RECORD", "topicName STRING").alias("c")
     lives = of.select("topic_id", "name", sf.col("ord").alias("born"), "died").alias("l")
     named = (sf.col("c.topicName") == "") | (sf.col("c.topicName") == sf.col("l.name"))
@@ -129,7 +132,7 @@ def _clearances(records: Records, of: DataFrame, keys: DataFrame) -> DataFrame:
 
 
 def _fold() -> str:
-    """A left fold over a partition's ordered events; the state is null before the first whole."""
+    """Return a left fold of a partition's ordered events; the state is null before a "whole"."""
     return f"""aggregate(events, CAST(NULL AS {_STATE}), (p, e) -> CASE
         WHEN e.kind = 'base' THEN e.base
         WHEN e.kind = 'whole' THEN {_whole()}
@@ -183,6 +186,6 @@ def _clear() -> str:
 
 
 def _directories(directories: str, replicas: str) -> str:
-    """While no directory is known there is one "migrating" for each replica."""
+    """Return one "migrating" directory per replica while no directory is known."""
     unknown = f"NOT exists(coalesce({directories}, array()), d -> d != '{MIGRATING}')"
     return f"IF({unknown}, array_repeat('{MIGRATING}', size({replicas})), {directories})"

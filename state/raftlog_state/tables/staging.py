@@ -2,10 +2,10 @@
 
 Rules of this file:
 
-1. One load at a time has a directory: another one would delete its files, or write over files that
-   tasks have mapped into memory.
-2. A file is durable before another one names it. What a loss of power has left incomplete all the
-   same is recognized, and is as if it were not there.
+1. Only one load at a time uses a directory: another one would delete its files, or overwrite files
+   that tasks have mapped into memory.
+2. A file is durable before another file names it. Files that a power loss has left incomplete
+   nevertheless are recognized and treated as missing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _UNSUPPORTED: Final = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file, which is created, and deleted at the end.
+    """Hold a lock file, which is created at the start and deleted at the end.
 
-    A file system without locks excludes nothing.
+    A file system without locks does not exclude other processes.
 
     Raises:
-        ConcurrentWriterError: another process has it.
+        ConcurrentWriterError: another process holds it.
     """
     while True:
         with path.open("a") as file:
@@ -71,7 +71,7 @@ def _is_at(file: TextIO, path: Path) -> bool:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a file that is complete and durable when it is there."""
+    """Write a file that is complete and durable once it exists."""
     staged = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     staged.write_text(text)
     sync(staged)
@@ -98,7 +98,7 @@ def sync_descriptor(descriptor: int) -> None:
 
 
 def are_complete(files: Iterable[str]) -> bool:
-    """Return whether Parquet files are there, with their ends."""
+    """Return whether Parquet files exist and have their ends."""
     try:
         for file in files:
             pq.read_metadata(file)

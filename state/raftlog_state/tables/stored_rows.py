@@ -1,15 +1,15 @@
-"""Rows of state that stay in columns until they are touched.
+"""Rows of state that stay in columns until they are used.
 
 Rules of this file:
 
-1. A row is converted when it is first read, with those next to it in the columns: a row of its own
-   takes ten times as long.
+1. A row is converted when it is first read, together with its neighbors in the columns: converting
+   rows one by one takes ten times as long.
 2. Keys are found by their text in the tables. The index of an entity, and that of its groups, is
    built when it is first needed.
-3. Nothing here changes after its creation but these caches.
-4. Partitions are read apart from the other rows, without the structs of other entities, which take
-   forty times the memory of a partition's own columns.
-5. A restart without new records needs the progress row alone: all other rows are read later.
+3. Nothing here changes after its creation except these caches.
+4. Partitions are read separately from the other rows, without the structs of other entities, which
+   take forty times the memory of a partition's own columns.
+5. A restart without new records needs only the progress row. All other rows are read later.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .stores.protocol import (
     read_version,
 )
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 BLOCK_ROWS: Final = 64
 """Rows that are converted together. One row takes 60 microseconds, a block of 64 takes 260."""
@@ -66,14 +66,14 @@ _IS_PARTITION: Final[Condition] = ("entity", "=", str(Entity.PARTITION))
 
 
 class StateParts(NamedTuple):
-    """Rows of ``state``: partitions, with the columns that their rows need, and all others."""
+    """Rows of ``state``: partitions, with the columns that they need, and all others."""
 
     others: pa.Table
     partitions: pa.Table
 
 
 class StoredState:
-    """Rows of a cluster in a version of ``state``, which are read when they are needed."""
+    """Rows of a cluster in a version of ``state``, read when needed."""
 
     def __init__(
         self, read_others: Callable[[], pa.Table], read_partitions: Callable[[], pa.Table]
@@ -83,12 +83,12 @@ class StoredState:
 
     @classmethod
     def of(cls, parts: StateParts) -> StoredState:
-        """Return rows that are in memory."""
+        """Return the state of rows that are in memory."""
         return cls(lambda: parts.others, lambda: parts.partitions)
 
     @cached_property
     def others(self) -> pa.Table:
-        """All rows but those of partitions, read once."""
+        """All rows except those of partitions, read once."""
         return self._read_others()
 
     def parts(self) -> StateParts:
@@ -132,7 +132,7 @@ class StoredRows(Mapping[Key, Row]):
             yield (self._entity, first, rest[0] if rest else "")
 
     def group(self, group: Group) -> tuple[Key, ...]:
-        """Return the keys of a group's rows, none if there is no such group."""
+        """Return the keys of a group's rows; empty if there is no such group."""
         order, ranges = self._groups
         name = group[1 : 1 + len(_GROUP_COLUMNS[self._entity])]
         keys = self._keys.take(pa.array(order[ranges.get(name, slice(0))]))
@@ -153,7 +153,7 @@ class StoredRows(Mapping[Key, Row]):
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], dict[tuple[Any, ...], slice]]:
-        """Positions of the rows in the order of their groups, and the part of each group."""
+        """Row positions in the order of groups, and each group's slice of them."""
         names = _GROUP_COLUMNS[self._entity]
         columns = [self._columns[name].combine_chunks() for name in names]
         texts = pc.binary_join_element_wise(
@@ -189,7 +189,7 @@ class StoredGroups(Mapping[Group, tuple[Key, ...]]):
 
 
 def read_progress(store: TableStore, cluster_id: str | None) -> list[Progress]:
-    """Return the progress of a cluster in the newest ``state``; None: that of each cluster."""
+    """Return the progress of a cluster in the newest ``state``; None: of every cluster."""
     if not store.exists(STATE_TABLE):
         return []
     where: Where = (IS_PROGRESS,)
@@ -200,7 +200,7 @@ def read_progress(store: TableStore, cluster_id: str | None) -> list[Progress]:
 
 
 def read_state(store: TableStore, cluster_id: str | None) -> StoredState:
-    """Return the rows of a cluster in that version of ``state`` which is the newest when needed."""
+    """Return a cluster's rows in the version of ``state`` that is newest when they are needed."""
     nothing = split_state(STATE_TABLE.no_rows)
     of_cluster: Condition = (CLUSTER_ID, "=", str(cluster_id))
 
@@ -245,7 +245,7 @@ def read_states(store: TableStore, cluster_ids: Sequence[str]) -> dict[str, Stat
 
 
 def rows_by(rows: pa.Table, column: str = CLUSTER_ID) -> dict[str, pa.Table]:
-    """Return the rows of each value of a column; their order is kept."""
+    """Return the rows by the values of a column, in their order."""
     names = pc.unique(rows[column])
     if len(names) > 1:
         rows = rows.take(pc.sort_indices(rows[column]))
@@ -259,7 +259,7 @@ def rows_by(rows: pa.Table, column: str = CLUSTER_ID) -> dict[str, pa.Table]:
 
 
 def split_state(state: pa.Table) -> StateParts:
-    """Return rows of ``state`` as ``read_state`` does."""
+    """Split rows of ``state`` as ``read_state`` does."""
     is_partition = mask_of(state, ("entity", "=", str(Entity.PARTITION)))
     selected = Selected.of(STATE_TABLE, _PARTITION_COLUMNS)
     columns = pa.table({one.name: one.column_of(state) for one in selected})
@@ -276,7 +276,7 @@ def stored_rows(parts: StateParts) -> dict[Entity, StoredRows]:
 
 
 def stored_others(others: pa.Table) -> dict[Entity, StoredRows]:
-    """Return the rows of ``state`` that are not deleted, but for partitions; no progress row."""
+    """Return the rows of ``state`` that are not deleted; no partitions and no progress row."""
     of_entities = rows_by(living(others), "entity")
     return {
         entity: StoredRows(entity, of_entities[entity])

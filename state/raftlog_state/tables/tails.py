@@ -2,10 +2,11 @@
 
 Rules of this file:
 
-1. A window has whole appends: a change and the progress row that publishes it are in one window.
+1. A window consists of whole appends: a change and the progress row that publishes it are in one
+   window.
 2. A window has a bounded number of rows, or one append of one cluster, which is read in parts of
-   such a number. Windows of a cluster, and the parts of an append, follow each other.
-3. What is kept of the windows of a cluster is the last change of each of its keys.
+   bounded size. Windows of a cluster, and parts of an append, are read in order.
+3. Of a cluster's windows, the last change of each key is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from .stores.protocol import (
 )
 from .unmerged import StoredChanges, UnmergedPart
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 ROWS_READ: Final = 50_000
 """Rows that are read together."""
@@ -56,9 +57,9 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 
 
 class TailRange(NamedTuple):
-    """Changes of a cluster from after an offset to another (inclusive; None: to the last one).
+    """A cluster's changes after an offset up to another (inclusive; None: up to the last one).
 
-    ``has_fences``: also the progress rows at ``after_offset``. Fences may be at the end of
+    ``has_fences``: include the progress rows at ``after_offset``. Fences may be at the end of
     ``state``, where all rows of a snapshot may be, too. ``part``: conditions of the changes.
     """
 
@@ -84,8 +85,8 @@ class TailRange(NamedTuple):
 class TailRows(NamedTuple):
     """Rows of a tail after an offset, by the columns of ``_ORDER``, in their order.
 
-    ``ends`` are the offsets of its appends: those of their last records. One that is not after the
-    offset before is of a fence.
+    ``ends`` contains the offset of each append's last record. An offset that is not after the one
+    before it belongs to a fence.
     """
 
     after_offset: int
@@ -96,7 +97,7 @@ class TailRows(NamedTuple):
 Read: TypeAlias = list[TailRange]
 """Parts of the tails of clusters that are read together."""
 Window: TypeAlias = list[Read]
-"""One read, or those of one append of a cluster."""
+"""One read, or the reads of one append of a cluster."""
 
 
 def windows_of(tails: Mapping[str, TailRows], row_count_max: int) -> Iterator[Window]:
@@ -128,7 +129,7 @@ def windows_of(tails: Mapping[str, TailRows], row_count_max: int) -> Iterator[Wi
 
 
 def _reads_of(append: TailRange, columns: Sequence[Int64s], row_count_max: int) -> Window:
-    """Return the reads of one append, which has more rows."""
+    """Return the reads of one append that has more rows."""
     parts = _parts([*zip(_ORDER, columns, strict=True)], row_count_max)
     return [
         [append._replace(part=part, has_fences=append.has_fences and at == 0)]
@@ -137,9 +138,9 @@ def _reads_of(append: TailRange, columns: Sequence[Int64s], row_count_max: int) 
 
 
 def _parts(columns: Sequence[tuple[str, Int64s]], row_count_max: int) -> Iterator[Where]:
-    """Yield conditions of parts of sorted rows: of ranges of the first column.
+    """Yield conditions that divide sorted rows by ranges of the first column.
 
-    Rows of one value of it, if there are more, are divided by the next column.
+    If one of its values has more rows, these are divided by the next column.
     """
     (name, values), *rest = columns
     distinct, starts = np.unique(values, return_index=True)
@@ -162,9 +163,9 @@ def _parts(columns: Sequence[tuple[str, Int64s]], row_count_max: int) -> Iterato
 def read_tails(
     store: TableStore, ranges: Sequence[TailRange]
 ) -> Iterator[tuple[bool, dict[str, pa.Table]]]:
-    """Yield the changes of parts of tails by cluster, those of a read at a time.
+    """Yield the changes of parts of tails by cluster, one read at a time.
 
-    Each is with whether it is the only one. All are of one version of the table.
+    Each is paired with whether it is the only one. All are of one version of the table.
     """
     merged = _if_merged(store, ranges)
     if merged is not None:
@@ -179,10 +180,10 @@ def read_tails(
 def state_of_tails(
     store: TableStore, ranges: Sequence[TailRange], ends: Mapping[str, Progress]
 ) -> Iterator[Rows]:
-    """Yield the rows of ``state`` for the changes of parts of tails, those of one merge at a time.
+    """Yield the rows of ``state`` for the changes of parts of tails, one merge at a time.
 
-    ``ends`` is the progress of the clusters, of which later truncations revert changes. A merge has
-    whole appends.
+    ``ends`` contains the clusters' progress; changes that later truncations reverted are left out.
+    A merge has whole appends.
     """
     version, windows = _windows(store, ranges)
     for window in windows:
@@ -193,8 +194,8 @@ def state_of_tails(
             if rows.num_rows:
                 yield state_rows(rows)
         else:
-            # In a file, as a store cannot read a table while it writes one. It has no name: a
-            # process that is killed leaves nothing.
+            # In a file, because a store cannot read a table while it writes one. The file has no
+            # name, so a process that is killed leaves nothing.
             name = window[0][0].cluster_id
             with ExitStack() as kept:
                 with _errors_of_files(store):
@@ -212,7 +213,7 @@ def state_of_tails(
 
 @contextmanager
 def _errors_of_files(store: TableStore) -> Iterator[None]:
-    """Convert errors of files to ``TablesError``: a merge that raises it is tried again."""
+    """Convert errors of files to ``TablesError``, after which a merge is tried again."""
     try:
         yield
     except OSError as error:
@@ -227,7 +228,7 @@ def _errors_of_files(store: TableStore) -> Iterator[None]:
 def _state_slices(
     store: TableStore, window: Window, version: int | None, end: Progress
 ) -> Iterator[pa.Table]:
-    """Yield the rows of ``state`` for one append; a key is in one slice only."""
+    """Yield the rows of ``state`` for one append; each key is in one slice."""
     columns = (*_POSITIONS, "key", "incarnation")
     any_of = tuple(where for read in window for where in _any_of(read))
     changes = read_version(store, CHANGES_TABLE, version, (), columns, any_of=any_of)
@@ -241,9 +242,9 @@ def _state_slices(
 
 
 def _if_merged(store: TableStore, ranges: Sequence[TailRange]) -> dict[str, pa.Table] | None:
-    """Return the progress rows of tails if they have no changes, as after the end of a run.
+    """Return the progress rows of tails without changes, as after the end of a run; otherwise None.
 
-    These are read without the structs of other entities, which are null.
+    They are read without the structs of other entities, which are null.
     """
     if not ranges or not all(one.has_fences and one.after_offset >= 0 for one in ranges):
         return None
@@ -259,9 +260,9 @@ def _if_merged(store: TableStore, ranges: Sequence[TailRange]) -> dict[str, pa.T
 
 
 def _windows(store: TableStore, ranges: Sequence[TailRange]) -> tuple[int | None, list[Window]]:
-    """Return a version of ``changes``, and the windows of parts of tails; None: the newest one.
+    """Return a version of ``changes`` and the windows of parts of tails; None: the newest version.
 
-    To look up the version takes longer than to read a few rows, which are of one version anyway.
+    Looking up the version takes longer than reading a few rows, which are of one version anyway.
     """
     if not ranges or not store.exists(CHANGES_TABLE):
         return None, []
@@ -297,7 +298,7 @@ def _any_of(ranges: Sequence[TailRange]) -> AnyOf:
 
 
 class TailFold:
-    """What the tail of a cluster adds to its rows of ``state``, and what is unmerged of it."""
+    """What a cluster's tail adds to its rows of ``state``, and which part of it is unmerged."""
 
     def __init__(self, base: Progress) -> None:
         """``base`` is the progress of ``state``."""
@@ -307,7 +308,7 @@ class TailFold:
         """The last change of each key, as rows of ``state``."""
         self.unmerged: UnmergedPart = CHANGES_TABLE.no_rows
         self.missing_offset: int | None = None
-        """First offset of an append that is missing between others."""
+        """First offset of a missing append between others."""
         self._row_count = 0
         self._has_reverted = False
         self._incarnation = 0

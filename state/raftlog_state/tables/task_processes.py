@@ -2,11 +2,13 @@
 
 Rules of this file:
 
-1. A process reads ranges from a pipe until that is closed, so it ends with the one that started it,
-   also after a SIGKILL of that one. (Those of ``concurrent.futures.ProcessPoolExecutor`` then run
-   forever: each has the other end of its queue, too.)
-2. Signals of a terminal are for the process that loads, which kills the others.
-3. They are spawned, not forked: Arrow and delta-rs have threads. The first range starts them.
+1. A process reads ranges from a pipe until the pipe is closed, so it ends with the process that
+   started it, even if that one is killed with SIGKILL. (Processes of
+   ``concurrent.futures.ProcessPoolExecutor`` then run forever, because each holds the other end of
+   its queue, too.)
+2. Signals of a terminal are for the loading process, which kills the others.
+3. The processes are spawned, not forked, because Arrow and delta-rs have threads. The first range
+   starts them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _IGNORED: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class TaskProcesses:
-    """Context with ``count`` processes; one is this process. Used by one thread."""
+    """Context with ``count`` processes, including this one. Used by one thread."""
 
     def __init__(self, count: int) -> None:
         self._count = count

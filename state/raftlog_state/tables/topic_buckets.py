@@ -1,16 +1,16 @@
-"""Buckets of a log's records: each changes rows of one bucket only, so buckets replay apart.
+"""Buckets of a log's records: each record changes rows of one bucket, so buckets replay separately.
 
 Rules of this file:
 
-1. A topic, its partitions and its configs are in the bucket of the topic's name. ``CLUSTER`` has
-   everything else, and each record that replay rejects: it does not find the topic there.
-2. Markers of metadata transactions are of every bucket, NoOps of none.
-3. A topic id has rows of one key under all its names, so their buckets are joined. Records that
-   were routed before are routed again.
-4. A record that changes rows of several buckets cannot be split (``UnsplitRecordError``): it is
+1. A topic, its partitions and its configs are in the bucket of the topic's name. ``CLUSTER``
+   contains everything else, including each record that replay rejects because it does not find the
+   topic.
+2. Markers of metadata transactions belong to every bucket, NoOps to none.
+3. Rows of a topic id have the same key under all of its names, so the buckets of these names are
+   joined. Records that were routed before are routed again.
+4. A record that changes rows of several buckets cannot be split (``UnsplitRecordError``). It is
    left to a replay of the whole log.
-5. Positions of fields derive from the declared schemas. A value that is encoded in another way is
-   decoded.
+5. Positions of fields derive from the declared schemas. A value with another encoding is decoded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 from .stored_rows import StateParts
 from .stores.protocol import mask_of
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -64,12 +64,12 @@ CLUSTER: Final = -3
 
 _WITH_NAMES: Final = (TopicRecord, ConfigRecord, ClearElrRecord)
 _NAMES_ONLY: Final = Redactor(reveal=True)
-"""Names and ids are read of records, no values, which may be secret."""
+"""Only names and ids of records are read, not values, which may be secret."""
 _SIZES: Final = {Scalar.INT32: 4, Scalar.INT64: 8, Scalar.INT16: 2, Scalar.INT8: 1}
 
 
 class UnsplitRecordError(Exception):
-    """A record that changes rows of several buckets; ``row`` is its number in the values."""
+    """Record that changes rows of several buckets; ``row`` is its number among the values."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -81,7 +81,7 @@ class Buckets:
 
     def __init__(self, bucket_count: int) -> None:
         self.joined = list(range(bucket_count))
-        """The bucket that each is joined to: itself, if it is not."""
+        """The bucket to which each one is joined: itself if it is not joined."""
 
     def of_name(self, name: str) -> int:
         """Return the bucket of a topic's name."""
@@ -104,7 +104,7 @@ class Buckets:
 
 
 class TopicBuckets:
-    """Buckets of records in the order of the log, from the topics before them on."""
+    """Buckets of records in log order, starting with the topics before them."""
 
     def __init__(self, buckets: Buckets, topics: Iterable[tuple[str, str]] = ()) -> None:
         """``topics``: id and name of each topic before the first record."""
@@ -144,7 +144,7 @@ class TopicBuckets:
         return found
 
     def _add(self, topic_id: str, name: str) -> int:
-        """Return the bucket of a new topic, to which that of an earlier one of its id is joined."""
+        """Return the bucket of a new topic, after joining that of an earlier topic with its id."""
         bucket = self._buckets.of_name(name)
         known = self._of_ids.setdefault(_id_bytes(topic_id), bucket)
         if known != bucket:
@@ -153,7 +153,7 @@ class TopicBuckets:
 
 
 def rows_of_bucket(parts: StateParts, bucket: int, named: Buckets) -> StateParts:
-    """Return the rows of ``state`` that are of a bucket."""
+    """Return the rows of ``state`` that belong to a bucket."""
     others, partitions = parts
     buckets = np.full(others.num_rows, CLUSTER, dtype=np.int32)
     for entity, name in ((Entity.TOPIC, "name"), (Entity.CONFIG, "resource_name")):
@@ -208,7 +208,7 @@ def _topic_ids(
 
 
 def _bytes_before(kind: type[MetadataRecord], attribute: str) -> int:
-    """Return the size of the fields before a field; they have a fixed size in all versions."""
+    """Return the size of the fields before a field, which is fixed in all versions."""
     size = 0
     for entry in kind.schema.fields:
         if entry.attribute == attribute:
@@ -228,7 +228,7 @@ def _is_known(api_keys: Int32s, versions: Int32s, kind: type[MetadataRecord]) ->
 
 
 def _rows(typed: TypedColumns, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Return the row of each record, and these fields."""
+    """Yield each record's row and these fields."""
     columns = (typed.fields.field(name).to_pylist() for name in names)
     return zip(typed.rows.tolist(), *columns, strict=True)
 

@@ -1,10 +1,10 @@
-"""``Unmerged``: the changes of a cluster that ``state`` does not include, and merges of them.
+"""``Unmerged``: the changes of a cluster that ``state`` does not include, and their merges.
 
 Rules of this file:
 
-1. Parts of it are in memory, or ``StoredChanges``, which a merge reads from ``changes``: memory is
-   bounded while merges fail.
-2. One merge runs at a time. Its parts stay the same until it ends; later ones are put together.
+1. Parts are in memory, or are ``StoredChanges`` that a merge reads from ``changes``. Memory is
+   therefore bounded while merges fail.
+2. One merge runs at a time. Its parts stay the same until it ends; later parts are combined.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .change_slices import ChangeSlices
 from .progress import Progress
 
 UNMERGED_ROWS_MAX: Final = 100_000
-"""Rows of a cluster in memory, but for those of a merge and of the last append: 2.2 KB each."""
+"""Rows of a cluster in memory, except those of a merge and of the last append; 2.2 KB each."""
 GROUP_UNMERGED_ROWS_MAX: Final = 600_000
-"""The same of all clusters of a group."""
+"""The same limit for all clusters of a group together."""
 SMALL_PARTS_MAX: Final = 32
-"""Parts in a row with fewer than ``SMALL_ROWS`` rows. Each takes half a megabyte: its columns."""
+"""Adjacent parts with fewer than ``SMALL_ROWS`` rows; the columns of each take half a megabyte."""
 SMALL_ROWS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChanges:
-    """Changes from after an offset to another (inclusive), which are in ``changes`` only."""
+    """Changes after an offset up to another (inclusive) that are in ``changes`` only."""
 
     after_offset: int
     last_offset: int
@@ -56,7 +56,7 @@ class Tail(NamedTuple):
 
 
 class Unmerged:
-    """Changes of a cluster after ``base_offset``, up to which ``state`` includes all."""
+    """Changes of a cluster after ``base_offset``; ``state`` includes all changes up to it."""
 
     def __init__(self, changes: UnmergedPart, *, base_offset: int, end_offset: int) -> None:
         self.base_offset = base_offset
@@ -72,7 +72,7 @@ class Unmerged:
 
     @property
     def memory_row_count(self) -> int:
-        """Number of the rows in memory that are not those of a merge."""
+        """Number of rows in memory that do not belong to a merge."""
         later = self._parts[self._merging_count :]
         return sum(part.num_rows for part in later if not isinstance(part, StoredChanges))
 
@@ -86,7 +86,7 @@ class Unmerged:
             self._parts[-len(small) :] = [pa.concat_tables(small).combine_chunks()]
 
     def leave_in_table(self) -> None:
-        """Remove the rows from memory, but for those of a merge."""
+        """Remove the rows from memory, except those of a merge."""
         if self.memory_row_count:
             count = self._merging_count
             later = self._parts[count:]
@@ -96,15 +96,15 @@ class Unmerged:
             self._parts[count:] = [stored]
 
     def begin_merge(self, end: Progress) -> Tail:
-        """Return the changes for a merge up to the end of the tables. An earlier one has ended."""
+        """Return the changes up to the tables' end for a merge. An earlier merge has ended."""
         self._merging_count, self._merging_offset = len(self._parts), end.offset
         return Tail(end, tuple(self._parts))
 
     def end_merge(self, tail: Tail, *, is_merged: bool) -> None:
-        """Record the end of a merge; ``is_merged``: ``state`` includes its changes.
+        """Record the end of a merge. ``is_merged``: ``state`` includes its changes.
 
-        No effect if the tables were read again meanwhile: its parts are others then. Without parts
-        that is unknown, and nothing was merged.
+        This has no effect if the tables were read again meanwhile, because its parts are then
+        others. Without parts this cannot be detected, but then nothing was merged.
         """
         count = len(tail.parts)
         begun = self._parts[:count]
@@ -117,7 +117,7 @@ class Unmerged:
 
 
 def bound_memory(unmerged: Iterable[Unmerged], row_count_max: int) -> None:
-    """Leave rows of clusters in the table if there are more; half as many are in memory then."""
+    """Leave rows in the table if clusters have more in memory, so that half as many remain."""
     largest_first = sorted(unmerged, key=lambda one: one.memory_row_count, reverse=True)
     row_count = sum(one.memory_row_count for one in largest_first)
     if row_count <= row_count_max:

@@ -2,12 +2,12 @@
 
 Rules of this file:
 
-1. Upkeep follows the append that publishes a batch. If some of it fails, the rest is done, and it
-   is tried again after a later batch, and at the end of a run in any case.
-2. Upkeep in a thread of its own has a store of its own, and uses nothing of the writer but rows
-   that never change: the changes that ``state`` lacked when it began. To the tables it is another
-   process, whose commits are checked for conflicts. Appends do not wait for it.
-3. The writer's thread begins it and takes its results; only the end of a run waits for it.
+1. Upkeep follows the append that publishes a batch. If a part of it fails, the other parts are
+   done. The failed part is tried again after a later batch, and in any case at the end of a run.
+2. Upkeep in a separate thread has its own store. Of the writer, it uses only rows that never
+   change: the changes that ``state`` lacked when it began. To the tables it is another process,
+   whose commits are checked for conflicts. Appends do not wait for it.
+3. The writer's thread starts it and takes its results. Only the end of a run waits for it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from .unmerged import Tail
 MERGE_INTERVAL_S: Final = 60.0
 MERGE_ROWS_MAX: Final = 50_000
 GROUP_MERGE_ROWS_MAX: Final = 500_000
-"""Unmerged rows of all clusters of a group; a merge rewrites the rows of each that has some."""
+"""Unmerged rows of a group's clusters; a merge rewrites the rows of each cluster that has any."""
 COMPACT_FILES: Final = 200
 CHECKPOINT_APPENDS: Final = 100
 RETRY_INTERVAL_S: Final = 10.0
-"""Least time from an error of upkeep to the next try, except at the end of a run."""
+"""Shortest time between an error of upkeep and the next try, except at the end of a run."""
 VACUUM_INTERVAL_S: Final = 86_400.0
 _LOGGER: Final = logging.getLogger("raftlog_state")
 
 
 class Upkeep:
-    """When what upkeep is due, in seconds of one clock."""
+    """Schedule of upkeep, in seconds of one clock."""
 
     def __init__(self, target_offset: int | None, merge_rows_max: int = MERGE_ROWS_MAX) -> None:
         """``target_offset`` is the end of the run, exclusive; None if it continues."""
@@ -50,11 +50,11 @@ class Upkeep:
         self._merged_at_s: float | None = None
         self._vacuumed_at_s: float | None = None
         self.backoff = Backoff(RETRY_INTERVAL_S, RETRY_INTERVAL_S)
-        self._appends_since_checkpoint = CHECKPOINT_APPENDS  # as of an earlier run
+        self._appends_since_checkpoint = CHECKPOINT_APPENDS  # as if left by an earlier run
         self.has_appended = False
-        """Whether this run has appended: one without news leaves files of earlier runs."""
+        """Whether this run has appended. A run without new records leaves earlier files alone."""
         self.file_count: int | None = None
-        """Small files of ``changes``, those of earlier runs included; None if it is unknown."""
+        """Number of small files of ``changes``, including earlier runs'; None if unknown."""
 
     def appended(self) -> None:
         """Record one more file."""
@@ -82,7 +82,7 @@ class Upkeep:
         self._merged_at_s = now_s
 
     def is_vacuum_due(self, now_s: float) -> bool:
-        """Return whether to delete old files; a run that is shorter than the interval does not."""
+        """Return whether to delete old files. A run that is shorter than the interval does not."""
         if self._vacuumed_at_s is None:
             self._vacuumed_at_s = now_s
         return now_s - self._vacuumed_at_s >= VACUUM_INTERVAL_S
@@ -92,11 +92,11 @@ class Upkeep:
         self._vacuumed_at_s = now_s
 
     def is_compaction_due(self) -> bool:
-        """Return whether ``changes`` has many small files, and so have the other tables."""
+        """Return whether ``changes`` has many small files; the other tables then have them, too."""
         return self.file_count is not None and self.file_count >= COMPACT_FILES
 
     def compacted(self, file_count: int) -> None:
-        """Record a compaction that began when there were so many small files."""
+        """Record a compaction that began with this number of small files."""
         assert self.file_count is not None, "a compaction is due"
         self.file_count -= file_count
 
@@ -141,15 +141,15 @@ class _Task:
 
 
 def _errors(tasks: Sequence[_Task]) -> list[TablesError | None]:
-    """Do tasks, one after another; one that fails does not keep the others from being done."""
+    """Do tasks one after another; a task that fails does not keep the others from being done."""
     return [task.error() for task in tasks]
 
 
 def _return_freed_memory() -> None:
-    """Return the freed memory of glibc's malloc to the system.
+    """Return memory that glibc's malloc has freed to the system.
 
-    It keeps what merges and compactions have freed between blocks that are in use: after 14,000
-    batches 230 MiB, beside 40 that were used.
+    It keeps memory that merges and compactions have freed between blocks that are in use: after
+    14,000 batches, 230 MiB in addition to 40 MiB in use.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc only
     if trim is not None:
@@ -157,7 +157,7 @@ def _return_freed_memory() -> None:
 
 
 class UpkeepRunner:
-    """Does the upkeep that is due after appends of a writer. Used by the thread that appends."""
+    """Runner of the upkeep that is due after appends. Used by the thread that appends."""
 
     def __init__(
         self,
@@ -168,9 +168,9 @@ class UpkeepRunner:
         clock: Clock | None = None,
         warn: Callable[[str], None] = _LOGGER.warning,
     ) -> None:
-        """``store``: another one of the same place, for a thread beside the appends.
+        """``store``: another store of the same place, for a thread concurrent with the appends.
 
-        None: upkeep is done between appends, with the store of the writer.
+        None: upkeep is done between appends, with the writer's store.
         """
         self._writer = writer
         self._upkeep = upkeep
@@ -187,7 +187,8 @@ class UpkeepRunner:
     def keep_up(self, read_offset: int) -> None:
         """Do, or begin, the upkeep that is due after a batch.
 
-        ``read_offset`` follows the last record that was read. The end of a run is waited for.
+        ``read_offset`` follows the last record that was read. At the end of a run, this waits for
+        upkeep.
         """
         is_end = self._upkeep.is_end(read_offset)
         if self._running is not None and not is_end and not self._running[1].done():

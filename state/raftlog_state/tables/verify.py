@@ -1,11 +1,11 @@
-"""``verify()``: compares the rows of the tables with a second replay of ``log``, in SQL.
+"""``verify()``: compares the tables' rows with a second replay of ``log``, in SQL.
 
 Rules of this file:
 
-1. The expected rows are computed from the bytes in ``log`` alone, by ``verify_decoder`` and Spark's
+1. The expected rows are computed only from the bytes in ``log``, by ``verify_decoder`` and Spark's
    SQL (``expected``, ``sql_*``), not by the decoder and the loader that wrote the tables.
-2. A difference names table, key, column and both values, and never shows a secret.
-3. Each change must begin with the row, and its origin, that the previous change of the key left.
+2. A difference names the table, the key, the column and both values, and never shows a secret.
+3. Each change must begin with the row and the origin that the previous change of the key left.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _base(
 def _first_needed(publication: Publication, since: int | None) -> int:
     """Return the first offset of the records after ``since``, and of a transaction open there.
 
-    An append ends outside of transactions.
+    Appends end outside of transactions.
     """
     if since is None:
         return 0
@@ -195,9 +195,9 @@ def check_invariants(publication: Publication, offset: int) -> tuple[Violation, 
 
 
 def _violations(cluster_id: str, rows: DataFrame, changes: DataFrame) -> tuple[Violation, ...]:
-    """Return the rules that the rows, or those that the changes replaced, violate.
+    """Return the rules that the rows violate, or that rows replaced by the changes violated.
 
-    Rules that read only tables without rows are left out: Kafka's first state has no rows.
+    Rules that read only tables without rows are left out, because Kafka's first state has no rows.
     """
     known = rows.select("entity").unionByName(changes.select("entity")).distinct()
     entities = {row["entity"] for row in known.collect()}
@@ -246,7 +246,7 @@ def _rows_of(table: TypedTable, rows: DataFrame) -> DataFrame:
 def _texts(
     table: TypedTable, rows: DataFrame, side: str | None = None, only: DataFrame | None = None
 ) -> DataFrame:
-    """``table``, ``key`` and, under the name ``side``, all columns of every row as JSON text.
+    """Return ``table``, ``key`` and, as ``side``, all columns of every row as JSON text.
 
     The text is null for the key of a deleted row. ``only``: tables and keys to return.
     """
@@ -270,10 +270,10 @@ def _texts(
 def _union(frames: list[DataFrame]) -> DataFrame:
     """Return the rows of all frames, in no more partitions than a shuffle has.
 
-    Each task gets the plans of all frames: a task for each partition of each would take longer to
-    start than to run.
+    Each task receives the plans of all frames, so one task per partition of each frame would take
+    longer to start than to run.
     """
-    # In pairs: each union analyzes its plan, and a chain of them would analyze each prefix.
+    # In pairs: each union analyzes its plan, so a chain of unions would analyze each prefix.
     while len(frames) > 1:
         pairs = zip_longest(frames[::2], frames[1::2])
         frames = [
@@ -285,9 +285,10 @@ def _union(frames: list[DataFrame]) -> DataFrame:
 
 
 def _compare(texts: DataFrame) -> dict[str, Row]:
-    """Of every table that has rows: how many, how many differ, and the first of those by key.
+    """Return each table's row count, number of differing rows, and the first of them by key.
 
-    One query for all: the tables are small, and planning a query costs more than running it.
+    This is one query for all tables: they are small, and planning a query costs more than running
+    it.
     """
     rows = texts.groupBy("table", "key").agg(
         *(sf.max(side).alias(side) for side in _SIDES),
@@ -341,7 +342,7 @@ def _is_secret(table: TypedTable, key: str, column: str) -> bool:
 
 
 def _damage_differences(contents: Contents) -> list[Difference]:
-    """Return the first record of the log that is damaged."""
+    """Return the first damaged record of the log."""
     first = contents.first_damage
     if first is None:
         return []
@@ -361,7 +362,7 @@ def _damage_differences(contents: Contents) -> list[Difference]:
 def _chain_differences(
     changes: DataFrame, base_rows: DataFrame | None, *, is_complete: bool
 ) -> list[Difference]:
-    """Return the first change whose row before is not the row after the previous change."""
+    """Return the first change that does not begin with the row that the previous change left."""
     count = sf.count("*").over(Window.partitionBy()).alias("count")
     broken = broken_chains(changes, base_rows, is_complete=is_complete)
     first = broken.select("*", count).orderBy("offset").limit(1).collect()
@@ -381,7 +382,7 @@ def _chain_differences(
 def _count_differences(
     publication: Publication, offset: int, entities: Mapping[str, int]
 ) -> list[Difference]:
-    """Return the row counts of the offset's progress row that are not those of the rows."""
+    """Return the row counts in the offset's progress row that differ from the rows'."""
     at_offset = publication.progress_rows().where(sf.col("offset") == offset)
     details = at_offset.select("incarnation", f"after.{PROGRESS}.row_counts").head(1)
     if not details:

@@ -2,12 +2,13 @@
 
 Rules of this file:
 
-1. Nothing of ``raftlog`` or ``raftlog_state`` is imported: an error of the first decoder cannot be
-   repeated here by sharing code or a declaration with it.
-2. A record of unknown type or version is skipped: the cluster may run a newer Kafka. A known one
-   that does not parse is damaged, which is a value, not an exception; it has no secrets.
-3. JSON is that of Kafka's dump tool, as far as Spark reads it: a tagged field that is not in the
-   bytes is left out.
+1. Nothing of ``raftlog`` or ``raftlog_state`` is imported, so an error of the first decoder cannot
+   be repeated here through shared code or a shared declaration.
+2. A record of unknown type or version is skipped, because the cluster may run a newer Kafka. A
+   known record that does not parse is damaged. Damage is a value, not an exception, and contains no
+   secrets.
+3. The JSON is that of Kafka's dump tool, as far as Spark reads it: a tagged field that is not in
+   the bytes is left out.
 
 Source: the message files of Kafka's ``metadata`` and ``clients`` modules, 4.3; KIP-482.
 """
@@ -301,7 +302,7 @@ def _number(layout: str) -> _Read:
 
 
 def _float(data: bytes, at: int) -> tuple[Any, int]:
-    """Read a double. JSON has no infinity and no NaN: these are text."""
+    """Read a double. JSON has no infinity and no NaN, so these become text."""
     (value,) = struct.unpack_from(">d", data, at)
     if math.isnan(value):
         return "NaN", at + 8
@@ -326,7 +327,7 @@ def _bytes(data: bytes, at: int) -> tuple[Any, int]:
 
 
 def _raw(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """Read a length, plus 1, and this many bytes; 0 is null."""
+    """Read a length plus 1, then that many bytes; 0 is null."""
     size, at = _unsigned(data, at)
     return (None, at) if size == 0 else _taken(data, at, size - 1)
 

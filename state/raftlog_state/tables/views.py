@@ -2,13 +2,14 @@
 
 Rules of this file:
 
-1. A view reads the newest ``state`` and ``changes``. Delta pins both once for each query, so a
-   join of views is one state of each cluster. For another offset there is ``ClusterTables.at``.
+1. A view reads the newest ``state`` and ``changes``. Delta pins both once for each query, so a join
+   of views sees one state of each cluster. For another offset, use ``ClusterTables.at``.
 2. Its rows are those of each cluster's ``ClusterView``: the last change of a key replaces its row
    of ``state``.
-3. To create all views takes seconds. ``clusters`` has a digest of all of them as a property: while
-   that is the same and no view is missing, none is created. It is created first without the digest
-   and last with it, so a creation that is interrupted is repeated, whatever release continues.
+3. Creating all views takes seconds, so the view ``clusters`` has a digest of all of them as a
+   property. While the digest is the same and no view is missing, none is created. ``clusters`` is
+   created first without the digest and last with it, so an interrupted creation is repeated,
+   whichever release continues.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ FROM (
 
 
 def _cluster_sql(table: TypedTable) -> str:
-    """Return the expression of the id of a row's cluster, from that of its log."""
+    """Return the expression of a row's cluster id, derived from its log's id."""
     if table in METADATA_TABLES:
         return CLUSTER_ID
     return f"regexp_replace({CLUSTER_ID}, '@[^@]*$', '') AS {CLUSTER_ID}"
@@ -143,9 +144,9 @@ _IS_NOT_REVERTED: Final = (
 
 
 class ViewsOfWriter:
-    """A writer's callback after its steps, which creates a schema's views after the first append.
+    """Callback after a writer's steps that creates a schema's views after the first append.
 
-    ``after_step`` is called, too.
+    It also calls ``after_step``.
     """
 
     def __init__(self, store: SparkStore, after_step: Callable[[str], None]) -> None:
@@ -159,7 +160,7 @@ class ViewsOfWriter:
             self.create()
 
     def create(self) -> None:
-        """Create the views if needed. What was written is published even if that fails."""
+        """Create the views if needed. If that fails, what was written is published anyway."""
         self._are_created = True
         try:
             create_permanent_views(self._store)
@@ -170,8 +171,8 @@ class ViewsOfWriter:
 def create_permanent_views(store: SparkStore) -> None:
     """Create or replace the views of a schema, unless it has those of this release.
 
-    A missing ``state`` is created without rows. Tables at a path have no such views, nor has a
-    schema without ``changes``. Raises ``TablesError``.
+    A missing ``state`` is created without rows. Tables at a path have no such views, and neither
+    has a schema without ``changes``. Raises ``TablesError``.
     """
     if store.is_path or not store.exists(CHANGES_TABLE):
         return
@@ -212,7 +213,7 @@ def _comments() -> Iterator[tuple[str, str]]:
 
 
 def _clause(columns: Mapping[str, str], comment: str) -> str:
-    """Return columns with their comments, and the comment of the view. They have no quotes."""
+    """Return columns with their comments, and the view's comment. Comments contain no quotes."""
     listed = (f"{quoted(name)} COMMENT '{text}'" for name, text in columns.items())
     return f"({_list(*listed)}) COMMENT '{comment}' "
 

@@ -3,12 +3,12 @@
 Invariants:
 
 1. Check, replay, then write: rejected rows have no effect.
-2. The append of ``changes`` is the publication: the changes of a range and its progress row are one
-   commit. ``log`` is written before, so it has every published record.
-3. Of two writers with the same end one commits; the other reads the tables again and retries. A
-   writer of an earlier incarnation commits nothing. See ``cluster_rows`` for the transactions.
+2. The append to ``changes`` is the publication: a range's changes and its progress row are one
+   commit. ``log`` is written first, so it contains every published record.
+3. If two writers have the same end, one commits; the other reads the tables again and retries. A
+   writer of an earlier incarnation commits nothing. ``cluster_rows`` describes the transactions.
 4. The state in memory is a cache of the tables. After any error it is dropped and read again.
-5. A truncation or an expiry begins an incarnation, see ``incarnations``.
+5. A truncation or an expiry begins an incarnation; see ``incarnations``.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from .stored_rows import StateParts, read_state
 from .stores.protocol import TableStore, rows_where
 from .unmerged import UNMERGED_ROWS_MAX, Tail, bound_memory
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 ATTEMPTS_MAX: Final = 3
-"""How often a range is tried again after another writer was faster."""
+"""How often a range is retried after another writer was faster."""
 
 T = TypeVar("T")
 
@@ -76,12 +76,12 @@ class TablesWriter:
             self._rows.compact()
 
     def small_file_count(self) -> int:
-        """Return by how many files ``changes`` could be smaller. Raises ``TablesError``."""
+        """Return how many files a compaction of ``changes`` can save. Raises ``TablesError``."""
         with self._lock:
             return self._rows.small_file_count()
 
     def vacuum(self) -> None:
-        """Delete files that no version within the retention has. Raises ``TablesError``."""
+        """Delete files that belong to no version within the retention. Raises ``TablesError``."""
         with self._lock:
             self._rows.vacuum()
 
@@ -107,9 +107,9 @@ class Writer(TablesWriter):
     ) -> None:
         """``take_over``: write the cluster even if a group has written it until now.
 
-        ``decode_value`` decodes the values of metadata records; a batch with more than
-        ``slice_rows`` changes is written in slices. More than ``unmerged_rows_max`` rows that
-        ``state`` lacks are read from ``changes`` by the next merge.
+        ``decode_value`` decodes the values of metadata records. A batch with more than
+        ``slice_rows`` changes is written in slices. If ``state`` lacks more than
+        ``unmerged_rows_max`` rows, the next merge reads some of them from ``changes``.
         """
         super().__init__(
             ClusterRows(
@@ -143,7 +143,7 @@ class Writer(TablesWriter):
             return self._ready().unmerged.row_count
 
     def forget(self) -> None:
-        """Drop the cache: the tables are read again."""
+        """Drop the cache, so that the tables are read again."""
         with self._lock:
             self._cache = None
 
@@ -161,7 +161,7 @@ class Writer(TablesWriter):
         return self._again_if_late(lambda: self._apply(table, cluster_id))
 
     def begin_load(self, cluster_id: str | None) -> Progress:
-        """Return the end of the tables for a load of the records after it; ``state`` includes it.
+        """Return the end of the tables, which ``state`` includes, for a load of later records.
 
         Raises:
             ClusterOwnedError: a group writes the cluster.
@@ -181,15 +181,15 @@ class Writer(TablesWriter):
     def state_at(self, end: Progress) -> StateParts:
         """Return the rows of ``state``, which includes the end of the tables; no deleted ones.
 
-        If the tables have another end meanwhile, ``append_loaded`` after this one fails.
+        If the end of the tables changes meanwhile, the ``append_loaded`` that follows fails.
         """
         parts = read_state(self._store, end.cluster_id).parts()
         return StateParts(*(living(without_reverted(part, end)) for part in parts))
 
     def append_loaded(self, loaded: LoadedRange) -> None:
-        """Append the rows of a load to ``log`` and ``changes``, and merge those of ``state``.
+        """Append a load's rows to ``log`` and ``changes``, and merge its rows of ``state``.
 
-        What an interrupted call has committed is left out.
+        Rows that an interrupted call has committed are left out.
 
         Raises:
             ConcurrentWriterError: the tables end elsewhere, or were truncated.
@@ -212,7 +212,7 @@ class Writer(TablesWriter):
             return {str(cache.progress.cluster_id): cache.begin_merge()}
 
     def end_merge(self, tails: Mapping[str, Tail], *, is_merged: bool = True) -> None:
-        """Record the end of a merge; ``is_merged``: what it had, ``state`` includes."""
+        """Record the end of a merge. ``is_merged``: ``state`` includes its changes."""
         with self._lock:
             for tail in tails.values():
                 if self._cache is not None:
@@ -225,7 +225,7 @@ class Writer(TablesWriter):
         self.vacuum()
 
     def expire(self, offset: int) -> int:
-        """Delete the changes up to ``offset`` (inclusive), the first whose state can be read then.
+        """Delete the changes up to ``offset`` (inclusive), which becomes the first readable state.
 
         Returns:
             The first offset whose state can be read.
@@ -238,7 +238,7 @@ class Writer(TablesWriter):
     def truncate_to(self, offset: int) -> int:
         """Revert the tables to the state after ``offset`` (inclusive) or shortly before it.
 
-        The state before is that before a metadata transaction or a gap that contains the offset.
+        If a metadata transaction or a gap contains the offset, this is the state before it.
 
         Returns:
             The last offset in the tables, inclusive.
@@ -271,7 +271,7 @@ class Writer(TablesWriter):
     def _again_if_late(self, work: Callable[[], T]) -> T:
         """Do ``work``; if another writer was faster, read the tables again and retry.
 
-        Any error drops the cache, which may be ahead of the tables.
+        Any error drops the cache, because it may be ahead of the tables.
         """
         with self._lock:
             for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -342,7 +342,7 @@ class Writer(TablesWriter):
             self._rows.fence_log([before])
 
     def _own(self, cache: ClusterCache) -> None:
-        """Take the cluster over from its group if that is allowed."""
+        """Take the cluster over from its group if this is allowed."""
         progress = cache.progress
         if progress.group is None:
             return
@@ -370,7 +370,7 @@ class Writer(TablesWriter):
             self._rows.fence_log([cache.progress])
 
     def _revert_log(self, cache: ClusterCache) -> NoReturn:
-        """Delete records that a crash kept from ``changes``: the source has others now."""
+        """Delete records that a crash kept out of ``changes``, as the source has others now."""
         fence(self._rows, cache, next_incarnation(cache.progress))
         self._rows.delete_reverted_log([cache.progress])
         raise self._log_reverted()
@@ -395,7 +395,7 @@ class Writer(TablesWriter):
             merge(self._rows, cache)
 
     def _try_merge(self) -> TablesError | None:
-        """Merge; return the error after which the cache is valid: ``changes`` is the same."""
+        """Merge; return an error that leaves the cache valid, because ``changes`` is unchanged."""
         try:
             self._merge_state()
         except ConcurrentWriterError:

@@ -37,7 +37,7 @@ from raftlog_state.tables.source_options import SOURCE_CLUSTER_ID
 from raftlog_state.tables.upkeep import Upkeep, UpkeepRunner
 from raftlog_state.tables.writer import Writer
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 END = 60
 MISSED_ID = log_id_of("c", "__consumer_offsets", 0)

@@ -32,7 +32,7 @@ from raftlog_state.tables.convert import rows_of
 from raftlog_state.tables.schema import CHANGES, LOG
 from raftlog_state.tables.views import CLUSTERS, DIGEST
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 pytestmark = pytest.mark.spark
 
 Open = Callable[..., ClusterTables]

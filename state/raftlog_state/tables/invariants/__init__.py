@@ -1,11 +1,11 @@
-"""Invariants: rules of Kafka that the rows of a cluster satisfy, as queries of the typed views.
+"""Invariants: rules of Kafka that a cluster's rows satisfy, as queries of the typed views.
 
 Rules of this file:
 
-1. Each ``*.sql`` file is one query, which returns the rows that violate one rule. It reads
+1. Each ``*.sql`` file is one query that returns the rows that violate one rule. It reads
    ``topics``, ``partitions_history`` and so on by these names, so it also runs on a schema's views.
-2. A rule is one that every log of Kafka satisfies at every offset, not one that a healthy cluster
-   satisfies. The file names its source in Kafka.
+2. Every Kafka log satisfies a rule at every offset, not just a healthy cluster. The file names the
+   rule's source in Kafka.
 3. No query returns a column that may contain a secret.
 """
 
@@ -38,7 +38,7 @@ class Violation:
 
 @cache
 def rules() -> Mapping[str, str]:
-    """Return the queries by the names of their files, in their order."""
+    """Return the queries by file name, sorted."""
     found = (entry for entry in files(__name__).iterdir() if entry.name.endswith(".sql"))
     texts = {entry.name.removesuffix(".sql"): entry.read_text("utf-8") for entry in found}
     return dict(sorted(texts.items()))
@@ -47,14 +47,14 @@ def rules() -> Mapping[str, str]:
 def violations(
     views: Mapping[str, DataFrame], queries: Mapping[str, str] | None = None
 ) -> tuple[Violation, ...]:
-    """Return what violates the rules, in one query.
+    """Return the violations of the rules, found by one query.
 
-    The views of the session remain as they are: ``WITH`` gives the names of the rules to temporary
-    views with other names.
+    The session's views are unchanged: ``WITH`` maps the names in the rules to temporary views with
+    other names.
 
     Args:
-        views: the typed tables and their histories, by name.
-        queries: some of the rules; None: all of them.
+        views: the typed tables and their histories, by name. queries: some of the rules; None: all
+            of them.
     """
     queries = rules() if queries is None else queries
     prefix = f"raftlog_{uuid.uuid4().hex}_"
@@ -66,8 +66,8 @@ def violations(
         for rule, query in queries.items()
     )
     session = views[used[0]].sparkSession
-    # Each task gets the plans of all rules: a task for each rule would take longer to start than
-    # to run.
+    # Each task receives the plans of all rules, so one task per rule would take longer to start
+    # than to run.
     few = f"SELECT /*+ COALESCE({shuffle_partitions(session)}) */ * FROM ({rows})"
     grouped = f"SELECT rule, count(*) AS row_count, min(row) AS first FROM ({few}) GROUP BY rule"
     try:

@@ -3,11 +3,11 @@
 Rules of this file:
 
 1. A file of ``FULL_BYTES`` or more is not rewritten.
-2. Each time a row is rewritten, its file becomes at least twice as large. So of ``n`` bytes in
-   appends of ``a`` bytes at most ``n * (1 + log2(FULL_BYTES / a))`` are rewritten; compactions of
-   many appends begin with their sum.
-3. Of the other files, each is larger than all smaller ones together, so there are at most
-   ``1 + log2(FULL_BYTES / a)`` of them.
+2. Each time a row is rewritten, its file becomes at least twice as large. If ``n`` bytes are
+   written in appends of ``a`` bytes, at most ``n * (1 + log2(FULL_BYTES / a))`` bytes are therefore
+   rewritten. If many appends are compacted together, ``a`` is their sum.
+3. Of the other files, each is larger than all smaller ones together, so there are at most ``1 +
+   log2(FULL_BYTES / a)`` of them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FULL_BYTES: Final = COMPACT_BYTES // 2
 
 
 def rewritten_bytes(partitions: Iterable[Iterable[int]]) -> int | None:
-    """Return the size below which files are rewritten, each partition's together; None: no file.
+    """Return the size below which files are rewritten, within each partition; None: no file.
 
-    ``partitions``: the sizes of the files of each. A partition with smaller files than another may
-    have more of them rewritten than it needs.
+    ``partitions``: the file sizes of each one. If a partition has smaller files than another, more
+    of them may be rewritten than necessary.
     """
     return max(filter(None, map(_rewritten_bytes, partitions)), default=None)
 

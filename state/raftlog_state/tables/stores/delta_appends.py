@@ -1,21 +1,21 @@
-"""Appends to a Delta table in a local directory, committed without a list of its log.
+"""Appends to a Delta table in a local directory, committed without listing its log.
 
-delta-rs lists ``_delta_log`` before and after each commit: with 10,000 entries, that takes as long
+delta-rs lists ``_delta_log`` before and after each commit. With 10,000 entries, this takes as long
 as the rest of an append. Rules of this file:
 
 1. A version is committed by a hard link to its entry, which fails if the entry exists. Delta's
-   writers of local paths agree on that.
-2. An append reads no rows. It conflicts with commits of its transactions and of other metadata
-   alone; other commits only take its version.
-3. Only tables that are as ``schema`` declares them are appended to: of their features, checks alone
+   writers of local paths use the same protocol.
+2. An append reads no rows. It conflicts only with commits of its transactions and with commits of
+   other metadata. Other commits only take its version number.
+3. Appends are supported only for tables as ``schema`` declares them: of their features, only checks
    concern an append.
-4. A Parquet file has the fields of structs of rows that its rows have, a fourth of all columns. The
-   others are read as null.
-5. A file that no commit has, as after a crash, is deleted by ``vacuum``.
-6. An entry is durable before it has its name; the files that it adds, and earlier commits, are
-   before it is written. A loss of power leaves no entry that is empty or adds a file that is. A
-   commit is durable when it returns. delta-rs syncs nothing: what it writes is committed by
-   ``staged_rewrites``.
+4. The structs in a Parquet file have only the fields that its rows have, a quarter of all columns.
+   The other fields are read as null.
+5. A file that no commit has, for example after a crash, is deleted by ``vacuum``.
+6. An entry is durable before it gets its name. The files that it adds, and all earlier commits, are
+   durable before it is written. A power loss therefore leaves no entry that is empty or that adds
+   an empty file. A commit is durable when it returns. delta-rs syncs nothing; ``staged_rewrites``
+   commits what it writes.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ Action: TypeAlias = dict[str, dict[str, Any]]
 """A line of an entry of Delta's log."""
 
 _WRITER_VERSION: Final = 3
-"""Delta's writer version with checks; a table of version 7 lists its features instead."""
+"""First Delta writer version with checks; a table of version 7 lists its features instead."""
 _WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints"})
 _STAGED_PREFIX: Final = "_commit_"
 _STAGED_SUFFIX: Final = ".json.tmp"
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""Errors of a file system without hard links; EPERM also for files of another user."""
+"""Errors of a file system without hard links. EPERM is also raised for files of another user."""
 
 
 def is_plain(
     table: StoredTable, protocol: Any, metadata: Any, schema_json: str, declared: Any
 ) -> bool:
-    """Return whether a commit needs nothing but the checks of ``table``.
+    """Return whether a commit has to respect nothing but the checks of ``table``.
 
-    ``protocol``, ``metadata`` and ``schema_json`` are those of delta-rs for the stored table, which
-    may have more columns; ``declared`` is the schema of ``table`` in Delta's JSON, decoded.
+    ``protocol``, ``metadata`` and ``schema_json`` are delta-rs's for the stored table, which may
+    have more columns; ``declared`` is the schema of ``table`` in Delta's JSON, decoded.
     """
     stored = json.loads(schema_json)
     features = protocol.writer_features
@@ -123,8 +123,8 @@ def entry(log: Path, version: int) -> Path:
 def commit(log: Path, version: int, actions: Sequence[Action], inode: int | None = None) -> bool:
     """Create the entry of a version with its actions; return False if the version exists.
 
-    ``inode`` is that of Delta's log. If another one is there, it is the log of another table, and
-    the result is False, too: the entry would be a gap after its last one.
+    ``inode`` is that of Delta's log. If there is another one, it is another table's log, and the
+    result is False, too: the entry would leave a gap after that log's last entry.
 
     Raises ``TablesError`` if the file system has no hard links.
     """
@@ -161,7 +161,7 @@ def _write_synced(name: str, actions: Sequence[Action], directory: int) -> None:
 
 @contextmanager
 def linked_names(table: Path) -> Iterator[None]:
-    """Raise ``TablesError`` if a hard link in the block fails as it is not supported or allowed."""
+    """Raise ``TablesError`` if a hard link in the block is not supported or not allowed."""
     try:
         yield
     except OSError as error:
@@ -176,10 +176,10 @@ def linked_names(table: Path) -> Iterator[None]:
 
 
 def find_torn(log: Path) -> Path | None:
-    """Return the newest entry if it is not JSON, as after a loss of power in a commit of delta-rs.
+    """Return the newest entry if it is not JSON, as after a power loss during a commit of delta-rs.
 
-    Such a commit has not returned, and none is after it. An empty entry is a version without
-    changes to all engines.
+    Such a commit has not returned, and none follows it. To all engines, an empty entry is a version
+    without changes.
     """
     newest = max(log.glob("[0-9]*.json"), default=None)
     if newest is None or not newest.is_file():
@@ -208,7 +208,7 @@ def directories_of(files: Sequence[Path]) -> set[Path]:
 
 
 def sync_entries(log: Path, versions: range) -> None:
-    """Make commits of delta-rs durable, which syncs nothing; those already deleted are ignored."""
+    """Make commits of delta-rs durable, as it syncs nothing; deleted entries are ignored."""
     for version in versions:
         with suppress(FileNotFoundError):
             files = added_files(read_actions(log, version))
@@ -219,7 +219,7 @@ def sync_entries(log: Path, versions: range) -> None:
 
 
 def sync_checkpoint(log: Path, version: int) -> None:
-    """Make a checkpoint of delta-rs durable: entries before it may be deleted."""
+    """Make a checkpoint of delta-rs durable, because entries before it may be deleted."""
     for path in (*log.glob(f"{version:020}.checkpoint*"), log / "_last_checkpoint", log):
         with suppress(FileNotFoundError):
             sync(path)
@@ -245,7 +245,7 @@ def delete_staged(log: Path) -> None:
 def append_actions(
     directory: Path, table: StoredTable, rows: Rows | None, transactions: Sequence[Transaction]
 ) -> list[Action]:
-    """Write the files of an append; return its actions. None for rows: there are no files.
+    """Write the files of an append; return its actions. ``rows``: None if there are no files.
 
     Raises ``TablesError`` if a row violates a check of the table.
     """
@@ -275,13 +275,13 @@ def append_actions(
 
 
 def _linked(directory: Path, table: StoredTable, file: str) -> Action:
-    """Return the action that adds a file, which is not copied if that is possible."""
+    """Return the action that adds a file, which is linked rather than copied if possible."""
     added = directory / _new_name()
     try:
         os.link(file, added)
     except OSError:  # on another file system, or one without links
         shutil.copyfile(file, added)
-    os.utime(added)  # a vacuum before the commit deletes what is old
+    os.utime(added)  # a vacuum before the commit would delete old files
     sync(added)
     return _add(added, table, pq.read_metadata(added))
 
@@ -326,8 +326,9 @@ def _check(directory: Path, table: StoredTable, rows: pa.Table) -> None:
 def _add(file: Path, table: StoredTable, metadata: pq.FileMetaData) -> Action:
     """Return the action that adds a file; its statistics are those for file skipping.
 
-    ``metadata.schema`` is not used: pyarrow keeps it in a reference cycle with the metadata. Of
-    each file 130 KB would stay until a full garbage collection, thousands of appends later.
+    ``metadata.schema`` is not used, because pyarrow keeps it in a reference cycle with the
+    metadata: 130 KB per file would stay in memory until a full garbage collection, thousands of
+    appends later.
     """
     least: dict[str, int | str] = {}
     greatest: dict[str, int | str] = {}
@@ -355,7 +356,7 @@ def _add(file: Path, table: StoredTable, metadata: pq.FileMetaData) -> Action:
 
 
 def _statistic(value: Any) -> int | str:
-    """Return a value in Delta's statistics: a time is text, its year of four digits."""
+    """Return a value in Delta's statistics. A time becomes text with a year of four digits."""
     if isinstance(value, datetime):
         return f"{value.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
     found: int | str = value

@@ -4,16 +4,16 @@ Rules of this file:
 
 1. Only this module imports ``deltalake``, and it is imported only to open such a store.
 2. A table appears with its checks and its first rows: it is written to a hidden directory next to
-   its place, which is then renamed. A directory that a crash left is deleted by ``vacuum``.
-3. Appends are committed by ``delta_appends``; merges, compactions and deletes, and appends to a
-   table that another engine has altered, are written by delta-rs to a copy and committed by
-   ``staged_rewrites``. A transaction that the table has is not skipped (Spark does): compare before
-   a commit, and again after a conflict.
+   its final path, which is then renamed. ``vacuum`` deletes a directory that a crash left.
+3. ``delta_appends`` commits appends. delta-rs writes merges, compactions, deletes, and appends to a
+   table that another engine has altered, to a copy, and ``staged_rewrites`` commits them. A
+   transaction that the table already has is not skipped (as Spark does): it is compared before a
+   commit, and again after a conflict.
 4. A commit of delta-rs takes time in proportion to the files of its handle and to the entries of
-   Delta's log. The handle is kept, and reopened from time to time. It is brought up to date before
-   a read. An append needs that only after a change of the table's metadata: of the commits of other
-   stores it reads the entries, each once, for their transactions.
-5. No text of an error of delta-rs but its first line is shown: rows and a Rust stack trace follow.
+   Delta's log. The handle is therefore kept, reopened from time to time, and updated before a read.
+   An append needs an update only after a change of the table's metadata. It reads the log entries
+   of other stores' commits, each once, for their transactions.
+5. Only the first line of an error text of delta-rs is shown: rows and a Rust stack trace follow it.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ from .staged_rewrites import (
 )
 
 if sys.platform == "linux":
-    # Its jemalloc returns what is freed when a thread next uses the same arena. Threads of merges
-    # and compactions end: without a thread for that, memory grows for thousands of batches.
+    # Its jemalloc returns freed memory when a thread next uses the same arena. Threads of merges
+    # and compactions end, so without a background thread memory would grow for thousands of
+    # batches.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,dirty_decay_ms:1000")
 
 try:
@@ -107,16 +108,18 @@ except ImportError:
 REOPEN_COMMITS: Final = 100
 """Commits after which a table's handle is reopened, which then reads a checkpoint."""
 CHECKPOINT_COMMITS: Final = 100
-"""Commits from one checkpoint to the next, unless the table has a property for that."""
+"""Commits between checkpoints, unless the table has a property for that."""
 READ_SETTINGS: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
-"""Spark writes times as INT96 by default. Read in nanoseconds, those before 1677 or after 2262 wrap
-around."""
+"""Spark writes INT96 by default. As nanoseconds, times before 1677 or after 2262 wrap around."""
 TRIES: Final = 5
-"""Tries of a delete, and of an append to a table that another engine has altered."""
+"""Attempts of a delete, and of an append to a table that another engine has altered."""
 
 _NO_CLEANUP: Final = PostCommitHookProperties(cleanup_expired_logs=False)
-"""A cleanup of Delta's log after a commit lists all of its entries: three times the rest of an
-append with 10,000 entries. Deletes and compactions clean it."""
+"""No cleanup of Delta's log after a commit: it would list all entries of the log.
+
+With 10,000 entries, this takes three times as long as the rest of an append. Deletes and
+compactions clean the log.
+"""
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PERCENT_CODE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
@@ -140,7 +143,7 @@ _NEWER: Final = (
 
 
 class _OpenDirectory:
-    """Directory that stays open: no other one has its inode, even if it is deleted."""
+    """Directory that stays open, so that no other one gets its inode, even if it is deleted."""
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY)
@@ -150,12 +153,12 @@ class _OpenDirectory:
 
 @dataclass(slots=True)
 class _Handle:
-    """An open table. ``log`` is its ``_delta_log``: another inode is that of another table.
+    """An open table. ``log`` is its ``_delta_log``; another inode there means another table.
 
-    ``end_version`` is the last version that is known; the table has that of its last update.
-    ``checkpoint_time`` is that of the newest checkpoint then, or of an earlier one.
-    Versions up to ``durable_version`` are known to be on disk. ``transactions`` are those of
-    the versions in between, and others that were looked up, by their ``app_id``.
+    ``end_version`` is the last version that is known; the table has the version of its last update.
+    ``checkpoint_time`` is the time of the newest checkpoint then, or of an earlier one. Versions up
+    to ``durable_version`` are known to be on disk. ``transactions`` contains, by ``app_id``, those
+    of the versions in between, and others that were looked up.
     """
 
     table: DeltaTable
@@ -183,9 +186,10 @@ class _Handle:
         self.transactions.clear()
 
     def read_entries(self, log: Path, checkpoint_time: int | None) -> bool:
-        """Read the entries of later versions; return whether the newest version is known then.
+        """Read the entries of later versions; return whether the newest version is then known.
 
-        It is not after a change of more than rows, or if entries before a checkpoint are deleted.
+        It is unknown after a change of more than rows, or if entries before a checkpoint are
+        deleted.
         """
         is_same = checkpoint_time == self.checkpoint_time
         at_least = self.end_version if is_same else _checkpoint_version(log)
@@ -194,7 +198,7 @@ class _Handle:
                 actions = read_actions(log, self.end_version + 1)
             except FileNotFoundError:
                 break
-            except (OSError, ValueError):  # delta-rs finds out what it is
+            except (OSError, ValueError):  # delta-rs determines the cause
                 return False
             if any("metaData" in action or "protocol" in action for action in actions):
                 return False
@@ -216,12 +220,12 @@ class _Handle:
         return [self.transactions[one.app_id] for one in transactions]
 
     def is_committed(self, transaction: Transaction) -> bool:
-        """Return whether a transaction or a later one of its ``app_id`` is committed."""
+        """Return whether a transaction, or a later one with its ``app_id``, is committed."""
         [version] = self.committed([transaction])
         return version is not None and version >= transaction.version
 
     def make_durable(self, log: Path) -> None:
-        """Sync the commits of other stores, before a commit that would be durable without them."""
+        """Sync the commits of other stores before a commit that would be durable without them."""
         if self.durable_version < self.end_version:
             sync_entries(log, range(self.durable_version + 1, self.end_version + 1))
             self.durable_version = self.end_version
@@ -236,8 +240,8 @@ class _Handle:
 class DeltaRsStore:
     """Delta tables at ``place``/``<table>``, a local path that contains a slash or a file URI.
 
-    Not for a place that Spark writes at the same time: on a local file system Delta's Spark writer
-    does not detect commits of other processes reliably. Taking turns is safe.
+    Do not use it for a place that Spark writes at the same time: on a local file system, Delta's
+    Spark writer does not reliably detect commits of other processes. Taking turns is safe.
     """
 
     def __init__(self, place: str, *, writes_checkpoints: bool = True) -> None:
@@ -264,7 +268,7 @@ class DeltaRsStore:
             return DeltaTable.is_deltatable(str(self._path_of(table)))
 
     def missing_fields(self, table: StoredTable) -> list[str]:
-        """Return what the schema of a table lacks; nothing if there is no such table."""
+        """Return what the schema of a table lacks; nothing if the table does not exist."""
         if not self.exists(table):
             return []
         with self._errors(table):
@@ -290,7 +294,7 @@ class DeltaRsStore:
         return True
 
     def append(self, table: StoredTable, rows: Rows, *transactions: Transaction) -> None:
-        """Append rows, one or more, in one commit; the first one creates the table.
+        """Append rows, one or more, in one commit; the first append creates the table.
 
         Raises:
             ConcurrentWriterError: another append has committed one of the transactions.
@@ -300,7 +304,7 @@ class DeltaRsStore:
                 self._append(table, rows, transactions)
 
     def fence(self, table: StoredTable, transactions: Sequence[Transaction]) -> None:
-        """Commit transactions without rows, in one commit, unless they are committed.
+        """Commit transactions without rows, in one commit, unless they are already committed.
 
         Raises:
             ConcurrentWriterError: another append has committed one of them at the same time.
@@ -336,7 +340,7 @@ class DeltaRsStore:
         chunks: list[list[pa.Array]] = [[] for _ in selected]
         with self._errors(table):
             engine = QueryBuilder(READ_SETTINGS).register("stored", self._at(table, version))
-            # The engine returns views of strings; not every supported pyarrow can cast those.
+            # The engine returns string views, which some supported versions of pyarrow cannot cast.
             for batch in pa.RecordBatchReader.from_stream(engine.execute(query)):
                 for values, kind, converted in zip(batch.columns, kinds, chunks, strict=True):
                     array = Array.from_arrow(values).cast(DataType.from_arrow(kind))
@@ -358,7 +362,7 @@ class DeltaRsStore:
             return [*rows[CLUSTER_ID].to_pylist(), *([] if known is None else [known])]
 
     def merge(self, rows: Rows) -> None:
-        """Bring rows into ``state``, in one commit; the first one creates the table.
+        """Merge rows into ``state``, in one commit; the first merge creates the table.
 
         Raises:
             ConcurrentWriterError: another writer changed rows of these clusters at the same time.
@@ -375,10 +379,10 @@ class DeltaRsStore:
                     ).when_matched_update_all(_NEWER).when_not_matched_insert_all().execute()
 
     def delete(self, table: StoredTable, where: Where, *, any_of: AnyOf = ()) -> None:
-        """Delete the rows for which all conditions hold, in one commit or none if there are none.
+        """Delete the rows for which all conditions hold, in one commit; without such rows, in none.
 
         Raises:
-            ConcurrentWriterError: another writer changed the table during each of several tries.
+            ConcurrentWriterError: another writer changed the table during every try.
         """
         with self._errors(table):
             for tries_left in reversed(range(TRIES)):
@@ -415,7 +419,7 @@ class DeltaRsStore:
         return found
 
     def checkpoint(self, table: StoredTable) -> None:
-        """Write a checkpoint of an existing table if the newest is as old as its interval."""
+        """Write a checkpoint of an existing table if the newest one is as old as its interval."""
         with self._errors(table):
             opened, log = self._open(table), self._log_of(table)
             if opened.version() - _checkpoint_version(log) >= _checkpoint_interval(opened):
@@ -423,7 +427,7 @@ class DeltaRsStore:
                 sync_checkpoint(log, opened.version())
 
     def vacuum(self, table: StoredTable) -> None:
-        """Delete files that no version of an existing table within ``RETENTION`` has.
+        """Delete files that belong to no version of an existing table within ``RETENTION``.
 
         ``RETENTION`` is a property of the table, and delta-rs uses it.
         """
@@ -434,7 +438,7 @@ class DeltaRsStore:
             delete_staged(self._log_of(table))
             delete_old_copies(self._path.glob(f"{_copy_prefix(table)}*"))
             for staged in self._path.glob(f"{_staged_prefix(table)}*"):
-                shutil.rmtree(staged, ignore_errors=True)  # the table exists: it is not needed
+                shutil.rmtree(staged, ignore_errors=True)  # not needed, because the table exists
 
     # --- handles ----------------------------------------------------------------------------------
 
@@ -453,7 +457,7 @@ class DeltaRsStore:
         return handle.table
 
     def _newest(self, table: StoredTable) -> _Handle:
-        """Return the handle of an existing table, whose ``end_version`` is the newest."""
+        """Return the handle of an existing table, whose ``end_version`` is now the newest."""
         log = self._log_of(table)
         try:
             inode = log.stat().st_ino
@@ -482,10 +486,10 @@ class DeltaRsStore:
     def _copied(
         self, table: StoredTable, conflicts: Conflict, *, reads_files: bool = True
     ) -> Iterator[DeltaTable]:
-        """Yield a handle of a copy; commit to the table what is committed to it in the block.
+        """Yield a handle of a copy; commit to the table what the block commits to the copy.
 
         Raises:
-            ConcurrentWriterError: another commit conflicts, nothing was committed.
+            ConcurrentWriterError: another commit conflicts; nothing was committed.
         """
         handle, directory = self._newest(table), self._path_of(table)
         handle.make_durable(self._log_of(table))
@@ -557,7 +561,7 @@ class DeltaRsStore:
         transactions: Sequence[Transaction],
         known: list[int | None],
     ) -> None:
-        """Append to a table with features that ``delta_appends`` does not have."""
+        """Append to a table with features that ``delta_appends`` does not support."""
         for tries_left in reversed(range(TRIES)):
             try:
                 with self._copied(table, any_conflicts, reads_files=False) as copy:
@@ -570,11 +574,11 @@ class DeltaRsStore:
                     raise
 
     def _check_is_part(self, table: StoredTable, version: int) -> None:
-        """Raise ``ConcurrentWriterError`` if a committed version may be another one's.
+        """Raise ``ConcurrentWriterError`` if a committed version may be another process's.
 
-        Others may have committed it, and deleted the entries before their checkpoint, while this
-        process was suspended for longer than the retention: its own is not read. They delete that
-        of the version before, too.
+        If this process was suspended for longer than the retention, others may have committed the
+        version and deleted the entries before their checkpoint. This process's entry is then not
+        read. They also delete the entry of the version before.
         """
         log = self._log_of(table)
         if _checkpoint_version(log) >= version and not entry(log, version - 1).exists():
@@ -582,15 +586,15 @@ class DeltaRsStore:
             raise concurrent_write(self._place, table.name)
 
     def _write_checkpoint_if_due(self, table: StoredTable, handle: _Handle) -> None:
-        """Write a checkpoint of the versions at which delta-rs does after its own commits."""
+        """Write a checkpoint at the versions at which delta-rs does so after its own commits."""
         interval = _checkpoint_interval(handle.table)
         if self._writes_checkpoints and (handle.end_version + 1) % interval == 0:
             self._open(table).create_checkpoint()
             sync_checkpoint(self._log_of(table), handle.end_version)
 
     def _created(self, table: StoredTable, rows: Rows, transactions: Sequence[Transaction]) -> bool:
-        """Create a table that does not exist, with its first rows; return whether it did not."""
-        is_open = table.name in self._handles  # to look for the table lists its log once more
+        """Create a table with its first rows if it does not exist; return whether it did not."""
+        is_open = table.name in self._handles  # looking for the table lists its log once more
         return not is_open and not self.exists(table) and self._create(table, rows, transactions)
 
     def _create(self, table: StoredTable, rows: Rows, transactions: Sequence[Transaction]) -> bool:
@@ -600,7 +604,7 @@ class DeltaRsStore:
         configuration = {
             name: value
             for name, value in table.properties.items()
-            if not name.startswith(CHECK_PREFIX)  # delta-rs refuses checks of a new table
+            if not name.startswith(CHECK_PREFIX)  # delta-rs rejects checks of a new table
         }
         try:
             created = DeltaTable.create(
@@ -776,7 +780,7 @@ def _literal(value: int | str) -> str:
 def _listed(call: Callable[[], T]) -> T:
     """Return the result of a call that lists Delta's log; repeat it once if the list has a gap.
 
-    A listing of a directory may have an entry that is created meanwhile, and lack the one before.
+    A directory listing may contain an entry that is created meanwhile and lack the one before it.
     """
     try:
         return call()
@@ -789,8 +793,8 @@ def _listed(call: Callable[[], T]) -> T:
 def _is_conflict(error: Exception) -> bool:
     """Return whether a commit failed because of another one.
 
-    ``CommitFailedError`` alone is too wide: it is also raised for a table feature that delta-rs
-    lacks and for a commit file that cannot be written.
+    ``CommitFailedError`` alone is too broad: it is also raised for a table feature that delta-rs
+    lacks, and for a commit file that cannot be written.
     """
     return isinstance(error, CommitFailedError) and _CONFLICT.search(_first_line(error)) is not None
 

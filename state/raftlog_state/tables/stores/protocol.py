@@ -2,10 +2,10 @@
 
 Rules of this file:
 
-1. Every operation is one Delta commit or none. After an exception the commit may exist or not; the
-   writer drops its state and reads the tables again.
-2. Rows and results are Arrow tables in the schemas of ``schema.STORED_TABLES``. No type of an
-   engine is part of this protocol.
+1. Every operation is one Delta commit or none. After an exception, the commit may or may not exist;
+   the writer drops its state and reads the tables again.
+2. Rows and results are Arrow tables in the schemas of ``schema.STORED_TABLES``. The protocol
+   contains no engine's types.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ import pyarrow.parquet as pq
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import CLUSTER_ID, ROW, StoredTable, of_entities
 
-pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
 Condition: TypeAlias = (
     tuple[str, Literal["=", "!=", "<", "<=", ">", ">="], int | str]
     | tuple[str, Literal["not in"], tuple[str, ...]]
 )
-"""A column, a comparison and a value that is not null, as in pyarrow's ``filters``; or a column and
-values that it does not have, one or more."""
+"""A column, a comparison and a value other than null, as in pyarrow's ``filters``.
+
+Or a column and one or more values that it does not have.
+"""
 Where: TypeAlias = tuple[Condition, ...]
-"""Conditions that all hold. None of them holds for a null."""
+"""Conditions that must all hold. None of them holds for a null."""
 AnyOf: TypeAlias = tuple[Where, ...]
-"""Alternatives, at least one of which holds; without any there is no restriction."""
+"""Alternatives, of which at least one must hold; without any there is no restriction."""
 
 
 STAGED_AGE_MAX_S: Final = 24 * 60 * 60
-"""Age after which no process is committing what is staged."""
+"""Age after which no process is still committing staged data."""
 FILE_ROWS_READ: Final = 20_000
 """Rows of a file in memory at a time."""
 RUNS_MAX: Final = 5
-"""Runs of adjacent rows that are joined: more take as long as a filter of their nested columns."""
+"""Runs of adjacent rows that are joined: joining more takes as long as filtering nested columns."""
 RUN_ROWS_MAX: Final = 20_000
-"""Rows in runs that are joined: of more rows the time is that of their values."""
+"""Rows in runs that are joined: with more rows, copying their values takes most of the time."""
 
 _COMPARISONS: Final = {
     "=": pc.equal,
@@ -57,7 +59,7 @@ _COMPARISONS: Final = {
 
 
 def mask_of(rows: pa.Table, *where: Condition, any_of: AnyOf = ()) -> pa.ChunkedArray:
-    """Return for which rows conditions hold, one or more; null where a value is null."""
+    """Return for which rows one or more conditions hold; null where a value is null."""
     masks = [_comparison(rows, condition) for condition in where]
     if any_of:
         masks.append(reduce(pc.or_kleene, (mask_of(rows, *each) for each in any_of)))
@@ -65,12 +67,12 @@ def mask_of(rows: pa.Table, *where: Condition, any_of: AnyOf = ()) -> pa.Chunked
 
 
 def rows_where(rows: pa.Table, *where: Condition, any_of: AnyOf = ()) -> pa.Table:
-    """Return the rows for which conditions hold, one or more; all of them are not copied."""
+    """Return the rows for which one or more conditions hold, without copying them if all do."""
     return filtered(rows, mask_of(rows, *where, any_of=any_of))
 
 
 def filtered(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
-    """Return the rows whose mask is true. All or none of many nested columns are not copied."""
+    """Return the rows whose mask is true. If all or none are, nested columns are not copied."""
     count = sum(chunk.true_count for chunk in mask.chunks)
     if count == rows.num_rows:
         return rows
@@ -81,10 +83,10 @@ def filtered(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
 
 
 def joined_runs(rows: pa.Table, positions: pa.Array) -> pa.Table | None:
-    """Return copies of the rows at increasing positions, one or more, if these are a few runs.
+    """Return copies of the rows at one or more increasing positions if these form a few runs.
 
     pyarrow takes microseconds for each field of a nested column to filter it or to take its rows,
-    and a fifth of them to join slices. A single run is copied, too: delta-rs ends the process at a
+    and a fifth of that to join slices. Even a single run is copied: delta-rs ends the process at a
     slice of nested columns.
     """
     if len(positions) > RUN_ROWS_MAX:
@@ -101,7 +103,8 @@ def joined_runs(rows: pa.Table, positions: pa.Array) -> pa.Table | None:
 def _comparison(rows: pa.Table, condition: Condition) -> pa.ChunkedArray:
     """Return for which rows a condition holds.
 
-    The value has the column's type: pyarrow takes ten times as long to infer that of a Python one.
+    The value gets the column's type: inferring the type of a Python value takes pyarrow ten times
+    as long.
     """
     name, sign, value = condition
     values = rows[name]
@@ -112,13 +115,13 @@ def _comparison(rows: pa.Table, condition: Condition) -> pa.ChunkedArray:
 
 
 def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns of a schema, and the fields of its structs: null without one."""
+    """Return rows with a schema's columns and fields of structs, null where the rows lack them."""
     columns = (_in_type(rows[field.name], field.type) for field in schema)
     return pa.table(list(columns), schema=schema)
 
 
 def schema_of_rows(table: StoredTable, rows: pa.Table) -> pa.Schema:
-    """Return the schema of a table with the fields of structs of rows that are not null only."""
+    """Return a table's schema, whose structs of rows have only the fields that are not null."""
     names = {
         field.name
         for name, kind in table.columns.items()
@@ -127,7 +130,7 @@ def schema_of_rows(table: StoredTable, rows: pa.Table) -> pa.Schema:
         for field, values in zip(ROW, chunk.flatten(), strict=True)
         if values.null_count < len(values)
     }
-    # Parquet has no struct without fields.
+    # Parquet does not support structs without fields.
     return of_entities(table.schema, names or {ROW[0].name})
 
 
@@ -162,7 +165,7 @@ def _struct_of(structs: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
 
 
 class Selected(NamedTuple):
-    """Column of a read: a stored one, or with ``field`` a struct that is reduced to this field.
+    """Column of a read: a stored one or, with ``field``, a struct reduced to this field.
 
     The struct is null where the field is null. Engines need not read its other fields.
     """
@@ -202,8 +205,8 @@ class Selected(NamedTuple):
 class Transaction:
     """Delta's application transaction of an append: ``txnAppId`` and ``txnVersion``.
 
-    The first of several appends with one ``app_id`` and ``version`` commits; the others, and those
-    with a lower version, write nothing.
+    If several appends have the same ``app_id`` and ``version``, the first one commits. The others,
+    and appends with a lower version, write nothing.
     """
 
     app_id: str
@@ -212,12 +215,12 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSlices:
-    """Rows of clusters that are written in one commit, a slice at a time.
+    """Rows of clusters that are written in one commit, one slice at a time.
 
-    ``slices`` returns them from the first one on at each call. If there are ``files``, the rows are
-    those of these Parquet files, and then ``rest``: a store may add the files to the table, or
-    leave reading them to its engine. Files have the columns of the table; fields that their structs
-    lack are null.
+    Each call of ``slices`` returns them from the first one on. If there are ``files``, the rows are
+    those of these Parquet files, followed by ``rest``: a store may add the files to the table, or
+    let its engine read them. Files have the table's columns; fields that their structs lack are
+    null.
     """
 
     cluster_ids: tuple[str, ...]
@@ -230,7 +233,7 @@ class RowSlices:
     def of_files(
         cls, cluster_id: str, table: StoredTable, files: Sequence[str], rest: pa.Table | None = None
     ) -> RowSlices:
-        """Return the rows of files of a cluster, for a table, and then ``rest``."""
+        """Return the rows of a cluster's files for a table, followed by ``rest``."""
 
         def slices() -> Iterator[pa.Table]:
             for file in files:
@@ -247,7 +250,7 @@ class RowSlices:
         )
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return a reader that builds a slice when it is read."""
+        """Return a reader that builds each slice when it is read."""
         batches = (batch for rows in self.slices() for batch in rows.to_batches())
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
@@ -257,7 +260,7 @@ class RowSlices:
 
 
 def slices_of_file(file: str | IO[bytes], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows of a Parquet file, which may lack fields of structs of the schema."""
+    """Yield the rows of a Parquet file, whose structs may lack fields of the schema."""
     with pq.ParquetFile(file) as reader:
         for batch in reader.iter_batches(FILE_ROWS_READ):
             yield in_schema(pa.Table.from_batches([batch]), schema)
@@ -275,14 +278,14 @@ def clusters_of(rows: Rows) -> list[str]:
 
 
 def columns_of_entity(table: StoredTable, entity: str) -> tuple[str, ...]:
-    """Return the columns of a read of an entity's rows: of structs of rows, its field only."""
+    """Return the columns to read for an entity's rows; of structs of rows, only its field."""
     return tuple(
         f"{name}.{entity}" if kind == ROW else name for name, kind in table.columns.items()
     )
 
 
 def concurrent_write(place: str, table_name: str) -> ConcurrentWriterError:
-    """Return the error of a write whose table another writer changed meanwhile."""
+    """Return the error of a write during which another writer changed the table."""
     return ConcurrentWriterError(
         place=place,
         reason=f"another writer changed table {table_name} at the same time",
@@ -291,7 +294,7 @@ def concurrent_write(place: str, table_name: str) -> ConcurrentWriterError:
 
 
 def condition_sql(where: Where, any_of: AnyOf, one: Callable[[Condition], str]) -> str:
-    """Return conditions in SQL, empty without any; ``one`` returns that of one condition."""
+    """Return conditions in SQL, empty without any; ``one`` converts a single condition."""
     parts = [one(condition) for condition in where]
     if any_of:
         parts.append(_any_sql([" AND ".join(map(one, each)) for each in any_of]))
@@ -330,13 +333,13 @@ class TableStore(Protocol):
         ...
 
     def missing_fields(self, table: StoredTable) -> list[str]:
-        """Return what the schema of a table lacks; nothing if there is no such table."""
+        """Return what the schema of a table lacks; nothing if the table does not exist."""
         ...
 
     def cluster_ids(self, table: StoredTable, known: str | None = None) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table, in any order.
 
-        ``known`` is one of them: files that have no other one are not read.
+        ``known`` is one of them; files that contain no other one are not read.
         """
         ...
 
@@ -350,9 +353,10 @@ class TableStore(Protocol):
         ...
 
     def append(self, table: StoredTable, rows: Rows, *transactions: Transaction) -> None:
-        """Append rows, one or more, in one commit; the first one creates the table.
+        """Append rows, one or more, in one commit; the first append creates the table.
 
-        The rows are of any clusters. There is one transaction or, if the store has many, more.
+        The rows may be of any clusters. There is one transaction, or more if the store supports
+        many.
 
         Raises:
             ConcurrentWriterError: another append has committed one of the transactions, perhaps an
@@ -361,10 +365,10 @@ class TableStore(Protocol):
         ...
 
     def fence(self, table: StoredTable, transactions: Sequence[Transaction]) -> None:
-        """Commit transactions without rows, so that no append of an existing table commits them.
+        """Commit transactions without rows, so that no append to an existing table commits them.
 
-        One that is committed already, or a later one of its ``app_id``, is ignored. In one commit
-        or several, which other appends of the table do not fail for.
+        A transaction is ignored if it, or a later one with its ``app_id``, is already committed.
+        This takes one commit or several, which do not make other appends to the table fail.
 
         Raises:
             ConcurrentWriterError: another writer changed the table at the same time.
@@ -391,10 +395,10 @@ class TableStore(Protocol):
         ...
 
     def merge(self, rows: Rows) -> None:
-        """Bring rows into ``state``, in one commit; the first one creates the table.
+        """Merge rows into ``state``, in one commit; the first merge creates the table.
 
-        ``rows`` has one row or more, and each (``cluster_id``, ``entity``, ``key``) once. A row
-        replaces that with its key if its (``_incarnation``, ``_visible_offset``, ``_offset``) is
+        ``rows`` has at least one row, and each (``cluster_id``, ``entity``, ``key``) once. A row
+        replaces the row with its key if its (``_incarnation``, ``_visible_offset``, ``_offset``) is
         greater, and is inserted if there is no such row.
 
         Raises:
@@ -418,14 +422,14 @@ class TableStore(Protocol):
         ...
 
     def checkpoint(self, table: StoredTable) -> None:
-        """Write a checkpoint of an existing table if the newest is old; its rows stay the same.
+        """Write a checkpoint of an existing table if the newest one is old; its rows stay the same.
 
-        Nothing if the engine writes them with its commits.
+        Does nothing if the engine writes checkpoints with its commits.
         """
         ...
 
     def vacuum(self, table: StoredTable) -> None:
-        """Delete files that no version of an existing table within ``RETENTION`` has."""
+        """Delete files that belong to no version of an existing table within ``RETENTION``."""
         ...
 
 
@@ -438,7 +442,7 @@ def read_version(
     *,
     any_of: AnyOf = (),
 ) -> pa.Table:
-    """Return rows of a version of a table that was the newest; None: of that which is.
+    """Return rows of a table's version that was the newest; None: of the newest version.
 
     Raises:
         ConcurrentWriterError: there is a later version, and a vacuum may have deleted this one.

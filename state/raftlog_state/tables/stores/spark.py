@@ -2,18 +2,19 @@
 
 Rules of this file:
 
-1. Spark is reached by SQL, reader and writer options and Arrow only: no py4j, no ``DeltaTable``.
+1. Spark is used only through SQL, reader and writer options, and Arrow: no py4j, no ``DeltaTable``.
 2. An append has a (``txnAppId``, ``txnVersion``), set as writer options and never as session
-   configuration, which would apply to the next write, too. Delta skips a known one silently, so
-   each append has an id in its commit's ``userMetadata``, and is looked up afterwards: in the next
-   entry of Delta's log, which is read without Spark if it is a local file; and then in the history,
-   which takes four times as long as an entry that Spark reads.
-3. Delta looks up a transaction in the state of the newest version. Spark computes it once for each
-   version, by a job that takes as long as the rest of an append of a few rows. A thread asks for
-   that of a table when it has an append, and the next one finds it. The thread's session is created
-   before the append: an error after the commit would end an append that is complete.
-4. Plans of few rows are interpreted, in a session of their own: an append of a micro-batch, and the
-   state of a table. To generate and compile code for so many columns takes longer.
+   configuration, which would also apply to the next write. Delta silently skips a known
+   transaction, so each append has an id in its commit's ``userMetadata`` and is looked up
+   afterwards: first in the next entry of Delta's log, which is read without Spark if it is a local
+   file, and then in the history, which takes four times as long as an entry that Spark reads.
+3. Delta looks up a transaction in the state of the newest version. Spark computes this state once
+   for each version, with a job that takes as long as the rest of an append of a few rows. After an
+   append, a thread therefore requests the table's state, so that the next append finds it. The
+   thread's session is created before the append: an error after the commit would fail an append
+   that is complete.
+4. Plans for few rows are interpreted, in a separate session: appends of micro-batches, and states
+   of tables. Generating and compiling code for so many columns takes longer.
 5. Spark's and Delta's errors are raised as ``TablesError``, with Delta's message.
 """
 
@@ -78,11 +79,13 @@ R = TypeVar("R")
 
 TABLES_AT_ONCE: Final = 4
 ROWS_IN_ONE_FILE: Final = 200_000
-"""Up to this many rows become one file: metadata is small, and small files add up."""
+"""Up to this many rows are written to one file: metadata is small, and small files accumulate."""
 
 READ_ROWS: Final = 50_000
-"""Rows that are one part of a read: such a part is in the driver's memory several times, and that
-of a file is as large as the file's rows."""
+"""Rows in one part of a read, which the driver holds in memory several times.
+
+A part that is a file would be as large as the file's rows.
+"""
 
 SESSION_SETTINGS: Final = {
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -90,31 +93,40 @@ SESSION_SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.databricks.delta.optimize.maxFileSize": str(COMPACT_BYTES),
 }
-"""Settings of a session for tables. Their lists of files are short: into how many partitions Delta
-puts such a list (its default is 50), and VACUUM the files it finds (10,000). Each is a task. Times
-are 64 bits, as other engines write them: INT96 has no years that delta-rs can read exactly."""
+"""Session settings for tables.
+
+Their lists of files are short, and each partition of such a list is a task. This limits the
+partitions of Delta's lists (50 by default) and of the files that VACUUM finds (10,000 by default).
+Times are 64 bits, as other engines write them: INT96 has no years that delta-rs can read exactly.
+"""
 
 FEW_ROWS: Final = 100
-"""Rows of an append up to which its plan is interpreted: those of a log that is followed."""
+"""Largest append whose plan is interpreted, in rows: that of a log that is followed."""
 
 FEW_ROWS_SETTINGS: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
 }
-"""Settings of the session for plans of few rows with many columns: appends of micro-batches, and
-states of tables, which have few actions. With adaptive execution a state is three jobs and not one.
-A list of files in Delta's checksum is for tables of up to 50 files, and each commit computes it
-again from the state if the session's time zone is not UTC."""
+"""Session settings for plans of few rows with many columns.
+
+These are appends of micro-batches, and states of tables, which have few actions. With adaptive
+execution, a state takes three jobs instead of one. Delta's checksum lists the files of tables with
+up to 50 files, and each commit computes the list again from the state if the session's time zone is
+not UTC.
+"""
 
 UNLISTED_BYTES: Final = 8 << 20
-"""Size below which OPTIMIZE rewrites files whose sizes are not known."""
+"""Size below which OPTIMIZE rewrites files if their sizes are unknown."""
 _SMALL_FILE: Final = "spark.databricks.delta.optimize.minFileSize"
-"""Size below which OPTIMIZE rewrites files: its default is 1 GB, for all of them each time."""
+"""Size below which OPTIMIZE rewrites files; the default, 1 GB, is all of them each time."""
 
 COMMITS_MEANWHILE_MAX: Final = 100
-"""Commits of other writers among which an append is looked up. If there are more, the append is
-reported as one of another writer, and the tables are read again."""
+"""Number of newest commits among which an append is looked up.
+
+If other writers have committed more, the append is reported as another writer's, and the tables are
+read again.
+"""
 
 _ACTIVE_SESSION: Final = Lock()
 """Held while ``createDataFrame`` sets its session as the active one of the process."""
@@ -124,10 +136,12 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*)\][^\n]*")
 
 _STAGED_PREFIX: Final = "raftlog_slices_"
-"""Tables of slices, which are there while a large batch is written. A process that is killed leaves
-one, which a vacuum drops."""
+"""Prefix of tables for slices, which exist while a large batch is written.
+
+A process that is killed leaves one, which a vacuum drops.
+"""
 _STAGED: Final = re.compile(_STAGED_PREFIX + "([0-9]+)_[0-9a-f]+")
-"""Their names, with when they were created, in seconds since 1970."""
+"""Names of these tables, with their creation time in seconds since 1970."""
 
 _NO_TABLE: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
 _CONCURRENT: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
@@ -148,8 +162,8 @@ def session_for_tables(spark: SparkSession) -> SparkSession:
 def _session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """Return a session with the settings of ``spark`` and others.
 
-    In a session of its own these affect no other table. What the user has set stays; if all of them
-    are set, or if Spark does not allow to set them, ``spark`` itself is returned.
+    In a separate session, these affect no other table. Settings of the user take precedence. If the
+    user has set all of them, or if Spark does not allow setting them, ``spark`` itself is returned.
     """
     missing = {n: v for n, v in settings.items() if spark.conf.get(n, None) is None}
     if not missing:
@@ -184,9 +198,9 @@ def shuffle_partitions(spark: SparkSession) -> int:
 
 
 def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Do work concurrently, as Spark's driver idles between small jobs.
+    """Do work concurrently, because Spark's driver idles between small jobs.
 
-    Return results in the order of items. After all items, the first error is raised.
+    Return results in the order of items. The first error is raised after all items.
     """
     with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="raftlog-tables") as pool:
         futures = [pool.submit(work, item) for item in items]
@@ -194,7 +208,7 @@ def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 class SparkStore:
-    """One Delta table a folder of a path, or a table of a catalog's schema.
+    """Delta tables, each a folder of a path or a table of a catalog's schema.
 
     Its only state is where an append is looked up first, which tables lack no column, what its
     threads compute, and a store with the session for few rows.
@@ -217,7 +231,7 @@ class SparkStore:
 
     @property
     def place(self) -> str:
-        """The path, an absolute one, or the name of the schema."""
+        """The absolute path, or the name of the schema."""
         return self._place
 
     @property
@@ -231,7 +245,7 @@ class SparkStore:
         return self._spark
 
     def in_session(self, spark: SparkSession) -> SparkStore:
-        """Return the same tables as another session reads and writes them."""
+        """Return the same tables, read and written by another session."""
         return SparkStore(spark, self._place)
 
     def reference(self, name: str) -> str:
@@ -281,9 +295,9 @@ class SparkStore:
         return found
 
     def _check_delta(self) -> None:
-        """Raise Spark's error if the session has no Delta: for it no table of a path exists.
+        """Raise Spark's error if the session has no Delta, as it would find no table of a path.
 
-        A stream would fail in its first micro-batch, with a stack trace of Java.
+        Otherwise a stream would fail in its first micro-batch, with a Java stack trace.
         """
         if not self._is_path:
             return
@@ -294,7 +308,7 @@ class SparkStore:
                 raise
 
     def frame(self, table: StoredTable, version: int | None = None) -> DataFrame:
-        """Return a table as it is when the frame is read, or as it was at a version."""
+        """Return a table as of the time when the frame is read, or as of a version."""
         reader = self._spark.read
         if version is not None:
             reader = reader.option("versionAsOf", version)
@@ -341,7 +355,7 @@ class SparkStore:
         reference = self.reference(table.name)
         with self.errors(table.name):
             if known is not None:
-                # Delta skips files by their statistics: those of one cluster are not read.
+                # Delta skips files by their statistics, so files of only one cluster are not read.
                 other = _clause(table, ((CLUSTER_ID, "!=", known),), ())
                 statement = f"SELECT {CLUSTER_ID} FROM {reference}{other} LIMIT 1"
                 if not self._spark.sql(statement).collect():
@@ -373,7 +387,7 @@ class SparkStore:
 
     @property
     def has_many_transactions(self) -> bool:
-        """Whether an append may have several transactions: Delta's writer in Spark takes one."""
+        """Whether an append may have several transactions: Delta's Spark writer takes only one."""
         return False
 
     def append(self, table: StoredTable, rows: Rows, *transactions: Transaction) -> None:
@@ -385,7 +399,7 @@ class SparkStore:
         commit = uuid.uuid4().hex
         is_new = table.name not in self._seen_versions and not self.exists(table)
         if isinstance(rows, pa.Table) and not is_new:
-            # Null fields add to each plan and file.
+            # Null fields enlarge each plan and file.
             rows = in_schema(rows, schema_of_rows(table, rows))
         is_few = isinstance(rows, pa.Table) and rows.num_rows <= FEW_ROWS
         with self.errors(table.name):
@@ -406,7 +420,7 @@ class SparkStore:
         self._begin_snapshot(table, few)
 
     def _for_few_rows(self) -> SparkStore:
-        """Return the same tables as a session for plans of few rows reads and writes them."""
+        """Return the same tables, read and written by a session for plans of few rows."""
         if self._few is None:
             self._few = self.in_session(_session_with(self._spark, FEW_ROWS_SETTINGS))
         return self._few
@@ -414,9 +428,9 @@ class SparkStore:
     def _begin_snapshot(self, table: StoredTable, few: SparkStore) -> None:
         """Begin to compute the state of a table after its append.
 
-        The size of a table is a part of its state, and to ask for that writes nothing. An error has
-        no effect: the next append computes the state, or has the same error. The thread ends with
-        its work, so a store needs no end.
+        The size of a table is part of its state, and requesting it writes nothing. An error has no
+        effect: the next append computes the state, or fails with the same error. The thread ends
+        with its work, so a store need not be closed.
         """
         thread = ThreadPoolExecutor(1, "raftlog-snapshots")
         with suppress(RuntimeError):  # no thread can be started
@@ -456,7 +470,7 @@ class SparkStore:
             try:
                 self._spark.sql(
                     f"MERGE INTO {self.reference(STATE_TABLE.name)} AS old USING {source} AS new "
-                    # Literals, so that Delta reads the partitions of these clusters only.
+                    # Literals, so that Delta reads only the partitions of these clusters.
                     f"ON old.cluster_id IN ({clusters}) AND old.cluster_id = new.cluster_id "
                     "AND old.entity = new.entity AND old.key = new.key "
                     f"WHEN MATCHED AND {newer} THEN UPDATE SET * "
@@ -488,7 +502,7 @@ class SparkStore:
     def _small_bytes(self, table: StoredTable) -> int | None:
         """Return the size below which files are rewritten; None: no file.
 
-        Files are listed by their paths, without their content. A catalog may not allow that.
+        Files are listed by path, without reading them. A catalog may not allow that.
         """
         partitions: dict[str, list[int]] = {}
         paths = [unquote(path) for path in self.frame(table).inputFiles()]
@@ -523,14 +537,14 @@ class SparkStore:
         """Do nothing: Spark writes checkpoints with its commits."""
 
     def vacuum(self, table: StoredTable) -> None:
-        """Delete files that no version of an existing table within its retention has."""
+        """Delete files that belong to no version of an existing table within its retention."""
         with self.errors(table.name):
             self._spark.sql(f"VACUUM {self.reference(table.name)}")
         with suppress(PySparkException):  # a session may have a schema that cannot be listed
             self._drop_old_slices()
 
     def _drop_old_slices(self) -> None:
-        """Drop the tables of slices of processes that were killed a day ago or earlier."""
+        """Drop the slice tables of processes that were killed a day ago or earlier."""
         oldest_s = time.time() - STAGED_AGE_MAX_S
         schema = "" if self._is_path else f" IN {self._schema}"
         for row in self._spark.sql(f"SHOW TABLES{schema} LIKE '{_STAGED_PREFIX}*'").collect():
@@ -542,8 +556,8 @@ class SparkStore:
     def _frame_of(self, rows: Rows) -> Iterator[DataFrame]:
         """Yield rows as a frame of this session.
 
-        Those of a table are in memory, those of files are read by Spark. Those of slices are
-        written to a table of their own first, a slice at a time; it is dropped after the block.
+        Rows of a table are in memory, and Spark reads rows of files. Slices are first written, one
+        at a time, to a separate table, which is dropped after the block.
         """
         if not isinstance(rows, RowSlices):
             yield self._in_memory(rows)
@@ -571,7 +585,7 @@ class SparkStore:
 
     def _in_memory(self, rows: pa.Table) -> DataFrame:
         """Return rows as a frame of this session, which has all of them in memory."""
-        # Spark ends a partition at an empty batch: the rows of later ones would be lost.
+        # Spark ends a partition at an empty batch, so the rows of later batches would be lost.
         batches = [batch for batch in rows.to_batches() if batch.num_rows]
         with _active_session_kept():
             frame = self._spark.createDataFrame(pa.Table.from_batches(batches, rows.schema))
@@ -593,16 +607,16 @@ class SparkStore:
             return self._spark.sql(statement).collect()[0]
 
     def _is_committed(self, table: StoredTable, commit: str) -> bool:
-        """Return whether an append has a commit: Delta skips a known transaction silently."""
+        """Return whether an append was committed: Delta silently skips a known transaction."""
         if self._is_next_commit(table, commit):
             return True
         counts = (1, COMMITS_MEANWHILE_MAX)
         return any(commit in self._commit_ids(table, count) for count in counts)
 
     def _is_next_commit(self, table: StoredTable, commit: str) -> bool:
-        """Return whether a commit is known to be that after the last one that was looked up.
+        """Return whether a commit is known to be the one after the last commit that was looked up.
 
-        If it is not, it may be a later one: others have written meanwhile.
+        If not, it may still be a later one, because others have written meanwhile.
         """
         seen = self._seen_versions.get(table.name)
         if seen is None or not self._is_path:
@@ -665,7 +679,7 @@ def _commented_type(table: StoredTable) -> StructType:
 
 
 def _names_in(kind: StructType) -> pa.StructType:
-    """Return a struct of the same names, also in structs: conversions of types need a time zone."""
+    """Return a struct with the same names, nested ones too: type conversions need a time zone."""
     return pa.struct(
         [
             (
@@ -694,7 +708,7 @@ def _with_comments(kind: StructType, declared: Iterable[pa.Field]) -> StructType
 
 
 def _has_structs(selected: Iterable[Selected], table: StoredTable) -> bool:
-    """Return whether a read has whole rows: without them, a million rows need no parts."""
+    """Return whether a read has whole rows. Without them, even a million rows need no parts."""
     return any(pa.types.is_nested(one.type_in(table)) for one in selected)
 
 
@@ -710,9 +724,9 @@ def _are_few(where: Where, any_of: AnyOf) -> bool:
 
 
 def _in_small_parts(rows: DataFrame) -> DataFrame:
-    """Return rows in parts that the driver has room for. Few rows are not moved between tasks.
+    """Return rows in parts that fit into the driver's memory. Few rows are not moved between tasks.
 
-    Counting them first reads the columns of their conditions only, or none.
+    Counting them first reads only the columns of their conditions, or none.
     """
     part_count = -(-rows.count() // READ_ROWS)
     return rows.repartition(part_count) if part_count > 1 else rows
@@ -734,13 +748,13 @@ def _clause(table: StoredTable, where: Where, any_of: AnyOf) -> str:
 
 
 def _literal(value: int | str, kind: pa.DataType) -> str:
-    """Return a literal of a column's type: with a cast, Delta would not skip files.
+    """Return a literal of a column's type, because with a cast Delta would not skip files.
 
-    Delta's parser of SQL takes no parameters.
+    Delta's SQL parser does not support parameters.
     """
     if isinstance(value, int):
         return f"{value}L" if kind == BIGINT else str(value)
-    if re.search(r"['\\]", value):  # what these mean is a setting of the session
+    if re.search(r"['\\]", value):  # a session setting decides what these mean
         return f"CAST(X'{value.encode().hex()}' AS STRING)"
     return f"'{value}'"
 
@@ -751,7 +765,7 @@ def quoted(name: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return a path without slashes at its end, absolute: SQL takes no relative path."""
+    """Return an absolute path without trailing slashes, because SQL takes no relative path."""
     path = path.rstrip("/") or "/"
     return path if _SCHEME.match(path) else os.path.abspath(path)
 
@@ -765,11 +779,11 @@ def _local_text(path: str) -> str:
 
 
 def _condition_and_reason(error: Exception) -> tuple[str, str]:
-    """Return the name of an error's condition, empty without one, and the line of its message."""
+    """Return the name of an error's condition, empty without one, and its message's line."""
     words = str(error)
     named = _CONDITION.search(words)
     condition = error.getCondition() if isinstance(error, PySparkException) else None
-    # py4j's first line is which call failed, the next one Java's exception
+    # py4j's first line names the call that failed; the next one is Java's exception.
     java = next((line[2:] for line in words.splitlines() if line.startswith(": ")), None)
     reason = named[0] if named else java or words.partition("\n")[0] or "no reason given"
     return condition or (named[1] if named else ""), reason[:500]

@@ -1,18 +1,23 @@
 """Commits that delta-rs writes and raftlog commits: merges, compactions, deletes and others.
 
-delta-rs commits files that are not on disk yet: a loss of power could leave an entry that removes
+delta-rs commits files that are not on disk yet, so a power loss could leave an entry that removes
 files and adds empty ones. Rules of this file:
 
-1. delta-rs works on a copy of the table: links of its files, and of the entries of its log from the
-   newest checkpoint on. What it commits to the copy is then committed to the table.
-2. New files are durable, and so are their names and all earlier commits, before the entry that adds
-   them has its name.
-3. Of the commits since the copy, one conflicts that changes metadata or removes a file that this
-   commit removes; with a merge, one that adds rows to a partition to which the merge adds some;
-   with a delete, one that adds rows which it may have to delete, by the statistics of their files.
-   Each conflicts in a table with features that may need more, and with an append to a table that
-   another engine has altered.
-4. A copy that a crash leaves is deleted by ``vacuum`` a day later.
+1. delta-rs works on a copy of the table, which consists of links to its files and to its log's
+   entries from the newest checkpoint on. What delta-rs commits to the copy is then committed to the
+   table.
+2. New files, their names and all earlier commits are durable before the entry that adds the files
+   gets its name.
+3. These commits since the copy conflict:
+
+   - a commit that changes metadata, or removes a file that this commit removes
+   - with a merge: a commit that adds rows to a partition to which the merge adds some
+   - with a delete: a commit that adds rows which it may have to delete, by the statistics of their
+     files
+   - every commit, in a table with features that may need more, and with an append to a table that
+     another engine has altered
+
+4. ``vacuum`` deletes a copy that a crash left, a day later.
 """
 
 from __future__ import annotations
@@ -48,7 +53,7 @@ _LOG: Final = "_delta_log"
 _SIDECARS: Final = "_sidecars"
 _DELETION_VECTORS: Final = "deletion_vector_*.bin"
 _WRITER_VERSION_MAX: Final = 4
-"""Delta's last writer version with these features alone; a table of version 7 lists its own."""
+"""Delta's last writer version with only these features; a table of version 7 lists its own."""
 _FEATURES: Final = frozenset(
     {
         "appendOnly",
@@ -59,11 +64,14 @@ _FEATURES: Final = frozenset(
         "deletionVectors",
     }
 )
-"""Features of tables whose commits conflict by their files and rows alone."""
+"""Features of tables whose commits conflict only by their files and rows."""
 
 
 def copy_log(directory: Path, copy: Path, checkpoint_version: int) -> None:
-    """Create a copy of a table without its files; the checkpoint is the newest, -1 without one."""
+    """Create a copy of a table without its files.
+
+    ``checkpoint_version`` is the newest checkpoint's, -1 without one.
+    """
     source, target = directory / _LOG, copy / _LOG
     target.mkdir(parents=True)
     with linked_names(directory):
@@ -74,7 +82,7 @@ def copy_log(directory: Path, copy: Path, checkpoint_version: int) -> None:
             for path in (source / _SIDECARS).iterdir():
                 os.link(path, target / _SIDECARS / path.name)
         version = max(0, checkpoint_version)
-        if not entry(source, version).exists():  # that of the checkpoint may be deleted
+        if not entry(source, version).exists():  # the checkpoint's entry may be deleted
             version += 1
         while entry(source, version).exists():
             os.link(entry(source, version), entry(target, version))
@@ -84,7 +92,7 @@ def copy_log(directory: Path, copy: Path, checkpoint_version: int) -> None:
 def link_files(directory: Path, copy: Path, paths: Iterable[str], *, with_vectors: bool) -> None:
     """Link files of a table into a copy, by their paths in Delta's log.
 
-    ``with_vectors``: and all deletion vectors, which the table may have.
+    ``with_vectors``: also link all deletion vectors, which the table may have.
     """
     found = directory.rglob(_DELETION_VECTORS) if with_vectors else ()
     vectors = (str(path.relative_to(directory)) for path in found)
@@ -99,8 +107,8 @@ def publish(
 ) -> int | None:
     """Commit to a table what was committed to its copy after ``version``; return the version.
 
-    Without such a commit it is ``version``. None: there is another commit that conflicts.
-    ``inode`` is that of the table's log.
+    Without such a commit, return ``version``. None: another commit conflicts. ``inode`` is the
+    inode of the table's log.
     """
     log = directory / _LOG
     try:
@@ -116,7 +124,7 @@ def publish(
         except (OSError, ValueError):  # another table has replaced it, or its entry is deleted
             return None
         if theirs != actions and conflicts(actions, theirs):
-            for path in files:  # a commit that conflicts each time would fill the disk
+            for path in files:  # otherwise a commit that conflicts each time would fill the disk
                 (directory / path).unlink(missing_ok=True)
             return None
         sync_entries(log, range(version, version + 1))
@@ -146,7 +154,7 @@ def _link_added(directory: Path, copy: Path, files: Sequence[Path]) -> None:
 
 
 def conflicts_are_known(protocol: Any) -> bool:
-    """Return whether a table, by its protocol, has no feature whose conflicts may be others."""
+    """Return whether a table's protocol has no feature that may cause other conflicts."""
     features = protocol.writer_features
     if features is None:
         return bool(protocol.min_writer_version <= _WRITER_VERSION_MAX)
@@ -178,7 +186,7 @@ def delete_conflicts(where: Where, any_of: AnyOf) -> Conflict:
 
 
 def _are_of_same_files(ours: Sequence[Action], theirs: Sequence[Action]) -> bool:
-    """Return whether both commits remove a file, or the other one changes all of them."""
+    """Return whether both commits remove a file, or the other one changes all files."""
     if any(True for name in ("metaData", "protocol") for _ in _all(name, theirs)):
         return True
     removed = {one["path"] for one in _all("remove", ours)}
@@ -198,7 +206,7 @@ def _may_hold(where: Where, any_of: AnyOf, statistics: str | None) -> bool:
 
 
 def _may_compare(low: Any, high: Any, sign: str, value: Any) -> bool:
-    """Return whether a comparison may hold for a value between two others; None: not known."""
+    """Return whether a comparison may hold for a value between two others; None: unknown."""
     if not type(low) is type(high) is type(value):
         return True
     match sign:
