@@ -220,7 +220,7 @@ def _metadata_figures(loader: PublishingLoader, generator: SnapshotGenerator) ->
         ),
         Figure(
             "snapshots_disabled",
-            "1 while this node writes no snapshots, so that its log is not trimmed.",
+            "1 while this node writes no snapshots, and its log is therefore not trimmed.",
             bool(loader.failure or generator.stopped_reason),
         ),
         Figure(

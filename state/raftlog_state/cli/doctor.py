@@ -42,9 +42,9 @@ explained in one sentence, followed by the command to run next. Nothing is writt
 
 PATH is the same as for other commands; it can also be the {NODE_CONFIG} of a raftlog node, or the
 directory that contains it. A log is read completely, as `raftlog check` does: batches, epochs,
-indexes, snapshots, and divergence of copies. For a directory, free space and file owners are
-checked, too. For a metadata log, so is the state at its end: fenced brokers, and partitions without
-a leader or under-replicated.
+indexes, snapshots, and divergence of copies. For a directory, free space and file owners are also
+checked; for a metadata log, the state at its end: fenced brokers, and partitions that are
+under-replicated or have no leader.
 
 With --bootstrap-server, the leader of the quorum reports its voters, its observers and their lags,
 and the committed state is checked.

@@ -309,7 +309,7 @@ OFFSET_FORMS: Final = """
 OFFSET is one of the following:
 
   1200                       an offset
-  2026-11-21T03:12:00Z       a time; 2026-11-21 03:12 is UTC, too
+  2026-11-21T03:12:00Z       a time, in UTC if it has no zone: 2026-11-21 03:12
   timestamp:1795248204043    a time in milliseconds since 1970
   -15m, -2h, -1d             a time before now
   epoch:5                    the start offset of a leader epoch
