@@ -46,7 +46,7 @@ class QuorumConfig:
     def disk_full_backoff_ms(self) -> int:
         """How long a follower with a full disk waits before its next fetch.
 
-        Short enough for the leader to keep counting it (``check_quorum_timeout_ms``).
+        Short enough that the leader keeps counting it as active (``check_quorum_timeout_ms``).
         """
         return self.fetch_timeout_ms // 2
 

@@ -4,8 +4,8 @@ Invariants:
 
 1. ``step`` is deterministic: its result depends on the replica's state, the event, the time and
    the random numbers drawn. It uses no file, socket, clock or thread.
-2. Each event type has one case in ``_handle_event``. After each event the parts poll for what is
-   due.
+2. Each event type has one case in ``_handle_event``. After each event ``Elections``, ``Following``
+   and the other parts are polled for actions that are due.
 
 Kafka: ``KafkaRaftClient.poll`` and the methods that it calls (KIP-595, 630, 853, 996).
 """
@@ -70,8 +70,8 @@ class QuorumCore:
 
     1. The first ``step`` also returns the effects of the initialization.
     2. ``now_ms`` never decreases from step to step; its zero point is arbitrary.
-    3. Between carrying out the effects of a step and the next step the log changes only by the
-       leader's own appends, which ``Appended`` reports.
+    3. After the caller has carried out the effects of a step, only the leader's own appends change
+       the log before the next step. ``Appended`` reports them.
     """
 
     def __init__(self, initial_state: InitialState, *, now_ms: int) -> None:
@@ -138,7 +138,7 @@ class QuorumCore:
     def voters_at(self, end_offset: int) -> tuple[VoterSet, int] | None:
         """Return the voters and the kraft.version of the log below ``end_offset``.
 
-        None if the history no longer covers that offset, because a newer snapshot replaced it.
+        None if the history no longer covers that offset because a newer snapshot replaced it.
         """
         return self._state.voters.at(end_offset)
 
@@ -149,9 +149,9 @@ class QuorumCore:
 
     @property
     def committed_at_start(self) -> int | None:
-        """End offset of the records that were committed when this replica first learned from a
-        leader, or as one, how many there are; None before. Its log may end below: its own high
-        watermark is at most the end of its log."""
+        """High watermark of the quorum when this replica first learned it, from a leader or as the
+        leader; None before. It may exceed the log's end, which the replica's own high watermark
+        never does."""
         return self._state.committed_at_start
 
     @property
@@ -167,7 +167,7 @@ class QuorumCore:
     def has_replica_below(self, offset: int) -> bool:
         """Return whether a replica that fetches from this leader has not fetched up to an offset.
 
-        One without a fetch for the fetch timeout is not waited for.
+        A replica that has not fetched for the fetch timeout does not count.
         """
         state = self._state
         if not isinstance(state.role, Leader):
@@ -183,13 +183,14 @@ class QuorumCore:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether this replica takes no part in elections because its log was damaged."""
+        """Whether this replica stays out of elections because its log was damaged."""
         return self._state.is_recovering
 
     @property
     def awaits_sync(self) -> bool:
-        """Whether ``SyncCompleted`` has an effect now: not at a leader whose followers have not
-        fetched what it would commit. Their fetches commit it, which read the durable end, too."""
+        """Whether ``SyncCompleted`` has an effect now. It has none on a leader whose followers have
+        not fetched the synced records: their next fetches commit these, since a fetch reads the
+        synced end too."""
         return not self.is_leader or self._leadership.can_commit
 
     @property
@@ -236,7 +237,7 @@ class QuorumCore:
         return state.take_effects()
 
     def _handle_event(self, event: Event) -> None:
-        match event:  # those of each append first
+        match event:  # the most frequent first
             case Appended():
                 self._on_appended(event)
             case SyncCompleted():
@@ -317,8 +318,8 @@ class QuorumCore:
     def _on_response(self, in_flight: InFlightRequest, event: ResponseReceived) -> None:
         """Handle a response to the current role.
 
-        A response with a later epoch, or with a leader that was unknown, changes the role and has
-        no other effect: the role that sent the request has ended.
+        A response that has a later epoch, or names a leader that was unknown, changes the role and
+        has no other effect, because the role that sent the request has ended.
         """
         response, node_id = event.response, in_flight.node_id
         if isinstance(response, VersionsResponse):

@@ -2,16 +2,16 @@
 
 Invariants:
 
-1. The caller carries out the effects in order, each before the next, and all of them before the
-   next event, except the events that report their results. A ``Send`` or ``Reply`` follows the
-   effects whose durability it implies.
+1. The caller carries out the effects one after another, and all of them before it passes the next
+   event. Only events that report the result of an effect may be passed in between. A ``Send`` or
+   ``Reply`` follows the effects whose durability it implies.
 2. ``PersistElection``, the epoch of ``AppendLeaderChange``, ``TruncateToEndOfEpoch`` and
    ``InstallSnapshot`` are durable when they return. Appended records are durable after a sync:
    ``StartSync`` starts one, and other events are handled while it runs.
-3. If the storage fails, the replica stops; no effect is retried. A full disk is not a failure, and
-   an effect that it prevents has changed nothing. ``AppendVoters``, ``AppendAsFollower``,
-   ``StoreSnapshotBytes`` and ``InstallSnapshot`` are then refused; ``PersistElection`` and
-   ``AppendLeaderChange`` are retried before any other effect or event, as on a slow disk.
+3. If the storage fails, the replica stops; no effect is retried. A full disk is not a failure: an
+   effect that it prevents has changed nothing. ``AppendVoters``, ``AppendAsFollower``,
+   ``StoreSnapshotBytes`` and ``InstallSnapshot`` are then refused. ``PersistElection`` and
+   ``AppendLeaderChange`` are retried before any other effect or event, as if the disk were slow.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PersistElection:
 class Send:
     """Send a request to another node.
 
-    Followed by ``ResponseReceived`` or ``SendFailed``, or by neither.
+    Followed by at most one of ``ResponseReceived`` and ``SendFailed``.
     """
 
     correlation_id: int
@@ -70,7 +70,7 @@ class Reply:
 class ReplyWithRecords:
     """Send a fetch response with the records from ``start_offset``.
 
-    Up to ``max_bytes``, but at least one batch if the log has one there.
+    The records take up to ``max_bytes``, but at least one batch if there is one at that offset.
     """
 
     request_id: int
@@ -92,8 +92,8 @@ class ReplyWithSnapshot:
 class AdvanceLogStart:
     """Delete the committed records below ``offset``, which the leader has deleted.
 
-    Followed by ``LogStartAdvanced``, also if they are kept: the disk is full, or the snapshots of a
-    state machine determine the log's start.
+    Followed by ``LogStartAdvanced``, even if the records are kept because the disk is full or
+    because a state machine's snapshots determine the log's start.
     """
 
     offset: int
@@ -101,7 +101,7 @@ class AdvanceLogStart:
 
 @dataclass(frozen=True, slots=True)
 class RejoinElections:
-    """Store durably that this replica votes again: its log has every record it acknowledged."""
+    """Store durably that this replica votes again: its log has all records it acknowledged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class AppendLeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class AppendVoters:
-    """Append a Voters record in a control batch of its own, after a ``kraft_version`` if given.
+    """Append a Voters record in its own control batch, after a KRaftVersion record if one is given.
 
     Followed by ``Appended``, or by ``AppendRefused`` if the disk is full.
     """
@@ -133,13 +133,13 @@ class AppendVoters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendAsFollower:
-    """Append the records of a fetch response. Followed by ``Appended`` if voters are appended, and
-    by ``AppendRefused`` if not all records are."""
+    """Append the records of a fetch response. Followed by ``Appended`` if they include voters, and
+    by ``AppendRefused`` if not all of them are appended."""
 
     records: bytes
     leader_epoch: int
     compacted_offset: int = 0
-    """End of what the leader's log was compacted up to, at least."""
+    """Lower bound of the offset up to which the leader's log was compacted."""
     tombstone_start_offset: int = 0
     """Offset from which on the leader's log has all tombstones."""
 
@@ -148,7 +148,8 @@ class AppendAsFollower:
 class StartSync:
     """Sync the log, so that all appended records are durable. Followed by ``SyncCompleted``.
 
-    A sync that is already running does not cover records appended since: another one follows it.
+    A running sync does not cover records that were appended after it started, so another sync
+    follows it.
     """
 
 
@@ -161,8 +162,9 @@ class TruncateToEndOfEpoch:
 
 @dataclass(frozen=True, slots=True)
 class TruncateFully:
-    """Delete all records, because the leader's log no longer has tombstones of keys in them, by the
-    offset from which on it has all. The replica ends, and fetches the log when it is opened again.
+    """Delete all records, because the leader's log no longer has some tombstones of their keys: it
+    has all of them only from the given offset on. The replica ends. It fetches the log when it is
+    opened again.
     """
 
     tombstone_start_offset: int
@@ -170,7 +172,7 @@ class TruncateFully:
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshotBytes:
-    """Store bytes of the snapshot file that is being fetched; position 0 starts a new file.
+    """Store bytes of the snapshot being fetched; position 0 starts a new file.
 
     Followed by ``SnapshotRefused`` if the disk is full.
     """
@@ -182,7 +184,7 @@ class StoreSnapshotBytes:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """Check the completely fetched snapshot, and restart the log at its end offset.
+    """Check the fully fetched snapshot, and restart the log at its end offset.
 
     Followed by ``SnapshotInstalled`` or ``SnapshotRefused``.
     """
@@ -192,14 +194,14 @@ class InstallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """New high watermark: all records below ``offset`` are committed."""
+    """New high watermark; all records below ``offset`` are committed."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderChanged:
-    """New epoch, or new leader of the epoch; ``leader_id`` is None if the leader is unknown.
+    """New epoch, or new leader of the current one; ``leader_id`` is None if the leader is unknown.
 
     ``epoch_start_offset`` is set if this replica is the leader. Listeners are notified when all
     records below it are committed.
@@ -212,7 +214,7 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChanged:
-    """New role of this replica; ``old`` is None at its start. For log lines and metrics."""
+    """New role of this replica, for log lines and metrics; ``old`` is None at its start."""
 
     old: RoleType | None
     new: RoleType
@@ -229,7 +231,7 @@ class ReadIndexConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """Line for the log of the process."""
+    """Line for the process's log."""
 
     text: str
 

@@ -1,14 +1,14 @@
-"""Elections: pre-votes, votes, the begin and the end of a leader's epoch.
+"""Elections: pre-votes, votes, and the start and end of a leader's epoch.
 
 Invariants:
 
 1. A replica wins a pre-vote before it raises its epoch, so that a replica which was partitioned
    does not disrupt the quorum when it returns (KIP-996).
-2. No request exhausts the epochs: a later epoch is accepted if it is credible
+2. No request can exhaust the epochs. A later epoch is accepted only if it is credible
    (``ReplicaState.is_credible``), and from an unknown replica only while there is no active leader
    (``has_active_leader``).
-3. Timeouts expire in ``poll``, which also sends the requests that have no response yet, so that
-   every lost message is repeated.
+3. Timeouts expire in ``poll``, which also resends requests that have no response yet. So every lost
+   message is repeated.
 
 Kafka: the election part of ``KafkaRaftClient``.
 """
@@ -43,7 +43,7 @@ class Elections:
     def poll(self) -> None:
         """Handle expired timeouts and election results; send the requests that are due."""
         state, role = self._state, self._state.role
-        match role:  # that of each append first
+        match role:  # the most frequent first
             case Follower():
                 if state.now_ms >= role.fetch_deadline_ms and state.can_campaign:
                     state.become_prospective()
@@ -74,7 +74,7 @@ class Elections:
             self._send_vote_requests(role.votes, is_pre_vote=True)
 
     def _end_pre_vote(self, role: Prospective) -> None:
-        """Follow the last known leader again; without one become unattached."""
+        """Follow the last known leader again, or become unattached if there is none."""
         state = self._state
         if role.leader_id is not None and role.leader_id != state.node_id:
             state.become_follower(role.epoch, role.leader_id, role.leader_endpoints)
@@ -96,7 +96,8 @@ class Elections:
     def poll_resigned(self) -> None:
         """Send EndQuorumEpoch to the voters that have not acknowledged it.
 
-        Also called after ``Leadership.poll``, so that it is sent in the step of the resignation.
+        Called again after ``Leadership.poll``, so that the request is sent in the step of the
+        resignation.
         """
         state, role = self._state, self._state.role
         if not isinstance(role, Resigned):
@@ -188,11 +189,12 @@ class Elections:
                 state.vote_for(request.candidate)
             return True
         if request.is_pre_vote and isinstance(role, Prospective):
-            # The candidate does not follow the leader any more, for which it may have rejected the
-            # pre-vote of this replica, whose log is later: request it again. Otherwise, if only
-            # this replica has the last records and its fetch timeout is the first to expire, there
-            # is no leader until its election timeout and another fetch timeout have passed. The
-            # rejection may be received after this request: it is on another connection.
+            # The candidate no longer follows the leader. While it did, it may have rejected the
+            # pre-vote of this replica, whose log is longer. So request the pre-vote again.
+            # Otherwise, if only this replica has the last records and its fetch timeout expires
+            # first, there is no leader until its election timeout and another fetch timeout have
+            # passed. The rejection may arrive after this request, because it is sent on another
+            # connection.
             role.votes.forget_rejection(request.candidate.node_id)
         return False
 
@@ -262,7 +264,7 @@ class Elections:
     def _campaign_delay_ms(self, request: EndQuorumEpochRequest) -> int:
         """Return how long to wait before campaigning after a leader's resignation.
 
-        Zero for its first preferred successor; the others wait, so as not to split the vote.
+        Zero for the first preferred successor; the others wait so that the vote is not split.
         """
         state = self._state
         successors = [key.node_id for key in request.preferred_successors]
@@ -333,8 +335,8 @@ def can_grant_vote(
 ) -> bool:
     """Return whether a replica with this role, vote and log end grants a valid request.
 
-    The caller has moved the replica to the request's epoch. A candidate's log is up to date if its
-    (epoch of the last record, end offset) is not less than this replica's.
+    The caller has already moved the replica to the request's epoch. A candidate's log is up to date
+    if its pair (epoch of the last record, end offset) is not less than this replica's.
     """
     candidate_end = OffsetAndEpoch(epoch=request.last_epoch, offset=request.last_offset)
     is_up_to_date = candidate_end >= log_end

@@ -1,8 +1,8 @@
 """Events that ``QuorumCore.step`` handles.
 
-Each event is passed once, in the order in which it occurred. ``TimePassed`` is due at
-``QuorumCore.next_deadline_ms``; an early or repeated one has no effect. The events that follow an
-effect are documented in ``effects``.
+Each event is passed once, in the order in which the events occurred. ``TimePassed`` is due at
+``QuorumCore.next_deadline_ms``; an early or repeated one has no effect. ``effects`` documents which
+events follow each effect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """A ``Send`` gets no response: the connection failed, or has no version for the request."""
+    """A ``Send`` gets no response: the connection failed, or supports no version of the request."""
 
     correlation_id: int
     is_version_unsupported: bool = False
@@ -63,16 +63,16 @@ class VotersAppended:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Records were appended up to the log's end offset; they are not durable yet. Those that a
-    follower has fetched are reported with voters only: without, nothing depends on them before they
-    are synced."""
+    """Records were appended up to the log's end offset; they are not durable yet. A follower's
+    append is reported only if it includes voters: nothing depends on other records before they are
+    synced."""
 
     voters: tuple[VotersAppended, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRefused:
-    """The log refused records of a leader, or its own: none, or not all, were appended.
+    """The log refused fetched or own records, and appended not all of them, or none.
 
     ``is_disk_full`` is True if the cause is a full disk, which may be temporary.
     """
@@ -113,7 +113,7 @@ class SnapshotRefused:
 class ReadIndex:
     """Confirm that this replica is still the leader (Raft's ReadIndex).
 
-    Followed by ``ReadIndexConfirmed`` with the same ``read_id``, or by nothing if it is not.
+    Followed by ``ReadIndexConfirmed`` with the same ``read_id`` if it is, and by nothing otherwise.
     """
 
     read_id: int
@@ -121,9 +121,9 @@ class ReadIndex:
 
 @dataclass(frozen=True, slots=True)
 class LogStartAdvanced:
-    """Records at the log's start were deleted durably, or could not be.
+    """Records at the log's start were deleted durably, or could not be deleted.
 
-    Of a leader: the responses to delayed fetches report it.
+    A leader reports the new log start in the responses to delayed fetches.
     """
 
 
@@ -136,7 +136,7 @@ class Resign:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeKRaftVersion:
-    """Append the records of a kraft.version, which ``QuorumCore.upgrade_refusal`` accepts.
+    """Append the records of a kraft.version that ``QuorumCore.upgrade_refusal`` accepts.
 
     Followed by ``Appended`` if the quorum has a lower version.
     """
@@ -146,7 +146,7 @@ class UpgradeKRaftVersion:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """Resign, if leader, and take no part in elections any more."""
+    """Resign if this replica is the leader, and take no further part in elections."""
 
 
 Event: TypeAlias = (

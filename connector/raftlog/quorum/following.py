@@ -2,18 +2,19 @@
 
 Invariants:
 
-1. The fetch offset is the durable end of the log: no fetch is sent while fetched records are not
+1. The fetch offset is the durable end of the log, so no fetch is sent while fetched records are not
    synced.
-2. A response is handled only if it belongs to the one in-flight request of its node, sent in the
-   current epoch and role (``RequestManager``).
+2. A response is handled only if it belongs to its node's one in-flight request, which was sent in
+   the current epoch and role (``RequestManager``).
 3. The log is truncated only to the diverging epoch that the leader returns, and never below the
    high watermark.
-4. The log start follows that of the leader (KIP-107), at most to the high watermark, unless it
-   may be that of remote segments in another object store than this replica has.
-5. No record is appended after which the leader's log lacks tombstones that this log has missed.
-6. The high watermark passes records once they are synced here, too (Kafka:
-   ``KafkaRaftClient.handleFetchResponse``): the sync of what was fetched is one step, and its
-   append none, unless it has voters.
+4. The log start follows the leader's (KIP-107), but not beyond the high watermark. It does not
+   follow a leader that copies segments to a different object store.
+5. No records are appended if the leader's log no longer has tombstones of keys that this log may
+   still have.
+6. The high watermark passes records only once they are synced here too (Kafka:
+   ``KafkaRaftClient.handleFetchResponse``). Fetched records take one step, for their sync; their
+   append takes another one only if they include voters.
 
 Kafka: the follower part of ``KafkaRaftClient``.
 """
@@ -85,8 +86,8 @@ class Following:
                 state.send(role.leader_id, request, role.leader_endpoints)
 
     def _must_update_voter(self, role: Follower) -> bool:
-        """Return whether the voter set has outdated endpoints or versions of this voter, or the
-        leader of static voters does not have its directory id yet."""
+        """Return whether the voter set lists outdated endpoints or versions of this voter, or
+        whether the leader of static voters does not have this voter's directory id yet."""
         state = self._state
         if not role.has_fetched_from_leader or state.now_ms < role.update_after_ms:
             return False
@@ -96,13 +97,13 @@ class Following:
         return state.is_voter_outdated
 
     def _update_voter_request(self, role: Follower) -> UpdateVoterRequest:
-        """Return the request; the next one is not sent before two fetch timeouts have passed."""
+        """Return the request; the next one is sent two fetch timeouts later at the earliest."""
         state = self._state
         role.update_after_ms = state.now_ms + 2 * state.config.fetch_timeout_ms
         return UpdateVoterRequest(epoch=role.epoch, voter=state.local_voter)
 
     def on_update_response(self, response: VoterChangeResponse) -> None:
-        """Record that the leader has this static voter, or that its release has no use for it."""
+        """Record that the leader has this static voter's id, or that its release needs none."""
         role = self._state.role
         if isinstance(role, Follower):
             role.has_updated_leader |= response.error in (
@@ -113,9 +114,9 @@ class Following:
     def _discover_leader(self) -> None:
         """Send a fetch to the next known node; any response names the leader.
 
-        The nodes are the voters, the leader that timed out (it may have restarted, and may be a
-        voter that is not in this log yet) and the bootstrap servers (ids -2, -3, ...). One request
-        is in flight at a time, and after a failure none is sent before the backoff has passed.
+        The nodes are the voters, the bootstrap servers (ids -2, -3, ...) and the leader that timed
+        out: it may have restarted, and may be a voter that is not in this log yet. One request is
+        in flight at a time; after a failure, the next one is sent after the backoff.
         """
         state, role = self._state, self._state.role
         targets = [(voter.key.node_id, voter.endpoints) for voter in state.other_voters]
@@ -205,7 +206,8 @@ class Following:
     def advance_high_watermark(self) -> None:
         """Advance to the leader's high watermark, at most to the end of the log.
 
-        It never decreases, nor is it below the log start offset: all that is below is committed.
+        The high watermark never decreases. It is not below the log start offset either, because
+        everything below the log start is committed.
         """
         state, role = self._state, self._state.role
         if not isinstance(role, Follower) or role.leader_high_watermark is None:
@@ -223,7 +225,7 @@ class Following:
     def _advance_log_start(self, role: Follower) -> None:
         """Delete the records that the leader has deleted, if they are committed and durable here.
 
-        What prevents it, such as a full disk, is over at one of the next responses.
+        If something prevents the deletion, such as a full disk, a later response retries it.
         """
         log, offset = self._state.log, role.leader_log_start_offset
         if not offset or role.is_deleting or role.has_other_remote_store:
@@ -261,7 +263,7 @@ class Following:
     # --- snapshots --------------------------------------------------------------------------------
 
     def _begin_snapshot(self, role: Follower, response: FetchResponse) -> None:
-        """Start to fetch the leader's snapshot, unless it ends below this log's committed end."""
+        """Start fetching the leader's snapshot, unless it ends below this log's committed end."""
         state, snapshot_id = self._state, response.snapshot_id
         assert snapshot_id is not None
         committed = max(state.high_watermark or 0, state.log.log_start_offset)

@@ -4,14 +4,15 @@ Invariants:
 
 1. A fetch from an offset acknowledges everything below it, but only if the logs agree up to that
    offset. The caller authenticates the replica that sends it.
-2. The leader counts its own log up to the synced end, and replicates records before they are
-   synced: the local sync and the replication run in parallel.
+2. The leader counts its own log up to the synced end. It replicates records before they are synced,
+   so the local sync and the replication run in parallel.
 3. A delayed fetch completes with records, ``fetch_hw_delay_ms`` after a new high watermark without
-   records, after its maximum wait, or at the end of the leadership. While records are appended the
-   high watermark is sent with them: a commit takes one fetch of each follower, and not two.
+   records, after its maximum wait, or at the end of the leadership. While records are being
+   appended, the high watermark is sent along with them, so that a commit takes each follower one
+   fetch instead of two.
 4. A read id is confirmed when a majority has acknowledged a BeginQuorumEpoch request that was sent
-   after the id was registered: until then another leader may have committed records that this one
-   lacks (read index, Raft's dissertation, 6.4).
+   after the id was registered. Until then another leader may have committed records that this one
+   lacks (read index, section 6.4 of the Raft dissertation).
 
 Kafka: ``KafkaRaftClient`` and ``LeaderState``.
 """
@@ -52,7 +53,7 @@ class Leadership:
     # --- timers -----------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Resign if there is a reason to; else respond to expired fetches, and notify voters."""
+        """Resign if there is a reason to; otherwise respond to expired fetches, notify voters."""
         state, role = self._state, self._state.role
         if not isinstance(role, Leader):
             return
@@ -82,7 +83,7 @@ class Leadership:
     def _send_begin_quorum_epoch(self, role: Leader) -> None:
         """Send BeginQuorumEpoch to voters that do not fetch, or that must confirm a read id.
 
-        A voter that has not fetched for an interval may have restarted, and not know the leader.
+        A voter that has not fetched for an interval may have restarted without knowing the leader.
         """
         state = self._state
         if state.now_ms >= role.begin_epoch_deadline_ms:
@@ -148,7 +149,7 @@ class Leadership:
     # --- read index -------------------------------------------------------------------------------
 
     def on_read_index(self, read_id: int) -> None:
-        """Start to confirm the leadership; read ids increase.
+        """Start to confirm the leadership for a read id; read ids increase.
 
         Only acknowledgements of requests sent from now on count for this read id.
         """
@@ -161,8 +162,8 @@ class Leadership:
     def _advance_reads(self, role: Leader) -> None:
         """Confirm the read ids that a majority has acknowledged.
 
-        Example: two of four other voters are needed, which have acknowledged 7, 5, 4 and 0: all ids
-        up to 5 are confirmed. A single voter needs no acknowledgement.
+        Example: if two of four other voters are needed, and the four have acknowledged 7, 5, 4 and
+        0, all ids up to 5 are confirmed. A single voter needs no acknowledgement.
         """
         acknowledged = sorted(
             (role.acknowledged_reads.get(voter.key, 0) for voter in self._state.other_voters),
@@ -179,8 +180,8 @@ class Leadership:
     # --- fetches ----------------------------------------------------------------------------------
 
     def on_fetch(self, request_id: int, request: FetchRequest) -> None:
-        """Respond to a replica's fetch with an error, the end of the epoch where its log diverges,
-        the id of a snapshot to fetch first, or records; or delay it.
+        """Delay a replica's fetch, or respond with an error, with the end of the epoch where its
+        log diverges, with the id of a snapshot to fetch first, or with records.
 
         Only a fetch from a log that agrees with this one acknowledges records.
         """
@@ -232,7 +233,7 @@ class Leadership:
         return ErrorCode.BROKER_NOT_AVAILABLE if state.is_shutting_down else ErrorCode.NONE
 
     def _record_fetch(self, role: Leader, request: FetchRequest) -> None:
-        """Record what is durable on the replica, and its contact for check quorum."""
+        """Record what is durable on the replica, and its contact for the check quorum timer."""
         state, config = self._state, self._state.config
         role.progress.record_fetch(
             request.replica,
@@ -251,7 +252,7 @@ class Leadership:
         self.commit()
 
     def _record_contact(self, role: Leader, key: ReplicaKey) -> None:
-        """Record that a voter follows this leader; a majority of them extends check quorum."""
+        """Record that a voter follows this leader; a majority resets the check quorum timer."""
         state = self._state
         voter = state.voters.latest.find(key.node_id)
         if voter is None or not voter.key.matches(key):
@@ -267,7 +268,7 @@ class Leadership:
         replica = request.replica
         for delayed_id, delayed in list(role.delayed_fetches.items()):
             other = delayed.request.replica
-            if other.node_id == replica.node_id and other == replica:  # superseded by this one
+            if other.node_id == replica.node_id and other == replica:  # superseded by the new fetch
                 del role.delayed_fetches[delayed_id]
                 state.emit(Reply(delayed_id, self._response(role)))
         due_ms = self._due_ms(role, request, state.now_ms + request.max_wait_ms)
@@ -277,8 +278,8 @@ class Leadership:
             role.delayed_fetches[request_id] = DelayedFetch(request, due_ms)
 
     def _due_ms(self, role: Leader, request: FetchRequest, deadline_ms: int) -> int:
-        """Return when to respond: now if there are records that the replica lacks, soon if there is
-        a high watermark that it lacks, else at the deadline."""
+        """Return when to respond: now if the replica lacks records, soon if it lacks only the high
+        watermark, otherwise at the deadline."""
         state = self._state
         if request.fetch_offset < state.log.end_offset:
             return state.now_ms
@@ -288,7 +289,7 @@ class Leadership:
         return min(deadline_ms, state.now_ms + state.config.fetch_hw_delay_ms)
 
     def _complete(self, role: Leader, request_id: int, request: FetchRequest) -> None:
-        """Respond with the records that there are.
+        """Respond with the available records.
 
         The logs still agree up to the fetch offset: a leader's log is append-only.
         """
@@ -317,7 +318,7 @@ class Leadership:
                 role.progress.record_lost(delayed.request.replica)
 
     def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
-        """Respond with the bytes of a snapshot from a position on."""
+        """Respond with a snapshot's bytes from a position on."""
         state, role = self._state, self._state.role
         error, byte_count = self._leader_error(request.epoch), 0
         if error is ErrorCode.NONE:
@@ -348,8 +349,8 @@ class Leadership:
     def commit(self) -> None:
         """Advance the high watermark to the durable end of a majority; complete delayed fetches.
 
-        Only past the first record of this epoch: a record of an older epoch can be lost although
-        a majority has it (Raft, figure 8).
+        The high watermark advances only past the first record of this epoch: a record of an older
+        epoch can be lost although a majority has it (Raft, figure 8).
         """
         state, role = self._state, self._state.role
         if not isinstance(role, Leader):
@@ -369,7 +370,7 @@ class Leadership:
         return isinstance(role, Leader) and self._committed_offset(role) is not None
 
     def _committed_offset(self, role: Leader) -> int | None:
-        """Return the high watermark to advance to, None if it does not advance."""
+        """Return the high watermark to advance to; None if it does not advance."""
         state, high_watermark = self._state, self._state.high_watermark
         if high_watermark == state.log.end_offset:
             return None
@@ -384,8 +385,8 @@ class Leadership:
             self._complete_ready(role)
 
     def on_log_start_advanced(self) -> None:
-        """Complete all delayed fetches, once: a replica that cannot follow must not fetch again
-        and again."""
+        """Complete all delayed fetches, once only: a replica that cannot follow the new log start
+        must not be made to fetch again and again."""
         role = self._state.role
         if isinstance(role, Leader):
             for delayed in role.delayed_fetches.values():

@@ -3,15 +3,15 @@
 Invariants:
 
 1. A change starts only after this leader has committed a record of its epoch and the previous
-   change is committed. So any two sets in use at the same time differ by one voter, and every
-   majority of one set overlaps every majority of the other.
+   change is committed. So two sets that are in use at the same time differ by one voter, and every
+   majority of one overlaps every majority of the other.
 2. A voter set takes effect when it is appended. The response follows when it is committed, or
    reports that the outcome is unknown.
 3. A new voter is added after it has reported a supported range of kraft.version and has caught up.
    A leader that is removed leads until its removal is committed, without counting itself, and
    then resigns.
-4. Static voters (kraft.version 0) have no directory ids in the log. Each reports its own to the
-   leader of an epoch, which has them in memory until an upgrade appends all of them.
+4. Static voters (kraft.version 0) have no directory ids in the log. Each voter reports its own to
+   the leader of an epoch, which keeps them in memory until an upgrade appends all of them.
 
 Kafka: ``AddVoterHandler``, ``RemoveVoterHandler``, ``UpdateVoterHandler``, ``LeaderState``
 (``maybeAppendUpgradedKRaftVersion``).
@@ -85,7 +85,7 @@ class Membership:
         self._start_change(request_id, voters.without(request.voter.node_id))
 
     def on_update(self, request_id: int, request: UpdateVoterRequest) -> None:
-        """Replace endpoints and versions of a voter, at its own request."""
+        """Replace a voter's endpoints and versions, at its own request."""
         state, voter = self._state, request.voter
         if request.epoch != state.epoch:
             error = ErrorCode.FENCED_LEADER_EPOCH
@@ -134,7 +134,7 @@ class Membership:
         return None
 
     def on_upgrade(self, version: int) -> None:
-        """Append kraft.version and the voters as they have reported themselves."""
+        """Append kraft.version and the voters with the ids and versions that they reported."""
         state, role = self._state, self._leader()
         assert self.upgrade_refusal(version) is None, "the upgrade is valid"
         if version == state.voters.kraft_version:
@@ -154,7 +154,7 @@ class Membership:
         )
 
     def _reject_unready(self, request_id: int, *, allow_static: bool = False) -> bool:
-        """Refuse a change that cannot start now; return whether it was refused."""
+        """Refuse a change that cannot start now, and return whether it was refused."""
         state, role = self._state, self._state.role
         if not isinstance(role, Leader):
             error, reason = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node is not the leader"
@@ -194,7 +194,7 @@ class Membership:
             role.is_resign_requested = True
 
     def _advance_new_voter(self, change: PendingVoterChange, voter: Voter) -> None:
-        """Probe the versions of a new voter; append the change when the voter has caught up."""
+        """Request a new voter's versions; append the change when the voter has caught up."""
         state, node_id = self._state, voter.key.node_id
         if not change.is_probed:
             if state.requests.is_ready(node_id, state.now_ms):

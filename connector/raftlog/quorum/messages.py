@@ -3,7 +3,7 @@
 ``raftlog.wire`` checks topic, partition and cluster id before a request reaches a replica. An
 unknown value is None, never -1. End offsets are exclusive.
 
-Kafka: ``VoteRequest`` ... ``UpdateRaftVoterResponse`` (KIP-595, KIP-630, KIP-853, KIP-996).
+Kafka: ``VoteRequest`` to ``UpdateRaftVoterResponse`` (KIP-595, KIP-630, KIP-853, KIP-996).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LeaderAndEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
-    """Request for a vote in ``epoch``, or for a pre-vote by a replica whose epoch it is."""
+    """Request for a vote in ``epoch``, or for a pre-vote by a replica that is in ``epoch``."""
 
     epoch: int
     candidate: ReplicaKey
@@ -87,7 +87,7 @@ class BeginQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """Announcement that the leader of ``epoch`` resigned; the best successor is first."""
+    """Announcement that the leader of ``epoch`` resigned; the preferred successor is first."""
 
     epoch: int
     leader_id: int
@@ -124,9 +124,9 @@ class FetchRequest:
 class FetchResponse:
     """Records, or the diverging epoch to truncate to, or the snapshot to fetch instead.
 
-    The last batch of ``records`` may be incomplete. ``compacted_offset``: the log that they were
-    read from may lack records below it that were superseded there. ``tombstone_start_offset``: it
-    may lack tombstones below it. ``remote_store_id``: that of the leader's ``LogView``.
+    The last batch of ``records`` may be incomplete. Below ``compacted_offset`` the leader's log may
+    lack records that newer records of the same key superseded, and below ``tombstone_start_offset``
+    it may lack tombstones. ``remote_store_id`` is the one in the leader's ``LogView``.
     """
 
     leader_and_epoch: LeaderAndEpoch
@@ -148,7 +148,7 @@ class FetchResponse:
         tombstone_start_offset: int,
         remote_store_id: int,
     ) -> FetchResponse:
-        """Return the response with these records and facts of their log."""
+        """Return the response with these records and these offsets of their log."""
         return FetchResponse(
             leader_and_epoch=self.leader_and_epoch,
             error=self.error,

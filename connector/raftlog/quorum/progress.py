@@ -1,8 +1,8 @@
 """A leader's view of the other replicas: their durable end offsets, and what is committed.
 
-A replica's end offset is that of its last fetch, not the maximum: a replica that lost its disk
-returns with less. Only voters, by node id and directory id, count for the high watermark;
-observers are tracked for DescribeQuorum.
+A replica's end offset is the offset of its last fetch, not the highest one so far: a replica that
+lost its disk returns with a shorter log. Only voters, identified by node id and directory id, count
+towards the high watermark; observers are tracked for DescribeQuorum.
 
 Kafka: ``LeaderState``; etcd: ``tracker.Progress``.
 """
@@ -18,7 +18,7 @@ from .voters import OwnVoterSet, VoterSet
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaProgress:
-    """Progress of one replica. Times are those of its fetches; None before the first.
+    """Progress of one replica. Times are when it fetched; None before its first fetch.
 
     ``caught_up_ms`` is the time up to which it has had every record (Kafka:
     ``lastCaughtUpTimestamp``).
@@ -32,7 +32,7 @@ class ReplicaProgress:
     """The leader's end offset at the replica's last fetch."""
     log_start_offset: int | None = None
     is_lost: bool = False
-    """Whether the connection of its last fetch was lost while the fetch waited."""
+    """Whether the connection of its last fetch was lost while the fetch was delayed."""
 
 
 class Progress:
@@ -42,7 +42,7 @@ class Progress:
         self._replicas: dict[ReplicaKey, ReplicaProgress] = {}
         self._voters: VoterSet | None = None
         self._by_voter: dict[int, ReplicaProgress] = {}
-        """Replicas that alone match a voter of the last voter set, by node id."""
+        """By node id: the replica that matches a voter of the last voter set, if only one does."""
 
     def record_fetch(
         self,
@@ -68,21 +68,21 @@ class Progress:
         replica.is_lost = False
 
     def record_lost(self, key: ReplicaKey) -> None:
-        """Record that the connection of a replica was lost while its last fetch waited."""
+        """Record that a replica's connection was lost while its last fetch was delayed."""
         replica = self._replicas.get(key)
         if replica is not None:
             replica.is_lost = True
 
     @property
     def replicas(self) -> tuple[ReplicaProgress, ...]:
-        """All voters and observers that have fetched, except cleared observers."""
+        """All voters and observers that have fetched, except removed observers."""
         return tuple(self._replicas.values())
 
     def find(self, key: ReplicaKey) -> ReplicaProgress | None:
         return self._replicas.get(key)
 
     def voter(self, voters: VoterSet, node_id: int) -> ReplicaProgress | None:
-        """Return the progress of a voter; the most recent if several directory ids match it."""
+        """Return a voter's progress; the most recent one if several directory ids match it."""
         known = self._known_voters(voters).get(node_id)
         if known is not None:
             return known
@@ -96,7 +96,7 @@ class Progress:
         return max(found, key=lambda replica: replica.fetched_ms or 0, default=None)
 
     def _known_voters(self, voters: VoterSet) -> dict[int, ReplicaProgress]:
-        """Return ``_by_voter``, as far as it is known for this voter set."""
+        """Return ``_by_voter``, emptied first if it belongs to another voter set."""
         if voters is not self._voters:
             self._voters = voters
             self._by_voter.clear()
@@ -117,8 +117,8 @@ class Progress:
     def majority_end_offset(self, own: OwnVoterSet, own_end_offset: int) -> int:
         """Return the end offset below which a majority of the voters has every record durably.
 
-        Example: durable ends 9, 7, 4 of three voters give 7. Zero without voters. ``own``: the
-        voters as the leader uses them, which may not be one of them.
+        Example: if the durable ends of three voters are 9, 7 and 4, the result is 7. Without voters
+        it is zero. ``own`` is the voter set as the leader sees it; the leader may not be in it.
         """
         voters = own.voter_set
         ends, known = [], self._known_voters(voters)

@@ -1,8 +1,8 @@
 """In-flight requests of a replica: at most one per node, each with a timeout.
 
-A response is accepted once and only for an in-flight request; responses to expired or reset
-requests are ignored. A change of role resets all requests. After a failure no request is sent to
-the node until its backoff has passed.
+A response is accepted once, and only for an in-flight request; responses to expired or reset
+requests are ignored. A role change resets all requests. After a failure, no request is sent to the
+node until its backoff has passed.
 
 Kafka: ``RequestManager``.
 """
@@ -49,7 +49,7 @@ class RequestManager:
         return correlation_id
 
     def complete(self, correlation_id: int) -> InFlightRequest | None:
-        """Remove and return the in-flight request with this id; None if there is no such one."""
+        """Remove and return the in-flight request with this id; None if there is none."""
         for node_id, found in self._in_flight.items():
             if found.correlation_id == correlation_id:
                 del self._in_flight[node_id]

@@ -1,8 +1,8 @@
 """Roles of a replica, and the transitions between them.
 
-A role holds the data that last as long as the role. Log, voters and high watermark outlast it and
-are in ``ReplicaState``, which allows no transition that is not in ``TRANSITIONS``; the diagram in
-ARCHITECTURE.md is generated from that table.
+A role holds the data that lasts as long as the role. The log, the voters and the high watermark
+outlast it and are in ``ReplicaState``, which allows only the transitions in ``TRANSITIONS``. The
+diagram in ARCHITECTURE.md is generated from that table.
 
 Voter and observer are not roles: an observer is unattached or a follower, except a removed voter
 whose removal is not committed yet (``ReplicaState.is_leaving``).
@@ -31,7 +31,7 @@ class Votes:
     granted: set[int] = field(default_factory=set)
     rejected: set[int] = field(default_factory=set)
     outdated: set[int] = field(default_factory=set)
-    """Voters whose next rejection is ignored, since its reason may have ended."""
+    """Voters whose next rejection is ignored, since its reason may no longer hold."""
 
     def record(self, node_id: int, *, is_granted: bool) -> None:
         """Record a vote. A granted vote cannot be withdrawn."""
@@ -83,7 +83,7 @@ class Candidate:
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotFetch:
-    """Snapshot that is being fetched; ``position`` is that of the next bytes."""
+    """Snapshot that is being fetched; the next bytes start at ``position``."""
 
     snapshot_id: SnapshotId
     position: int = 0
@@ -94,7 +94,8 @@ class SnapshotFetch:
 class Follower:
     """Role of a replica that fetches from the leader of its epoch.
 
-    While ``is_appending`` the last fetched records are not durable yet, and no fetch is sent.
+    While ``is_appending`` is set, the last fetched records are not durable yet and no fetch is
+    sent.
     """
 
     epoch: int
@@ -107,15 +108,15 @@ class Follower:
     update_after_ms: int = 0
     """No UpdateRaftVoter request is sent before this time."""
     has_updated_leader: bool = False
-    """Whether the leader has this voter's directory id, which static voters have in no record."""
+    """Whether the leader has this voter's directory id; no record contains a static voter's."""
     is_appending: bool = False
     leader_high_watermark: int | None = None
     leader_log_start_offset: int | None = None
     is_deleting: bool = False
-    """Whether the log start is being advanced; no fetch is sent, as it would have the old one."""
+    """Whether the log start is being advanced; no fetch is sent, as it would report the old one."""
     snapshot: SnapshotFetch | None = None
     has_other_remote_store: bool = False
-    """Whether the leader copies segments to another object store than this replica would."""
+    """Whether the leader copies segments to a different object store from this replica's."""
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ class DelayedFetch:
 
 @dataclass(slots=True, kw_only=True)
 class PendingVoterChange:
-    """Requested voter change. ``offset`` is that of its record; None until it is appended."""
+    """Requested voter change. ``offset`` is its record's; None until the record is appended."""
 
     request_id: int
     deadline_ms: int
@@ -145,7 +146,7 @@ class Leader:
 
     1. ``epoch_start_offset`` is the offset of its LeaderChange record. This leader commits nothing
        before that record is committed (Raft, figure 8).
-    2. ``delayed_fetches`` has at most one fetch per replica, by request id.
+    2. ``delayed_fetches`` holds, by request id, at most one fetch per replica.
     """
 
     epoch: int
@@ -164,7 +165,7 @@ class Leader:
     """Voters that fetched since the check quorum timer was last reset."""
     delayed_fetches: dict[int, DelayedFetch] = field(default_factory=dict)
     acknowledged_voters: set[ReplicaKey] = field(default_factory=set)
-    """Voters that know this leader, and need no BeginQuorumEpoch request."""
+    """Voters that know this leader and need no BeginQuorumEpoch request."""
     all_acknowledged: frozenset[ReplicaKey] | None = None
     """The other voters of a voter set, if all of them have acknowledged; compared by identity."""
     pending_reads: list[int] = field(default_factory=list)
@@ -177,7 +178,7 @@ class Leader:
 
 @dataclass(slots=True, kw_only=True)
 class Resigned:
-    """Role of a former leader that sends EndQuorumEpoch until its election timeout."""
+    """Role of a former leader that sends EndQuorumEpoch until its election timeout expires."""
 
     epoch: int
     election_deadline_ms: int

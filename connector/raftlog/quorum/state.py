@@ -50,16 +50,16 @@ from .roles import (
 from .voters import NO_OFFSET, Endpoint, OwnVoterSet, Voter, VoterSet, VoterSetHistory
 
 _OWN_ROLES: Final = (Leader, Resigned)
-"""Roles in which a replica is the leader of its epoch, or was it; no union, which each step would
-build."""
+"""Roles in which a replica is or was the leader of its epoch. A tuple, because each step would
+build a union again."""
 
 
 class LogView(Protocol):
-    """Read-only view of a replica's log; it answers from memory, without I/O.
+    """Read-only view of a replica's log, from memory and without I/O.
 
-    The log changes by the replica's effects and by the leader's appends. Invariant:
-    ``log_start_offset`` and ``synced_end_offset`` are <= ``end_offset``. The log of a
-    follower may start above ``synced_end_offset``: its high watermark is that of its leader.
+    Only the replica's effects and the leader's appends change the log. Invariant:
+    ``log_start_offset`` and ``synced_end_offset`` are <= ``end_offset``. A follower's log may start
+    above ``synced_end_offset``, because its high watermark is the leader's.
     """
 
     @property
@@ -69,13 +69,13 @@ class LogView(Protocol):
 
     @property
     def earliest_offset(self) -> int | None:
-        """Offset of the first record, with remote segments, which replicas send each other; None
-        while it is not known (Kafka: ``logStartOffset``)."""
+        """Offset of the first record in local or remote segments (Kafka: ``logStartOffset``), which
+        replicas send each other; None while it is unknown."""
         ...
 
     @property
     def remote_store_id(self) -> int:
-        """Number of the object store to which segments are copied; 0 without remote storage."""
+        """Number of the object store that segments are copied to; 0 without remote storage."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class LogView(Protocol):
 
     @property
     def last_fetched_epoch(self) -> int:
-        """Epoch of the last record, else of the snapshot that the log starts after, else 0."""
+        """Epoch of the last record, or of the snapshot at the log's start, or 0 without either."""
         ...
 
     @property
@@ -99,8 +99,8 @@ class LogView(Protocol):
         ...
 
     def misses_tombstones(self, tombstone_start_offset: int) -> bool:
-        """Return whether the log may have keys whose tombstones a leader's log no longer has, which
-        has all from that offset on."""
+        """Return whether the log may have keys whose tombstones a leader's log no longer has. The
+        leader's log has all tombstones from the given offset on."""
         ...
 
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
@@ -119,10 +119,10 @@ class LogView(Protocol):
 class InitialState:
     """Initial state of a replica: its identity, its durable state and its configuration.
 
-    ``jitter_ms(n)`` returns a random number from ``[0, n)``. ``bootstrap`` has the endpoints of the
-    bootstrap servers, from which an observer learns the leader if no known voter responds.
-    ``is_recovering`` is True if durable records of the log were lost: the replica must not vote
-    until it has fetched them again.
+    ``jitter_ms(n)`` returns a random number from ``[0, n)``. ``bootstrap`` contains the endpoints
+    of the bootstrap servers; an observer learns the leader from them if no known voter responds.
+    ``is_recovering`` is True if the log lost durable records: the replica must not vote until it
+    has fetched them again.
     """
 
     local_voter: Voter
@@ -151,7 +151,7 @@ class ReplicaState:
         """See ``QuorumCore``; no transition depends on it."""
         self.is_shutting_down = False
         self.is_recovering = initial_state.is_recovering
-        """It lost records that it acknowledged; it does not vote or campaign until caught up."""
+        """Whether it lost acknowledged records; it does not vote or campaign until caught up."""
         self.damaged_voters: set[int] = set()
         """Other voters whose last vote response reported a damaged log, until a leader is known."""
         self.voted_key: ReplicaKey | None = initial_state.election.voted_key
@@ -162,7 +162,7 @@ class ReplicaState:
         self._effects: list[Effect] = []
         self._last_role: Role | None = None
         self._last_leader_and_epoch = LeaderAndEpoch(epoch=0)
-        """Leader and epoch of that role; they are constant as long as a leader leads."""
+        """Leader and epoch of that role, which are constant as long as a leader leads."""
         self.role: Role = self._first_role(initial_state.election)
         self._emit_role_changed(None)
         self._persist()
@@ -173,9 +173,9 @@ class ReplicaState:
     def _first_role(self, election: ElectionState) -> Role:
         """Return the role after a start (Kafka: ``QuorumState.initialize``).
 
-        A former leader starts resigned: if unsynced records are lost, leading the same epoch again
-        would append other records with the same offset and epoch. A replica that voted for itself
-        is a candidate again.
+        A former leader starts as resigned: if unsynced records were lost and it led the same epoch
+        again, it would append different records with the same offset and epoch. A replica that
+        voted for itself starts as a candidate.
         """
         if election.epoch < self.log.last_fetched_epoch:
             self.voted_key = None
@@ -221,7 +221,7 @@ class ReplicaState:
 
     @property
     def is_voter_outdated(self) -> bool:
-        """Whether the voter set has other endpoints or versions of this voter."""
+        """Whether the voter set lists other endpoints or versions for this voter."""
         return self.own_voter_set.is_outdated
 
     @property
@@ -231,10 +231,11 @@ class ReplicaState:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the latest voter set, not known to be committed, removes this replica.
+        """Whether the latest voter set removes this replica and is not known to be committed.
 
-        It may be the only replica with that set, and the others may need its vote or its log. So
-        it campaigns, although its own vote does not count (Raft's dissertation, 4.2.2, figure 4.6).
+        This replica may be the only one with that set, and the others may need its vote or its log.
+        So it campaigns, although its own vote does not count (Raft dissertation, section 4.2.2,
+        figure 4.6).
         """
         if self.is_voter or not self.is_voter_set_uncommitted:
             return False
@@ -245,7 +246,7 @@ class ReplicaState:
     def can_campaign(self) -> bool:
         """Whether this replica may become prospective and candidate.
 
-        Not in epoch ``EPOCH_MAX``: a batch cannot have a later one.
+        It cannot in epoch ``EPOCH_MAX``, because a batch cannot have a later epoch.
         """
         is_eligible = self.is_voter or self.is_leaving
         has_epochs = self._persisted.epoch < EPOCH_MAX
@@ -261,7 +262,7 @@ class ReplicaState:
 
     @property
     def leader_and_epoch(self) -> LeaderAndEpoch:
-        """Epoch and leader, as every response reports them: one object while they are the same."""
+        """Epoch and leader, as every response reports them; one object while they are the same."""
         role = self.role
         if isinstance(role, Leader) and role is self._last_role:
             return self._last_leader_and_epoch
@@ -321,13 +322,13 @@ class ReplicaState:
     def other_majority_count(self) -> int:
         """Number of voters besides this replica that are needed for a majority.
 
-        A leader that is removed is not counted: then the others alone must be a majority.
+        A leader that is being removed is not counted, so the others alone must form a majority.
         """
         return self.own_voter_set.other_majority_count
 
     @property
     def own_voter_set(self) -> OwnVoterSet:
-        """The latest voter set as this replica uses it, in each step: derived once for each set."""
+        """The latest voter set as this replica sees it; derived once per set, for speed."""
         own = self._last_own_voter_set
         if own.voter_set is not self.voters.latest:
             own = self._last_own_voter_set = OwnVoterSet.of(self.voters.latest, self.local_voter)
@@ -348,9 +349,9 @@ class ReplicaState:
 
         - a request (Vote, BeginQuorumEpoch, EndQuorumEpoch) is the newest proven epoch +
           ``EPOCH_STEP_MAX``. Proven are the epochs of the log, of the stored election state, of
-          this replica's own leadership, and of responses;
-        - a response is ``EPOCH_RESERVED_FROM`` - 1: a replica that missed many elections learns
-          the epoch from the responses to its pre-votes and fetches;
+          this replica's own leadership, and of responses.
+        - a response is ``EPOCH_RESERVED_FROM`` - 1: a replica that missed many elections learns the
+          epoch from the responses to its pre-votes and fetches.
         - either is at least this replica's epoch + 1, for the next election.
         """
         limit = EPOCH_RESERVED_FROM - 1
@@ -359,18 +360,19 @@ class ReplicaState:
         return epoch <= max(limit, self.next_epoch)
 
     def prove_epoch(self, epoch: int) -> None:
-        """Record that this replica leads in ``epoch``, or that a replica in it responded."""
+        """Record that this replica leads ``epoch``, or that a replica in ``epoch`` responded."""
         self._proven_epoch = max(self._proven_epoch, epoch)
 
     @property
     def has_active_leader(self) -> bool:
-        """Whether it is the leader, or a follower within the fetch timeout of its leader.
+        """Whether it is the leader, or a follower whose fetch timeout has not expired.
 
-        While there is an active leader, a later epoch from a replica in no voter set of this log
-        is ignored. Usually that replica was removed or never was a voter (Raft's dissertation,
-        4.2.3). But it may be a voter that was added after the end of this log, and that needs this
-        replica's vote: with two of three voters left, the added one alone may have all committed
-        records (KIP-853). So its epoch is accepted as soon as the fetch timeout expires.
+        While there is an active leader, a later epoch is ignored if it is from a replica that is in
+        no voter set of this log. Usually that replica was removed or never was a voter (Raft
+        dissertation, section 4.2.3). But it may be a voter that was added after the end of this log
+        and needs this replica's vote: with two of three voters left, the added one may be the only
+        one with all committed records (KIP-853). So its epoch is accepted as soon as the fetch
+        timeout expires.
         """
         role = self.role
         if isinstance(role, Follower):
@@ -378,7 +380,7 @@ class ReplicaState:
         return isinstance(role, Leader)
 
     def check_invariants(self) -> None:
-        """Assert what holds after every step, whatever the other replicas sent."""
+        """Assert the invariants that hold after every step, whatever the other replicas sent."""
         role, high_watermark, log = self.role, self.high_watermark, self.log
         end_offset, stored, voted_key = log.end_offset, self._persisted, self.voted_key
         assert role.epoch == stored.epoch, "the epoch of the role is the stored one"
@@ -402,7 +404,7 @@ class ReplicaState:
     # --- effects ----------------------------------------------------------------------------------
 
     def note_committed(self, leader_high_watermark: int | None) -> None:
-        """Remember the first high watermark of a leader that is known."""
+        """Record the first high watermark that is learned from a leader, or as the leader."""
         if self.committed_at_start is None:
             self.committed_at_start = leader_high_watermark
 
@@ -427,7 +429,7 @@ class ReplicaState:
         )
 
     def back_off(self, node_id: int, *, is_disk_full: bool = False) -> None:
-        """Send no request to this node for a while; longer if the disk is full."""
+        """Send no request to this node for a backoff, which is longer if the disk is full."""
         config = self.config
         backoff_ms = config.disk_full_backoff_ms if is_disk_full else config.retry_backoff_ms
         self.requests.back_off(node_id, self.now_ms + backoff_ms)
@@ -497,7 +499,7 @@ class ReplicaState:
     def _initial_voters(self) -> tuple[VoterSet, bool]:
         """Return the voter set at the start of this leader's epoch, and whether to append it.
 
-        It is appended if the log has no voter set yet, or an outdated entry of this node.
+        It is appended if the log has no voter set yet, or if its entry for this node is outdated.
         """
         voters = self.voter_set
         if self.voters.kraft_version < 1:
@@ -510,7 +512,7 @@ class ReplicaState:
     def become_resigned(self) -> None:
         role = self.role
         assert isinstance(role, Leader), "only a leader resigns"
-        # longest log first, a voter that has not fetched last: the first campaigns without delay
+        # longest log first, voters that have not fetched last; the first campaigns without delay
         successors = []
         for voter in self.other_voters:
             progress = role.progress.voter(self.voter_set, voter.key.node_id)
@@ -519,7 +521,7 @@ class ReplicaState:
         self._transition_to(self._resigned(role.epoch, tuple(key for _, key in successors)))
 
     def vote_for(self, candidate: ReplicaKey) -> None:
-        """Vote for a candidate of this epoch; the vote cannot change until the next epoch.
+        """Vote for a candidate of this epoch; the vote cannot change within the epoch.
 
         A stored vote without a directory id becomes a vote for the first candidate that matches.
         """
@@ -534,10 +536,10 @@ class ReplicaState:
     def maybe_transition(
         self, leader_and_epoch: LeaderAndEpoch, *, from_leader: bool = False
     ) -> bool:
-        """Apply epoch and leader of a message; return whether the role changed.
+        """Apply the epoch and leader of a message; return whether the role changed.
 
-        A prospective replica does not return to its timed out leader because another voter still
-        names it, only on a message from that leader itself (``from_leader``).
+        A prospective replica does not return to the leader that timed out because another voter
+        still names it, but only on a message from that leader itself (``from_leader``).
         """
         epoch, leader_id = leader_and_epoch.epoch, leader_and_epoch.leader_id
         if epoch < self.epoch:
@@ -575,7 +577,7 @@ class ReplicaState:
     def _transition_to(self, role: Role, voted_key: ReplicaKey | None = None) -> None:
         """Change the role. Epoch and vote are persisted before the responses that depend on them.
 
-        ``voted_key``: the vote in the epoch of the new role, if it is not the present one.
+        ``voted_key``: the vote in the new role's epoch, if it differs from the current vote.
         """
         old = self.role
         is_same_role = type(old) is type(role)
@@ -602,7 +604,7 @@ class ReplicaState:
             self._emit_leader_changed()
 
     def _fail_pending_requests(self, old: Leader) -> None:
-        """Respond to the delayed fetches and the voter change of an ended leadership."""
+        """Respond to the delayed fetches and the voter change of a leadership that has ended."""
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         for request_id in old.delayed_fetches:
             self.emit(
@@ -620,7 +622,7 @@ class ReplicaState:
     def _persist(self) -> None:
         """Persist epoch, vote and leader if they changed.
 
-        Prospective and resigned are not persisted: they keep the leader that is stored.
+        Prospective and resigned are not persisted, so that the stored leader is kept.
         """
         role = self.role
         if isinstance(role, Prospective | Resigned):
@@ -660,7 +662,7 @@ class ReplicaState:
         )
 
     def _first_votes(self) -> Votes:
-        """Return the votes at the start of a campaign: its own, if this replica is a voter."""
+        """Return the votes at the start of a campaign: the replica's own, if it is a voter."""
         return Votes(granted={self.node_id} if self.is_voter else set())
 
     def _follower(self, epoch: int, leader_id: NodeId, endpoints: tuple[Endpoint, ...]) -> Follower:

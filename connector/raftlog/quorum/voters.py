@@ -1,9 +1,9 @@
 """Voters and their endpoints, voter sets, and the history of voter sets in a log.
 
-A voter set takes effect when it is appended, committed or not, and is undone by truncation
-(KIP-853). With kraft.version 0 the voters are static, from the configuration, and have no directory
-id: the node id identifies a voter. From kraft.version 1 node id and directory id identify it
-together, and a replica without a directory id is not that voter.
+A voter set takes effect when it is appended, whether committed or not, and truncation undoes it
+(KIP-853). With kraft.version 0 the voters are static: they are from the configuration, and only the
+node id identifies a voter. From kraft.version 1 on, node id and directory id together identify a
+voter, and a replica without a directory id is not that voter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_OFFSET: Final = -1
 _LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\.?")
 _ZONE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""Zone of an IPv6 address, the name or number of an interface, as in ``fe80::1%eth0``."""
+"""Zone of an IPv6 address: the name or number of an interface, as in ``fe80::1%eth0``."""
 _PORT_MAX: Final = 65_535
 
 
@@ -70,7 +70,7 @@ def endpoints_problem(endpoints: tuple[Endpoint, ...]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """Voter: its key, its endpoints and the range of kraft.version that it supports."""
+    """Voter with its key, its endpoints and the range of kraft.version that it supports."""
 
     key: ReplicaKey
     endpoints: tuple[Endpoint, ...] = ()
@@ -120,12 +120,12 @@ class VoterSet:
         return found is not None and found.key.matches(key)
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """Return a set with this voter added, or replacing the one with its node id."""
+        """Return a set with this voter added, or in place of the one with the same node id."""
         others = (other for other in self.voters if other.key.node_id != voter.key.node_id)
         return VoterSet.of((*others, voter))
 
     def describe_change(self, new: VoterSet) -> str:
-        """Return the differences of ``new`` to this set, as text for a log line."""
+        """Return how ``new`` differs from this set, as text for a log line."""
         parts = []
         for voter in new:
             old, listeners = self.find(voter.key.node_id), ", ".join(map(str, voter.endpoints))
@@ -150,14 +150,14 @@ class VoterSet:
 
 @dataclass(frozen=True, slots=True)
 class OwnVoterSet:
-    """What a voter set is for one replica."""
+    """Voter set as one replica sees it."""
 
     voter_set: VoterSet
     node_id: int | None
-    """That of the replica if it is a voter, else None."""
+    """The replica's node id if it is a voter, otherwise None."""
     is_voter: bool
     is_outdated: bool
-    """Whether it has the key of this voter, with other endpoints or versions."""
+    """Whether the set contains this voter's key, but with other endpoints or versions."""
     others: tuple[Voter, ...]
     other_keys: frozenset[ReplicaKey]
     majority_count: int
@@ -187,7 +187,7 @@ class OwnVoterSet:
 class VoterSetHistory:
     """Voter sets and kraft.versions of a log, each valid from its offset on.
 
-    The first set is that of the configuration or the bootstrap snapshot, at offset -1.
+    The first set, at offset -1, is from the configuration or the bootstrap snapshot.
 
     Kafka: ``VoterSetHistory``, ``KRaftControlRecordStateMachine``.
     """
@@ -238,7 +238,7 @@ class VoterSetHistory:
             self._versions.pop()
 
     def reset(self, offset: int, voters: VoterSet | None, kraft_version: int | None) -> None:
-        """Replace the history with the values of a snapshot; None keeps the present history."""
+        """Replace the history with a snapshot's values; None keeps the current history."""
         if voters is not None:
             self._sets = [(offset, voters)]
             self.latest = voters
@@ -248,7 +248,7 @@ class VoterSetHistory:
     def at(self, end_offset: int) -> tuple[VoterSet, int] | None:
         """Return the voters and the kraft.version of the log below ``end_offset``.
 
-        None if the history no longer covers that offset, because a newer snapshot replaced it.
+        None if the history no longer covers that offset because a newer snapshot replaced it.
         """
         end_offset = max(end_offset, 0)
         voters = next((value for at, value in reversed(self._sets) if at < end_offset), None)

@@ -1,7 +1,8 @@
 """Kafka's wire protocol: frames, headers, requests and responses. Pure functions, no I/O.
 
-The message classes are kio's, except those in ``latest_schemas``, which also have fields of older
-versions, and those of ``produce_codec`` and ``fetch_codec``, which are by hand.
+The message classes are kio's, with two exceptions: the classes in ``latest_schemas`` also have the
+fields of older versions, and the classes in ``produce_codec`` and ``fetch_codec`` are written by
+hand.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """ApiVersions requests and responses: the APIs and features that a node supports.
 
-1. A feature with minimum level 0 is sent from version 4 on, because older clients reject a response
-   that has one (KAFKA-17011).
-2. Before a leader adds a voter it requests the voter's range of ``kraft.version``. A node that does
-   not return the feature supports level 0 only (KIP-853).
-3. A node that does not support the version of the request responds in version 0 with error 35 and
-   its supported versions; the client repeats the request in one of those (KIP-511).
+1. A feature with minimum level 0 is sent only from version 4 on, because older clients reject a
+   response that contains one (KAFKA-17011).
+2. Before a leader adds a voter, it requests the range of ``kraft.version`` that the voter supports.
+   A node that does not return the feature supports only level 0 (KIP-853).
+3. A node that does not support the request's version responds in version 0 with error 35 and its
+   supported versions. The client repeats the request in one of those (KIP-511).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ZERO_LEVELS_FROM: Final = 4
 class NodeApiVersions:
     """APIs and features that a node supports. ``error`` is Kafka's error code.
 
-    ``kraft_versions`` is the supported range of ``kraft.version``, ``kraft_version`` the finalized
-    level; None if the node does not return it.
+    ``kraft_versions`` is the supported range of ``kraft.version``. ``kraft_version`` is the
+    finalized level; None if the node does not return it.
     """
 
     versions: Mapping[int, VersionRange] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class NodeApiVersions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Features of a cluster besides kraft.version: supported levels, and finalized ones."""
+    """Supported and finalized levels of a cluster's features, except kraft.version."""
 
     supported: Mapping[str, VersionRange] = field(default_factory=dict)
     finalized: Mapping[str, int] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def encode_versions_response(
     """Return the body of an ApiVersions response, with the ``apis`` of ``listener``.
 
     ``kraft_version`` is the finalized level as of ``features_epoch`` (an offset of the log); None
-    while it is unknown. ``features``: further ones.
+    while it is unknown. ``features`` are the other features.
     """
     served = (
         (api, versions) for api in apis.values() if (versions := api.on(listener)) is not None

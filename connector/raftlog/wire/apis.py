@@ -1,17 +1,18 @@
 """Table of the APIs that a node serves, their versions and listeners.
 
-1. The table has the versions that kio has and that are stable in Apache Kafka 4.3; a test compares
-   it with both. Group membership is not served: consumers assign partitions themselves, and commit
-   offsets of groups without members.
-2. The voters' listener serves Fetch from version 13 on: older versions have no topic id, and
+1. The table lists the versions that kio supports and that are stable in Apache Kafka 4.3; a test
+   compares it with both. Group membership is not served: consumers assign their partitions
+   themselves, and commit offsets for groups without members.
+2. The voters' listener serves Fetch only from version 13 on: older versions have no topic id, and
    Kafka's controllers reject them.
 3. FindCoordinator is served because clients use it to find the node for the requests of a group,
-   and because librdkafka infers LZ4 support from its version 0. ApiVersions returns Produce from
-   version 0, as Kafka does, although it is served from 3: librdkafka infers the supported
-   compressions from the old versions (KAFKA-18659).
-4. ``CONTROLLER_APIS`` are served by nodes with a controller, in the versions of Kafka's
-   controllers. Requests of admin clients are served on both listeners: in a Kafka cluster the
-   brokers forward them. Requests of brokers and controllers are for the voters' listener only.
+   and because librdkafka infers LZ4 support from its version 0. Like Kafka, ApiVersions responses
+   list Produce from version 0 on, although it is served only from version 3: librdkafka infers the
+   supported compression types from the old versions (KAFKA-18659).
+4. Nodes with a controller serve ``CONTROLLER_APIS``, in the versions that Kafka's controllers
+   serve. Requests from admin clients are served on both listeners, since in a Kafka cluster the
+   brokers forward them. Requests from brokers and controllers are served only on the voters'
+   listener.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .errors import NoCommonVersionError, UnsupportedApiError
 
 
 class ApiKey(enum.IntEnum):
-    """Kafka's keys of the supported APIs."""
+    """Kafka's API keys of the supported APIs."""
 
     PRODUCE = 0
     FETCH = 1
@@ -86,7 +87,7 @@ class ApiKey(enum.IntEnum):
 
 
 class Listener(enum.Flag):
-    """Purpose of a listener. One with both flags serves the APIs of either."""
+    """Purpose of a listener. A listener with both flags serves both sets of APIs."""
 
     CLIENTS = enum.auto()
     VOTERS = enum.auto()
@@ -118,11 +119,11 @@ class Api:
     _on: dict[Listener, VersionRange | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Results of ``on``, which is called for every request."""
+    """Cached results of ``on``, which is called for every request."""
 
     @property
     def versions(self) -> VersionRange:
-        """Versions served on any listener; those that raftlog's own client supports."""
+        """Versions served on any listener, which are also those that raftlog's client supports."""
         both = self.on(Listener.CLIENTS | Listener.VOTERS)
         assert both is not None, "an entry is served on at least one listener"
         return both
@@ -223,7 +224,7 @@ _CONTROLLER_TABLE: Final = (
     _voters(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0),
 )
 CONTROLLER_APIS: Final[Mapping[int, Api]] = {api.key: api for api in _CONTROLLER_TABLE}
-"""Further APIs of a node with a controller."""
+"""Additional APIs of a node with a controller."""
 
 SASL_APIS: Final[Mapping[int, VersionRange]] = {
     ApiKey.SASL_HANDSHAKE: VersionRange(1, 1),
@@ -251,7 +252,7 @@ def common_version(
 ) -> int:
     """Return the highest version that both raftlog and a node with these versions support.
 
-    It is at most ``version_max``. Raises ``NoCommonVersionError``.
+    The result is at most ``version_max``. Raises ``NoCommonVersionError``.
     """
     served = CONTROLLER_APIS.get(key) or APIS.get(key)
     own = SASL_APIS[key] if served is None else served.versions

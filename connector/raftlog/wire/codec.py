@@ -2,23 +2,24 @@
 
 Invariants of the decoder, which raises ``MalformedMessageError``:
 
-1. No length is trusted: before anything is allocated, a string, an array or a tagged field must fit
-   into the remaining bytes, an array by the minimum size of its elements. The number of array
-   elements and tags of a message is limited, because an element of three bytes becomes an object of
-   hundreds.
-2. As strict as Kafka's encoders: varints of at most five bytes, tags ascending, tagged fields of
-   exactly their length, no trailing bytes. An unknown error code becomes ``unknown_server_error``
-   (Kafka: ``Errors.forCode``); an unknown tag is skipped.
+1. No length is trusted. Before anything is allocated, a string, array or tagged field must fit into
+   the remaining bytes; for an array, its elements' minimum size counts. The number of array
+   elements and tags in a message is limited, because an element of three bytes becomes an object of
+   hundreds of bytes.
+2. The decoder accepts only what Kafka's encoders produce: varints have at most five bytes, tags
+   ascend, tagged fields have exactly their stated length, and there are no trailing bytes. An
+   unknown error code becomes ``unknown_server_error`` (Kafka: ``Errors.forCode``). An unknown tag
+   is skipped.
 3. The readers of a message version are built once and cached.
 
 Invariants of the encoder:
 
-1. A message is of kio's newest class or of one of ``latest_schemas``. A field that its class lacks
-   takes the default of Kafka's schema, if there is one.
-2. A tagged field is written if its bytes differ from those of its default, tags ascending
-   (KIP-482).
+1. A message is an instance of kio's newest class or of a class in ``latest_schemas``. A field that
+   its class lacks takes the default in Kafka's schema, if there is one.
+2. Tagged fields are written in ascending order of their tags, and only if their bytes differ from
+   their default's (KIP-482).
 3. A value that a field cannot have raises ``UnsupportedFieldError``. A field that the version lacks
-   is omitted; the caller must make sure that the message still means the same.
+   is omitted; the caller must ensure that the message still means the same.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ _LAYOUTS: Final = {
     "float64": ">d",
     "uuid": ">16s",
 }
-"""Layout of the types of fixed width."""
+"""Layouts of the fixed-width types."""
 
 
 def error_of(code: int) -> ErrorCode:
-    """Return the error of a code, ``unknown_server_error`` of an unknown one.
+    """Return the error with this code; ``unknown_server_error`` for an unknown code.
 
     Kafka: ``Errors.forCode``.
     """
@@ -70,7 +71,7 @@ def error_of(code: int) -> ErrorCode:
 
 
 class Cursor:
-    """Read position in the bytes of one message, with the bounds of what may be read."""
+    """Read position in the bytes of one message, with the limits of what may be read."""
 
     __slots__ = ("_api", "_version", "data", "elements_left", "end", "position")
 
@@ -138,7 +139,7 @@ class Cursor:
     def count(
         self, name: str, byte_count_min: int, *, is_compact: bool, is_nullable: bool = False
     ) -> int:
-        """Read the number of elements, of ``byte_count_min`` bytes each, of an array; -1: null."""
+        """Read the size of an array with elements of ``byte_count_min`` bytes or more; -1: null."""
         count = self.length(name, 4, is_compact=is_compact)
         if count < 0:
             return -1 if is_nullable else self.fail(f"{name} must not be null")
@@ -164,7 +165,7 @@ class Cursor:
             self.fail(f"{self.end - self.position} bytes remain after the message")
 
     def spend(self, count: int, name: str) -> None:
-        """Count array elements and tags towards the limit of the message."""
+        """Count array elements and tags towards the message's limit."""
         if count > self.elements_left:
             self.fail(f"{name} has {count} elements, but {self.elements_left} more are allowed")
         self.elements_left -= count
@@ -184,7 +185,7 @@ def decode(
     elements_max: int = WIRE_ELEMENTS_MAX,
     may_trail: bool = False,
 ) -> T:
-    """Decode a message of this version as ``target``, kio's newest class or a latest schema.
+    """Decode a message of this version to ``target``, kio's newest class or a latest schema.
 
     The body begins at ``start``, the end of the header. Trailing bytes are an error unless
     ``may_trail``. Raises ``MalformedMessageError``.
@@ -199,7 +200,7 @@ def decode(
 def decode_fields(schema: type[Any], version: int, data: bytes, *, start: int = 0) -> Any:
     """Decode a message as nested namespaces with the fields of ``schema``, faster than ``decode``.
 
-    For a message that is converted to another class. Raises ``MalformedMessageError``.
+    This is for messages that are converted to another class. Raises ``MalformedMessageError``.
     """
     reader = _FIELD_READERS.get((schema, version))
     if reader is None:
@@ -241,7 +242,7 @@ def _struct_reader(plan: StructPlan) -> Reader:
 def read_tagged(
     cursor: Cursor, tagged: Mapping[int, tuple[str, Reader]], values: dict[str, Any]
 ) -> None:
-    """Read tagged fields into ``values``; ``tagged`` has names and readers by tag."""
+    """Read tagged fields into ``values``; ``tagged`` maps tags to names and readers."""
     count = cursor.unsigned("tagged fields")
     if count == 0:
         return
@@ -339,7 +340,7 @@ def _string_reader(name: str, is_compact: bool, *, is_nullable: bool) -> Reader:
 
 
 def _nullable_reader(reader: Reader) -> Reader:
-    """Return a reader of a nullable structure: a negative first byte is null (KIP-893)."""
+    """Return a reader of a nullable structure, whose first byte is negative for null (KIP-893)."""
 
     def read(cursor: Cursor) -> Any:
         is_null = cursor.take(1, "a structure")[0] >= 0x80
@@ -410,8 +411,9 @@ class _UnwritableError(Exception):
 def encode(message: Any, version: int, schema: type[Any] | None = None) -> bytes:
     """Return the bytes of a request or response body, without its header.
 
-    ``message`` is of kio's newest class, or of one of ``latest_schemas``; or ``schema`` is, and
-    ``message`` any object with its fields. Raises ``UnsupportedFieldError``.
+    ``message`` is an instance of kio's newest class or of a class in ``latest_schemas``. If
+    ``schema`` is given, it is that class, and ``message`` may be any object with its fields. Raises
+    ``UnsupportedFieldError``.
     """
     kind = type(message) if schema is None else schema
     out: list[bytes] = []
@@ -496,7 +498,8 @@ def _tagged_writer(field: FieldPlan, parent: StructPlan) -> Callable[[Any], byte
         writer(parts, value)
         return b"".join(parts)
 
-    # A field that is null by default is written only if it is not null: its writer takes no null.
+    # A field that is null by default is written only if it is not null, so its writer accepts no
+    # null.
     default_data = None if default is None and not field.is_nullable else plain(default)
 
     def write(value: Any) -> bytes:
@@ -571,7 +574,7 @@ def _null(name: str, is_nullable: bool, length: Callable[[int], bytes]) -> bytes
 
 
 def _length_bytes(width: int, is_compact: bool) -> Callable[[int], bytes]:
-    """Return an encoder of lengths, as varint of length + 1 or with a fixed width; -1 is null."""
+    """Return an encoder of lengths, as a varint of length + 1 or in a fixed width; -1 is null."""
     if is_compact:
         return lambda count: unsigned_varint(count + 1)
     return lambda count: count.to_bytes(width, "big", signed=True)

@@ -1,4 +1,4 @@
-"""Errors of Kafka's protocol, which nodes and clients handle.
+"""Errors of Kafka's protocol that nodes and clients handle.
 
 Messages never contain bytes of a request or response. After an error of the peer (all but
 ``UnsupportedFieldError`` and ``NoCommonVersionError``), the connection is closed, as in Kafka,
@@ -17,7 +17,7 @@ class WireError(RaftlogError, code="RAFTLOG_WIRE"):
 class FrameLengthError(WireError, code="RAFTLOG_FRAME_LENGTH", kafka_code=42):
     """A frame size is negative or above the limit. The frame is not buffered.
 
-    ``where`` names the peer; ``hint`` names another protocol that the first bytes look like.
+    ``where`` names the peer; ``hint`` names the other protocol that the first bytes look like.
     """
 
     where: str
@@ -69,8 +69,8 @@ class UnsupportedApiError(WireError, code="RAFTLOG_UNSUPPORTED_API", kafka_code=
 class NoCommonVersionError(WireError, code="RAFTLOG_NO_COMMON_VERSION", kafka_code=35):
     """This process and the peer have no version of an API in common.
 
-    ``supported`` and ``peer_supported`` are first and last version; the latter is None if the peer
-    does not support the API.
+    ``supported`` and ``peer_supported`` are the first and last versions; ``peer_supported`` is None
+    if the peer does not support the API.
     """
 
     api: str

@@ -1,14 +1,15 @@
-"""Codec of Fetch by hand, both ways: bytes to offsets and lengths, and back.
+"""Hand-written codec of Fetch: bytes to offsets and lengths, and back.
 
-Every commit of a quorum and every read of a consumer passes here, and the general ``codec`` takes
-up to twice as long. Its messages, of kio's classes, are the oracle: equal values and bytes in
-every served version.
+Every commit of a quorum and every read of a consumer passes through this module, and the general
+``codec`` takes up to twice as long. ``codec`` with kio's classes is the test oracle: values and
+bytes are equal in every served version.
 
-1. A message is decoded with the bounds of ``codec.Cursor``: it is malformed here if and only if it
-   is malformed there. Bytes after the request of a consumer are ignored.
-2. A directory id is its 16 bytes.
-3. A field that a version lacks is omitted by the encoder, and has its default after decoding.
-4. A response is encoded as parts: its records are copied once, into the frame.
+1. Decoding applies the limits of ``codec.Cursor``: a message is malformed here if and only if it is
+   malformed there. Bytes after a consumer's request are ignored.
+2. A directory id is represented by its 16 bytes.
+3. The encoder omits a field that the version lacks; the decoder sets it to its default.
+4. A response is encoded as a list of parts, so that its records are copied only once, into the
+   frame.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ NO_ID: Final = bytes(ID_BYTES)
 NO_HIGH_WATERMARK: Final = 2**63 - 1
 """The high watermark of a request that has none."""
 NO_END: Final = (-1, -1)
-"""Epoch and end offset, or leader id and epoch, of a response that has none."""
+"""Epoch and end offset, or leader id and epoch, of a response without them."""
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _TWO_INT32: Final = struct.Struct(">ii")
@@ -102,10 +103,13 @@ class FetchRequest(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """Partition of a response. ``aborted`` has producer ids and first offsets; ``diverging`` and
-    ``snapshot`` are an epoch and an end offset, ``leader`` an id and an epoch.
-    ``compacted_offset``, ``tombstone_start_offset`` and ``remote_store_id`` are tagged fields of
-    raftlog's nodes: states below the first may lack keys, and the log below the second tombstones.
+    """Partition of a response.
+
+    ``aborted`` lists producer ids and first offsets. ``diverging`` and ``snapshot`` are each an
+    epoch and an end offset; ``leader`` is an id and an epoch. ``compacted_offset``,
+    ``tombstone_start_offset`` and ``remote_store_id`` are tagged fields of raftlog's nodes. States
+    below ``compacted_offset`` may lack keys, and the log below ``tombstone_start_offset`` may lack
+    tombstones.
     """
 
     partition: int
@@ -170,7 +174,7 @@ _DIRECTORY_AND_END: Final[Mapping[int, tuple[str, Reader]]] = {
 
 
 def decode_fetch_request(version: int, data: bytes, *, start: int = 0) -> FetchRequest:
-    """Decode a request, whose body begins at ``start``. Raises ``MalformedMessageError``."""
+    """Decode the request whose body begins at ``start``. Raises ``MalformedMessageError``."""
     cursor = Cursor(data, _REQUEST, version, start=start)
     is_flexible, replica_id, replica_epoch = version >= _FLEXIBLE_FROM, -1, -1
     if version < _REPLICA_STATE_FROM:
@@ -229,7 +233,7 @@ def _requested_partition(cursor: Cursor, version: int) -> FetchPartition:
 
 
 def _old_partition(cursor: Cursor, version: int) -> FetchPartition:
-    """Read a partition without tagged fields and last epoch."""
+    """Read a partition of a version without tagged fields and last epoch."""
     epoch, log_start_offset = -1, -1
     (index,) = cursor.unpack(_INT32, "partition")
     if version >= _EPOCHS_FROM:
@@ -242,9 +246,9 @@ def _old_partition(cursor: Cursor, version: int) -> FetchPartition:
 
 
 def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
-    """Return the body of a request, without forgotten topics.
+    """Return the body of a request without forgotten topics.
 
-    Raises ``UnsupportedFieldError`` for a name that is too long or not encodable.
+    Raises ``UnsupportedFieldError`` for a name that is too long or cannot be encoded.
     """
     is_flexible = version >= _FLEXIBLE_FROM
     out = [] if version >= _REPLICA_STATE_FROM else [_INT32.pack(request.replica_id)]
@@ -296,9 +300,9 @@ def _encode_partition(out: list[bytes], one: FetchPartition, version: int) -> No
 
 
 def encode_fetch_response(version: int, response: FetchResponse) -> list[bytes]:
-    """Return the parts of the body of a response; the records are parts of their own.
+    """Return the parts of a response's body; records are separate parts.
 
-    Raises ``UnsupportedFieldError`` for a name that is too long or not encodable.
+    Raises ``UnsupportedFieldError`` for a name that is too long or cannot be encoded.
     """
     is_flexible = version >= _FLEXIBLE_FROM
     if version >= _SESSIONS_FROM:
@@ -396,7 +400,7 @@ _ENDPOINT_TAGS: Final[Mapping[int, tuple[str, Reader]]] = {0: ("endpoints", _end
 
 
 def decode_fetch_response(version: int, data: bytes, *, start: int = 0) -> FetchResponse:
-    """Decode a response, whose body begins at ``start``. Raises ``MalformedMessageError``."""
+    """Decode the response whose body begins at ``start``. Raises ``MalformedMessageError``."""
     cursor = Cursor(data, _RESPONSE, version, start=start)
     is_flexible, error, session_id = version >= _FLEXIBLE_FROM, 0, 0
     if version >= _SESSIONS_FROM:

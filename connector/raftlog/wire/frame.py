@@ -1,11 +1,12 @@
 """Frames of Kafka's protocol, the headers of requests and responses, and requests in flight.
 
-A frame is a length of four bytes, then as many bytes. Invariants:
+A frame is a four-byte length, followed by that many bytes. Invariants:
 
 1. A length is checked as soon as its four bytes are received, before later bytes are buffered. The
    caller may change the limit during the connection (after authentication).
-2. At most the limit and four bytes are buffered.
-3. An error is final: the position in the stream is lost, and each further call raises it again.
+2. At most four bytes more than the limit are buffered.
+3. An error is final: the position in the stream is lost, and every later call raises the error
+   again.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from .errors import (
 T = TypeVar("T")
 LENGTH_BYTES: Final = 4
 _HEADER_BYTES_KEPT_MAX: Final = 1024
-"""Larger headers, with tagged fields up to the size of a frame, are not kept for comparison: the
-memory of a connection does not count them."""
+"""Headers that are larger, as they can have tagged fields up to the size of a frame, are not kept
+for comparison, because they are not counted in the connection's memory."""
 _LENGTH_MAX: Final = 2**31 - 1
 _TLS_CONTENT: Final = (0x15, 0x16)  # alert, handshake
 _HTTP_STARTS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"OPTI", b"CONN", b"PRI ")
@@ -43,7 +44,8 @@ _HTTP_STARTS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"OPTI", b"C
 class FrameDecoder:
     """Splits a stream of bytes into frames.
 
-    ``byte_count_max`` limits one frame, without its length; ``where`` names the peer in errors.
+    ``byte_count_max`` limits the size of a frame without its length; ``where`` names the peer in
+    errors.
     """
 
     def __init__(self, byte_count_max: int, where: str) -> None:
@@ -63,8 +65,8 @@ class FrameDecoder:
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Return the frames that these bytes complete, in order, without their lengths.
 
-        Raises ``FrameLengthError`` for a length that is negative or above the limit, even after
-        complete frames in ``data``: those are lost with the connection.
+        Raises ``FrameLengthError`` for a length that is negative or above the limit, even if
+        complete frames precede it in ``data``: they are lost with the connection.
         """
         if self._error is not None:
             raise self._error
@@ -141,14 +143,14 @@ class FrameDecoder:
 
 
 def frame(*parts: bytes) -> bytes:
-    """Return a frame of these parts."""
+    """Return a frame with these parts."""
     byte_count = sum(map(len, parts))
     assert byte_count <= _LENGTH_MAX, "messages are limited to far less"
     return b"".join((byte_count.to_bytes(LENGTH_BYTES, "big"), *parts))
 
 
 def _hint(first: bytes) -> str | None:
-    """Return a remedy if the first four bytes of a stream are of another protocol (KIP-498)."""
+    """Return a remedy if the first four bytes of a stream belong to another protocol (KIP-498)."""
     if first[0] in _TLS_CONTENT and first[1] == 3:
         return "the bytes look like TLS: enable TLS on both sides or on neither"
     if first in _HTTP_STARTS:
@@ -157,8 +159,8 @@ def _hint(first: bytes) -> str | None:
 
 
 # --- Headers of requests and responses, and their versions ----------------------------------------
-# 1. Header versions are those of kio's schemas (Kafka: ``ApiKeys.requestHeaderVersion``): a request
-#    of a flexible version has header version 2, any other version 1.
+# 1. Header versions are those in kio's schemas (Kafka: ``ApiKeys.requestHeaderVersion``): a request
+#    of a flexible version has header version 2, and any other request has header version 1.
 # 2. The client id is never compact. An ApiVersions response has header version 0 in every version,
 #    because the client does not know the supported versions yet (KIP-511).
 # 3. ApiVersions in an unsupported version is not an error: its body is ignored, and the response
@@ -180,7 +182,7 @@ class RequestHeader(NamedTuple):
 
 
 class ReceivedRequest(NamedTuple):
-    """Request of a served API and version; its body begins at ``body_start`` of the frame."""
+    """Request of a served API and version; its body begins at ``body_start`` in the frame."""
 
     header: RequestHeader
     body_start: int
@@ -204,7 +206,7 @@ def request_header_version(api_key: int, version: int) -> int:
 
 @functools.cache
 def response_header_version(api_key: int, version: int) -> int:
-    """Return the header version of a response of an API; ApiVersions in any version."""
+    """Return the header version of an API's response; of ApiVersions, in any version."""
     if api_key == ApiKey.API_VERSIONS:
         return 0
     return kio_index.load_response_schema(api_key, version).__header_schema__.__version__
@@ -236,9 +238,10 @@ def receive_request(frame: bytes, listener: Listener, apis: Mapping[int, Api] = 
 
 
 class RequestReceiver:
-    """Decoder of the headers of one connection's requests.
+    """Decoder of the request headers of one connection.
 
-    Most of them differ from the one before in the correlation id only, and the rest is compared.
+    Most headers differ from the previous one only in the correlation id, so the rest is compared
+    instead of decoded.
     """
 
     def __init__(self, apis: Mapping[int, Api]) -> None:
@@ -247,7 +250,7 @@ class RequestReceiver:
         self._api = self._client = b""
 
     def receive(self, frame: bytes, listener: Listener) -> Received:
-        """Decode a header, as ``receive_request``. ``listener`` is the same for each call."""
+        """Decode a header, like ``receive_request``. ``listener`` is the same in every call."""
         before = self._before
         if before is not None and frame.startswith(self._api):
             start = _NUMBERS.size
@@ -284,7 +287,7 @@ def encode_request_header(header: RequestHeader, header_version: int | None = No
 
 
 def decode_response_header(data: bytes, api_key: int, version: int) -> tuple[int, int]:
-    """Return the correlation id of a response of this API, and the position of its body."""
+    """Return the correlation id of this API's response, and the position of its body."""
     header_version = response_header_version(api_key, version)
     if header_version == 1 and len(data) > _CORRELATION.size and not data[_CORRELATION.size]:
         return _CORRELATION.unpack_from(data)[0], _CORRELATION.size + 1  # no tagged fields
@@ -306,7 +309,7 @@ _CORRELATION_MAX: Final = 2**31
 
 
 class InFlightRequests(Generic[T]):
-    """Requests of one connection that have no response yet; a node responds in their order.
+    """Requests of one connection that have no response yet; a node responds in request order.
 
     Kafka: ``InFlightRequests``, ``NetworkClient.parseResponse``.
     """
@@ -316,13 +319,13 @@ class InFlightRequests(Generic[T]):
         self._requests: Final[deque[tuple[RequestHeader, T]]] = deque()
         self._next_id = 0
         self._header_ends: Final[dict[tuple[int, int], bytes]] = {}
-        """By API and version: the bytes of a request header after its numbers."""
+        """By API and version: the bytes that follow the numbers of a request header."""
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def add(self, api_key: int, version: int, body: bytes, request: T) -> bytes:
-        """Return the frame of a request. ``request`` is what its response is for."""
+        """Return the frame of a request. ``request`` is the object that ``match`` returns."""
         header = RequestHeader(api_key, version, self._next_id, self._client_id)
         end = self._header_ends.get((api_key, version))
         if end is None:
@@ -336,8 +339,8 @@ class InFlightRequests(Generic[T]):
     def match(self, data: bytes) -> tuple[T, int]:
         """Return the request of a response, and the position of the body of the response.
 
-        The request stays in flight until ``complete``. Raises ``MalformedMessageError`` if the
-        response is not that of the oldest request.
+        The request stays in flight until ``complete`` is called. Raises ``MalformedMessageError``
+        if the response does not belong to the oldest request.
         """
         reason = "no request is in flight"
         if self._requests:

@@ -1,7 +1,7 @@
 """Message classes with the fields of all served versions, based on kio's newest classes.
 
-A class adds to kio's newest class the fields that newer versions dropped, with kio's names and
-types and a default. It is the target of ``decode`` where old versions are served; a message to
+Each class adds to kio's newest class the fields that newer versions dropped, with kio's names and
+types and a default. It is the target of ``decode`` where old versions are served. A message to
 encode has both the old and the new fields set.
 """
 
@@ -68,8 +68,8 @@ class EndQuorumEpochRequest(end_quorum_epoch.EndQuorumEpochRequest):
 
 
 # --- Fetch: topic names until version 12, replica_id outside of replica_state until 14 ------------
-# A partition of a response has fields of raftlog's nodes: the end of what was compacted, and of the
-# tombstones that were removed; the number of the object store.
+# A partition of a response has three fields of raftlog's nodes: the offset up to which the log was
+# compacted, the offset up to which tombstones were removed, and the number of the object store.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,8 +261,8 @@ class FeatureUpdate(update_features.FeatureUpdateKey):
     allow_downgrade: bool = field(metadata=_BOOL, default=False)
 
     def kind(self, version: int) -> int:
-        """Return the upgrade type (Kafka: ``FeatureUpdate.UpgradeType``) of an update that was
-        received in a version."""
+        """Return the upgrade type (Kafka: ``FeatureUpdate.UpgradeType``) of an update in a request
+        of this version."""
         if version > _DOWNGRADE_FLAG_UNTIL:
             return int(self.upgrade_type)
         return FEATURE_SAFE_DOWNGRADE if self.allow_downgrade else FEATURE_UPGRADE
@@ -273,7 +273,7 @@ class UpdateFeaturesRequest(update_features.UpdateFeaturesRequest):
     feature_updates: tuple[FeatureUpdate, ...]
 
     def updates(self) -> tuple[FeatureUpdate, ...]:
-        """Return one update of each feature: of several the last one counts, as in Kafka."""
+        """Return one update per feature: the last one if there are several, as in Kafka."""
         return tuple({update.feature: update for update in self.feature_updates}.values())
 
 
@@ -285,7 +285,7 @@ class UpdateFeaturesResponse(update_features_response.UpdateFeaturesResponse):
     def to(
         cls, request: UpdateFeaturesRequest, version: int, code: ErrorCode, message: str | None
     ) -> UpdateFeaturesResponse:
-        """Return the response to a request of a version: all of its features, or an error."""
+        """Return the response to a request of this version: all of its features, or an error."""
         has_results = version <= _FEATURE_RESULTS_UNTIL and code is ErrorCode.none
         return cls(
             throttle_time=duration(0),

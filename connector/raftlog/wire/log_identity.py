@@ -1,8 +1,8 @@
 """Identity of the node's log in Kafka's messages, and conversions between values and kio's types.
 
-A node has one log: partition 0 of one topic of one cluster. Kafka's messages have all three,
-``raftlog.quorum`` has none of them. The conversions do not check values: ``codec`` checks
-whether a field can have its value, and reports the field.
+A node has one log: partition 0 of one topic of one cluster. Kafka's messages name all three;
+``raftlog.quorum`` knows none of them. The conversions do not check values: ``codec`` checks whether
+a field can have its value, and reports the field if it cannot.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .apis import ApiKey
 PARTITION: Final = 0
 PORT_MAX: Final = 65_535
 COMMIT_GROUP_PREFIX: Final = "raftlog.commit:"
-"""A group id with this prefix is an application id after it: its offset is that of the last named
-commit. Consumers cannot commit offsets of such a group."""
+"""Prefix of the group ids that stand for application ids. Such a group's offset is that of the
+application's last named commit. Consumers cannot commit offsets for such a group."""
 _UUID_CACHE_SIZE: Final = 256
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -34,8 +34,8 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 class LogIdentity:
     """Topic, topic id and cluster id of the log. Ids are Kafka's base64 text.
 
-    ``listener_name`` is that of the voters' listener, to which the leader endpoints in responses
-    belong; they have no listener name. ``rack`` is that of this node, empty without one.
+    ``listener_name`` is the name of the voters' listener, which the leader endpoints in responses
+    belong to without naming it. ``rack`` is this node's rack, empty if it has none.
     """
 
     topic: str
@@ -49,9 +49,9 @@ class LogIdentity:
 class RequestError:
     """Error of a request that is invalid or for another log; or such an error in a response.
 
-    ``error`` is Kafka's error code. With ``is_top_level`` the response has no other content;
-    otherwise it also has epoch and leader, for ``topic`` and ``partition`` of the request if they
-    are not this log's.
+    ``error`` is Kafka's error code. If ``is_top_level`` is set, the response has no other content.
+    Otherwise it also contains the epoch and the leader, for the request's ``topic`` and
+    ``partition`` if these are not this log's.
     """
 
     api_key: ApiKey
@@ -64,7 +64,7 @@ class RequestError:
 
 @functools.lru_cache(maxsize=_UUID_CACHE_SIZE)
 def uuid_or_none(text: str) -> uuid.UUID | None:
-    """Return kio's value of an id in Kafka's base64 text; None for the zero id."""
+    """Return kio's value for an id in Kafka's base64 text; None for the zero id."""
     if text == ZERO_UUID:
         return None
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
@@ -92,7 +92,7 @@ def directory_of(key: ReplicaKey | None) -> uuid.UUID | None:
 
 
 def or_minus_one(value: int | None) -> int:
-    """Return the value, or -1, which Kafka's messages have for unknown values."""
+    """Return the value, or -1, which Kafka's messages use for unknown values."""
     return -1 if value is None else value
 
 

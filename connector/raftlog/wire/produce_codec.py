@@ -1,13 +1,12 @@
-"""Codec of Produce by hand, of nodes and clients: bytes to offsets, lengths and results, and back;
-and the outcome of an append as text in a response.
+"""Hand-written codec of Produce for nodes and clients, and outcomes of appends as text.
 
-Every append of a client passes here, and the general ``codec`` takes twice as long. Its
-messages, of kio's classes, are the oracle: equal values and bytes in every served version.
+Every append of a client passes through this module, and the general ``codec`` takes twice as long.
+``codec`` with kio's classes is the test oracle: values and bytes are equal in every served version.
 
-1. A request is decoded with the bounds of ``codec.Cursor``: it is malformed here if and only if it
-   is malformed there.
-2. A response has no append time, because a log keeps the times of its producers, and no errors of
-   single records, because a batch is accepted or refused as a whole.
+1. Decoding applies the limits of ``codec.Cursor``: a request is malformed here if and only if it is
+   malformed there.
+2. A response has no append time, because a log keeps its producers' timestamps. It has no errors of
+   single records either, because a batch is accepted or refused as a whole.
 """
 
 from __future__ import annotations
@@ -93,14 +92,14 @@ class ProduceResult(NamedTuple):
 
 
 class ProduceResponse(NamedTuple):
-    """Results in a response, of all of its topics, and the throttle time."""
+    """Results of all topics in a response, and the throttle time."""
 
     results: list[ProduceResult]
     throttle_time: timedelta = timedelta(0)
 
 
 def decode_produce_request(version: int, data: bytes, *, start: int = 0) -> ProduceRequest:
-    """Decode a request, whose body begins at ``start``; trailing bytes are ignored.
+    """Decode the request whose body begins at ``start``; trailing bytes are ignored.
 
     Raises ``MalformedMessageError``.
     """
@@ -135,7 +134,7 @@ def _batch(cursor: Cursor, version: int) -> ProducedBatch:
 def encode_produce_request(version: int, request: ProduceRequest) -> bytes:
     """Return the body of a request.
 
-    Raises ``UnsupportedFieldError`` for a text that is too long or not encodable.
+    Raises ``UnsupportedFieldError`` for a text that is too long or cannot be encoded.
     """
     is_flexible = version >= _FLEXIBLE_FROM
     transactional_id = request.transactional_id
@@ -160,7 +159,7 @@ def _encode_batch(out: list[bytes], batch: ProducedBatch, version: int) -> None:
 
 
 def decode_produce_response(version: int, data: bytes, *, start: int = 0) -> ProduceResponse:
-    """Decode the results of all batches in a response, whose body begins at ``start``.
+    """Decode the results of all batches in the response whose body begins at ``start``.
 
     The leader, errors of single records and tagged fields are skipped. Raises
     ``MalformedMessageError``.
@@ -205,10 +204,10 @@ def encode_produce_response(
     *,
     throttle_time_ms: int = 0,
 ) -> bytes:
-    """Return the body of the response with the results of all batches of a request, in its order.
+    """Return the body of the response with the results of all batches of a request, in their order.
 
-    ``endpoints``: the leader's, if a result refers to it. Raises ``UnsupportedFieldError`` for a
-    text that is too long or not encodable.
+    ``endpoints`` are the leader's, if a result refers to it. Raises ``UnsupportedFieldError`` for a
+    text that is too long or cannot be encoded.
     """
     is_flexible = version >= _FLEXIBLE_FROM
     out: list[bytes] = []
@@ -243,20 +242,20 @@ def _encode_result(out: list[bytes], result: ProduceResult, version: int) -> Non
         out.append(encode_tagged((0, _LEADER.pack(leader_id, leader_epoch) + NO_TAGS)))
 
 
-# --- Outcome of an append as text in the error_message of a response, both ways -------------------
-# The text is a sentence, a space, and the same facts as JSON without spaces:
-# ``[RAFTLOG_NOT_LEADER] Append failed because ... {"current_epoch":5,"epoch":4}``. The word in
-# brackets is the code of an error of ``raftlog.errors``, or ``RAFTLOG_APPENDED``.
+# --- Outcome of an append as text in the error_message of a response ------------------------------
+# The text is a sentence, a space, and the same facts as JSON without spaces: ``[RAFTLOG_NOT_LEADER]
+# Append failed because ... {"current_epoch":5,"epoch":4}``. The word in brackets is the code of an
+# error of ``raftlog.errors``, or ``RAFTLOG_APPENDED``.
 #
 # 1. Stock clients use Kafka's error code, which is retriable if and only if the append may be
-#    retried. raftlog's client distinguishes errors with the same code by the text.
+#    retried. raftlog's client uses the text to distinguish errors that share a code.
 # 2. A path is reduced to its last name, so that a client does not learn a node's directories.
-# 3. Text that does not match is ignored, and Kafka's error code decides; so are unknown facts,
-#    which a later release may add.
+# 3. Text in any other form is ignored, and Kafka's error code decides. Unknown facts, which a later
+#    release may add, are ignored as well.
 
 NOT_LEADER_OR_FOLLOWER: Final = 6
 NOT_ENOUGH_REPLICAS: Final = 19
-"""Retriable in every client, and means that nothing was appended."""
+"""Retriable in every client; it means that nothing was appended."""
 FENCED_LEADER_EPOCH: Final = 74
 PRODUCER_FENCED: Final = 90
 UNKNOWN_SERVER_ERROR: Final = -1
@@ -297,8 +296,8 @@ _NUMBER_MAX: Final = 2**63 - 1
 class Appended:
     """Facts of a successful append for which a Produce response has no fields.
 
-    ``epoch`` is that of the records, ``last_offset`` the offset of the last one. With
-    ``was_duplicate`` both are those of the earlier append or commit.
+    ``epoch`` is the records' epoch, ``last_offset`` the offset of the last record. If
+    ``was_duplicate`` is set, both describe the earlier append or commit.
     """
 
     epoch: int
@@ -307,7 +306,7 @@ class Appended:
 
 
 def produce_error_code(error: RaftlogError) -> int:
-    """Return Kafka's error code for an append that failed, or whose outcome is unknown."""
+    """Return Kafka's error code for an append that failed or whose outcome is unknown."""
     if isinstance(error, NotLeaderError) and error.epoch < error.current_epoch:
         return FENCED_LEADER_EPOCH  # this node is the leader, in a later epoch than the writer's
     code = _CODES.get(type(error), error.kafka_code)
@@ -315,7 +314,7 @@ def produce_error_code(error: RaftlogError) -> int:
 
 
 def produce_error_message(error: RaftlogError) -> str:
-    """Return the error_message text; without facts for errors that are not about an append."""
+    """Return the error_message text, which has no facts if the error does not concern an append."""
     facts = {field.name: getattr(error, field.name) for field in _fields(type(error))}
     if isinstance(facts.get("path"), str):
         facts["path"] = re.split(r"[/\\]", facts["path"].rstrip("/\\"))[-1]
@@ -374,7 +373,7 @@ def parse_appended_message(text: str | None) -> Appended | None:
 
 
 def _parsed(text: str | None) -> tuple[str, dict[str, Any]] | None:
-    """Return the code in brackets and the facts; None if the text does not have this form."""
+    """Return the code in brackets and the facts; None if the text has another form."""
     if text is None:
         return None
     head, _, facts = text.rpartition(" ")
@@ -389,7 +388,7 @@ def _parsed(text: str | None) -> tuple[str, dict[str, Any]] | None:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Return whether a fact has its field's type, and a number fits 64 bits."""
+    """Return whether a fact has its field's type, and fits 64 bits if it is a number."""
     if not isinstance(value, hint):
         return False
     if isinstance(value, bool):

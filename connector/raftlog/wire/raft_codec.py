@@ -1,18 +1,19 @@
-"""Codec of the quorum's messages: ``raftlog.quorum.messages`` to bytes, and bytes to them.
+"""Codec of the quorum's messages: ``raftlog.quorum.messages`` to bytes, and back.
 
-The tables ``_REQUESTS`` and ``_RESPONSES`` have the fields of Kafka's messages that have the value
-of an attribute. Encoder and decoder derive from them, see ``raft_fields``; those of Fetch are in
-``fetch_codec``.
+The tables ``_REQUESTS`` and ``_RESPONSES`` map the attributes of the quorum's messages to fields of
+Kafka's messages. Encoders and decoders are derived from them (see ``raft_fields``), except those of
+Fetch, which are in ``fetch_codec``.
 
-1. The checks of a request are in Kafka's order (``KafkaRaftClient``): cluster id, topic, partition,
-   then values that are invalid in any state of the replica. A failed check is a ``RequestError``,
-   which has a response, and not an exception. The quorum core checks the rest. A missing cluster id
-   is accepted, a different one is not.
-2. A top-level error of a response, or an error that ``raftlog.quorum.messages.ErrorCode`` lacks, is
-   a ``RequestError``. A response for another log, or with inconsistent values, is malformed.
-3. Every response with the fields has epoch and leader, error responses included. Responses to
-   AddRaftVoter and RemoveRaftVoter have neither; they are decoded as epoch 0 without a leader,
-   which the quorum ignores.
+1. A request is checked in Kafka's order (``KafkaRaftClient``): cluster id, topic, partition, then
+   values that are invalid in any state of the replica. The quorum core checks the rest. A failed
+   check is a ``RequestError``, which is sent as a response, and not an exception. A missing cluster
+   id is accepted; a different one is not.
+2. A response with a top-level error, or with an error that ``raftlog.quorum.messages.ErrorCode``
+   lacks, is decoded as a ``RequestError``. A response for another log, or with inconsistent values,
+   is malformed.
+3. Every response that has fields for the epoch and the leader sets them, even an error response.
+   Responses to AddRaftVoter and RemoveRaftVoter have no such fields; they are decoded as epoch 0
+   without a leader, which the quorum ignores.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ DecodedRequest: TypeAlias = messages.Request | RequestError
 DecodedResponse: TypeAlias = messages.Response | RequestError
 SOFTWARE: Final = "raftlog"
 SOFTWARE_VERSION: Final = "unknown"
-"""Kafka's value of an unknown software version."""
+"""Kafka's value for an unknown software version."""
 _FETCH_ENDPOINTS_FROM: Final = 17
 """First version of Fetch in which KRaft sets the leader's endpoint."""
 
@@ -105,14 +106,14 @@ _FETCH_ENDPOINTS_FROM: Final = 17
 
 
 def _key_problem(key: ReplicaKey) -> str | None:
-    """Return why a key cannot be that of a voter in the log (Kafka: ``KafkaRaftClient``)."""
+    """Return why a key cannot be a voter's key in the log (Kafka: ``KafkaRaftClient``)."""
     if key.node_id < 0:
         return "the voter's node id is negative"
     return "the voter's directory id is missing" if key.directory_id == ZERO_UUID else None
 
 
 def _voter_problem(voter: Voter, identity: LogIdentity) -> str | None:
-    """Return why a voter cannot be in the log: the others must be able to connect to it."""
+    """Return why a voter cannot be in the log; other voters must be able to connect to it."""
     problem = _key_problem(voter.key) or endpoints_problem(voter.endpoints)
     if problem is None and all(one.name != identity.listener_name for one in voter.endpoints):
         return f"the endpoint of the voters' listener {identity.listener_name} is missing"
@@ -332,7 +333,7 @@ _API_KEYS: Final = {message.kind: key for key, message in _REQUESTS.items()} | {
     messages.VersionsRequest: ApiKey.API_VERSIONS,
 }
 QUORUM_APIS: Final = frozenset((*_REQUESTS, ApiKey.FETCH))
-"""APIs of the requests between replicas."""
+"""APIs of requests between replicas."""
 
 
 # --- Requests -------------------------------------------------------------------------------------
@@ -366,10 +367,10 @@ def decode_request(
     start: int = 0,
     decoded: FetchRequest | None = None,
 ) -> DecodedRequest:
-    """Decode and check the body that begins at ``start``, or use ``decoded`` if it is given.
+    """Decode the body that begins at ``start``, or use ``decoded`` if it is given, and check it.
 
-    The API must be in ``QUORUM_APIS`` or ApiVersions. Raises ``MalformedMessageError`` for invalid
-    bytes, and nothing else.
+    The API must be ApiVersions or in ``QUORUM_APIS``. Invalid bytes raise
+    ``MalformedMessageError``, and nothing else is raised.
     """
     key = ApiKey(api_key)
     if key is ApiKey.API_VERSIONS:
@@ -503,8 +504,8 @@ def _fetch_request(fetch: FetchRequest, identity: LogIdentity) -> DecodedRequest
 def _fetch_response_to_wire(
     response: messages.FetchResponse, version: int, identity: LogIdentity
 ) -> FetchResponse:
-    """Return Kafka's response for this log. Records are null with an error, a diverging epoch or a
-    snapshot id (Kafka: ``RaftUtil``)."""
+    """Return Kafka's response for this log. Records are null in a response with an error, a
+    diverging epoch or a snapshot id (Kafka: ``RaftUtil``)."""
     leader_id, epoch, endpoints = leader_to_wire(response.leader_and_epoch, identity)
     diverging, snapshot = response.diverging, response.snapshot_id
     partition = FetchedPartition(
@@ -569,10 +570,10 @@ def _end_or_none(end: tuple[int, int], context: ResponseContext) -> OffsetAndEpo
 def encode_response(
     api_key: int, version: int, response: messages.Response, identity: LogIdentity
 ) -> list[bytes]:
-    """Return the parts of the body of the response to a request of this API and version, without a
-    header; records are a part of their own.
+    """Return the parts of a response's body, without a header; records are a separate part.
 
-    For ApiVersions see ``encode_versions_response``, which depends on the listener.
+    The response is to a request of this API and version. For ApiVersions use
+    ``encode_versions_response``, whose result depends on the listener.
     """
     assert not isinstance(response, messages.VersionsResponse), "use encode_versions_response"
     if isinstance(response, messages.FetchResponse):
@@ -587,7 +588,7 @@ def encode_error_response(
     leader_and_epoch: messages.LeaderAndEpoch,
     identity: LogIdentity,
 ) -> bytes:
-    """Return the body of the error response to a request that did not reach the replica."""
+    """Return the body of the error response to a request that was not passed to the replica."""
     key, error = request_error.api_key, WireCode(request_error.error)
     if key is ApiKey.FETCH:
         found = FetchResponse([], error)
@@ -618,8 +619,8 @@ def decode_response(
 ) -> DecodedResponse:
     """Decode the body, at ``start``, of the response to a request of this API and version.
 
-    The API must be in ``QUORUM_APIS`` or ApiVersions. Raises ``MalformedMessageError`` for invalid
-    bytes, and nothing else.
+    The API must be ApiVersions or in ``QUORUM_APIS``. Invalid bytes raise
+    ``MalformedMessageError``, and nothing else is raised.
     """
     key = ApiKey(api_key)
     context = ResponseContext(key, version, identity, len(data))

@@ -1,19 +1,19 @@
-"""Attributes of the quorum's messages, and the fields of Kafka's messages that have their values.
+"""Mapping between attributes of the quorum's messages and fields of Kafka's messages.
 
-1. The tables in ``raft_codec`` have the fields of each attribute. Two entries of a Vote request:
+1. The tables in ``raft_codec`` list the fields of each attribute. Two entries of a Vote request:
 
        "epoch": ".replica_epoch",
        "candidate": (KEY, ".replica_id", ".replica_directory_id"),
 
-   ``epoch`` has the value of one field; ``candidate`` is converted to two fields, and back, by the
-   ``Type`` ``KEY``.
-2. A path names a field of Kafka's message; one that starts with a dot, of the only partition of the
-   only topic (``topics[0].partitions[0].replica_epoch``). Order and types of the fields are those
-   of kio's classes.
-3. A field without attribute has its default. A field that the version lacks is omitted, as in
-   Kafka; if the request would then have another meaning, encoding raises ``UnsupportedFieldError``.
+   ``epoch`` is the value of one field. The ``Type`` ``KEY`` converts ``candidate`` to two fields,
+   and back.
+2. A path names a field of Kafka's message. A path that starts with a dot names a field of the only
+   partition of the only topic (``topics[0].partitions[0].replica_epoch``). kio's classes determine
+   the order and types of the fields.
+3. A field without an attribute has its default. A field that the version lacks is omitted, as in
+   Kafka; if that would change the meaning of a request, encoding raises ``UnsupportedFieldError``.
 4. None is encoded as -1 or as the zero id. The leader's endpoint in a response has no listener
-   name; it is decoded with that of the voters' listener.
+   name; it is decoded with the name of the voters' listener.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from .topic_codec import LeaderEndpoint
 
 @dataclass(frozen=True, slots=True)
 class ResponseContext:
-    """API, version and log of the response that is decoded; ``end`` is its size in bytes."""
+    """API, version and log of the response being decoded; ``end`` is its size in bytes."""
 
     api_key: ApiKey
     version: int
@@ -78,11 +78,11 @@ class ResponseContext:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """Conversion of an attribute to the values of its fields, and back.
+    """Conversion between an attribute and the values of its fields.
 
-    ``to_wire`` has the attribute, its message and the log as arguments; ``from_wire`` the context
-    of a response, or None, and the values of the fields. None: the value is the same. The value of
-    a structure is any object with its fields.
+    The arguments of ``to_wire`` are the attribute, its message and the log; those of ``from_wire``
+    are the context of a response, or None, and the values of the fields. Without a function the
+    value is not converted. The value of a structure is any object with its fields.
     """
 
     to_wire: Callable[[Any, Any, LogIdentity], tuple[Any, ...]] | None
@@ -135,7 +135,7 @@ def _voter_to_wire(voter: Voter, *_: object) -> tuple[Any, ...]:
 def _voter(
     _: object, node_id: int, directory_id: UUID | None, listeners: Sequence[Any], *levels: int
 ) -> Voter:
-    """Return a voter. ``levels``: minimum and maximum of kraft.version, if the message has them."""
+    """Return a voter. ``levels``: minimum and maximum of kraft.version if the message has them."""
     names = ("kraft_version_min", "kraft_version_max")
     return Voter(
         key=_key(_, node_id, directory_id),
@@ -152,7 +152,7 @@ VOTER_AND_LEVELS: Final = Type(_voter_to_wire, _voter)
 def leader_to_wire(
     leader: LeaderAndEpoch, identity: LogIdentity
 ) -> tuple[int, int, tuple[LeaderEndpoint, ...]]:
-    """Return the leader's id, epoch and endpoint of the voters' listener."""
+    """Return the leader's id, its epoch and its endpoint on the voters' listener."""
     leader_id = or_minus_one(leader.leader_id)
     if leader.leader_id is not None:
         for one in leader.leader_endpoints:
@@ -180,7 +180,7 @@ def leader_from_wire(
 def _leader_at(
     context: ResponseContext, leader_id: int, epoch: int, host: str, port: int
 ) -> LeaderAndEpoch:
-    """Return the leader; without endpoint if the host is empty."""
+    """Return the leader, without an endpoint if the host is empty."""
     if leader_id < 0:
         return LeaderAndEpoch(epoch=max(epoch, 0))
     if not host:
@@ -207,7 +207,7 @@ SNAPSHOT_ID: Final = Type(
 # --- Messages -------------------------------------------------------------------------------------
 
 Fields: TypeAlias = str | tuple[Type | str, ...]
-"""Path of a field with the attribute's value, or a type and the paths of its fields."""
+"""Path of the field with the attribute's value, or a type and the paths of its fields."""
 
 
 def only_partition(topics: Sequence[Any]) -> tuple[Any, Any] | None:
@@ -219,14 +219,14 @@ def only_partition(topics: Sequence[Any]) -> tuple[Any, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFields:
-    """Names of the fields with the topics, a topic's name, and a partition's index."""
+    """Names of the fields for the topics, a topic's name and a partition's index."""
 
     topics: str
     topic: str
     index: str
 
     def full(self, path: str) -> str:
-        """Return the path from the message on."""
+        """Return the path that starts at the message."""
         return f"{self.topics}.partitions{path}" if path.startswith(".") else path
 
     def find(self, message: Any) -> tuple[str, int, Any] | None:
@@ -246,10 +246,11 @@ class PartitionFields:
 class Message:
     """Request or response: its class, Kafka's newest class, and the fields of its attributes.
 
-    An attribute whose fields differ between versions has them by the first version. ``must_keep``
-    has the fields without which a request has another meaning, and that meaning. ``not_negative``
-    has the numbers of a request that must not be negative, with the error if one is; ``problem``
-    returns what else is invalid in a request or response.
+    If an attribute's fields differ between versions, they are keyed by the first version that has
+    them. ``must_keep`` maps the fields without which a request would have another meaning to a
+    description of that meaning. ``not_negative`` maps the numbers of a request that must not be
+    negative to the error if one is. ``problem`` returns what else is invalid in a request or
+    response.
     """
 
     kind: type[Any]
@@ -272,8 +273,8 @@ class Message:
 class Layout:
     """Encoder and decoder of a message in one version.
 
-    The encoder converts a message to the list of the values of its fields: topic, partition and
-    cluster id of the log, then the fields of each attribute, in the order of the table.
+    The encoder converts a message to a list of field values: the log's topic, partition and cluster
+    id, then the fields of each attribute, in the order of the table.
     """
 
     def __init__(self, message: Message, version: int) -> None:
@@ -301,7 +302,7 @@ class Layout:
     def encode(
         self, message: Any, identity: LogIdentity, topic: str | None = None, index: int = PARTITION
     ) -> bytes:
-        """Return the body of a message. ``topic`` and ``index`` are set if not those of the log.
+        """Return the body of a message. ``topic`` and ``index`` are set if they are not the log's.
 
         Raises ``UnsupportedFieldError``.
         """
@@ -324,11 +325,11 @@ class Layout:
         return _builder(plan, {"error_code": 0, "error_message": 1})
 
     def encode_top_level_error(self, error: int, reason: str) -> bytes:
-        """Return the body of a response that has an error, its reason if it can, nothing else."""
+        """Return the body of a response that has only an error and, if possible, its reason."""
         return encode(self._build_error((error, reason)), self._version, self._schema)
 
     def negative_error(self, request: Any) -> WireCode | None:
-        """Return the error of the first number that is negative; None if none is."""
+        """Return the error of the first negative number; None if no number is negative."""
         if self._numbers is None or min(numbers := self._numbers(request)) >= 0:
             return None
         return next(
@@ -339,7 +340,7 @@ class Layout:
 def _in_version(
     fields: Fields | Mapping[int, Fields], version: int
 ) -> tuple[Type, tuple[str, ...]]:
-    """Return type and paths of an attribute in a version."""
+    """Return an attribute's type and paths in a version."""
     if isinstance(fields, Mapping):
         fields = fields[max(first for first in fields if first <= version)]
     if isinstance(fields, str):
@@ -350,10 +351,10 @@ def _in_version(
 def _reader(
     kind: type[Any], rows: Sequence[tuple[str, Type, tuple[str, ...]]]
 ) -> Callable[[Any, Any, ResponseContext | None], Any]:
-    """Return a function from Kafka's message, its partition and the context to a message.
+    """Return a function that converts Kafka's message, its partition and the context to a message.
 
-    It is one generated expression, ``kind(epoch=partition.leader_epoch, ...)``, because a loop over
-    the attributes takes twice as long.
+    The function is one generated expression, ``kind(epoch=partition.leader_epoch, ...)``, because a
+    loop over the attributes takes twice as long.
     """
     names: dict[str, Any] = {"kind": kind}
     arguments = []
@@ -377,10 +378,10 @@ def _absent_fields(plan: StructPlan, prefix: str = "") -> Iterator[tuple[str, ob
 
 
 def _builder(plan: StructPlan, indexes: Mapping[str, int]) -> Callable[[Sequence[Any]], Any]:
-    """Return a function from values to Kafka's message; ``indexes`` has their indexes by path.
+    """Return a function from values to Kafka's message; ``indexes`` maps paths to their indexes.
 
-    It is one generated expression, ``fields(voter_id=values[4], topics=(fields(...),))``, instead
-    of a loop, as in ``_reader``.
+    As in ``_reader``, it is one generated expression instead of a loop:
+    ``fields(voter_id=values[4], topics=(fields(...),))``.
     """
     defaults: dict[str, object] = {}
     source = f"lambda values: {_structure(plan, indexes, defaults, '')}"
@@ -391,7 +392,7 @@ def _builder(plan: StructPlan, indexes: Mapping[str, int]) -> Callable[[Sequence
 def _structure(
     plan: StructPlan, indexes: Mapping[str, int], defaults: dict[str, object], prefix: str
 ) -> str:
-    """Return the expression of a structure. An array on the way to a value has one element."""
+    """Return the expression of a structure. An array on the path to a value has one element."""
     arguments = []
     for one in (*plan.fields, *plan.tagged):
         path = prefix + one.name

@@ -1,15 +1,15 @@
-"""Codec of the fetches of a follower and their responses, which hardly change from round to round.
+"""Codec of a follower's fetches and their responses, which hardly change from round to round.
 
-Only offsets and records differ, so that the bytes around them are encoded and decoded once, by
+Only offsets and records differ. The bytes around them are encoded and decoded once, by
 ``raft_codec``, and afterwards copied or compared:
 
-1. What is returned here is what ``raft_codec`` returns for the same message or bytes. A message
-   that differs in anything else is encoded and decoded there.
-2. The positions of offsets are known in what ``fetch_codec`` encodes: a message that it decodes,
-   but would encode with other bytes, is never the pattern for later ones.
+1. Results are the same as those of ``raft_codec`` for the same message or bytes. A message that
+   differs in anything else is encoded and decoded by ``raft_codec``.
+2. The positions of offsets are known only in bytes that ``fetch_codec`` would encode. So a message
+   that it can decode, but would encode differently, is never a pattern for later ones.
 3. There are at most ``PATTERNS_MAX`` patterns of requests, one for each directory id.
 
-Only in the newest version of Fetch, which nodes of this release have in common.
+This applies only to the newest version of Fetch, which all nodes of this release support.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NO_OFFSET: Final = -1
 
 
 class _RequestPattern(NamedTuple):
-    """Request whose ``fetch_offset``, ``high_watermark`` and ``log_start_offset`` are replaced."""
+    """Request of which ``fetch_offset``, ``high_watermark`` and ``log_start_offset`` vary."""
 
     request: messages.FetchRequest
     layout: struct.Struct
@@ -75,20 +75,20 @@ class _ResponsePattern(NamedTuple):
 
 
 class ReplicaFetchCodec:
-    """Codec of the fetches that one node sends and receives, for one log."""
+    """Codec of the fetches of one log that one node sends and receives."""
 
     def __init__(self, identity: LogIdentity) -> None:
         self._identity: Final = identity
         self._sent: _RequestPattern | None = None
         self._received: Final[dict[bytes, _RequestPattern]] = {}
-        """By the bytes with the directory id."""
+        """Patterns by the bytes that contain the directory id."""
         self._response_sent: _ResponsePattern | None = None
         self._response_received: _ResponsePattern | None = None
 
     # --- requests ---------------------------------------------------------------------------------
 
     def encode_request(self, request: messages.FetchRequest, version: int) -> bytes:
-        """Return the body of a request, as ``raft_codec.encode_request``."""
+        """Return the body of a request, like ``raft_codec.encode_request``."""
         found = self._sent
         if version == VERSION and found is not None:
             like = found.request
@@ -116,7 +116,7 @@ class ReplicaFetchCodec:
         return data
 
     def known_request(self, version: int, data: bytes, start: int) -> messages.FetchRequest | None:
-        """Return the request in the body at ``start``, None if it is to be decoded as a whole."""
+        """Return the request in the body at ``start``; None if it must be decoded as a whole."""
         if version != VERSION:
             return None
         found = self._received.get(data[start + _DIRECTORY.start : start + _DIRECTORY.stop])
@@ -148,7 +148,7 @@ class ReplicaFetchCodec:
     def decode_request(
         self, version: int, data: bytes, start: int, decoded: FetchRequest
     ) -> DecodedRequest:
-        """Return the request of ``decoded``, the message in the body at ``start``, as
+        """Return the request of ``decoded``, the message in the body at ``start``, like
         ``raft_codec.decode_request``."""
         message = decode_request(
             ApiKey.FETCH, version, data, self._identity, start=start, decoded=decoded
@@ -166,7 +166,7 @@ class ReplicaFetchCodec:
     # --- responses --------------------------------------------------------------------------------
 
     def encode_response(self, response: messages.FetchResponse, version: int) -> list[bytes]:
-        """Return the parts of the body of a response, as ``raft_codec.encode_response``."""
+        """Return the parts of a response's body, like ``raft_codec.encode_response``."""
         found, records = self._response_sent, response.records
         if not _is_plain(response) or version != VERSION:
             return encode_response(ApiKey.FETCH, version, response, self._identity)
@@ -192,7 +192,7 @@ class ReplicaFetchCodec:
         return [start + unsigned_varint(len(records) + 1), records, found.tail]
 
     def decode_response(self, version: int, data: bytes, start: int) -> DecodedResponse:
-        """Return the response in the body at ``start``, as ``raft_codec.decode_response``."""
+        """Return the response in the body at ``start``, like ``raft_codec.decode_response``."""
         found = self._response_received
         if found is not None and version == VERSION:
             known = _known_response(found, data, start)
@@ -213,7 +213,7 @@ class ReplicaFetchCodec:
 def _request_pattern(
     request: messages.FetchRequest, data: bytes, start: int
 ) -> _RequestPattern | None:
-    """Return a pattern from the bytes of a request; None if these have no high watermark, or no
+    """Return a pattern from the bytes of a request; None if they contain no high watermark or no
     directory id."""
     tail_bytes = len(data) - start - _REQUEST_START_BYTES
     if tail_bytes < 0:
@@ -226,7 +226,7 @@ def _request_pattern(
 
 
 def _is_plain(response: messages.FetchResponse) -> bool:
-    """Return whether a response has records, perhaps none, and neither an error nor another end."""
+    """Return whether a response has no error, diverging epoch or snapshot, only records."""
     return (
         response.error is ErrorCode.NONE
         and response.diverging is None
@@ -257,7 +257,7 @@ def _response_pattern(
 def _known_response(
     found: _ResponsePattern, data: bytes, start: int
 ) -> messages.FetchResponse | None:
-    """Return a response with the bytes of a pattern; None if other bytes differ."""
+    """Return the response if its bytes match a pattern; otherwise None."""
     position = start + _RESPONSE_START.size
     if len(data) <= position:
         return None

@@ -1,11 +1,11 @@
-"""SASL of a client, and SCRAM of a server, without I/O (KIP-43, KIP-84, KIP-152).
+"""SASL for clients, and SCRAM for servers, without I/O (KIP-43, KIP-84, KIP-152).
 
 An exchange is a generator: it yields the bytes to send, and is sent the bytes of the response. It
-ends when the server is authenticated, too, and raises ``SaslExchangeError`` before it sends a proof
-to a server that does not follow the mechanism. Nonces are arguments.
+ends when the server is authenticated as well. It raises ``SaslExchangeError`` before it sends a
+proof to a server that does not follow the mechanism. Nonces are arguments.
 
 As in Kafka and librdkafka, user names and passwords are UTF-8 without SASLprep: a library that
-applies RFC 4013 could not authenticate to users that Kafka's tools have created.
+applies RFC 4013 could not authenticate as users that Kafka's tools created.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SaslExchangeError(Exception):
 
 
 class SaslRefusedError(Exception):
-    """The server refused, with Kafka's error code. ``mechanisms``: those that it offers."""
+    """The server refused with Kafka's error code. ``mechanisms``: the ones that it offers."""
 
     def __init__(self, error: int, text: str, mechanisms: tuple[str, ...] = ()) -> None:
         super().__init__(text)
@@ -48,15 +48,15 @@ class SaslRefusedError(Exception):
 
 
 class SaslClient:
-    """One authentication of a connection: the requests to send, by the responses received.
+    """One authentication of a connection: the requests to send, given the responses received.
 
-    First ``handshake``, then the request that each response yields; None ends it.
+    Send ``handshake`` first, then the request that each response yields, until that is None.
     """
 
     def __init__(
         self, mechanism: str, exchange: Exchange, *, secrets: tuple[str, ...] = ()
     ) -> None:
-        """``secrets`` are removed from the texts of the server."""
+        """``secrets`` are removed from texts that the server sends."""
         self.mechanism: Final = mechanism
         self.session_lifetime_ms = 0
         """Time after which the server requires a new authentication (KIP-368); 0: never."""
@@ -76,7 +76,7 @@ class SaslClient:
         return SaslAuthenticateRequest(auth_bytes=next(self._exchange))
 
     def receive(self, response: Any) -> SaslAuthenticateRequest | None:
-        """Return the next message; None if the authentication is complete.
+        """Return the next message; None when the authentication is complete.
 
         Raises ``SaslRefusedError`` and ``SaslExchangeError``.
         """
@@ -104,13 +104,13 @@ class SaslClient:
 
 
 def plain_exchange(username: str, password: str) -> Exchange:
-    """Exchange of PLAIN, which sends the password itself: only TLS hides it."""
+    """Exchange of PLAIN, which sends the password itself; only TLS hides it."""
     yield b"\0" + _utf8(username) + b"\0" + _utf8(password)
 
 
 # --- SCRAM (RFC 5802) -----------------------------------------------------------------------------
-# The client proves that it has the password and the server that it has its verifier; neither sends
-# either. Kafka: ``ScramSaslClient``, ``ScramFormatter``.
+# The client proves that it has the password, and the server proves that it has the verifier.
+# Neither of them is sent. Kafka: ``ScramSaslClient``, ``ScramFormatter``.
 
 
 def scram_exchange(mechanism: str, username: str, password: str, nonce: str) -> Exchange:
@@ -138,7 +138,7 @@ def scram_exchange(mechanism: str, username: str, password: str, nonce: str) -> 
 
 
 def _server_first(text: str, nonce: str) -> tuple[bytes, int, str]:
-    """Return salt, iterations and nonce of the server's first message."""
+    """Return the salt, iterations and nonce in the server's first message."""
     found = _attributes(text)
     full_nonce, iterations = found.get("r", ""), found.get("i", "")
     if not full_nonce.startswith(nonce) or full_nonce == nonce:
@@ -187,7 +187,7 @@ ServerExchange: TypeAlias = Generator[bytes, bytes, None]
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server has of a password (RFC 5802, 3)."""
+    """What a server stores of a password (RFC 5802, section 3)."""
 
     salt: bytes
     iterations: int
@@ -198,7 +198,7 @@ class ScramCredential:
 def scram_credential(
     mechanism: str, password: str, *, salt: bytes, iterations: int
 ) -> ScramCredential:
-    """Return the credential of a password. This takes some 10 ms of CPU time."""
+    """Return the credential for a password. This takes about 10 ms of CPU time."""
     algorithm = SCRAM_HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(algorithm, _utf8(password), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", algorithm)
@@ -213,9 +213,9 @@ def scram_server_exchange(
 ) -> ServerExchange:
     """Exchange of a server: it is sent the client's messages, and yields the responses.
 
-    It first yields nothing of use, then a challenge, then the server's signature if the client has
-    proven that it has the password. ``find`` returns the credential of a user, also of an unknown
-    one: its proof is wrong. Raises ``SaslExchangeError``.
+    The first value that it yields is not used. Then it yields a challenge, and then, if the client
+    has proven that it has the password, the server's signature. ``find`` returns a user's
+    credential, even for an unknown user, whose proof is then wrong. Raises ``SaslExchangeError``.
     """
     algorithm = SCRAM_HASHES[mechanism]
     first = _client_text((yield b""))
@@ -243,10 +243,11 @@ def scram_server_exchange(
 
 
 def _client_first(text: str) -> tuple[str, str, str, str]:
-    """Return header, user, nonce, and the message without its header.
+    """Return the header, user and nonce, and the message without its header.
 
-    Without channel binding: TLS and SCRAM authenticate different things here, as in Kafka. The user
-    to act as, if any, is the user itself. A delegation token (``tokenauth``) is no password.
+    There is no channel binding: TLS and SCRAM authenticate different things here, as in Kafka. The
+    user to act as, if given, must be the user itself. A delegation token (``tokenauth``) is not
+    accepted as a password.
     """
     binding, _, rest = text.partition(",")
     identity, _, message = rest.partition(",")
@@ -254,7 +255,7 @@ def _client_first(text: str) -> tuple[str, str, str, str]:
     if binding not in ("n", "y") or len(parts) < 2 or len(parts[0]) < 3 or len(parts[1]) < 3:
         raise SaslExchangeError("the client's first message is not that of SCRAM")
     name, nonce = parts[0], parts[1]
-    if not name.startswith("n=") or not nonce.startswith("r="):  # also m=, a mandatory extension
+    if not name.startswith("n=") or not nonce.startswith("r="):  # refuses m= too, an extension
         raise SaslExchangeError("the client's first message is not that of SCRAM")
     if any(part.lower() == "tokenauth=true" for part in parts[2:]):
         raise SaslExchangeError("delegation tokens are not accepted")
@@ -284,7 +285,7 @@ def _client_text(data: bytes) -> str:
 
 
 def oauthbearer_exchange(token: str, extensions: Mapping[str, str]) -> Exchange:
-    """Exchange of OAUTHBEARER. A refusal is a text of JSON, after which the error follows."""
+    """Exchange of OAUTHBEARER. A refusal is a JSON text, which is followed by the error."""
     pairs = "".join(f"{name}={value}\1" for name, value in extensions.items())
     refusal = yield _utf8(f"n,,\1auth=Bearer {token}\1{pairs}\1")
     if refusal:
@@ -293,7 +294,7 @@ def oauthbearer_exchange(token: str, extensions: Mapping[str, str]) -> Exchange:
 
 
 def oauthbearer_token(data: bytes) -> tuple[str, str]:
-    """Return the token of a client's first message, and the user to act as, "" for its own.
+    """Return the token in a client's first message, and the user to act as, "" for its own.
 
     Raises ``SaslExchangeError`` (RFC 7628, 3.1; Kafka: ``OAuthBearerClientInitialResponse``).
     """
@@ -311,16 +312,16 @@ def oauthbearer_token(data: bytes) -> tuple[str, str]:
 
 
 INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
-"""Response to a token that is refused; the client acknowledges it, and gets the error then."""
+"""Response to a refused token; the client acknowledges it, and then receives the error."""
 
 
 def token_expiry_s(token: str) -> float | None:
-    """Return the time in seconds since 1970 at which a JWT expires; None if it is not known."""
+    """Return the time in seconds since 1970 at which a JWT expires; None if it is unknown."""
     return seconds_of(_claims(token).get("exp"))
 
 
 def seconds_of(value: Any) -> float | None:
-    """Return a number of JSON; None for another value, and for a number that is not finite."""
+    """Return a JSON number; None for any other value, and for a number that is not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -331,7 +332,7 @@ def seconds_of(value: Any) -> float | None:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """Return the claims of a JWT, unverified; none if it is another kind of token."""
+    """Return the unverified claims of a JWT; no claims if it is another kind of token."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}

@@ -1,12 +1,15 @@
 """Layout of each version of a message, derived from kio's classes.
 
 1. kio has one class per version. Here one class, the *target*, is used for all versions, as in
-   Kafka's generated classes: kio's newest, or one of ``latest_schemas``. A field of the target that
-   a version lacks has its default; a field of a version that the target lacks is skipped.
-2. Only kio's classes are used, not its decoder, which allocates the size that a length field has
-   and aborts the process if that fails (0.6.5: five bytes suffice). ``codec`` replaces it.
+   Kafka's generated classes. It is kio's newest class, or one of ``latest_schemas``. A field of the
+   target that a version lacks has its default; a field of a version that the target lacks is
+   skipped.
+2. Only kio's classes are used, not its decoder, which allocates as many bytes as a length field
+   states and aborts the process if that fails (in 0.6.5, a message of five bytes suffices).
+   ``codec`` replaces it.
 
-3. A tagged field of the target with ``OF_RAFTLOG`` is in all flexible versions: Kafka skips it.
+3. A tagged field of the target that is marked ``OF_RAFTLOG`` is in all flexible versions. Kafka
+   skips it.
 
 Kafka: ``MessageDataGenerator``; KIP-482 for tagged fields, KIP-893 for nullable structures.
 """
@@ -26,7 +29,7 @@ from kio.static.constants import EntityType
 
 STRUCT: Final = "struct"
 OF_RAFTLOG: Final = "of_raftlog"
-"""Metadata of a tagged field that no class of kio has."""
+"""Metadata key of a tagged field that no class of kio has."""
 SIZED: Final = ("string", "bytes", "records")
 """Types with a length prefix."""
 _WIDTHS: Final = {
@@ -61,9 +64,9 @@ _ZEROS: Final[dict[str, object]] = {
 class FieldPlan:
     """One field in one version. ``kind`` is Kafka's name of its type, or ``STRUCT``.
 
-    ``struct`` is the layout of a structure, or of the elements of an array of them. ``default`` is
-    the schema's default, else that of the type; ``has_default`` is True if the schema has one or
-    the field is tagged. ``is_kept`` is False if the target lacks the field.
+    ``struct`` is the layout of a structure, or of the structures in an array. ``default`` is the
+    schema's default, otherwise the type's; ``has_default`` is True if the schema has one or the
+    field is tagged. ``is_kept`` is False if the target lacks the field.
     """
 
     name: str
@@ -78,7 +81,7 @@ class FieldPlan:
 
     @property
     def byte_count_min(self) -> int:
-        """Minimum size in bytes, of the flexible encoding, which is the smaller one."""
+        """Minimum size in bytes in the flexible encoding, which is the smaller one."""
         if self.is_array or self.kind in SIZED:
             return 1
         if self.struct is not None:
@@ -108,7 +111,7 @@ _PLANS: Final[dict[tuple[type[Any], int], StructPlan]] = {}
 def message_plan(target: type[Any], version: int) -> StructPlan:
     """Return the layout of a version of a request or response, cached.
 
-    ``target`` is kio's class of the newest version, or a class derived from it.
+    ``target`` is kio's class for the newest version, or a class derived from it.
     """
     plan = _PLANS.get((target, version))
     if plan is None:
@@ -140,7 +143,7 @@ def _plan(target: type[Any], version: int) -> StructPlan:
 
 
 def _struct_plan(source: type[Any], target: type[Any]) -> StructPlan:
-    """Return the layout of ``source``, kio's class of one version, decoded to ``target``."""
+    """Return the layout of ``source``, kio's class for one version, decoded to ``target``."""
     target_field = {field.name: (field, hint) for field, hint in _fields_with_hints(target)}
     plans = [
         _field_plan(field, hint, target_field.get(field.name))
@@ -176,7 +179,7 @@ def _field_plan(
 ) -> FieldPlan:
     """Return the plan of a field; ``target_field`` is the target's field of that name, if any.
 
-    The default has the types of the target's field.
+    The default has the type of the target's field.
     """
     inner, is_array, is_nullable = _shape(hint)
     is_struct = isinstance(inner, type) and dataclasses.is_dataclass(inner)
@@ -196,7 +199,7 @@ def _field_plan(
 
 
 def _shape(hint: Any) -> tuple[Any, bool, bool]:
-    """Return the element type of a type hint, whether it is an array, whether it is nullable."""
+    """Return a type hint's element type, whether it is an array and whether it is nullable."""
     is_nullable = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
@@ -208,7 +211,7 @@ def _shape(hint: Any) -> tuple[Any, bool, bool]:
 
 
 def _default(field: dataclasses.Field[Any], hint: Any) -> tuple[object, bool]:
-    """Return a field's default, and whether it is from Kafka's schema rather than of the type."""
+    """Return a field's default, and whether it is Kafka's schema's rather than the type's."""
     if field.default is not dataclasses.MISSING:
         return field.default, True
     inner, is_array, is_nullable = _shape(hint)

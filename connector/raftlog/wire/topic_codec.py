@@ -1,7 +1,8 @@
-"""Codec of what Produce and Fetch share: topics with their partitions, records, strings, tagged
-fields and the leader's endpoint, both ways.
+"""Codec of the parts that Produce and Fetch share.
 
-In both APIs a topic has the name until version 12, and the id, as its 16 bytes, from version 13 on.
+These are topics with their partitions, records, strings, tagged fields and the leader's endpoint.
+In both APIs a topic is identified by its name up to version 12, and by the 16 bytes of its id from
+version 13 on.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def read_topics(
     *,
     is_flexible: bool,
 ) -> Iterator[tuple[bytes, str, list[T]]]:
-    """Yield the id, the name and the partitions of each topic; the id or the name is empty."""
+    """Yield each topic's id, name and partitions; either the id or the name is empty."""
     has_ids = version >= TOPIC_IDS_FROM
     topic_bytes_min = (ID_BYTES if has_ids else 1) + 1 + is_flexible
     for _ in range(cursor.count("topics", topic_bytes_min, is_compact=is_flexible)):
@@ -78,7 +79,7 @@ def encode_topics(
 ) -> None:
     """Append topics: their ids, names and partitions.
 
-    Raises ``UnsupportedFieldError`` for a name that is too long or not encodable.
+    Raises ``UnsupportedFieldError`` for a name that is too long or cannot be encoded.
     """
     out.append(encode_count(len(topics), is_compact=is_flexible))
     for topic_id, name, partitions in topics:
@@ -94,19 +95,19 @@ def encode_topics(
 
 
 def encode_records(out: list[bytes], records: bytes | None, *, is_compact: bool) -> None:
-    """Append records, as a part of their own; their length is encoded as that of an array is."""
+    """Append records as a separate part; their length is encoded like an array's."""
     out.append(encode_count(-1 if records is None else len(records), is_compact=is_compact))
     if records:
         out.append(records)
 
 
 def encode_count(count: int, *, is_compact: bool) -> bytes:
-    """Return the number of elements of an array; -1 for null."""
+    """Return the encoded number of elements of an array; -1 for null."""
     return unsigned_varint(count + 1) if is_compact else _INT32.pack(count)
 
 
 def encode_text(api: str, version: int, field: str, text: str | None, *, is_compact: bool) -> bytes:
-    """Return a string. Raises ``UnsupportedFieldError`` if it is too long or not encodable."""
+    """Return an encoded string. Raises ``UnsupportedFieldError`` if that is not possible."""
     if text is None:
         return b"\x00" if is_compact else b"\xff\xff"
     try:
@@ -122,7 +123,7 @@ def encode_text(api: str, version: int, field: str, text: str | None, *, is_comp
 
 
 def encode_tagged(*fields: tuple[int, bytes]) -> bytes:
-    """Return tagged fields, fewer than 128 with ascending tags below 128."""
+    """Return encoded tagged fields: fewer than 128, with ascending tags below 128."""
     if not fields:
         return NO_TAGS
     parts = [bytes((len(fields),))]
@@ -132,7 +133,7 @@ def encode_tagged(*fields: tuple[int, bytes]) -> bytes:
 
 
 def encode_endpoints(api: str, version: int, endpoints: Sequence[LeaderEndpoint]) -> bytes:
-    """Return tagged fields with the endpoints, which have no rack, if there are any."""
+    """Return the tagged field with the endpoints, without racks, if there are any."""
     if not endpoints:
         return NO_TAGS
     parts = [unsigned_varint(len(endpoints) + 1)]
