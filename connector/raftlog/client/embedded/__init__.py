@@ -1,1 +1,1 @@
-"""Embedded log: a directory without a server, used by any number of threads and processes."""
+"""Embedded log: a directory that any number of threads and processes use without a server."""

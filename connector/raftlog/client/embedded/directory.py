@@ -1,6 +1,7 @@
-"""Directory of an embedded log: creation and settings, changed under the lock of its writers.
+"""Directory of an embedded log: its creation and settings, changed under the writers' lock.
 
-The directory of a quorum's node is recognized here and refused: only its node appends to its log.
+The directory of a quorum's node is recognized here and refused, because only the node appends to
+its log.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from .writer import LOCK_NAME, LOCK_WAIT_MS, TURNSTILE_NAME, FairLock
 
 # --- Directories of a quorum's nodes --------------------------------------------------------------
 # A node's log has the files of an embedded log, and files that only a node writes. The directory
-# above it has meta.properties from its formatting on, when the log itself may still be empty.
+# above it contains meta.properties as soon as it is formatted, when the log may still be empty.
 
 _FILES_OF_NODES: Final = frozenset(
     {
@@ -75,7 +76,7 @@ def is_of_node(storage: WritableStorage, path: str) -> bool:
     with contextlib.suppress(LogNotFoundError):
         if not _FILES_OF_NODES.isdisjoint(storage.list_names(path)):
             return True
-    parent, _ = storage.split(path)  # may be large, or not be readable
+    parent, _ = storage.split(path)  # may be large or unreadable
     with contextlib.suppress(LogNotFoundError):
         return not storage.is_directory(storage.join(parent, META_PROPERTIES_NAME))
     return False
@@ -93,7 +94,7 @@ def node_refusal(path: str) -> LogReadOnlyError:
 
 @contextlib.contextmanager
 def _lock_of_settings(files: WritableStorage, directory: str, clock: Clock) -> Iterator[None]:
-    """Hold the lock under which settings are changed: of the writers, or of the stopped node."""
+    """Hold the lock for changes of settings: the writers' lock, or that of the stopped node."""
     if not is_of_node(files, directory):
         with FairLock(files, directory, clock).acquire_within(LOCK_WAIT_MS):
             yield
@@ -107,9 +108,9 @@ def _lock_of_settings(files: WritableStorage, directory: str, clock: Clock) -> I
 
 
 # --- Lookup and creation --------------------------------------------------------------------------
-# A log is created under the lock of its writers, so that of concurrent processes one creates it and
-# the others open it. An interrupted creation is completed. Nothing is written to a directory that
-# contains anything else: Kafka's log, or a user's files.
+# A log is created under its writers' lock. If several processes try at the same time, exactly one
+# creates it and the others open it. An interrupted creation is completed. Nothing is written to a
+# directory that contains anything else, such as a Kafka log or a user's files.
 
 _OWN_NAMES: Final = {
     LOCK_NAME,
@@ -128,10 +129,10 @@ def find_or_create(
 ) -> LogConfig | None:
     """Return the configuration of the embedded log in ``path``, created if it does not exist.
 
-    None for anything else in ``path``, which may still be a log to read. ``config`` is that of a
-    new log; None: create nothing. The parent directory must exist.
-    Raises ``LogNotFoundError`` (nothing there and nothing to create, or no parent directory),
-    ``LogReadOnlyError`` (a node's directory without a log, in which none is created),
+    The result is None if there is anything else in ``path``, which may still be a log to read.
+    ``config`` is the configuration of a new log; None: create nothing. The parent directory must
+    exist. Raises ``LogNotFoundError`` (there is no log and none is to be created, or no parent
+    directory), ``LogReadOnlyError`` (a node's directory without a log, in which none is created),
     ``LogLockedError``, ``CorruptFileError``, ``LogAccessError``, ``DiskFullError``.
     """
     try:
@@ -171,7 +172,7 @@ def read_properties(storage: WritableStorage, path: str) -> LogProperties | None
 def writable_properties(storage: WritableStorage, path: str) -> LogProperties:
     """Return the properties of the embedded log in a directory, to recover or truncate it.
 
-    Raises as ``_properties``, and ``LogReadOnlyError`` for the log of a quorum's node.
+    Raises what ``_properties`` raises, and ``LogReadOnlyError`` for the log of a quorum's node.
     """
     properties = _properties(storage, path)
     if is_of_node(storage, path):
@@ -200,7 +201,7 @@ def _properties(storage: WritableStorage, path: str) -> LogProperties:
 def _new_topic_id(name: str) -> str:
     """Return the topic id of a new log in a directory of that name.
 
-    Cluster metadata has Kafka's fixed id; any other log has a random one.
+    Cluster metadata has Kafka's fixed id; every other log has a random one.
     """
     partition = parse_partition_name(name)
     if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
@@ -242,11 +243,12 @@ def _is_own(name: str) -> bool:
 
 # --- Settings -------------------------------------------------------------------------------------
 # Settings have Kafka's names and are text, as in ``raftlog.properties``. The topic id and the kind
-# of values never change. Each writer reads the file again before its next group: no restart is
-# needed for a change.
+# of values never change. Each writer rereads the file before its next group, so a change requires
+# no restart.
 #
-# A ``raftlog.properties`` that was edited by hand fails its checksum and is refused as damaged.
-# Only ``configure`` accepts it, if it is valid and of this log, and writes it with a new checksum.
+# A ``raftlog.properties`` file that was edited by hand fails its checksum and is refused as
+# damaged. Only ``configure`` accepts it, if it is valid and belongs to this log, and writes it with
+# a new checksum.
 
 _FIXED: Final = ("version", "topic.id", "values")
 
@@ -290,7 +292,7 @@ def configure(
     files = WritableLocalStorage() if storage is None else storage
     is_edited = False
     try:
-        _settings(files, directory)  # no lock file is written to what is not an embedded log
+        _settings(files, directory)  # no lock file is written unless it is an embedded log
     except CorruptFileError:
         if not changes:
             raise

@@ -1,11 +1,11 @@
 """Handle of an embedded log.
 
-Reads take no lock and return what is synced. Appends go through one writer thread per handle, which
-holds the log's lock for one group of appends (``writer``). Any other directory, such as Kafka's or
-that of a quorum's node, is read and never written, not even by a lock file.
+Reads take no lock and return only synced records. Each handle has one writer thread for its
+appends, which holds the log's lock for one group of appends at a time (``writer``). Any other
+directory, such as Kafka's or a quorum node's, is only read: not even a lock file is written to it.
 
-A handle is thread-safe. In a forked child it reads, and refuses appends. The calls that embedded
-and remote logs have in common are in ``log_handle``.
+A handle is thread-safe. In a forked child it can read, but refuses appends. ``log_handle`` has the
+calls that embedded and remote logs share.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def open_embedded(
 def _refusal(
     files: WritableStorage, path: str, config: LogConfig | None
 ) -> LogReadOnlyError | None:
-    """Return the error of appends to a log that is not an embedded log; None for one that is."""
+    """Return the error of appends if the log is not an embedded log; otherwise None."""
     if config is None:
         return LogReadOnlyError(
             path=path,
@@ -168,7 +168,7 @@ class EmbeddedLog(LogHandle):
     ) -> None:
         self.path = path
         self.remote_counts: RemoteCounts | None = None
-        """Work of the last run of remote storage by this handle, also if it has failed."""
+        """Counts of this handle's last run of remote storage, even if it failed."""
         self._manifest_cache: ManifestCache = {}
         self._storage = storage
         self._clock = clock
@@ -242,7 +242,7 @@ class EmbeddedLog(LogHandle):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Hold the lock of the reader. A forked child replaces the lock and the reader."""
+        """Hold the reader's lock. A forked child replaces the lock and the reader."""
         if os.getpid() != self._process_id:
             self._process_id = os.getpid()
             self._reader, self._reader_lock = None, threading.Lock()
@@ -262,14 +262,14 @@ class EmbeddedLog(LogHandle):
         return self._decrypted(_open_reader(self._storage, self.path, values, open_store))
 
     def _open_store(self, uri: str) -> ObjectStore:
-        """Open the store of remote segments; a path is one of the log's storage."""
+        """Open the store of remote segments; a path refers to the log's storage."""
         from raftlog.client.object_stores import stores_of
 
         is_local = isinstance(self._storage, WritableLocalStorage)
         return stores_of(None if is_local else self._storage)(uri)
 
     def _log(self, *, refresh: bool = False) -> LogReader:
-        """Return the reader. Requires its lock, also while it is used."""
+        """Return the reader. Its lock must be held, for this call and while the reader is used."""
         if self._reader is None:
             self._reader = self._new_reader()
         elif refresh:
@@ -389,10 +389,10 @@ class EmbeddedLog(LogHandle):
         return self._compact(timeout_ms) or is_changed
 
     def _start_cleaner(self) -> None:
-        """Copy and compact in a thread, unless one is at it. After an error the next call retries.
+        """Copy and compact in a thread, unless one runs already. The next call retries an error.
 
-        The thread ends with its process: what it has written is not yet part of the log. Without
-        a thread, as when the interpreter exits, the next interval retries.
+        The thread ends with its process, because what it has written is not part of the log yet. If
+        no thread can be started, as when the interpreter exits, the next interval retries.
         """
         if self._cleaner is not None and self._cleaner.is_alive():
             return
@@ -409,7 +409,7 @@ class EmbeddedLog(LogHandle):
             self._cleaner = cleaner
 
     def _copy_to_remote(self, timeout_ms: int) -> bool:
-        """Run the remote storage of the log; return whether its remote segments have changed."""
+        """Run the log's remote storage; return whether its remote segments have changed."""
         from raftlog.client.object_stores import surroundings
 
         def begin(log: SingleVoterLog, _: int) -> RemoteLogRun | None:
@@ -428,11 +428,11 @@ class EmbeddedLog(LogHandle):
             return self.run(lambda log, _: log.complete_remote_run(run), timeout_ms)
 
     def _begin(self, begin: Callable[[SingleVoterLog, int], C | None], timeout_ms: int) -> C | None:
-        """Return what ``begin`` begins; it is closed if this call ends without it."""
+        """Return what ``begin`` starts; it is closed if this call ends without returning it."""
         future = self._submit(begin, timeout_ms)
         try:
             return self._wait(future, timeout_ms)
-        except BaseException:  # such as Ctrl-C: it may still begin
+        except BaseException:  # such as Ctrl-C: it may still start
             future.add_done_callback(_close_begun)
             raise
 
@@ -452,7 +452,7 @@ class EmbeddedLog(LogHandle):
             compaction.run(self._closed.is_set)
             return self.run(complete, timeout_ms)
         finally:
-            with completing:  # without waiting, as after Ctrl-C, it may still be completed
+            with completing:  # if this stops waiting, as after Ctrl-C, it may still be completed
                 compaction.close()
 
     def run(
@@ -492,7 +492,7 @@ class EmbeddedLog(LogHandle):
             raise LogLockedError(path=self.path, waited_ms=timeout_ms) from None
 
     def _wait(self, future: Future[T], timeout_ms: int) -> T:
-        """Wait ``timeout_ms`` for a request to start, and then at least 30 s for its sync."""
+        """Wait up to ``timeout_ms`` for a request to start, and then at least 30 s for its sync."""
         try:
             return future.result(timeout_ms / 1000)
         except FutureTimeoutError:
@@ -509,7 +509,7 @@ class EmbeddedLog(LogHandle):
 
 
 def _close_begun(future: Future[C | None]) -> None:
-    """Close what was begun for a caller that no longer waits."""
+    """Close what was started for a caller that no longer waits."""
     if not future.cancelled() and future.exception() is None:
         begun = future.result()
         if begun is not None:
@@ -521,8 +521,8 @@ def _open_reader(
 ) -> LogReader:
     """Open a log for reading; ``values`` is None if it is not an embedded log.
 
-    Raises ``NotALogError`` for a directory that only contains that of a log of raftlog, which
-    readers open: a handle is of the log's own directory.
+    Raises ``NotALogError`` for a directory that only contains the directory of a raftlog log.
+    Readers open such a directory, but a handle requires the log's own.
     """
     from raftlog.log.reading.opening import open_log
     from raftlog.log.reading.reads import LogKind, SourceKind
@@ -547,7 +547,7 @@ def _value_kind(values: ValueKind | str) -> ValueKind:
 
 
 def _directory_mode(mode: int | None, values: ValueKind) -> int | None:
-    """Return the mode of the directory of a new log; None: that of the umask."""
+    """Return the mode of a new log's directory; None to use the umask."""
     if mode is None:
         return _PRIVATE_MODE if values is ValueKind.KRAFT else None
     if isinstance(mode, bool) or not isinstance(mode, int) or mode & ~0o777 or mode >> 6 != 7:
@@ -557,7 +557,7 @@ def _directory_mode(mode: int | None, values: ValueKind) -> int | None:
 
 
 def _warn_of_readers(path: str) -> None:
-    """Warn of cluster metadata, which contains credentials, that other users may read."""
+    """Warn if other users may read cluster metadata, which contains credentials."""
     if others_may_read_in(path, RAFTLOG_PROPERTIES_NAME):
         warnings.warn(
             f"other users may read {path}, and cluster metadata contains credentials; "

@@ -1,8 +1,8 @@
-"""Recovery and repair of an embedded log, under the lock of its writers.
+"""Recovery and repair of an embedded log, under its writers' lock.
 
-Opening a log recovers it without loss of acknowledged records. Repair truncates a damaged log at an
-offset that the caller names, and keeps a backup of what it removes. Recovery of all segments needs
-numpy, which an appending process does not import.
+Opening a log recovers it without losing acknowledged records. Repair truncates a damaged log at an
+offset that the caller names, and keeps a backup of what it removes. Recovery of all segments
+requires numpy, which an appending process does not import.
 """
 
 from __future__ import annotations

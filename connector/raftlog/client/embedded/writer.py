@@ -36,27 +36,27 @@ from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.storage.protocol import FileLock, WritableStorage
 
 # --- Fair file lock that the writers of an embedded log take for each group of appends ------------
-# ``.append.lock`` is held while one group is written. It is polled, with pauses that grow to a few
-# milliseconds, rather than waited for in the kernel, so that a waiter can stop at its deadline.
+# ``.append.lock`` is held while one group is written. A waiter polls it, with pauses that grow to a
+# few milliseconds, instead of blocking in the kernel, so that it can stop at its deadline.
 #
-# A writer that releases the lock and takes it again would nearly always win. So ``.append.turn`` is
-# a turnstile: it is taken before the lock is tried, and released once the lock is held. The next
-# writer holds the turnstile while it waits for the lock, and the one that returns waits for the
-# turnstile.
+# A writer that releases the lock and immediately takes it again would nearly always win. So
+# ``.append.turn`` is a turnstile: a writer takes it before it tries the lock, and releases it once
+# it holds the lock. The next writer holds the turnstile while it waits for the lock, and a writer
+# that returns has to wait for the turnstile.
 #
-# The operating system releases both locks when their process ends.
+# The operating system releases both locks when the process ends.
 
 LOCK_NAME: Final = ".append.lock"
 TURNSTILE_NAME: Final = ".append.turn"
 
 LOCK_WAIT_MS: Final = 30_000
-"""Wait for the lock by creation, configuration and repair of a log."""
+"""How long creation, configuration and repair of a log wait for the lock."""
 _PAUSE_FIRST_S: Final = 0.000_1
 _PAUSE_LONGEST_S: Final = 0.005
 
 
 class FairLock:
-    """Lock of one log."""
+    """Fair lock of one log."""
 
     def __init__(self, storage: WritableStorage, directory: str, clock: Clock) -> None:
         self._storage = storage
@@ -77,7 +77,7 @@ class FairLock:
             return self._wait_for(self._lock_path, keeps_waiting)
 
     def acquire_within(self, wait_ms: float) -> FileLock:
-        """Wait for the lock for ``wait_ms``. Raises as ``acquire``, and ``LogLockedError``."""
+        """Wait up to ``wait_ms`` for the lock. Raises like ``acquire``, and ``LogLockedError``."""
         until_ms = self._clock.now_ms() + wait_ms
         lock = self.acquire(lambda: self._clock.now_ms() < until_ms)
         if lock is None:
@@ -99,14 +99,14 @@ class FairLock:
 #
 # 1. The order is: lock, read what other processes appended, assign offsets, write, sync, publish,
 #    unlock, answer. No request is answered before its records are durable and published.
-# 2. On a full disk the complete batches are synced and answered, the rest is not appended, and the
-#    log stays open. After any other write failure the content of the disk is unknown: the appends
-#    of the group fail with ``AppendUnknownError``. After a failed sync the log stays closed;
-#    otherwise the next group opens it again, and recovery truncates what was not acknowledged.
+# 2. If the disk is full, the complete batches are synced and answered, the rest is not appended,
+#    and the log stays open. After any other write failure the content of the disk is unknown, so
+#    the group's appends fail with ``AppendUnknownError``. After a failed sync the log stays closed.
+#    Otherwise the next group opens it again, and recovery truncates what was not acknowledged.
 # 3. Single-threaded. Clocks and pauses are arguments.
 
 CLOSE_WAIT_MS: Final = 10_000
-"""Wait of ``close`` for the lock. Without it the next open validates the tail again."""
+"""How long ``close`` waits for the lock; without it the next open validates the tail again."""
 CLEAN_INTERVAL_MS: Final = 5 * 60 * 1000
 """Interval of retention checks (Kafka: ``log.retention.check.interval.ms``)."""
 
@@ -126,22 +126,22 @@ class GroupCommitter:
         self._closed: str | None = None
         self._last_retention_ms = clock.now_ms()
         self.on_linger: Callable[[float], None] | None = None
-        """Called with ``linger.ms`` whenever the log is opened, also after a new configuration."""
+        """Called with ``linger.ms`` whenever the log is opened, even after a change of settings."""
         self.on_clean: Callable[[], None] | None = None
-        """Called at the interval of retention if the log is compacted or has remote storage. It
-        does not wait."""
+        """Called at the retention check interval if the log is compacted or has remote storage. It
+        must not block."""
         self.report: RecoveryReport | None = None
         """Recovery report of the last time the log was opened."""
 
     def write(
         self, requests: Sequence[Request], answer: Callable[[Request, RequestResult], None]
     ) -> None:
-        """Execute requests in order, and answer each once."""
+        """Execute requests in order, and answer each one exactly once."""
         began_ms = self._clock.now_ms()
         waiting = list(requests)
 
         def has_requests() -> bool:
-            """Fail requests past their deadline, and return whether any are left."""
+            """Fail requests whose deadline has passed, and return whether any are left."""
             now_ms = self._clock.now_ms()
             for late in [one for one in waiting if one.deadline_ms <= now_ms]:
                 waiting.remove(late)
@@ -166,7 +166,7 @@ class GroupCommitter:
         self._closed = self._closed or "close() was called"
         if self._log is None:
             return
-        # Ignored: acknowledged records are durable already, and the next open validates the tail.
+        # Ignored: acknowledged records are already durable, and the next open validates the tail.
         with contextlib.suppress(RaftlogError), self._fair_lock.acquire_within(CLOSE_WAIT_MS):
             self._log.refresh(now_ms=self._clock.wall_ms())
             self._drop()
@@ -210,7 +210,7 @@ class GroupCommitter:
         return answers
 
     def _current_log(self) -> SingleVoterLog:
-        """Return the log, with what other processes appended. Raises as ``SingleVoterLog.open``."""
+        """Return the log with other processes' appends. Raises like ``SingleVoterLog.open``."""
         with self._storage.open_file(self._properties_path) as file:
             properties = read_small(file)
         if properties != self._properties:
@@ -232,7 +232,7 @@ class GroupCommitter:
         return self._log
 
     def _check_identity(self, properties: bytes) -> None:
-        """Raise ``LogClosedError`` if the directory has another log, by topic id, than before."""
+        """Raise ``LogClosedError`` if the directory now has a log with another topic id."""
         topic_id = parse_log_properties(properties, self._properties_path).topic_id
         if self._topic_id not in (None, topic_id):
             self._closed = "the directory was replaced by another log"
@@ -242,7 +242,7 @@ class GroupCommitter:
     def _apply_retention(self, log: SingleVoterLog) -> SingleVoterLog:
         """Apply retention at its interval, and return the log to continue with.
 
-        Errors other than a failed disk do not fail the appends: the next interval retries.
+        Only a failed disk fails the appends; after any other error the next interval retries.
         """
         now_ms = self._clock.now_ms()
         if now_ms - self._last_retention_ms < CLEAN_INTERVAL_MS or log.is_read_only:
@@ -265,7 +265,7 @@ class GroupCommitter:
         return log
 
     def _fail(self, problem: RaftlogError) -> None:
-        """Close the log: for good if its disk failed, else until the next group opens it."""
+        """Close the log: permanently if its disk failed, else until the next group opens it."""
         if isinstance(problem, DiskFailedError):
             self._closed = str(problem)
         self._drop()
@@ -281,31 +281,33 @@ class GroupCommitter:
 # --- Writer thread: queued requests are written in groups that share one sync ---------------------
 # Invariants:
 #
-# 1. Requests are answered in queue order. While one group is written the next one is collected; an
+# 1. Requests are answered in queue order. While one group is written, the next one is collected. An
 #    idle writer starts a group ``linger_ms`` after its first request.
-# 2. The bytes of requests without an answer are bounded. ``submit`` blocks for room until the
-#    request's deadline (``BufferAllocationError``, Kafka: ``max.block.ms``).
+# 2. The bytes of unanswered requests are bounded. ``submit`` blocks until there is room or the
+#    request's deadline passes (``BufferAllocationError``, Kafka: ``max.block.ms``).
 # 3. Every future completes: with its result; with ``LogClosedError`` if the request was never
 #    started; with ``AppendUnknownError`` if the thread failed while the request was being written.
 # 4. Requests queued in a handle that is not closed are written before the process exits. A forked
-#    child has no writer thread: ``submit`` raises before it takes the lock, which the parent may
-#    have held during the fork.
-# 5. It uses no files or file locks: ``write_group`` writes a group and answers its requests.
+#    child has no writer thread, so ``submit`` raises. It does so before it takes the lock, which
+#    the parent may have held during the fork.
+# 5. The thread itself uses no files or file locks: ``write_group`` writes a group and answers its
+#    requests.
 
 GROUP_BYTES_MAX: Final = 16 * MIB
-"""Bound on a group, so that other processes get the lock in between."""
+"""Bound on a group's size, so that other processes get the lock in between."""
 GROUP_REQUESTS_MAX: Final = 4096
 
 WriteGroup: TypeAlias = Callable[
     [Sequence[Request], Callable[[Request, RequestResult], None]], None
 ]
-"""Executes requests in order and answers each once. An exception from it is a bug."""
+"""Executes requests in order and answers each one exactly once. An exception from it is a bug."""
 
 
 class WriterThread:
     """Request queue and the thread that writes it, started by the first request. Thread-safe.
 
-    ``on_close`` is called on the thread after the last group; by ``close`` if there is no thread.
+    ``on_close`` is called on the thread after the last group, or by ``close`` if there is no
+    thread.
     """
 
     def __init__(
@@ -333,7 +335,7 @@ class WriterThread:
     def submit(self, request: Request) -> None:
         """Queue a request, whose future gets the result.
 
-        Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room until the
+        Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room by the
         request's deadline.
         """
         self._pool.check_process("it was opened")
@@ -397,7 +399,7 @@ class WriterThread:
             _running.discard(self)
 
     def _next_group(self) -> list[tuple[Request, int]]:
-        """Wait for the next group. Empty if the queue is drained and the log is being closed."""
+        """Wait for the next group; empty if the queue is drained and the log is being closed."""
         with self._changed:
             while not self._is_due():
                 if not self._queue:
@@ -443,7 +445,7 @@ class WriterThread:
                 self._pool.release(sum(byte_count for _, byte_count in group))
 
     def _fail_queued(self) -> None:
-        """Fail the requests that are still queued: the thread ends."""
+        """Fail the requests that are still queued, because the thread ends."""
         with self._changed:
             self._pool.close("the writer thread failed")
             left = [request for request, _ in self._queue]

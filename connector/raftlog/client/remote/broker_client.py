@@ -1,9 +1,9 @@
-"""Client of the brokers of a Kafka cluster: offsets that groups have committed, and of partitions.
+"""Client of the brokers of a Kafka cluster: committed offsets of groups, and partition offsets.
 
-As Kafka's admin client, but for all groups: each broker lists the groups that it coordinates
-(ListGroups) and returns their offsets (OffsetFetch), and each leader returns the offsets of its
-partitions (ListOffsets). A call repeats what failed with a retriable error, with brokers and
-leaders of a new Metadata response, until nothing failed or its timeout.
+It works like Kafka's admin client, but for all groups: each broker lists the groups that it
+coordinates (ListGroups) and returns their offsets (OffsetFetch), and each leader returns the
+offsets of its partitions (ListOffsets). A call repeats requests that failed with a retriable error,
+using the brokers and leaders in a new Metadata response, until none fails or the timeout passes.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ GROUPS_PER_REQUEST: Final = 100
 TOPICS_PER_REQUEST: Final = 500
 PARTITIONS_PER_REQUEST: Final = 2_000
 _OFFSET_FETCH_VERSION_MAX: Final = 9
-"""Newer versions have topic ids, and leave out deleted topics; the admin client uses this one."""
+"""Newer versions have topic ids and omit deleted topics; Kafka's admin client uses this one."""
 _UNKNOWN_TOPIC: Final = frozenset((3, 17))
-"""Error codes of a topic that does not exist, or cannot."""
+"""Error codes of a topic that does not exist, or has an invalid name."""
 _GROUP_NOT_FOUND: Final = 69
 _RETRIABLE_ERRORS: Final = messages.RETRIABLE_ERRORS | {7, 8, 56, 78}
 """Kafka's error codes after which a retry may help: those of all requests, REQUEST_TIMED_OUT,
 BROKER_NOT_AVAILABLE, KAFKA_STORAGE_ERROR and OFFSET_NOT_AVAILABLE."""
 _NO_RESULT: Final = 6
-"""Error code of a partition that a response lacks: that of a broker which does not lead it."""
+"""Error code for a partition that a response lacks, as if the broker did not lead it."""
 _NAME_BROKERS: Final = (
     "give the address of a broker: controllers and the nodes of raftlog have no groups"
 )
 _GRANT: Final = "grant this principal DESCRIBE on the groups and topics"
 _SHARE: Final = "share"
-"""Type of groups without committed offsets, whose OffsetFetch is refused."""
+"""Type of groups that have no committed offsets; their OffsetFetch is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """Offset that a group has committed of a partition."""
+    """Offset that a group has committed for a partition."""
 
     group: str
     topic: str
@@ -78,7 +78,7 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Start and end offset of a partition at its leader. ``end``: the high watermark."""
+    """Start and end offset of a partition at its leader. ``end`` is the high watermark."""
 
     start: int
     end: int
@@ -86,7 +86,7 @@ class PartitionOffsets:
 
 @dataclass(slots=True)
 class ListedOffsets:
-    """Offsets of partitions, ids of the topics that exist, and why partitions have no offsets."""
+    """Offsets of partitions, ids of existing topics, and reasons for missing offsets."""
 
     offsets: dict[PartitionName, PartitionOffsets] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class ListedOffsets:
 
 @dataclass(slots=True)
 class _Round:
-    """What failed in one round of requests, and may succeed in the next one."""
+    """Requests that failed in one round, and may succeed in the next one."""
 
     problem: str | None = None
     by_partition: dict[PartitionName, str] = field(default_factory=dict)
@@ -108,8 +108,8 @@ class _Round:
 class BrokerClient:
     """Client of the brokers of one cluster, for one thread of one process.
 
-    Calls raise ``AccessDeniedError``, ``WrongClusterError``, ``NodeRefusedError`` for nodes that
-    are not brokers, and ``BrokersUnavailableError`` after the timeout.
+    Calls raise ``AccessDeniedError``, ``WrongClusterError``, ``NodeRefusedError`` if nodes are not
+    brokers, and ``BrokersUnavailableError`` after the timeout.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class BrokerClient:
         timeout_ms: float,
         cluster_id: str | None = None,
     ) -> None:
-        """``timeout_ms``: how long a call repeats what failed; requests have bounds of their own.
-        ``cluster_id``: None for that of the first broker that responds."""
+        """``timeout_ms``: how long a call repeats failed requests, each of which has its own limit.
+        ``cluster_id``: None to use the id of the first broker that responds."""
         self.path: Final = ",".join(map(str, bootstrap))
         self._bootstrap = bootstrap
         self._timeout_ms = timeout_ms
@@ -140,22 +140,22 @@ class BrokerClient:
     def group_offsets(self) -> list[GroupOffset]:
         """Return the committed offsets of all groups, by group and partition.
 
-        Offsets of open transactions are not committed. Share groups have none.
+        Offsets in open transactions are not committed. Share groups have no committed offsets.
         """
         return self._network.run(self._group_offsets())
 
     def list_offsets(self, partitions: Collection[PartitionName]) -> ListedOffsets:
-        """Return start and end of partitions at their leaders.
+        """Return the start and end offsets of partitions at their leaders.
 
-        A partition whose leader has not responded until the timeout is in ``missing``; one that
-        does not exist is in none of the fields.
+        A partition whose leader does not respond before the timeout is in ``missing``; a partition
+        that does not exist is in none of the fields.
         """
         return self._network.run(self._list_offsets(partitions))
 
     # --- rounds -----------------------------------------------------------------------------------
 
     async def _repeat(self, execute: Callable[[_Round], Awaitable[None]]) -> _Round:
-        """Execute rounds until one has no failures or the timeout; return the last one."""
+        """Execute rounds until one has no failures or the timeout passes; return the last round."""
         until_s = asyncio.get_running_loop().time() + self._timeout_ms / 1000
         pause_s = PAUSE_FIRST_S
         while True:
@@ -280,7 +280,7 @@ class BrokerClient:
         listed: ListedOffsets,
         this: _Round,
     ) -> None:
-        """Add the partitions to those of their leaders."""
+        """Add the partitions to their leaders' partitions."""
         by_topic: dict[str, list[PartitionName]] = {}
         for one in wanted:
             by_topic.setdefault(one[0], []).append(one)
@@ -308,7 +308,7 @@ class BrokerClient:
         listed: ListedOffsets,
         this: _Round,
     ) -> None:
-        """Add start and end of partitions that a broker leads."""
+        """Add the start and end offsets of partitions that a broker leads."""
         ends: dict[int, dict[PartitionName, int]] = {}
         for timestamp in (messages.EARLIEST_TIMESTAMP, messages.LATEST_TIMESTAMP):
             response = await self._request(
@@ -349,7 +349,7 @@ class BrokerClient:
     async def _metadata(
         self, topics: Iterable[str], this: _Round
     ) -> latest_schemas.MetadataResponse | None:
-        """Return the metadata of topics, and keep the brokers; None if all of them failed."""
+        """Return the metadata of topics, and store the brokers; None if all of them failed."""
         request = latest_schemas.MetadataRequest(
             topics=tuple(MetadataRequestTopic(topic_id=None, name=name(one)) for one in topics),
             allow_auto_topic_creation=False,
@@ -393,7 +393,7 @@ class BrokerClient:
         this: _Round,
         partitions: Iterable[PartitionName] = (),
     ) -> bool:
-        """Return whether there is an error, and note it if a retry may help; otherwise raise it."""
+        """Return whether there is an error. Record it if a retry may help; otherwise raise it."""
         if not error:
             return False
         if messages.is_access_error(error):
@@ -417,7 +417,7 @@ class BrokerClient:
         *,
         version_max: int | None = None,
     ) -> T | None:
-        """Return the response; None if the connection was lost, which is noted."""
+        """Return the response; if the connection was lost, record that and return None."""
         connection: Connection | None = None
         try:
             connection = await self._connections.get(address)
@@ -447,7 +447,7 @@ class BrokerClient:
 def _committed(
     group: str, topics: Iterable[latest_schemas.FetchedOffsetsTopic]
 ) -> Iterator[tuple[int, GroupOffset]]:
-    """Yield error code and offset of each partition."""
+    """Yield the error code and the offset of each partition."""
     for topic in topics:
         for one in topic.partitions:
             offset = GroupOffset(
@@ -459,7 +459,7 @@ def _committed(
 def _offsets_request(
     partitions: list[PartitionName], timestamp: int
 ) -> list_offsets.ListOffsetsRequest:
-    """Return a consumer's request for an offset of partitions, which are sorted."""
+    """Return a consumer's request for an offset of each of these sorted partitions."""
     topics = (
         list_offsets.ListOffsetsTopic(
             name=name(topic),

@@ -1,9 +1,9 @@
 """Wait for committed records: a Fetch at the high watermark, which the leader delays.
 
-It has a connection of its own, because a node answers the requests of one connection in their
-order: on that of the other requests an append would wait for it, too. Readers of one client share
-the request, so that they have one connection, whatever their number. Its records are those that the
-readers read next, so that they are transferred once.
+The request has its own connection, because a node answers the requests of one connection in order:
+on a shared connection an append would have to wait for it. All readers of one client share the
+request, so that they need one connection, whatever their number. The response contains the records
+that the readers read next, so that these are transferred only once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FETCH_BYTES: Final = 1 * MIB
 WAIT_MS: Final = 1_000
 """Maximum delay of a Fetch without new records."""
 _GRACE_S: Final = 1.0
-"""How much longer the response may take; then the node counts as lost."""
+"""How much longer the response may take before the node counts as lost."""
 RECONNECT_S: Final = 1.0
-"""Time between two attempts to connect, in which the readers poll: a node may have a limit of
-connections, and one of new connections that all clients of this host share."""
+"""Time between two attempts to connect, during which the readers poll. A node may limit the number
+of connections, and the rate of new connections that all clients on this host share."""
 
 
 class CommitWaiter:
@@ -40,21 +40,21 @@ class CommitWaiter:
         self._login = login
         self._connection: Connection | None = None
         self._leader: Connection | None = None
-        """Connection for all other requests to the node of ``_connection``."""
+        """Connection for all other requests to the same node as ``_connection``."""
         self._fetching: asyncio.Task[bool] | None = None
         self._connect_at_s = -math.inf
-        """Time of the loop before which it does not connect."""
+        """Loop time before which it does not connect."""
         self._offset = -1
         """Offset of the request in flight."""
         self.compacted_offset = 0
-        """The greatest one of the responses with records."""
+        """The greatest one in responses with records."""
         self.fetched: tuple[int, Any, int] | None = None
         """Offset and partition of the last response with records, and the leader's epoch. Set on
-        the event loop, and read by any thread."""
+        the event loop, read by any thread."""
 
     async def wait(self, offset: int) -> bool:
-        """Wait until the record at ``offset`` is committed, for ``WAIT_MS`` at most; return False
-        if that could not be waited for: then pause."""
+        """Wait up to ``WAIT_MS`` until the record at ``offset`` is committed. Return False if
+        waiting was not possible; then the caller should pause."""
         while self._fetching is not None and self._offset < offset:
             await asyncio.wait((self._fetching,))  # soon: its record is committed
         if self._fetching is None:
@@ -97,8 +97,8 @@ class CommitWaiter:
         return not error
 
     async def _connection_to(self, leader: LeaderConnection) -> Connection:
-        """Return the connection for delayed requests to the leader. Raises as ``open``, and
-        ``ConnectionLostError`` if there was an attempt within ``RECONNECT_S``."""
+        """Return the connection for delayed requests to the leader. Raises like ``open``, and
+        ``ConnectionLostError`` if the last attempt was less than ``RECONNECT_S`` ago."""
         found = self._connection
         if found is None or not found.is_open or self._leader is not leader.connection:
             self.close()

@@ -53,7 +53,7 @@ from .tls import SslFactory, context_of
 _LOGGER: Final = logging.getLogger("raftlog")
 
 # --- Network thread of a client, and calls to it from other threads -------------------------------
-# Connections are used on this thread's event loop only. It is a daemon thread, and does not exist
+# Connections are used only on this thread's event loop. It is a daemon thread, which does not exist
 # in a forked child.
 
 T = TypeVar("T")
@@ -61,13 +61,14 @@ _FINAL_ITERATIONS: Final = 3
 
 
 class NetworkThread:
-    """Thread with an event loop, from the first call to ``stop``. Thread-safe."""
+    """Thread with an event loop, which runs from the first call until ``stop``. Thread-safe."""
 
     def __init__(self, path: str, on_end: Callable[[], None]) -> None:
-        """``path`` names the quorum; ``on_end`` closes, on the loop, what is open."""
+        """``path`` names the quorum; ``on_end`` runs on the loop and closes what is open."""
         self._path = path
         self._on_end = on_end
-        # Reentrant: a handle that is garbage collected while it is held calls ``call``.
+        # Reentrant, because a handle that is garbage-collected while the lock is held calls
+        # ``call``.
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -96,7 +97,7 @@ class NetworkThread:
             return asyncio.run_coroutine_threadsafe(work, loop)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop, without waiting for it. Raises as ``start``."""
+        """Call a function on the loop without waiting for it. Raises like ``start``."""
         with self._lock:
             self._running_loop().call_soon_threadsafe(function)
 
@@ -109,7 +110,7 @@ class NetworkThread:
             loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             return
-        if not was_stopped:  # a second stop would interrupt the end of the thread
+        if not was_stopped:  # a second stop would interrupt the thread's cleanup
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(loop.stop)
         if thread is not threading.current_thread():
@@ -120,7 +121,7 @@ class NetworkThread:
         return self._thread is threading.current_thread()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, started if necessary. The lock is held until it is used."""
+        """Return the loop, started if necessary. The lock must be held until the loop is used."""
         if self._is_stopped:
             raise self._closed()
         if self._loop is None:
@@ -166,39 +167,39 @@ def _serve(loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
 # Invariants:
 #
 # 1. When a connection fails, all requests in flight fail with ``ConnectionLostError``; the node may
-#    have executed them or not. A late response closes the connection, as those after it are late
-#    too.
+#    or may not have executed them. A late response closes the connection, because the responses
+#    after it are late too.
 # 2. API versions are negotiated when the connection is opened (KIP-35, KIP-511).
-# 3. Bytes of a peer are bounded by ``FrameDecoder``, and parsed by ``raftlog.wire``'s decoders
-#    only.
-# 4. A throttle time in a response (KIP-219), in which the node reads nothing of this connection, is
-#    not a lost node: callers send nothing until it is over, and what was sent before waits longer.
-# 5. With SASL no other request is sent before the authentication is complete, nor during a new one
-#    on the same connection (KIP-368), which begins before the session expires.
+# 3. ``FrameDecoder`` limits the bytes from a peer, and only ``raftlog.wire``'s decoders parse them.
+# 4. During the throttle time in a response (KIP-219) the node reads nothing from this connection,
+#    but it is not lost: callers send nothing until that time is over, and requests that were
+#    already sent wait longer.
+# 5. With SASL no other request is sent before authentication is complete, nor during
+#    reauthentication on the same connection (KIP-368), which begins before the session expires.
 
 CLIENT_ID: Final = "raftlog"
 INITIAL_API_VERSIONS_VERSION: Final = 4
 _NO_ADDRESS: Final = (ValueError, OverflowError)
 """Python's errors for an invalid host name or port, which nodes may report."""
 _HANDSHAKE_ERRORS: Final = (ssl.SSLError, ConnectionResetError, EOFError)
-"""Errors of a TLS handshake that the other side broke off."""
+"""Errors of a TLS handshake that the other side aborted."""
 _CLOSED: Final = "connection closed by the node"
 REAUTHENTICATION_TIMEOUT_S: Final = 5.0
 REAUTHENTICATE_AFTER: Final = 0.85
-"""Part of a session's lifetime after which the next request waits for a new authentication (Kafka:
+"""Fraction of a session's lifetime after which the next request waits for reauthentication (Kafka:
 ``ReauthenticationInfo``)."""
 
 
 class ConnectionLostError(Exception):
-    """The connection ended. Requests in flight may have been executed or not."""
+    """The connection ended. Requests in flight may or may not have been executed."""
 
 
 class ThrottledError(ConnectionLostError):
-    """No response in time, of a node that throttles this client. The connection is open."""
+    """No response in time from a node that throttles this client. The connection is still open."""
 
 
 class UnansweredError(ConnectionLostError):
-    """The node closed a new connection before any response, as one with another protocol does."""
+    """The node closed a new connection before any response, as if it had another protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +219,8 @@ class Connection(ReceivingProtocol):
         self._login = login
         self._reauthenticate_at_s = math.inf
         self._held: list[tuple[ApiKey, int, bytes, _InFlightRequest]] | None = None
-        """API, version, body and request, sent when a new authentication is complete; None at other
-        times."""
+        """API, version, body and request of requests that are sent when reauthentication is
+        complete; None at other times."""
         self._reauthenticating: asyncio.Task[None] | None = None
         self._response_count = 0
         self._has_timed_out = False
@@ -230,7 +231,7 @@ class Connection(ReceivingProtocol):
         self._in_flight: Final[InFlightRequests[_InFlightRequest]] = InFlightRequests(CLIENT_ID)
         self._lost: str | None = None
         self._throttled_until_s = -math.inf
-        """Time of the loop until which the node reads nothing, after a response said so."""
+        """Loop time until which the node reads nothing, according to a response."""
 
     @classmethod
     async def open(
@@ -241,7 +242,7 @@ class Connection(ReceivingProtocol):
         *,
         timeout_s: float,
     ) -> Connection:
-        """Connect, negotiate API versions, and authenticate by SASL if there is a ``login``.
+        """Connect, negotiate API versions, and authenticate with SASL if there is a ``login``.
 
         Raises ``ConnectionLostError``, ``AccessDeniedError`` if one side rejects the other's
         certificate or the credentials, ``SecurityProtocolError`` and ``OptionError``.
@@ -316,7 +317,7 @@ class Connection(ReceivingProtocol):
     # --- SASL -------------------------------------------------------------------------------------
 
     async def _authenticate(self, login: SaslLogin, until: float) -> None:
-        """Authenticate, for the first time or again. Raises as ``open``."""
+        """Authenticate, for the first time or again. Raises like ``open``."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(until):
@@ -385,14 +386,14 @@ class Connection(ReceivingProtocol):
         )
 
     async def _reauthenticate(self, login: SaslLogin) -> None:
-        """Authenticate again, then send the requests that were held; on failure close."""
+        """Authenticate again, then send the requests that were held; close on failure."""
         until = asyncio.get_running_loop().time() + REAUTHENTICATION_TIMEOUT_S
         try:
             await self._authenticate(login, until)
         except (ConnectionLostError, RaftlogError) as error:
             self.close(f"the session could not be renewed: {error}")
             return
-        except Exception as error:  # noqa: BLE001 - of oauth_token, which the next connection raises
+        except Exception as error:  # noqa: BLE001 - of oauth_token; the next connection raises it
             self.close(f"the session could not be renewed: {type(error).__name__}")
             return
         held, self._held = self._held or [], None
@@ -401,7 +402,7 @@ class Connection(ReceivingProtocol):
 
     @property
     def is_refused_without_sasl(self) -> bool:
-        """Whether the node closed the connection at the first request, as if SASL was required."""
+        """Whether the node closed the connection at the first request, as if it required SASL."""
         return self._lost is not None and self._login is None and self._response_count == 1
 
     # --- requests ---------------------------------------------------------------------------------
@@ -412,13 +413,13 @@ class Connection(ReceivingProtocol):
 
     @property
     def throttle_left_s(self) -> float:
-        """Return for how long the node reads nothing, because this client exceeds a quota; 0: it
-        reads, or the connection is lost."""
+        """Return for how long the node reads nothing because this client exceeds a quota; 0 if it
+        reads or the connection is lost."""
         left_s = self._throttled_until_s - asyncio.get_running_loop().time()
         return max(left_s, 0.0) if self.is_open else 0.0
 
     def serves(self, api_key: ApiKey) -> bool:
-        """Return whether the node supports a request in a version of this client."""
+        """Return whether the node supports a request in one of this client's versions."""
         with contextlib.suppress(NoCommonVersionError):
             self._version(api_key, None)
         return (api_key, None) in self._version_of
@@ -445,7 +446,7 @@ class Connection(ReceivingProtocol):
         *,
         version_max: int | None = None,
     ) -> asyncio.Future[T]:
-        """Send a request whose body ``encode_body`` returns for a version. As ``send``."""
+        """Send a request, like ``send``, whose body ``encode_body`` returns for a version."""
         version = self._version(api_key, version_max)
         return self._send(api_key, version, encode_body(version), decode_body)
 
@@ -466,7 +467,7 @@ class Connection(ReceivingProtocol):
         timeout_s: float,
         version_max: int | None = None,
     ) -> T:
-        """Send a request and wait for the response. Raises as ``send``, and ``WireError``."""
+        """Send a request and wait for the response. Raises like ``send``, and ``WireError``."""
         response = self.send(api_key, message, target, version_max=version_max)
         try:
             return await self.wait(response, timeout_s)
@@ -477,7 +478,8 @@ class Connection(ReceivingProtocol):
     async def wait(self, response: asyncio.Future[T], timeout_s: float) -> T:
         """Wait for a response; a timeout closes the connection.
 
-        Raises ``ThrottledError`` instead if the node has not read for all of that time.
+        If the node was throttling this client for the whole time, it raises ``ThrottledError``
+        instead.
         """
         done, _ = await asyncio.wait((response,), timeout=timeout_s)
         if not done:
@@ -488,7 +490,7 @@ class Connection(ReceivingProtocol):
         return await response
 
     def close_without(self, response: asyncio.Future[Any], timeout_s: float) -> None:
-        """Close the connection unless there is a response within a time in which the node reads."""
+        """Close the connection unless there is a response in time; throttle time does not count."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
 
@@ -504,7 +506,7 @@ class Connection(ReceivingProtocol):
         response.add_done_callback(lambda _: timer.cancel())
 
     def _time_left_s(self, timeout_s: float) -> float:
-        """Return what is left of a timeout that began before the end of the throttle time."""
+        """Return what is left of a timeout that starts at the end of the throttle time."""
         return self._throttled_until_s + timeout_s - asyncio.get_running_loop().time()
 
     def close(self, reason: str) -> None:
@@ -550,8 +552,8 @@ class Connection(ReceivingProtocol):
         return response
 
     def _hold(self) -> list[tuple[ApiKey, int, bytes, _InFlightRequest]] | None:
-        """Return the held requests, after the start of a new authentication if it is time; None if
-        requests are sent."""
+        """Return the held requests, after starting reauthentication if it is due; None if requests
+        are sent."""
         if self._held is None and self._login is not None:
             loop = asyncio.get_running_loop()
             if loop.time() >= self._reauthenticate_at_s:
@@ -561,7 +563,7 @@ class Connection(ReceivingProtocol):
 
     def _receive(self, data: bytes) -> None:
         self._response_count += 1
-        # Until it has a result the request is in flight, so that any other error fails it, too.
+        # The request is in flight until it has a result, so that any other error fails it too.
         request, body_start = self._in_flight.match(data)
         if not request.response.done():
             try:
@@ -597,7 +599,7 @@ class Connections:
     def __init__(
         self, tls: SslFactory | None, login: SaslLogin | None, *, timeout_s: float
     ) -> None:
-        """``timeout_s`` is the bound on opening one."""
+        """``timeout_s`` limits the time to open one."""
         self._tls = tls
         self._login = login
         self._timeout_s = timeout_s
@@ -605,9 +607,9 @@ class Connections:
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
 
     async def get(self, address: Address) -> Connection:
-        """Return an open connection to an address. Opening continues if this is cancelled.
+        """Return an open connection to an address. Opening continues if this call is cancelled.
 
-        Raises as ``Connection.open``.
+        Raises like ``Connection.open``.
         """
         known = self._opened.get(address)
         if known is not None and known.is_open:
@@ -626,8 +628,8 @@ class Connections:
     async def check_protocol(
         self, address: Address, connection: Connection | None, error: ConnectionLostError
     ) -> None:
-        """Raise ``SecurityProtocolError`` if a connection, None if it was not opened, was lost
-        because the listener has another security protocol."""
+        """Raise ``SecurityProtocolError`` if a connection was lost because the listener has another
+        security protocol. The connection is None if it was not opened."""
         if isinstance(error, UnansweredError):
             await check_tls(address, context_of(self._tls), timeout_s=self._timeout_s)
         if connection is not None and connection.is_refused_without_sasl:
@@ -665,13 +667,13 @@ def _error_text(error: BaseException) -> str:
 
 
 # --- Listeners with another security protocol -----------------------------------------------------
-# A node closes the connection of a client with another protocol, without a reason. A second
-# connection, on which no credentials are sent, finds the listener's protocol.
+# A node closes the connection of a client with another protocol without giving a reason. A second
+# connection, on which no credentials are sent, determines the listener's protocol.
 
 
 async def check_tls(address: Address, context: ssl.SSLContext | None, *, timeout_s: float) -> None:
-    """Raise ``SecurityProtocolError`` if a listener, which closed a connection before any response,
-    has TLS and the client does not, or vice versa."""
+    """Raise ``SecurityProtocolError`` if only one of the listener and the client uses TLS. The
+    listener has closed a connection before any response."""
     until = asyncio.get_running_loop().time() + timeout_s
     try:
         if context is None:
@@ -697,8 +699,8 @@ async def check_tls(address: Address, context: ssl.SSLContext | None, *, timeout
 
 
 async def check_sasl(address: Address, context: ssl.SSLContext | None, *, timeout_s: float) -> None:
-    """Raise ``SecurityProtocolError`` if a listener, to which no credentials were sent, requires
-    SASL: it offers its mechanisms to a client that names none."""
+    """Raise ``SecurityProtocolError`` if a listener to which no credentials were sent requires
+    SASL: then it offers its mechanisms to a client that names none."""
     until = asyncio.get_running_loop().time() + timeout_s
     client = sasl.SaslClient("", sasl.plain_exchange("", ""))
     try:

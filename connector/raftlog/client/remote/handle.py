@@ -1,9 +1,9 @@
 """Handle of a quorum's log: the calls of an embedded log, answered by its leader.
 
 A handle is thread-safe. In a forked child it reads over its own connections, and refuses appends.
-An append whose response was lost is retried until its deadline, and never written twice: without
-a commit or a producer of the caller it gets a producer id of the client. Operations that only a
-node can do to its log raise ``NotRemoteError``.
+An append whose response was lost is retried until its deadline, but never written twice: if the
+caller gives it neither a commit nor a producer, it gets the client's producer id. Operations that
+only a node can perform on its log raise ``NotRemoteError``.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def open_remote_reader(
 def _security(
     config: Mapping[str, str] | None, oauth_token: Callable[[], str] | None
 ) -> ClientSecurity:
-    """Return the security in the arguments of a call. Raises ``OptionError``."""
+    """Return the security settings in the arguments of a call. Raises ``OptionError``."""
     given = {} if config is None else dict(config)
     for name, value in given.items():
         if name not in SECURITY_OPTIONS:
@@ -233,7 +233,7 @@ class ConnectedLog(LogHandle):
         identity = quorum.identity()
         self._topic = identity.topic
         self._cluster_id = identity.cluster_id
-        network = quorum.network  # first: in a forked child it replaces the metadata
+        network = quorum.network  # first, because in a forked child it replaces the metadata
         self._sender = Sender(quorum.metadata, network, self._settings, clock)
         weakref.finalize(self, self._sender.close_later, quorum.close).atexit = False
 
@@ -318,7 +318,7 @@ class ConnectedLog(LogHandle):
         return _result_of(request)
 
     def _submit(self, request: AppendRequest) -> None:
-        """Queue an append. A commit without records is looked up: no batch can have its name."""
+        """Queue an append. A commit without records is looked up: no batch can carry its name."""
         if request.commit is None or request.records:
             self._sender.append(request)
             return
@@ -337,13 +337,14 @@ class ConnectedLog(LogHandle):
 
     # --- lookup of a commit -----------------------------------------------------------------------
 
-    # The last named commit of an application id is looked up by three requests:
+    # The last named commit of an application id is looked up with three requests:
     #
     # 1. OffsetFetch returns its version and query id, but no offsets.
     # 2. Produce appends the same commit again, with a required offset that no log reaches. The
-    #    leader checks the identity first and returns the existing offsets, which it has even after
-    #    retention deleted the records; otherwise it refuses the offset. So nothing is ever written.
-    # 3. Fetch returns its batch, which has the timestamp.
+    #    leader checks the identity first and returns the existing offsets, which it knows even
+    #    after retention has deleted the records. Otherwise it refuses the offset. So nothing is
+    #    ever written.
+    # 3. Fetch returns its batch, which contains the timestamp.
     #
     # If another commit was appended in between, the lookup starts again.
 
@@ -372,7 +373,7 @@ class ConnectedLog(LogHandle):
         raise QuorumUnavailableError(path=self.path, waited_ms=waited_ms, reason=reason)
 
     def _appended(self, name: CommitName, deadline_ms: float) -> AppendResult | None:
-        """Return the offsets of a commit in the log; None if it is not the last one any more."""
+        """Return the offsets of a commit in the log; None if it is no longer the last one."""
         request = AppendRequest(
             records=(_ANY_VALUE[self.values],),
             required_base_offset=IMPOSSIBLE_OFFSET,
@@ -448,7 +449,7 @@ class ConnectedLog(LogHandle):
 
 
 def _result_of(request: AppendRequest) -> AppendResult:
-    """Wait for the result of an append, which it has at its deadline at the latest."""
+    """Wait for the result of an append, which is set by its deadline at the latest."""
     try:
         return request.future.result()
     except BaseException:  # such as Ctrl-C: cancel it unless it was sent

@@ -1,8 +1,8 @@
 """Requests of a client to the leader of a quorum, except appends.
 
 Retriable errors and lost connections are retried until the timeout (``QuorumUnavailableError``), so
-requests have to be safe to repeat; other errors are raised immediately. Thread-safe. A forked child
-opens connections of its own when it first uses the client.
+requests must be safe to repeat; other errors are raised immediately. The client is thread-safe. A
+forked child opens its own connections when it first uses the client.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ T = TypeVar("T")
 class FetchResult:
     """Response to a Fetch: offsets of the leader's log, and batches.
 
-    ``high_watermark`` and ``last_stable_offset`` are exclusive, None if the leader does not know
-    them yet. ``is_out_of_range``: the offset is before the log's start or after its end.
+    ``high_watermark`` and ``last_stable_offset`` are exclusive, and None while the leader does not
+    know them. ``is_out_of_range``: the offset is before the log's start or after its end.
     ``snapshot_id``: the snapshot to read instead. ``diverging``: the end of the requested epoch.
     """
 
@@ -84,7 +84,7 @@ class LeaderClient:
         timeout_ms: float = TIMEOUT_MS_DEFAULT,
         cluster_id: str | None = None,
     ) -> None:
-        """``cluster_id``: that of the nodes; None: that of the first node that responds."""
+        """``cluster_id``: the nodes' cluster id; None: that of the first node that responds."""
         self.path: Final = ",".join(map(str, bootstrap))
         self.timeout_ms: Final = timeout_ms
         self._bootstrap = bootstrap
@@ -101,7 +101,7 @@ class LeaderClient:
     def _begin(self) -> None:
         self._process_id = os.getpid()
         self._compacted_offset = 0
-        """Of the responses to ``fetch``. Set on the event loop."""
+        """The greatest one in responses to ``fetch``. Set on the event loop."""
         login = None if self._sasl is None else SaslLogin(self._sasl)
         self._metadata = Metadata(self._bootstrap, self._tls, login, self._cluster_id)
         self._waiter = CommitWaiter(self._metadata, self._tls, login)
@@ -152,7 +152,7 @@ class LeaderClient:
         return leader.node_id
 
     def settings(self) -> LogSettings:
-        """Return the settings for appends. Raises ``NodeRefusedError`` unless it is raftlog's."""
+        """Return the settings for appends. Raises ``NodeRefusedError`` if it is no raftlog log."""
         if self.identity().is_controller:
             reason = "it is a Kafka controller, whose log can only be read: use raftlog.follow"
             raise self._node_error(ApiKey.DESCRIBE_CONFIGS, 0, reason)
@@ -183,7 +183,7 @@ class LeaderClient:
         wait_ms: int = 0,
         timeout_ms: float | None = None,
     ) -> FetchResult:
-        """Fetch batches from ``offset`` on, the last of which may be incomplete."""
+        """Fetch batches from ``offset`` on; the last one may be incomplete."""
         network = self.network
         work = self._fetch(offset, byte_count_max, last_epoch, wait_ms, timeout_ms)
         fetched: FetchResult = network.run(work)
@@ -194,20 +194,20 @@ class LeaderClient:
         return self.network.start(self._fetch(offset, byte_count_max, None, 0, None))
 
     def begin_wait(self, offset: int) -> Future[bool]:
-        """Start to wait until the record at ``offset`` is committed, as ``CommitWaiter.wait``."""
-        network = self.network  # first: in a forked child it replaces the waiter
+        """Start to wait until the record at ``offset`` is committed, like ``CommitWaiter.wait``."""
+        network = self.network  # first, because in a forked child it replaces the waiter
         return network.start(self._waiter.wait(offset))
 
     @property
     def compacted_offset(self) -> int:
-        """The greatest compacted offset of all responses to fetches: states below it may lack
-        keys."""
+        """The greatest compacted offset in responses to fetches: states below it may lack keys."""
         return max(self._compacted_offset, self._waiter.compacted_offset)
 
     def awaited(self, offset: int) -> FetchResult | None:
-        """Return the response that ``begin_wait`` got for an offset, None if it has no records.
+        """Return the response that ``begin_wait`` got for an offset; None if it has no records.
 
-        The last one is kept until the next one: several readers may wait for the same records.
+        The last response is kept until the next one, because several readers may wait for the same
+        records.
         """
         found = self._waiter.fetched
         if found is None or found[0] != offset:
@@ -215,8 +215,7 @@ class LeaderClient:
         return _fetch_result(found[1], found[2], is_out_of_range=False)
 
     def forget_awaited(self) -> None:
-        """Drop the response of ``awaited``, because it is damaged: a read of it would never
-        succeed."""
+        """Drop the response of ``awaited`` because it is damaged and could never be read."""
         self._waiter.fetched = None
 
     def pause(self, duration_ms: int) -> None:
@@ -224,7 +223,7 @@ class LeaderClient:
         self.network.run(asyncio.sleep(duration_ms / 1000))
 
     def list_offset(self, timestamp: int, *, is_committed_only: bool = False) -> int | None:
-        """Return the offset of a timestamp in milliseconds, or of a special one, if any."""
+        """Return the offset of a timestamp in milliseconds or of a special timestamp, if any."""
         _, partition = self.send_to_leader(
             ApiKey.LIST_OFFSETS,
             lambda leader: messages.offset_request(
@@ -236,14 +235,14 @@ class LeaderClient:
         return None if partition.offset < 0 else int(partition.offset)
 
     def start_offset(self, fetched: FetchResult) -> int:
-        """Return the log start offset in ``fetched``, or request it if that was out of range."""
+        """Return the log start offset in ``fetched``; request it if that was out of range."""
         if self.identity().is_controller or not fetched.is_out_of_range:
             return fetched.log_start_offset
         return self.list_offset(messages.EARLIEST_TIMESTAMP) or 0
 
     def end_offset_for_epoch(self, epoch: int | None) -> OffsetAndEpoch | None:
-        """Return the newest epoch up to ``epoch`` with its end offset, if any; None: up to that of
-        the leader, which may have been elected again since the last request."""
+        """Return the newest epoch up to ``epoch`` and its end offset, if there is one. None means
+        up to the leader's epoch; it may have been elected again since the last request."""
         if self.identity().is_controller:
             end = self.fetch(messages.OFFSET_MAX, last_epoch=epoch).diverging
             return end
@@ -252,7 +251,7 @@ class LeaderClient:
             lambda leader: messages.epoch_end_request(
                 leader.log,
                 leader.epoch if epoch is None else epoch,
-                leader_epoch=leader.epoch,  # an earlier one is refused, and asked for again
+                leader_epoch=leader.epoch,  # an earlier one is refused, then retried
             ),
             OffsetForLeaderEpochResponse,
             messages.parse_partition,
@@ -262,7 +261,7 @@ class LeaderClient:
         return OffsetAndEpoch(epoch=int(partition.leader_epoch), offset=int(partition.end_offset))
 
     def last_commit(self, application_id: str, *, timeout_ms: float) -> Committed | None:
-        """Return the last commit of an application id, from OffsetFetch."""
+        """Return the last commit of an application id, by OffsetFetch."""
         committed: Committed | None
         _, committed = self.send_to_leader(
             ApiKey.OFFSET_FETCH,
@@ -276,7 +275,7 @@ class LeaderClient:
     def fetch_snapshot(
         self, snapshot_id: SnapshotId, position: int, byte_count_max: int
     ) -> tuple[bytes, int] | None:
-        """Return bytes of a snapshot from ``position`` on, and its size; None if it was deleted."""
+        """Return a snapshot's bytes from ``position`` on, and its size; None if it was deleted."""
         error, partition = self.send_to_leader(
             ApiKey.FETCH_SNAPSHOT,
             lambda leader: messages.snapshot_request(
@@ -304,10 +303,10 @@ class LeaderClient:
         allowed: tuple[int, ...] = (),
         timeout_ms: float | None = None,
     ) -> tuple[int, Any]:
-        """Send a request to the leader, and retry until it is answered or the timeout.
+        """Send a request to the leader, and retry until it is answered or the timeout passes.
 
-        ``parse`` returns Kafka's error code and the content of a response. The result is that, with
-        an error code of 0 or in ``allowed``. Raises ``QuorumUnavailableError``,
+        ``parse`` returns Kafka's error code and the content of a response. They are the result if
+        the error code is 0 or in ``allowed``. Raises ``QuorumUnavailableError``,
         ``AccessDeniedError``, ``WrongClusterError`` and ``NodeRefusedError``.
         """
 
@@ -328,7 +327,7 @@ class LeaderClient:
         return await self._metadata.leader(self._until(None))
 
     def _until(self, timeout_ms: float | None) -> float:
-        """Return the time of the loop at which a call must end; None: this client's timeout."""
+        """Return the loop time at which a call must end; None: after this client's timeout."""
         wait_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         return asyncio.get_running_loop().time() + wait_ms / 1000
 
@@ -351,10 +350,11 @@ class LeaderClient:
         return fetched
 
     async def _epoch_before_log_start(self, fetched: FetchResult, until: float) -> int:
-        """Return the epoch of the oldest snapshot of a controller, at whose end its log starts.
+        """Return the epoch of a controller's oldest snapshot, at whose end its log starts.
 
-        A controller returns records from its log's start on only for this last fetched epoch, and
-        refers to its newest snapshot for older ones (Kafka: ``validateOffsetAndEpoch``).
+        A controller returns records from its log's start only to a fetch with this last fetched
+        epoch; to older ones it returns the id of its newest snapshot (Kafka:
+        ``validateOffsetAndEpoch``).
         """
         assert fetched.snapshot_id is not None, "the controller refers to a snapshot"
         if fetched.snapshot_id.end_offset == fetched.log_start_offset:
@@ -377,7 +377,7 @@ class LeaderClient:
         wait_ms: int,
         until: float,
     ) -> tuple[FetchResult, bool]:
-        """Fetch; return whether a Kafka controller has responded, too."""
+        """Fetch once; also return whether a Kafka controller responded."""
 
         def build(leader: LeaderConnection) -> Any:
             epoch = last_epoch
@@ -414,7 +414,7 @@ class LeaderClient:
         allowed: tuple[int, ...],
         until: float,
     ) -> tuple[int, Any, LeaderConnection]:
-        """Send a request to the leader, and return the leader that answered it, too."""
+        """Send a request to the leader; also return the leader that answered it."""
         loop = asyncio.get_running_loop()
         pause_s = PAUSE_FIRST_S
         while True:

@@ -66,7 +66,7 @@ from raftlog.types import OffsetAndEpoch, SnapshotId
 from . import messages
 from .leader_client import FetchResult, LeaderClient
 
-# --- Snapshots of a quorum as files, read by position through FetchSnapshot (KIP-630) -------------
+# --- Snapshots of a quorum as files, read by position with FetchSnapshot (KIP-630) ----------------
 
 _FETCH_BYTES: Final = 1 * MIB
 
@@ -110,7 +110,7 @@ class _Snapshots:
 
 
 class _SnapshotFile(Closeable):
-    """One snapshot. The last response is kept, since readers take small steps."""
+    """One snapshot. The last response is kept, because readers read in small steps."""
 
     def __init__(self, quorum: LeaderClient, path: str, snapshot_id: SnapshotId) -> None:
         self._quorum = quorum
@@ -158,7 +158,7 @@ class _SnapshotFile(Closeable):
 # --- Reader of a quorum's log: consecutive Fetch responses, decoded in chunks like a file ---------
 # Memory is bounded by two responses, or by one batch if that is larger. Records from the high
 # watermark on are not returned, although Kafka's controllers send them. Received batches are
-# validated like those of a file, since they passed through a node's memory and the network; valid
+# validated like batches in a file, since they passed through a node's memory and the network. Valid
 # batches are returned before an error is raised. Offsets have no gaps, as in every Raft log.
 
 PAUSE_MS: Final = 50
@@ -169,8 +169,9 @@ def read_chunks(
 ) -> Iterator[P]:
     """Yield the batches that overlap [start_offset, end_offset), which must be committed.
 
-    While a chunk is used the next one is fetched. Raises ``CorruptBatchError``, ``LogGapError``
-    and ``DataLossError`` after the valid batches, and what ``LeaderClient.fetch`` raises.
+    While a chunk is being used, the next one is fetched. Raises ``CorruptBatchError``,
+    ``LogGapError`` and ``DataLossError`` after the valid batches, and the errors of
+    ``LeaderClient.fetch``.
     """
     fetches = _Prefetcher(quorum, max(decoder.chunk_bytes, BATCH_HEADER_BYTES), end_offset)
     next_offset, is_first = start_offset, True
@@ -203,7 +204,7 @@ def read_chunks(
 
 
 class _Prefetcher:
-    """Fetches of one range, with at most one request in advance."""
+    """Fetches of one range, at most one request ahead."""
 
     def __init__(self, quorum: LeaderClient, byte_count: int, end_offset: int) -> None:
         self._quorum = quorum
@@ -212,7 +213,7 @@ class _Prefetcher:
         self._ahead: Future[FetchResult] | None = None
 
     def take(self, offset: int) -> FetchResult:
-        """Return a response from ``offset`` on with at least one committed record."""
+        """Return a response from ``offset`` on that has at least one committed record."""
         waited_ms = 0
         while True:
             ahead, self._ahead = self._ahead, None
@@ -233,7 +234,7 @@ class _Prefetcher:
             waited_ms += PAUSE_MS
 
     def _awaited(self, offset: int) -> FetchResult | None:
-        """Return the records that were waited for, if they are not more than one fetch."""
+        """Return the records that were waited for, unless they are more than one fetch."""
         found = self._quorum.awaited(offset)
         if found is None or len(found.data) > self._wanted:
             return None
@@ -247,7 +248,7 @@ class _Prefetcher:
             self._ahead = self._quorum.begin_fetch(offset, byte_count_max=self._wanted)
 
     def enlarge(self, fetched: FetchResult, offset: int) -> None:
-        """Increase the fetch size to that of the first batch, which did not fit."""
+        """Increase the fetch size to the size of the first batch, which did not fit."""
         larger = _first_batch_byte_count(fetched.data)
         if larger is None or larger <= self._wanted:
             reason = "the leader sent no complete batch"
@@ -261,7 +262,7 @@ class _Prefetcher:
 def _check_available(
     quorum: LeaderClient, fetched: FetchResult, offset: int, end_offset: int
 ) -> None:
-    """Raise ``DataLossError`` if a range that was committed cannot be fetched any more."""
+    """Raise ``DataLossError`` if a range that was committed can no longer be fetched."""
     has_snapshot = fetched.snapshot_id is not None and not fetched.is_out_of_range
     if fetched.log_start_offset > offset or has_snapshot:
         raise _deleted(quorum, offset, fetched.log_start_offset)
@@ -319,15 +320,15 @@ def _first_batch_byte_count(data: bytes) -> int | None:
     return byte_count if BATCH_HEADER_BYTES <= byte_count <= READ_BATCH_BYTES_MAX else None
 
 
-# --- Leader epochs of a quorum's log, requested from its leader from the newest one down ----------
+# --- Leader epochs of a quorum's log, requested from its leader from the newest to the oldest -----
 # A leader returns the end offset of an epoch (KIP-101), where the next one starts. Committed
-# records keep their epoch, so only new epochs are requested again.
+# records keep their epoch, so only new epochs have to be requested.
 
 
 def fetch_leader_epochs(
     quorum: LeaderClient, known: EpochCache, log_start_offset: int
 ) -> EpochCache:
-    """Return all epochs from the one at the log's start on. ``known``: those of the last call."""
+    """Return all epochs from the log's start on. ``known``: the result of the last call."""
     found: list[tuple[int, int]] = []
     end = quorum.end_offset_for_epoch(None)
     while end is not None and end.offset > log_start_offset:
@@ -347,21 +348,21 @@ def _end_before(quorum: LeaderClient, epoch: int) -> OffsetAndEpoch | None:
     return None if epoch <= 0 else quorum.end_offset_for_epoch(epoch - 1)
 
 
-# --- Metadata transactions of a quorum's log, found by reading it forward and kept ----------------
+# --- Metadata transactions of a quorum's log, found by reading it once from the start -------------
 # Reading starts where no transaction is open: after a snapshot (KIP-630), or at the log's start.
-# Committed records never change, so none is read twice. Damage is raised, since it hides which
-# transactions the later records belong to.
+# Committed records never change, so none is read twice. Damage raises an error, since it hides
+# which transactions the later records belong to.
 
 _SETTLE_STEP = 65_536
-"""Offsets to read at a time in search of the end of a transaction."""
+"""Number of offsets to read at a time when searching for the end of a transaction."""
 
 
 class TransactionHistory:
     """Transactions of a metadata log from ``start_offset`` on.
 
-    Of the ended ones the last ``kept_max`` are retained: all from ``index.complete_from`` on.
-    ``is_deleted_before``: records before ``start_offset`` were deleted, so that
-    a transaction may be open there.
+    The last ``kept_max`` completed transactions are retained: all of them from
+    ``index.complete_from`` on. ``is_deleted_before``: records before ``start_offset`` were deleted,
+    so a transaction may be open there.
     """
 
     def __init__(
@@ -394,7 +395,7 @@ class TransactionHistory:
         return self.index.complete_from <= offset
 
     def follow(self, end_offset: int) -> None:
-        """Read up to ``end_offset`` (exclusive, committed). Raises as ``read_chunks``."""
+        """Read up to ``end_offset`` (exclusive, committed). Raises like ``read_chunks``."""
         if self._next_offset >= end_offset:
             return
         for chunk in read_chunks(self._quorum, self._decoder, self._next_offset, end_offset):
@@ -402,7 +403,7 @@ class TransactionHistory:
             self._next_offset = int(chunk.batches.next_offset[-1])
 
     def settle(self, end_offset: int, high_watermark: int) -> None:
-        """Read until all transactions that began below ``end_offset`` ended, or to the end."""
+        """Read until all transactions that began below ``end_offset`` have ended, or to the end."""
         self.follow(end_offset)
         settled = end_offset
         while settled < high_watermark and self.index.opened_before(end_offset):
@@ -414,7 +415,7 @@ class TransactionHistory:
 # Records below the high watermark are committed, so none is held back and the end never decreases.
 # The nodes are a raftlog quorum or Kafka's controllers; what controllers do not serve (offsets by
 # timestamp, transactions) is found by reading the log. A raftlog quorum accepts no transactional
-# producers, so that every record of a partition is committed.
+# producers, so no record below its high watermark belongs to an open transaction.
 
 _ATTEMPTS_MAX: Final = 100
 _RETRY_WAIT_MS: Final = 100
@@ -423,7 +424,7 @@ _ONE_BATCH: Final = HeaderDecoder(chunk_bytes=1)
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """Offsets of the log as its leader returned them."""
+    """Offsets of the log, as returned by its leader."""
 
     start_offset: int
     high_watermark: int
@@ -434,7 +435,7 @@ class _Extent:
 class RemoteLog(LogReader):
     """Log of a quorum, over the connections of ``quorum``.
 
-    ``values``: the kind of values, None to request it. A batch that expands to more than
+    ``values``: the kind of values; None to request it. A batch that decompresses to more than
     ``decompressed_bytes_max`` bytes raises ``DecompressionLimitError``.
     """
 
@@ -476,7 +477,7 @@ class RemoteLog(LogReader):
 
     @property
     def log_end_offset(self) -> int:
-        """The high watermark: later records are not committed, and cannot be read."""
+        """The high watermark: later records are not committed and cannot be read."""
         return self._extent().high_watermark
 
     @property
@@ -485,7 +486,7 @@ class RemoteLog(LogReader):
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """The newest one of a metadata log, of a raftlog quorum only if it was trimmed."""
+        """The newest one of a metadata log; in a raftlog quorum, only if the log was trimmed."""
         return self._extent().snapshots
 
     @property
@@ -502,8 +503,8 @@ class RemoteLog(LogReader):
 
     @property
     def compacted_offset(self) -> int:
-        """The greatest one of the responses so far: each leader compacts by itself, and its
-        responses have the end of what it has compacted, or has fetched compacted."""
+        """The greatest one in responses so far. Each leader compacts by itself, and its responses
+        contain the end of what it has compacted, or has fetched in compacted form."""
         return self._quorum.compacted_offset
 
     @property
@@ -526,7 +527,7 @@ class RemoteLog(LogReader):
 
     def begin_wait(self) -> Future[bool] | None:
         if self._identity.is_controller:
-            return None  # it delays no fetch of a client for its high watermark alone
+            return None  # a leader delays no client's fetch for its high watermark alone
         return self._quorum.begin_wait(self._extent().high_watermark)
 
     def _extent(self) -> _Extent:
@@ -539,7 +540,7 @@ class RemoteLog(LogReader):
         return self._known
 
     def _extent_of_partition(self) -> _Extent:
-        """Return the extent. The last stable offset is first, so as not to exceed the end."""
+        """Return the extent. Request the last stable offset first, so as not to exceed the end."""
         last_stable_offset = None
         if self.kind is LogKind.METADATA:
             latest = messages.LATEST_TIMESTAMP
@@ -556,7 +557,7 @@ class RemoteLog(LogReader):
         return _Extent(start_offset or 0, high_watermark, last_stable_offset, snapshots)
 
     def _extent_of_controller(self) -> _Extent:
-        """Return the extent by a Fetch from offset 0, whose response has the newest snapshot."""
+        """Return the extent by a Fetch from offset 0, whose response names the newest snapshot."""
         for _ in range(_ATTEMPTS_MAX):
             first = self._quorum.fetch(0, byte_count_max=1)
             if first.high_watermark is None:
@@ -564,7 +565,8 @@ class RemoteLog(LogReader):
                 continue
             high_watermark = first.high_watermark
             snapshots = () if first.snapshot_id is None else (first.snapshot_id,)
-            # With a snapshot offset 0 cannot be fetched; it has a leader change record only.
+            # If there is a snapshot, offset 0 cannot be fetched; it has only a leader change
+            # record.
             start_offset = max(first.log_start_offset, 1 if snapshots else 0)
             return _Extent(start_offset, high_watermark, high_watermark, snapshots)
         raise QuorumUnavailableError(
@@ -656,7 +658,7 @@ class RemoteLog(LogReader):
         return self._outside_transactions(start_offset, boundary, end_offset)
 
     def _within_bytes(self, start_offset: int, end_offset: int, max_bytes: int) -> int:
-        """Return the end of the leading batches that have at most ``max_bytes`` together."""
+        """Return the end of the leading batches that together have at most ``max_bytes``."""
         boundary, left = start_offset, max_bytes
         decoder = HeaderDecoder(chunk_bytes=READ_CHUNK_BYTES)
         for chunk in read_chunks(self._quorum, decoder, start_offset, end_offset):
@@ -669,7 +671,7 @@ class RemoteLog(LogReader):
         return end_offset
 
     def _outside_transactions(self, start_offset: int, boundary: int, end_offset: int) -> int:
-        """Return the last offset up to ``boundary`` outside transactions, else the first after."""
+        """Return the last offset up to ``boundary`` outside transactions, else the next one."""
         if self.kind is LogKind.PARTITION:
             return boundary
         index = self._history_covering(start_offset, boundary).index

@@ -1,8 +1,9 @@
-"""Credentials of a client's SASL authentications: passwords, and tokens of OAUTHBEARER.
+"""Credentials for a client's SASL authentications: passwords, and tokens for OAUTHBEARER.
 
-Each authentication resolves the references of the options, so that a rotated password or token
-file is used without a restart. A token of an endpoint is used until a fifth of its lifetime is left
-(Kafka: ``sasl.login.refresh.window.factor``). Calls block: they read files and use the network.
+Each authentication resolves the references in the options, so that a rotated password or token file
+is used without a restart. A token from an endpoint is used until a fifth of its lifetime is left
+(Kafka: ``sasl.login.refresh.window.factor``). Calls block, because they read files and use the
+network.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _CHECK_TOKEN: Final = "check the source of the token, and its claims"
 
 
 class TokenEndpointError(Exception):
-    """A token endpoint that did not answer, which a retry may change."""
+    """A token endpoint did not answer; a retry may succeed."""
 
 
 class SaslLogin:
-    """Source of the authentications of one client. Thread-safe."""
+    """Source of one client's authentications. Thread-safe."""
 
     def __init__(self, options: SaslOptions, *, now_s: Callable[[], float] = time.time) -> None:
         """``now_s`` returns seconds since 1970."""
@@ -52,7 +53,7 @@ class SaslLogin:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._token: tuple[str, float] | None = None
-        """Token of the endpoint, and the time until which it is used."""
+        """Token from the endpoint, and the time until which it is used."""
         self._last_token: str | None = None
 
     @property
@@ -60,7 +61,7 @@ class SaslLogin:
         return self._options.mechanism
 
     def begin(self) -> sasl.SaslClient:
-        """Return a new authentication. It may block for some seconds.
+        """Return a new authentication. This may block for some seconds.
 
         Raises ``OptionError``, ``SaslAuthenticationError`` and ``TokenEndpointError``.
         """
@@ -81,7 +82,7 @@ class SaslLogin:
     def discard_refused(self) -> str:
         """Discard the token that a node refused; return what to do about the credentials.
 
-        It may block while another authentication waits for a token.
+        This may block while another authentication waits for a token.
         """
         if self.mechanism != SASL_OAUTHBEARER:
             return (
@@ -131,21 +132,21 @@ def _token_file(url: str) -> str:
     path = urllib.parse.unquote(urllib.parse.urlsplit(url).path)
     try:
         return read_secret(ENDPOINT, path).strip()
-    except OptionError as error:  # the file may be missing while it is replaced
+    except OptionError as error:  # the file may be missing while it is being replaced
         raise _token_error(error.reason) from None
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Handler that follows no redirect, which would send the client's secret to another host."""
+    """Handler that follows no redirects: they would send the client's secret to another host."""
 
     def redirect_request(self, *_args: Any) -> None:
         return None
 
 
 def open_endpoint(request: urllib.request.Request, ca: str | None) -> bytes:
-    """Return the body of a response, up to a byte beyond ``CREDENTIALS_BYTES_MAX``. It may block
-    for some seconds; no redirect is followed. ``ca``: file of the CA of an https URL.
+    """Return the body of a response, up to one byte more than ``CREDENTIALS_BYTES_MAX``.
 
+    This may block for some seconds. No redirect is followed. ``ca``: CA file for an https URL.
     Raises ``OptionError`` for ``ca``, and the errors of ``urllib``.
     """
     opener = urllib.request.build_opener(
@@ -157,9 +158,9 @@ def open_endpoint(request: urllib.request.Request, ca: str | None) -> bytes:
 
 
 def _request_token(options: SaslOptions) -> tuple[str, float]:
-    """Return a token of the endpoint and its lifetime in seconds (RFC 6749, 4.4).
+    """Return a token from the endpoint and its lifetime in seconds (RFC 6749, section 4.4).
 
-    As in Kafka the client's id and secret are in the Authorization header.
+    As in Kafka, the client's id and secret are sent in the Authorization header.
     """
     url = options.token_endpoint or ""
     shown = _shown(url)
@@ -214,9 +215,9 @@ def _endpoint_context(ca: str | None) -> ssl.SSLContext:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without user, query and fragment, which may be secrets.
+    """Return a URL without its user, query and fragment, which may be secrets.
 
-    Raises ``OptionError`` if it is no URL, as with the value of a reference.
+    Raises ``OptionError`` if it is not a URL, which may be a reference's value.
     """
     try:
         parts = urllib.parse.urlsplit(url)

@@ -1,7 +1,8 @@
-"""Requests of a client as Kafka's messages, and parsers of the responses. Pure.
+"""A client's requests as Kafka's messages, and parsers of the responses. Pure.
 
-All are about one partition of one topic. Requests have both its name and its id, of which the codec
-writes what the version has. A response about anything else raises ``MalformedMessageError``.
+All messages concern one partition of one topic. Requests have both the topic's name and its id; the
+codec writes the one that the version has. A response about anything else raises
+``MalformedMessageError``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PARTITION: Final = 0
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 OFFSET_MAX: Final = 2**62
-"""Beyond the end of any log: a Fetch from it returns the end of its epoch (KIP-595)."""
+"""Beyond the end of any log: a Fetch from it returns the end of the requested epoch (KIP-595)."""
 CONTROLLERS: Final = 2
 """Endpoint type of controllers in DescribeCluster (KIP-919)."""
 _TOPIC_RESOURCE: Final = 2
@@ -46,8 +47,8 @@ _MILLISECONDS_MAX: Final = 2**31 - 1
 RETRIABLE_ERRORS: Final = frozenset((3, 5, 6, 9, 13, 14, 15, 16, 74, 75, 100, 103))
 """Kafka's error codes after which nothing was done, and a retry, or another leader, may help."""
 _ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 53, 58))
-"""Kafka's error codes of authorization (topic, group, cluster, transactional id, which is here the
-application id) and of authentication."""
+"""Kafka's error codes of authorization (topic, group, cluster, and transactional id, which stands
+for the application id here) and of authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +91,14 @@ def quorum_request() -> describe_quorum.DescribeQuorumRequest:
 
 
 def produce_request(log: TopicIdentity, batch: bytes, timeout_ms: int) -> ProduceRequest:
-    """Return a request to append one batch, answered when it is committed."""
+    """Return a request to append one batch, which is answered when the batch is committed."""
     topic_id = (log.topic_id or uuid.UUID(int=0)).bytes
     topic = ProducedTopic(topic_id, log.topic, [ProducedBatch(PARTITION, batch)])
     return ProduceRequest(None, -1, timeout_ms, [topic])
 
 
 def producer_id_request() -> InitProducerIdRequest:
-    """Return a request for a new producer id, with epoch 0, without transactions."""
+    """Return a request for a new producer id with epoch 0, without transactions."""
     return InitProducerIdRequest(transactional_id=None, transaction_timeout=_duration(0))
 
 
@@ -111,7 +112,7 @@ def fetch_request(
     last_epoch: int = -1,
     wait_ms: int = 0,
 ) -> latest_schemas.FetchRequest:
-    """Return a consumer's request for batches from ``offset`` on, without session (KIP-227)."""
+    """Return a consumer's request for batches from ``offset`` on, without a session (KIP-227)."""
     partition = fetch.FetchPartition(
         partition=_any(PARTITION),
         current_leader_epoch=_any(leader_epoch),
@@ -161,7 +162,7 @@ def snapshot_request(
 def offset_request(
     log: TopicIdentity, timestamp: int, *, is_committed_only: bool
 ) -> list_offsets.ListOffsetsRequest:
-    """Return a request for the offset of a timestamp in milliseconds, or of a special one."""
+    """Return a request for the offset of a timestamp in milliseconds or a special timestamp."""
     partition = list_offsets.ListOffsetsPartition(
         partition_index=_any(PARTITION), timestamp=_any(timestamp)
     )
@@ -189,7 +190,7 @@ def epoch_end_request(
 
 
 def commit_request(log: TopicIdentity, application_id: str) -> latest_schemas.OffsetFetchRequest:
-    """Return a request for the last commit of an application id, as of a group."""
+    """Return a request for the last commit of an application id, as if it were a group's."""
     topic = latest_schemas.OffsetFetchTopic(
         topic_id=log.topic_id, name=_any(log.topic), partition_indexes=(_any(PARTITION),)
     )
@@ -258,7 +259,7 @@ def parse_settings(response: DescribeConfigsResponse) -> tuple[int, dict[str, st
 def parse_partition(response: Any, topics: Any = None) -> tuple[int, Any]:
     """Return Kafka's error code, and the partition unless the error is the response's own.
 
-    ``topics``: those of the response; None: its ``topics``.
+    ``topics``: the response's topics; None to use its attribute ``topics``.
     """
     error = getattr(response, "error_code", 0)  # responses about offsets have none of their own
     if error:

@@ -1,18 +1,19 @@
 """Leader of the log, and the connections to the nodes.
 
-All known addresses, bootstrap and reported ones, are asked for the leader concurrently. The first
-leader that is reported is used, unless its epoch is not newer than that of a leader that has just
-failed: then all responses are compared and the newest epoch is used, as a deposed leader may not
-know yet that it was deposed.
+All known nodes, both the bootstrap addresses and those reported by nodes, are asked for the leader
+concurrently. The first leader that is reported is used, unless a leader of the same or a newer
+epoch has just failed: then all responses are compared and the newest epoch is used, because a
+deposed leader may not know yet that it was deposed.
 
-Nodes that support Metadata are raftlog's; the others are Kafka's controllers, which are asked by
+Nodes that support Metadata are raftlog's; the others are Kafka's controllers, which are asked with
 DescribeCluster and DescribeQuorum (KIP-919). If every node denies access, the search ends with
 ``AccessDeniedError``.
 
-All nodes must be of one cluster: the given one, or that of the first node that responds. The first
-search waits for the other nodes, as long as for a newer leader, and compares later responses too. A
-response from another cluster ends the search, and later ones, with ``WrongClusterError``: of
-several clusters each has a leader, and each would accept the same required offset.
+All nodes must belong to one cluster: the given one, or that of the first node that responds. The
+first search waits for the other nodes, for as long as it would for a newer leader, and checks later
+responses too. A response from another cluster ends this and later searches with
+``WrongClusterError``: each cluster has its own leader, and each leader would accept the same
+required offset.
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ from .nodes import Address
 from .tls import SslFactory
 
 ASK_TIMEOUT_S: Final = 5.0
-"""Bound on connecting to a node, and on its response about the leader."""
+"""Time limit for connecting to a node, and for its response about the leader."""
 GRACE_FIRST_S: Final = 0.3
-"""Wait for other nodes after one has responded without a newer leader, so that a node that hangs
-delays no client. Doubled with each attempt, as nodes may be far away."""
+"""How long to wait for other nodes after one has responded without a newer leader, so that a node
+that hangs does not delay clients. Doubled with each attempt, since nodes may be far away."""
 GRACE_LONGEST_S: Final = 1.0
 REASON_INTERVAL_S: Final = 2.0
 """Interval at which a node that knows no leader is asked for the reason."""
 PROBE_AFTER_S: Final = 0.5
 """Time without a response after which other nodes are asked whether the leader changed."""
 THROTTLE_CHECK_S: Final = 1.0
-"""Interval at which a client that is throttled checks whether the leader has changed or is lost."""
+"""Interval at which a throttled client checks whether the leader has changed or is lost."""
 PAUSE_FIRST_S: Final = 0.02
-"""Pause before a client repeats what failed: a search for the leader, a request, a batch."""
+"""Pause before a client retries a search for the leader, a request or a batch that failed."""
 PAUSE_LONGEST_S: Final = 0.4
 _METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 
@@ -85,7 +86,7 @@ class _LeaderInfo:
 
 
 class Metadata:
-    """Nodes of one quorum and its leader. Used on one event loop only."""
+    """Nodes of one quorum, and its leader. Used on one event loop only."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Metadata:
         self._searching = asyncio.Lock()
         self._last_problem = "no node was asked yet"
         self._problems: dict[Address, tuple[float, str | None]] = {}
-        """By node without a leader: when it was asked for the reason, and its response."""
+        """By node that knows no leader: when it was asked for the reason, and its response."""
         self._unavailable_since: float | None = None
         self._probing: asyncio.Task[None] | None = None
         self._cluster_id = cluster_id
@@ -120,7 +121,7 @@ class Metadata:
         return self._last_problem
 
     async def leader(self, until: float) -> LeaderConnection:
-        """Return the leader, which if unknown is searched until ``until``, in time of the loop.
+        """Return the leader; if it is unknown, search for it until the loop time ``until``.
 
         Raises ``QuorumUnavailableError``, ``AccessDeniedError``, ``WrongClusterError`` and, if the
         nodes are not a raftlog quorum, ``NodeRefusedError``.
@@ -144,17 +145,17 @@ class Metadata:
             raise self.unavailable() from None
 
     def mark_healthy(self) -> None:
-        """Note that the leader has responded."""
+        """Record that the leader has responded."""
         self._unavailable_since = None
 
     def note_problem(self, reason: str) -> None:
-        """Note why the leader has not responded."""
+        """Record why the leader has not responded."""
         self._last_problem = reason
         if self._unavailable_since is None:
             self._unavailable_since = asyncio.get_running_loop().time()
 
     def invalidate(self, leader: LeaderConnection, reason: str, *, is_lost: bool = False) -> None:
-        """Search for a leader again, of a newer epoch unless only the connection was lost."""
+        """Search for a leader again: of a newer epoch, unless only the connection was lost."""
         self.note_problem(reason)
         if self._leader is leader:
             self._leader = None
@@ -163,7 +164,7 @@ class Metadata:
     def watch(self, leader: LeaderConnection, response: asyncio.Future[Any]) -> None:
         """While a response is outstanding, ask the other nodes whether the leader changed.
 
-        If so close the connection: a deposed leader responds late, or never.
+        If it has, close the connection, because a deposed leader responds late or never.
         """
         timer: asyncio.TimerHandle
 
@@ -188,8 +189,8 @@ class Metadata:
                 leader.connection.close(f"node {info.leader_id} is the leader now")
 
     def throttle_pause_s(self, leader: LeaderConnection) -> float:
-        """Return for how long to send nothing to a leader that throttles this client (KIP-219), and
-        then to call this again; 0: send. Meanwhile ask the other nodes whether the leader changed.
+        """Return how long to send nothing to a leader that throttles this client (KIP-219) before
+        calling this again; 0: send now. Meanwhile ask the other nodes whether the leader changed.
         """
         left_s = leader.connection.throttle_left_s
         if left_s:
@@ -198,7 +199,7 @@ class Metadata:
         return min(left_s, THROTTLE_CHECK_S)
 
     def unavailable(self) -> QuorumUnavailableError:
-        """Return the error of a timeout, with the time since a leader last responded."""
+        """Return the error for a timeout, with the time since a leader last responded."""
         since, now = self._unavailable_since, asyncio.get_running_loop().time()
         waited_s = 0.0 if since is None else now - since
         return QuorumUnavailableError(
@@ -228,11 +229,11 @@ class Metadata:
         return LeaderConnection(info.log, info.leader_id, info.epoch, connection)
 
     async def _ask_all(self, epoch: int, grace_s: float) -> _LeaderInfo | None:
-        """Return the leader that the nodes report, None if they report none.
+        """Return the leader that the nodes report; None if they report none.
 
-        Returns immediately for an epoch newer than ``epoch``, except in the first search; otherwise
-        the newest epoch reported by all nodes, or by those that responded until ``grace_s`` passed
-        without a response.
+        Returns immediately for an epoch newer than ``epoch``, except in the first search. Otherwise
+        returns the newest epoch that is reported by all nodes, or by the nodes that responded
+        before ``grace_s`` passed without a response.
         """
         addresses = dict.fromkeys((*self._nodes.values(), *self._bootstrap))
         for connection in self._connections.opened():
@@ -275,7 +276,7 @@ class Metadata:
         return best
 
     def _note_cluster(self, done: asyncio.Future[Any]) -> None:
-        """Keep the error of a node of another cluster, also after the search."""
+        """Keep the error if a node belongs to another cluster, even after the search."""
         error = None if done.cancelled() else done.exception()
         if isinstance(error, WrongClusterError):
             self._wrong_cluster = error
@@ -295,7 +296,7 @@ class Metadata:
             )
 
     async def _leader_info_from(self, address: Address) -> _LeaderInfo | None:
-        """Return what one node reports; None if it knows no leader, or does not respond."""
+        """Return what one node reports; None if it knows no leader or does not respond."""
         connection = None
         try:
             connection = await self._connections.get(address)

@@ -1,4 +1,4 @@
-"""Addresses of the nodes of a quorum, as a client's options name them."""
+"""Addresses of a quorum's nodes, as named in a client's options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 from raftlog.errors import OptionError
 
 # --- Addresses: ``host:port``, separated by commas (Kafka: ``bootstrap.servers``) -----------------
-# An IPv6 address is in brackets, and the port is required. An address with a user name is refused,
-# and not shown in the error, since it may contain a password.
+# An IPv6 address is in brackets, and the port is required. An address with a user name is refused.
+# The error does not show it, since it may contain a password.
 
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 _PORT_MAX: Final = 65_535

@@ -5,25 +5,26 @@ test that loses and repeats requests.
 
 Rules of this file:
 
-1. A handle has one producer id. Every batch with records has the next sequence, in the order of the
-   appends: a leader appends none without the one before it (KIP-98). Batches without a sequence are
-   sent alone. Until an append with the id is acknowledged, so is every batch: a leader accepts any
-   first sequence of an id that it does not know.
-2. At most ``IN_FLIGHT_MAX`` batches have a sequence from the first one without an outcome on,
-   those that have one included. A leader knows as many, so a batch that is sent again is
-   recognized. It is sent again unchanged while it may be in the log.
+1. A handle has one producer id. Batches with records get consecutive sequences in the order of the
+   appends: a leader appends a batch only after the one with the previous sequence (KIP-98). Batches
+   without a sequence are sent one at a time. So is every batch until an append with the id is
+   acknowledged, because a leader accepts any first sequence of an id that it does not know.
+2. From the first batch without an outcome on, at most ``IN_FLIGHT_MAX`` batches have a sequence,
+   including batches that already have an outcome. A leader remembers that many, so it recognizes a
+   batch that is sent again. A batch is sent again unchanged as long as it may be in the log.
 3. A batch that was sent, is not in the log and is not sent again leaves a gap: no batch after it is
-   in the log, and none of this epoch will be. When the batches before it have an outcome and none
-   is in flight, the producer's epoch is increased, its sequences start at 0, and the batches are
-   stamped again (KIP-360). If the log has evicted the producer id, it accepts a batch after a gap:
-   what was to be sent before that batch fails.
-4. At its deadline an append that may be written fails with ``AppendUnknownError``, any other one
-   with the reason. Its batch is sent again nevertheless while the outcome of a later one depends on
-   it. After the last batch with an unknown outcome the producer's epoch is increased.
-5. A refusal of a batch that may be appended proves that it is not in the log only if the leader
-   checks the identity of a batch before the reason of the refusal (``AppendBatch``). The epoch is
-   checked earlier: if it was refused, the batch is sent under the current epoch with a required
-   offset that no log reaches.
+   in the log, and none will be in this epoch. When the batches before the gap have an outcome and
+   none is in flight, the producer's epoch is increased, its sequences restart at 0, and the batches
+   after the gap are stamped again (KIP-360). If the log has evicted the producer id, it accepts a
+   batch after a gap. Then the appends that were to be sent before that batch fail.
+4. At its deadline, an append that may have been written fails with ``AppendUnknownError``; any
+   other append fails with the reason. Its batch is still sent again as long as the outcome of a
+   later one depends on it. After the last batch with an unknown outcome the producer's epoch is
+   increased.
+5. If a batch may have been appended, its refusal proves that it is not in the log only if the
+   leader checks a batch's identity before the reason for the refusal (``AppendBatch``). The epoch
+   is checked before the identity. So if the epoch was refused, the batch is sent under the current
+   epoch with a required offset that no log reaches.
 
 Kafka: ``TransactionManager``, ``RecordAccumulator``.
 """
@@ -71,16 +72,16 @@ from .producer_batches import (
 )
 
 IN_FLIGHT_MAX: Final = PRODUCER_BATCHES_KEPT
-"""Batches without a response (Kafka: ``max.in.flight.requests.per.connection``)."""
+"""Maximum of batches without a response (Kafka: ``max.in.flight.requests.per.connection``)."""
 SHARED_BYTES_MAX: Final = MIB
-"""Bound on a batch of several appends: a larger one is not faster."""
+"""Maximum size of a batch of several appends; larger batches are not faster."""
 SHARED_REQUESTS_MAX: Final = 4096
 _SEQUENCES: Final = 2**31
 _EPOCH_MAX: Final = 2**15 - 1
 
 
 class Producer:
-    """Appends of one handle without a result, in their order, and their batches.
+    """One handle's appends without a result, in order, and their batches.
 
     ``path`` is for errors.
     """
@@ -89,9 +90,9 @@ class Producer:
         self._path = path
         self._settings = settings
         self._queue: deque[AppendRequest] = deque()
-        """Appends that are not in a batch, after those in batches."""
+        """Appends that are not in a batch yet; they follow the appends in batches."""
         self._batches: list[ProducerBatch] = []
-        """Batches without an outcome, in their order: those with a stamp are the first ones."""
+        """Batches without an outcome, in order; those with a stamp are first."""
         self._in_flight_count = 0
         self._is_recovering = False
         """Whether a batch is to be sent again once none is in flight."""
@@ -99,11 +100,11 @@ class Producer:
         self._producer_epoch = 0
         self._next_sequence = 0
         self._stamped_count = 0
-        """Batches that got a sequence."""
+        """Number of batches that got a sequence."""
         self._is_known = False
         """Whether an append with the producer id was acknowledged."""
         self._gap_ordinal: int | None = None
-        """Ordinal of the first batch that leaves a gap; None without a gap."""
+        """Ordinal of the first batch that leaves a gap; None if there is no gap."""
         self._has_unresolved_gap = False
         """Whether a late copy may still fill the gap."""
 
@@ -130,7 +131,7 @@ class Producer:
         self._queue.extend(requests)
 
     def needs_producer_id(self, leader_epoch: int) -> bool:
-        """Return whether the next batch is sent only after ``set_producer_id``."""
+        """Return whether ``set_producer_id`` must be called before the next batch can be sent."""
         self._close_gap()
         if self._producer_id is not None or not self._may_send():
             return False
@@ -141,12 +142,12 @@ class Producer:
         return first is not None and needs_producer_id(first)
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """Use a new producer id, none of whose batches is in the log."""
+        """Use a new producer id, which has no batches in the log."""
         self._producer_id, self._producer_epoch = producer_id, producer_epoch
         self._next_sequence, self._is_known = 0, False
 
     def next_batch(self, leader_epoch: int, wall_ms: int) -> ProducerBatch | None:
-        """Return the next batch, which is in flight from now on; None if none may be sent."""
+        """Return the next batch, which is then in flight; None if no batch may be sent."""
         self._close_gap()
         if not self._may_send():
             return None
@@ -186,7 +187,7 @@ class Producer:
         return next((batch for batch in self._batches if not batch.is_in_flight), None)
 
     def _first_queued(self, leader_epoch: int) -> AppendRequest | None:
-        """Return the first append of the queue that is not cancelled or refused."""
+        """Return the first append in the queue that is neither cancelled nor refused."""
         while self._queue:
             first = self._queue[0]
             if _start(first) and not _is_refused(first, leader_epoch):
@@ -233,26 +234,26 @@ class Producer:
     # --- responses --------------------------------------------------------------------------------
 
     def complete(self, batch: ProducerBatch, result: AppendResult) -> None:
-        """Complete the appends of a batch that is appended."""
+        """Complete the appends of a batch that was appended."""
         if self._is_after_gap(batch) and not result.was_duplicate:
             self._fail_earlier(batch)
         self._end_flight(batch)
         self._batches.remove(batch)
-        # A repeated commit may be that of another producer: then its sequence is not in the log.
+        # A repeated commit may be another producer's; then this batch's sequence is not in the log.
         self._is_known |= batch.stamp is not None and not result.was_duplicate
         batch.complete(result)
 
     def return_unsent(self, batch: ProducerBatch) -> None:
-        """Send a batch later, which could not be sent."""
+        """Put back a batch that could not be sent, to be sent later."""
         self._end_flight(batch)
         self._is_recovering = True
 
     def handle_lost(self, batch: ProducerBatch, reason: str) -> None:
-        """Send a batch again, whose response is lost."""
+        """Send a batch again, because its response was lost."""
         self._send_again(batch, reason, may_be_appended=True)
 
     def handle_error(self, batch: ProducerBatch, code: int, text: str | None) -> Retry | None:
-        """Handle an error response. Returns what is wrong with the leader; None if nothing is."""
+        """Handle an error response. Returns the problem of the leader; None if there is none."""
         outcome = outcome_of_error(batch, code, text, self._path)
         if not isinstance(outcome, Retry):
             self.refuse(batch, outcome)
@@ -270,11 +271,11 @@ class Producer:
         return outcome
 
     def refuse(self, batch: ProducerBatch, error: RaftlogError) -> None:
-        """Fail the appends of a refused batch; those of a shared one are sent separately."""
+        """Fail the appends of a refused batch; if they share it, send them separately instead."""
         self._end_flight(batch)
         left: list[ProducerBatch] = []
         if len(batch.requests) > 1 and batch.may_be_appended:
-            # Another node may have appended it: its appends could be written twice if separated.
+            # Another node may have appended it, so its appends could be written twice if separated.
             error = self._unknown(f"a response was lost; then: {error.message()}")
         is_unknown = isinstance(error, AppendUnknownError)
         if len(batch.requests) == 1 or is_unknown:
@@ -305,7 +306,7 @@ class Producer:
     def _remove(
         self, batch: ProducerBatch, instead: Sequence[ProducerBatch] = (), *, is_unknown: bool
     ) -> None:
-        """Remove a batch that was not acknowledged. ``is_unknown``: it may be in the log later."""
+        """Remove a batch that was not acknowledged. ``is_unknown``: it may still reach the log."""
         position = self._batches.index(batch)
         self._batches[position : position + 1] = instead
         if batch.stamp is not None:
@@ -313,14 +314,14 @@ class Producer:
             self._has_unresolved_gap |= is_unknown
 
     def _begin_gap(self, ordinal: int) -> None:
-        """Begin a gap before the batches with sequences and a greater ordinal."""
+        """Begin a gap before the batches that have sequences and a greater ordinal."""
         if self._gap_ordinal is None or ordinal < self._gap_ordinal:
             self._gap_ordinal = ordinal
 
     def _fail_earlier(self, appended: ProducerBatch) -> None:
-        """Fail the appends of a refused batch, which are to be sent separately, before this one.
+        """Fail the appends of a refused batch that were to be sent separately before this one.
 
-        The log had evicted the producer id: then it accepts any sequence, also after a gap.
+        The log had evicted the producer id. Then it accepts any sequence, even after a gap.
         """
         for batch in self._batches[: self._batches.index(appended)]:
             if batch.stamp is None:
@@ -328,7 +329,7 @@ class Producer:
         self._drop_done()
 
     def _is_after_gap(self, batch: ProducerBatch) -> bool:
-        """Return whether no batch will have the sequence before it."""
+        """Return whether no batch will have the sequence before this one's."""
         gap_ordinal = self._gap_ordinal
         return gap_ordinal is not None and batch.stamp is not None and batch.ordinal > gap_ordinal
 
@@ -393,10 +394,10 @@ class Producer:
         wall_ms: int,
         unavailable: Callable[[], RaftlogError],
     ) -> None:
-        """Fail the appends of a batch that is not in flight whose deadline has passed.
+        """Fail appends whose deadline has passed, in a batch that is not in flight.
 
-        An append is refused (``unavailable``) only if it cannot be written any more: the batch
-        was never appended, and is built again without it.
+        An append is refused (``unavailable``) only if it can no longer be written: the batch was
+        never appended, and is built again without it.
         """
         stamp = batch.stamp
         is_removed = not batch.may_be_appended and remove_requests(
@@ -417,7 +418,7 @@ class Producer:
         return self._unknown(reason) if batch.writes else unavailable()
 
     def fail_waiting(self, error: RaftlogError) -> None:
-        """Fail everything that is not in flight: access is denied, or the sender has ended."""
+        """Fail all appends not in flight, because access is denied or the sender has ended."""
         for batch in [one for one in self._batches if not one.is_in_flight]:
             reason = f"{batch.last_problem}; then: {error.message()}"
             batch.fail(self._unknown(reason) if batch.may_be_appended else error)
@@ -439,13 +440,13 @@ class Producer:
 
 
 def _start(request: AppendRequest) -> bool:
-    """Return whether an append is not cancelled. From now on it cannot be."""
+    """Return whether an append is not cancelled. After this call it can no longer be cancelled."""
     future = request.future
     return future.running() or (not future.done() and future.set_running_or_notify_cancel())
 
 
 def _is_refused(request: AppendRequest, leader_epoch: int) -> bool:
-    """Refuse an epoch that a batch cannot have, or with which it would have no condition."""
+    """Refuse an epoch that a batch cannot have, or under which its condition would be ignored."""
     epoch = request.epoch
     if epoch is None or 1 <= epoch <= INT32_MAX:
         return False
@@ -458,21 +459,22 @@ def _is_refused(request: AppendRequest, leader_epoch: int) -> bool:
 
 _RETRIABLE: Final = RETRIABLE_ERRORS | {19, 104}
 """Kafka's error codes after which nothing was appended, and a retry may help: those of all
-requests, NOT_ENOUGH_REPLICAS and, of a node of another cluster, INCONSISTENT_CLUSTER_ID."""
+requests, NOT_ENOUGH_REPLICAS and, from a node of another cluster, INCONSISTENT_CLUSTER_ID."""
 _UNKNOWN: Final = frozenset((7, 20))
-"""Kafka's codes of an unknown outcome (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)."""
+"""Kafka's codes for an unknown outcome (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)."""
 _TRANSIENT: Final = (LogClosedError, BufferAllocationError, LogLockedError, DiskFullError)
-"""Errors of one leader at one time. On a full disk it resigns: another may have room."""
+"""Errors of one leader at one time. A leader with a full disk resigns; another may have room."""
 _CHECKED_AFTER_IDENTITY: Final = (UnexpectedEndOffsetError, KeyChangedError, InvalidAppendError)
-"""Refusals which prove that the batch is not in the log: they are checked after its identity, or
-the first attempt would have got them, too. Not of its size: leaders may have different limits."""
+"""Refusals that prove that the batch is not in the log: the leader checks for them after the
+batch's identity, or the first attempt would have been refused too. A refusal of its size is not
+among them, because leaders may have different limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Outcome of a batch that is sent again. ``may_be_appended``: this attempt may be in the log.
 
-    ``is_out_of_order``: the batch before it is not in the log, so that this one is not either.
+    ``is_out_of_order``: the batch before it is not in the log, so neither is this one.
     ``epoch_error``: the refusal of the caller's epoch, if an earlier attempt may be in the log.
     """
 
@@ -494,7 +496,7 @@ def outcome_of_error(
     if isinstance(error, OutOfOrderSequenceError) and batch.stamp is not None:
         reason = error.message()
         if (error.expected_sequence - error.sequence) % _SEQUENCES < _SEQUENCES // 2:
-            # Later batches are in the log, which has forgotten this one.
+            # Later batches are in the log, and the leader no longer remembers this one.
             return AppendUnknownError(path=path, reason=reason)
         return batch.epoch_error or Retry(reason, is_leader_lost=False, is_out_of_order=True)
     if isinstance(error, NotLeaderError | FutureEpochError):
@@ -517,12 +519,12 @@ def outcome_of_error(
 
 
 def _is_final(batch: ProducerBatch, error: RaftlogError) -> bool:
-    """Return whether a refusal proves that no earlier copy of the batch is in the log, or will be.
+    """Return whether a refusal proves that no earlier copy of the batch is or will be in the log.
 
-    A required offset after the end of the log proves nothing: when the log has grown to it, the
-    leader may append a copy that was in transit on another connection. Nor does an end that the
-    writer of a condition on keys has read, and this leader has not, or a leader that does not know
-    such conditions, as during a rolling upgrade.
+    A required offset after the log's end proves nothing: once the log has grown to it, the leader
+    may append a copy that was in transit on another connection. The same holds if a condition on
+    keys refers to an end that this leader has not reached yet, and for a leader that does not
+    support such conditions, as during a rolling upgrade.
     """
     has_keys = batch.requests[0].unchanged is not None
     if isinstance(error, UnexpectedEndOffsetError):
@@ -555,7 +557,7 @@ def _foreign_error(code: int, text: str | None, path: str) -> RaftlogError:
 def _as_requested(
     batch: ProducerBatch, error: UnexpectedEndOffsetError
 ) -> UnexpectedEndOffsetError:
-    """Return the error with the required offsets of the caller: a batch has a base offset only."""
+    """Return the error with the caller's required offsets, since a batch has only a base offset."""
     end_offset = error.log_end_offset
     wanted_end = batch.requests[0].required_end_offset
     wanted_base = batch.requests[0].required_base_offset

@@ -2,10 +2,10 @@
 
 Rules of this file:
 
-1. A batch is sent again unchanged except for base offset and leader epoch, which its CRC does not
-   cover: a node that receives it twice recognizes its commit name or its producer.
-2. A batch has the epoch of the leader that it is sent to. So no other leader appends a copy of it
-   that is late.
+1. A batch is sent again unchanged except for its base offset and leader epoch, which its CRC does
+   not cover. So a node that receives it twice recognizes its commit name or its producer.
+2. A batch has the epoch of the leader that it is sent to, so that no other leader appends a late
+   copy.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class LogSettings:
 class ProducerBatch:
     """Batch of one or more appends (Kafka: ``ProducerBatch``).
 
-    ``required_base_offset`` is -1 for none. ``epoch`` is that of the caller, None for the leader's.
+    ``required_base_offset`` is -1 for none. ``epoch`` is the caller's, or None for the leader's.
     ``may_be_appended``: an earlier attempt has an unknown outcome. ``epoch_error``: the caller's
     epoch was refused, and the batch is sent only to learn whether an earlier attempt was appended.
-    ``stamp``: that of this client's producer, None before it is sent; ``ordinal``: number of
-    stamped batches before it.
+    ``stamp``: the stamp of this client's producer, None before it is sent; ``ordinal``: the number
+    of stamped batches before it.
     """
 
     requests: tuple[AppendRequest, ...]
@@ -97,9 +97,9 @@ class ProducerBatch:
 
     @property
     def has_sequence(self) -> bool:
-        """Whether it has a sequence of this client's producer, and so its place among others.
+        """Whether it has a sequence of this client's producer, which fixes its order.
 
-        Without: it has no records, a producer of the caller, or an offset that no log reaches.
+        Without one it has no records, a producer of the caller's, or an offset that no log reaches.
         """
         return needs_producer_id(self.requests[0])
 
@@ -110,7 +110,7 @@ class ProducerBatch:
 
     @property
     def writes(self) -> bool:
-        """Whether it has records. Without any, its outcome is never unknown."""
+        """Whether it has records. Without records, its outcome is never unknown."""
         return self.record_count > 0
 
     @property
@@ -124,7 +124,7 @@ class ProducerBatch:
         return self.requests[0].identity is not None
 
     def expired_requests(self, now_ms: float) -> list[AppendRequest]:
-        """Return the appends without a result whose deadline has passed."""
+        """Return the appends that have no result and whose deadline has passed."""
         return [
             request
             for request in self.requests
@@ -168,7 +168,7 @@ class SplitAppend:
         self._end_offset: int = 0
 
     def complete_part(self, result: AppendResult) -> None:
-        """Add the result of a batch. That of an earlier one may be known later."""
+        """Add the result of a batch. An earlier batch may get its result later."""
         self._left -= 1
         base_offset, end_offset = result.base_offset, result.end_offset
         if self._base_offset is not None:
@@ -193,7 +193,7 @@ def _complete_request(request: AppendRequest, result: AppendResult) -> None:
 
 
 def fail_request(request: AppendRequest, error: RaftlogError) -> None:
-    """Fail an append with an error object of its own."""
+    """Fail an append with its own copy of the error."""
     if not request.future.done():
         kind, (_, facts) = type(error), error.__reduce__()[1]
         request.future.set_exception(kind(**facts))
@@ -208,7 +208,7 @@ def can_share_batch(request: AppendRequest) -> bool:
 
 
 def needs_producer_id(request: AppendRequest) -> bool:
-    """Return whether the batch of an append has a sequence of this client's producer."""
+    """Return whether an append's batch needs a sequence of this client's producer."""
     is_possible = request.required_base_offset != IMPOSSIBLE_OFFSET
     return bool(request.records) and is_possible and request.producer is None
 
@@ -216,7 +216,7 @@ def needs_producer_id(request: AppendRequest) -> bool:
 def append_batches(
     requests: Sequence[AppendRequest], settings: LogSettings, now_ms: int
 ) -> list[ProducerBatch]:
-    """Return the batch of these appends, or those of one that does not fit; none for too many.
+    """Return the batches of these appends; empty if several do not fit into one batch.
 
     Raises ``RecordBatchTooLargeError`` and, for too many headers, ``InvalidAppendError``.
     """
@@ -308,10 +308,10 @@ def _parts(
 def remove_requests(
     batch: ProducerBatch, removed: Sequence[AppendRequest], settings: LogSettings, now_ms: int
 ) -> bool:
-    """Remove appends, and those that have a result, from a batch that is not in the log.
+    """Remove these appends, and appends with a result, from a batch that is not in the log.
 
-    The batch is built again, without a stamp. Returns False if that fails; the batch is then
-    unchanged (a part of a compressed batch may be larger than the whole).
+    The batch is built again, without a stamp. Returns False and leaves the batch unchanged if that
+    fails: a part of a compressed batch may be larger than the whole.
     """
     excluded = set(removed)
     left = [one for one in batch.requests if one not in excluded and not one.future.done()]
@@ -328,7 +328,7 @@ def remove_requests(
 def required_base_offset(request: AppendRequest, record_count: int) -> int:
     """Return the required offset of a batch; -1 for none.
 
-    It is ``IMPOSSIBLE_OFFSET`` if the two required offsets of the append contradict each other.
+    It is ``IMPOSSIBLE_OFFSET`` if the append's two required offsets contradict each other.
     """
     base = request.required_base_offset
     if request.required_end_offset is None:
@@ -340,8 +340,8 @@ def required_base_offset(request: AppendRequest, record_count: int) -> int:
 
 
 def _records_to_send(request: AppendRequest, values: ValueKind) -> Sequence[RecordToAppend]:
-    """Return the records with the name of their commit, with the query id that it replaces, and
-    with the condition on keys."""
+    """Return the records with the name of their commit, the query id that it replaces, and the
+    condition on keys."""
     records, headers = request.records, []
     if not records:
         return records

@@ -27,7 +27,7 @@ JAAS: Final = "sasl.jaas.config"
 USERNAME: Final = "sasl.username"
 PASSWORD: Final = "sasl.password"
 TOKEN: Final = "sasl.oauthbearer.token"
-"""raftlog's: Kafka's clients have no option for a token itself."""
+"""raftlog's own option: Kafka's clients have none for a token itself."""
 ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
 CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
@@ -43,11 +43,11 @@ _ALIASES: Final = {
     "sasl.oauthbearer.client.secret": CLIENT_SECRET,
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
-"""librdkafka's name, or Kafka's, to the name here."""
+"""Names of librdkafka or Kafka, and the names used here."""
 _CA: Final = "ssl.ca.location"
 _CA_PEM: Final = "ssl.ca.pem"
 CRL: Final = "ssl.crl.location"
-"""librdkafka's: Kafka's clients have system properties of Java for it."""
+"""librdkafka's option: Kafka's clients use Java system properties instead."""
 _CERTIFICATE: Final = "ssl.certificate.location"
 _KEY: Final = "ssl.key.location"
 _STORES: Final = {"ssl.truststore": _CA, "ssl.keystore": _CERTIFICATE}
@@ -79,15 +79,17 @@ _PROTOCOLS: Final = {
     "SASL_PLAINTEXT": (False, True),
     "SASL_SSL": (True, True),
 }
-"""Name to whether it has TLS and whether it has SASL."""
+"""Name of a protocol, and whether it has TLS and SASL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """TLS of connections. Nodes' certificates are verified with ``ca``, a PEM file, or ``ca_pem``,
-    its content, or else the CAs of the system. ``crl``: a PEM file with revocation lists of their
-    issuers, as in librdkafka; None: revoked ones are accepted. ``certificate`` (with its chain) and
-    ``key`` are this client's, if the nodes require one.
+    """TLS of connections.
+
+    Nodes' certificates are verified with ``ca``, a PEM file, or ``ca_pem``, its content, or else
+    with the system's CAs. ``crl`` is a PEM file with their issuers' revocation lists, as in
+    librdkafka; None: revoked certificates are accepted. ``certificate`` (with its chain) and
+    ``key`` are this client's, if the nodes require a client certificate.
 
     ``check_host``: whether a node's certificate must name the host that is connected to.
     """
@@ -107,7 +109,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslOptions:
-    """SASL of connections. Values may have references; ``jaas`` is set if it is one as a whole."""
+    """SASL of connections. Values may contain references; ``jaas`` is set if it is one itself."""
 
     mechanism: str
     jaas: str | None = field(default=None, repr=False)
@@ -123,7 +125,7 @@ class SaslOptions:
     get_token: Callable[[], str] | None = field(default=None, repr=False)
 
     def resolved(self) -> SaslOptions:
-        """Return the options with the values of their references. Raises ``OptionError``."""
+        """Return the options with their references resolved. Raises ``OptionError``."""
         options = self
         if options.jaas is not None:
             options = _with_jaas(options, resolve_references(JAAS, options.jaas))
@@ -159,7 +161,7 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecurity:
-    """TLS and SASL of a client's connections, None without it."""
+    """TLS and SASL of a client's connections; each is None if it is not used."""
 
     tls: TlsOptions | None = None
     sasl: SaslOptions | None = None
@@ -174,9 +176,10 @@ PLAINTEXT: Final = ClientSecurity()
 def parse_security(
     config: Mapping[str, str], *, get_token: Callable[[], str] | None = None
 ) -> ClientSecurity:
-    """Return the security that options in lower case, without ``kafka.``, select.
+    """Return the security that is selected by options in lower case, without ``kafka.``.
 
-    ``get_token`` returns a token of OAUTHBEARER. Other options are ignored. Raises ``OptionError``.
+    ``get_token`` returns a token for OAUTHBEARER. Other options are ignored. Raises
+    ``OptionError``.
     """
     given = _without_aliases(config)
     _checks_host(given.get(CHECK_HOST))
@@ -323,7 +326,7 @@ def _extensions(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _check_extension(option: str, name: str, value: str) -> None:
-    """Raise ``OptionError`` unless a pair fits into the first message (RFC 7628, 3.1)."""
+    """Raise ``OptionError`` unless a pair is allowed in the first message (RFC 7628, 3.1)."""
     is_valid = name.isascii() and name.isalpha() and name != "auth" and "\1" not in value
     if not is_valid:
         raise OptionError(option=option, reason="must have pairs such as name=value,other=value")
@@ -338,7 +341,7 @@ _MODULES: Final = {
     f"{_LOGIN}oauthbearer.OAuthBearerLoginModule": (SASL_OAUTHBEARER,),
 }
 _SHADED: Final = "kafkashaded."
-"""Prefix of the classes in Databricks' runtime."""
+"""Prefix of class names in the Databricks runtime."""
 _JAAS_FIELDS: Final = {
     "username": USERNAME,
     "password": PASSWORD,
@@ -353,7 +356,7 @@ _JAAS_PAIR: Final = re.compile(
 
 
 def _with_jaas(options: SaslOptions, text: str) -> SaslOptions:
-    """Return the options with those of a login module of Kafka. Raises ``OptionError``."""
+    """Return the options with those of a Kafka login module added. Raises ``OptionError``."""
     head = _JAAS_HEAD.match(text)
     module = "" if head is None else head[1].removeprefix(_SHADED)
     if head is None or module not in _MODULES:
@@ -450,9 +453,9 @@ def read_secret(option: str, path: str) -> str:
 
 
 def read_properties(option: str, path: str) -> list[tuple[str, str]]:
-    """Return the pairs of a properties file, as UTF-8. Raises ``OptionError``."""
+    """Return the pairs in a UTF-8 properties file. Raises ``OptionError``."""
     data = _read(option, path)
-    try:  # the parser's encoding is ISO 8859-1, as that of Kafka's own files
+    try:  # the parser expects ISO 8859-1, the encoding of Kafka's own files
         text = _NOT_ASCII.sub(_escape, data.decode("utf-8"))
         return list(parse_properties(text.encode("ascii"), path))
     except (RaftlogError, UnicodeError):

@@ -1,16 +1,17 @@
-"""Sends the batches of a client to the leader until each append has a result (Kafka: ``Sender``).
+"""Sender of a client's batches to the leader until each append has a result (Kafka: ``Sender``).
 
 Rules of this file:
 
-1. Which batch is sent, and what its response means, is decided by ``Producer``. Batches are sent in
-   order over one connection. After a problem the leader is searched once none is in flight.
+1. ``Producer`` decides which batch is sent and what its response means. Batches are sent in order
+   over one connection. After a problem, the search for the leader starts once none is in flight.
 2. The bytes of appends without a result are bounded. ``append`` waits for room until the append's
    deadline (``BufferAllocationError``, Kafka: ``max.block.ms``).
 3. While the leader throttles this client (KIP-219) nothing is sent to it, so that an append whose
-   deadline passes meanwhile was not appended.
-4. A closed sender ends when the last append has a result, which is at its deadline at the latest,
-   with or without a leader.
-5. ``append``, ``close`` and ``close_later`` are thread-safe. All else runs on the network's loop.
+   deadline passes in that time was not written.
+4. A closed sender ends when the last append has a result, with or without a leader: at the append's
+   deadline at the latest.
+5. ``append``, ``close`` and ``close_later`` are thread-safe. Everything else runs on the network
+   loop.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from .producer import Producer
 from .producer_batches import LogSettings, ProducerBatch
 
 COMMIT_WAIT_MS: Final = 4000
-"""Time in which a leader commits a batch, or responds that the outcome is unknown."""
+"""Time limit for a leader to commit a batch, or to respond that the outcome is unknown."""
 RESPONSE_TIMEOUT_S: Final = 6.0
 """Time without a response after which a connection is closed."""
 EXPIRY_INTERVAL_S: Final = 0.05
@@ -62,7 +63,7 @@ SEARCH_S: Final = 10.0
 class Sender:
     """Sender of one handle, started by its first append.
 
-    Appends of a handle that is not closed are sent before the process exits.
+    If the handle is not closed, its appends are still sent before the process exits.
     """
 
     def __init__(
@@ -73,9 +74,9 @@ class Sender:
         self._clock = clock
         self._pool: Final = BufferPool(metadata.path, WAITING_BYTES_MAX, clock.now_ms)
         self._new: list[AppendRequest] = []
-        """Appends that the loop has not collected. The lock of the pool guards them."""
+        """Appends that the loop has not collected yet. The pool's lock guards them."""
         self._run_future: Future[None] | None = None
-        # Below: used on the loop only.
+        # The attributes below are used only on the loop.
         self._producer: Final = Producer(metadata.path, settings)
         self._changed = asyncio.Event()
         self._active = asyncio.Event()
@@ -89,8 +90,8 @@ class Sender:
     def append(self, request: AppendRequest) -> None:
         """Queue an append, whose future gets the result.
 
-        Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room until the
-        append's deadline.
+        Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room by the append's
+        deadline.
         """
         self._pool.check_process("it was connected")
         byte_count = request.byte_count()
@@ -118,7 +119,7 @@ class Sender:
         self._network.call(self._collect)
 
     def close(self) -> None:
-        """Take no more appends, and wait until all have a result."""
+        """Accept no more appends, and wait until all have a result."""
         if os.getpid() != self._network.process_id:
             return  # appends that a fork copied are sent by the parent
         self._refuse_further()
@@ -130,7 +131,7 @@ class Sender:
         _senders.discard(self)
 
     def close_later(self, then: Callable[[], None]) -> None:
-        """Take no more appends, and call ``then`` when all have a result, without waiting."""
+        """Accept no more appends; call ``then`` when all have a result, without blocking."""
         if os.getpid() != self._network.process_id:
             return
         self._refuse_further()
@@ -161,7 +162,7 @@ class Sender:
         self._changed.set()
 
     async def _run(self) -> None:
-        """Send until it is closed and every append has a result."""
+        """Send until the sender is closed and every append has a result."""
         reason = "the sender has ended"
         try:
             async with asyncio.TaskGroup() as group:
@@ -195,7 +196,7 @@ class Sender:
             await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     async def _find_leader(self) -> LeaderConnection | None:
-        """Return the leader; None if none is found, or if nothing is to be sent any more."""
+        """Return the leader; None if none is found or if there is nothing left to send."""
         until = asyncio.get_running_loop().time() + SEARCH_S
         self._search = search = asyncio.ensure_future(self._metadata.leader(until))
         try:
@@ -211,7 +212,7 @@ class Sender:
             self._search = None
 
     def _fail_unfinished(self, reason: str) -> None:
-        """Fail the appends without a result, and later ones."""
+        """Fail the appends that have no result, and all later ones."""
         self._refuse_further(reason)
         self._collect()
         self._producer.fail_all(reason, self._metadata.unavailable)
@@ -378,6 +379,6 @@ def _append_result(
     appended = parse_appended_message(result.message)
     if appended is None:  # an older node
         return AppendResult(base_offset, base_offset + batch.record_count - 1, leader.epoch)
-    # A retry by this client is not a duplicate to the caller, which appended once.
+    # A retry by this client is not a duplicate for the caller, which appended once.
     was_duplicate = appended.was_duplicate and batch.is_named
     return AppendResult(base_offset, appended.last_offset, appended.epoch, was_duplicate)

@@ -1,4 +1,4 @@
-"""TLS contexts of clients, of the files of their options."""
+"""TLS contexts of clients, built from the files in their options."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _KEY_OPTIONS: Final = "ssl.certificate.location, ssl.key.location"
 
 
 class SslFactory:
-    """TLS context of a client's new connections, created again after one of its files has changed
-    (Kafka: ``SslFactory``).
+    """TLS context for a client's new connections, rebuilt after one of its files changes.
 
-    A process may run for longer than its certificate and its revocation lists are valid. A file
-    that is unusable changes nothing: the context of the files before stays in use.
+    A process may run longer than its certificate and its revocation lists are valid. If a file is
+    unusable, the previous context stays in use. Kafka: ``SslFactory``.
     """
 
     def __init__(self, options: TlsOptions) -> None:
@@ -30,7 +29,7 @@ class SslFactory:
         self._versions = self._read_versions()
         self._context = tls_context(options)
         self._refused: list[FileStatus | None] = []
-        """Versions of the files that were unusable, as they were logged."""
+        """Versions of the unusable files that were last logged."""
 
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection."""
@@ -38,17 +37,17 @@ class SslFactory:
         if versions != self._versions:
             try:
                 self._context = tls_context(self._options)
-                # read before the files: one that is replaced in between is read again
+                # read before the files, so that a file that is replaced in between is read again
                 self._versions = versions
             except OptionError as error:
-                # read again for each connection: what has become readable has no other version
+                # tried for each connection: a file that becomes readable has the same version
                 if versions != self._refused:
                     self._refused = versions
                     _LOGGER.warning("the TLS files were not read again: %s", error)
         return self._context
 
     def _read_versions(self) -> list[FileStatus | None]:
-        """Return what changes with the content of each file, None for one that is missing."""
+        """Return a value per file that changes with its content; None if the file is missing."""
         options = self._options
         paths = (options.ca, options.crl, options.certificate, options.key)
         return [_version(path) for path in paths if path is not None]
@@ -62,7 +61,7 @@ def _version(path: str) -> FileStatus | None:
 
 
 def context_of(tls: SslFactory | None) -> ssl.SSLContext | None:
-    """Return the TLS context for a new connection, None without TLS."""
+    """Return the TLS context for a new connection; None without TLS."""
     return None if tls is None else tls.context()
 
 
@@ -101,11 +100,11 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def load_revocation_lists(context: ssl.SSLContext, path: str) -> str | None:
-    """Load the revocation lists of a file in PEM format, after the CAs; return why the file is
-    refused, None if it is not.
+    """Load the revocation lists in a PEM file, after the CAs; return why it is refused, or None.
 
-    A list is signed, so files of lists are fetched without TLS. OpenSSL would trust a certificate
-    in one as a CA. Those of CAs that the context has already are ignored. Raises ``OSError``.
+    Lists are signed, so files of lists are fetched without TLS. But OpenSSL would trust a
+    certificate in such a file as a CA. Certificates of CAs that the context already has are
+    ignored. Raises ``OSError``.
     """
     ca_count = context.cert_store_stats()["x509"]
     context.load_verify_locations(cafile=path)
@@ -120,7 +119,7 @@ def load_revocation_lists(context: ssl.SSLContext, path: str) -> str | None:
 def _check_rights(path: str) -> None:
     """Refuse a key that other users may change, and warn of one that they may read.
 
-    Keys that Spark copies to its executors are readable by others, so that is not refused.
+    Others can read the keys that Spark copies to its executors, so readable keys are not refused.
     """
     try:
         change, reading = change_by_others(path), read_by_others(path)
@@ -133,6 +132,6 @@ def _check_rights(path: str) -> None:
 
 
 def _reason(error: Exception, path: str | None) -> str:
-    """Return why a file cannot be used; ``path`` is None for a text."""
+    """Return why a file, or a text if ``path`` is None, cannot be used."""
     text = getattr(error, "strerror", None) or type(error).__name__
     return f"{path or 'it'} cannot be used: {text}"

@@ -1,10 +1,9 @@
-"""Voters of a quorum: description, addition, removal, and the upgrade of kraft.version, through its
-leader (KIP-853).
+"""Description, addition and removal of voters, and the upgrade of kraft.version (KIP-853).
 
-A quorum refuses a change while another one is in progress. A refusal or a timeout raises
-``VoterChangeError`` with Kafka's error code and the node's message. After a timeout the change may
-be committed, which ``describe_quorum`` shows. After a lost connection the request is sent again, so
-that a committed change may be refused as a duplicate.
+All requests go to the quorum's leader. A quorum refuses a change while another one is in progress.
+A refusal or a timeout raises ``VoterChangeError`` with Kafka's error code and the node's message.
+After a timeout the change may still be committed; ``describe_quorum`` shows whether it was. After a
+lost connection the request is sent again, so a committed change may be refused as a duplicate.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from . import messages
 from .leader_client import LeaderClient
 
 _COMMIT_WAIT: Final = timedelta(seconds=5)
-"""Less than the client's response timeout."""
+"""Shorter than the client's response timeout."""
 _TIMED_OUT: Final = 7
 _UNSUPPORTED_VERSION: Final = 35
 _INVALID_REQUEST: Final = 42
