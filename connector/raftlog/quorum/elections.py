@@ -74,7 +74,7 @@ class Elections:
             self._send_vote_requests(role.votes, is_pre_vote=True)
 
     def _end_pre_vote(self, role: Prospective) -> None:
-        """Follow the last known leader again, or become unattached if there is none."""
+        """Follow the last known leader again, or become unattached without one."""
         state = self._state
         if role.leader_id is not None and role.leader_id != state.node_id:
             state.become_follower(role.epoch, role.leader_id, role.leader_endpoints)

@@ -386,7 +386,7 @@ class Leadership:
 
     def on_log_start_advanced(self) -> None:
         """Complete all delayed fetches, once only: a replica that cannot follow the new log start
-        must not be made to fetch again and again."""
+        must not fetch again and again."""
         role = self._state.role
         if isinstance(role, Leader):
             for delayed in role.delayed_fetches.values():

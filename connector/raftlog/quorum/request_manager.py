@@ -49,7 +49,7 @@ class RequestManager:
         return correlation_id
 
     def complete(self, correlation_id: int) -> InFlightRequest | None:
-        """Remove and return the in-flight request with this id; None if there is none."""
+        """Remove and return the in-flight request with this id, if any."""
         for node_id, found in self._in_flight.items():
             if found.correlation_id == correlation_id:
                 del self._in_flight[node_id]

@@ -24,7 +24,7 @@ from .apis import ApiKey
 PARTITION: Final = 0
 PORT_MAX: Final = 65_535
 COMMIT_GROUP_PREFIX: Final = "raftlog.commit:"
-"""Prefix of the group ids that stand for application ids. Such a group's offset is that of the
+"""Prefix of the group ids that represent application ids. Such a group's offset is that of the
 application's last named commit. Consumers cannot commit offsets for such a group."""
 _UUID_CACHE_SIZE: Final = 256
 _MILLISECOND: Final = timedelta(milliseconds=1)

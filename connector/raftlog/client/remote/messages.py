@@ -47,8 +47,8 @@ _MILLISECONDS_MAX: Final = 2**31 - 1
 RETRIABLE_ERRORS: Final = frozenset((3, 5, 6, 9, 13, 14, 15, 16, 74, 75, 100, 103))
 """Kafka's error codes after which nothing was done, and a retry, or another leader, may help."""
 _ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 53, 58))
-"""Kafka's error codes of authorization (topic, group, cluster, and transactional id, which stands
-for the application id here) and of authentication."""
+"""Kafka's error codes of authorization (topic, group, cluster, and transactional id, which is the
+application id here) and of authentication."""
 
 
 @dataclass(frozen=True, slots=True)

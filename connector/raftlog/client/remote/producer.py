@@ -253,7 +253,7 @@ class Producer:
         self._send_again(batch, reason, may_be_appended=True)
 
     def handle_error(self, batch: ProducerBatch, code: int, text: str | None) -> Retry | None:
-        """Handle an error response. Returns the problem of the leader; None if there is none."""
+        """Handle an error response. Returns the leader's problem, if any."""
         outcome = outcome_of_error(batch, code, text, self._path)
         if not isinstance(outcome, Retry):
             self.refuse(batch, outcome)
