@@ -1,11 +1,11 @@
-"""One segment of a log: walks of its batches, look-ups through its indexes, checks of both.
+"""One segment of a log: iteration over its batches, lookups through its indexes, checks of both.
 
-For bytes that recovery or the writer has already checked. No numpy: opening a segment for writing
-reads only the few headers after its last index entry. Readers walk columns (``reading.chunks``),
-recovery checks every CRC (``recovery.recover_segment``).
+This module is for bytes that recovery or the writer has already checked. It does not import numpy,
+because opening a segment for writing reads only the few headers after its last index entry. Readers
+decode whole columns (``reading.chunks``); recovery checks every CRC (``recovery.recover_segment``).
 
-The offset index is a hint: a position from it is used only if a batch that ends with the entry's
-offset begins there. Otherwise the search starts at the beginning of the segment:
+The offset index is only a hint. A position from it is used only if the batch at that position ends
+with the entry's offset. Otherwise the search starts at the beginning of the segment:
 
     position   0        4200      8500         a look-up of offset 30
     batches    | 0..19  | 20..39  | 40..59 |   index: last offset 39 at 4200, 59 at 8500
@@ -71,9 +71,9 @@ def header_at(file: ReadableFile, position: int, end_position: int) -> BatchHead
 
 
 def iter_headers(file: ReadableFile, position: int, end_position: int) -> Iterator[BatchHeader]:
-    """Yield the headers of all batches in [position, end_position), both batch boundaries.
+    """Yield the headers of all batches in [position, end_position).
 
-    Raises ``CorruptBatchError``.
+    Both positions must be batch boundaries. Raises ``CorruptBatchError``.
     """
     chunk, chunk_position = b"", position
     while position < end_position:
@@ -112,7 +112,7 @@ def _header(
 
 
 def _batch_header(fields: tuple[int, ...], position: int) -> BatchHeader:
-    """Return the header with the fields of ``BATCH_HEADER``; they are not checked."""
+    """Return the header with these fields of ``BATCH_HEADER``, which are not checked."""
     base_offset, length, leader_epoch, _, _, _, last_offset_delta, _, max_timestamp_ms = fields[:9]
     return BatchHeader(
         position=position,
@@ -125,9 +125,9 @@ def _batch_header(fields: tuple[int, ...], position: int) -> BatchHeader:
 
 
 def find_header(file: ReadableFile, position: int) -> BatchHeader | None:
-    """Return the header at ``position`` if its magic and length are those of a batch, else None.
+    """Return the header at ``position``, or None if its magic or length is not that of a batch.
 
-    Its other fields may be damaged, and the file may end inside its batch.
+    The other fields may be damaged, and the file may end inside the batch.
     """
     head = file.read_at(position, BATCH_HEADER_BYTES)
     if len(head) < BATCH_HEADER_BYTES:
@@ -138,7 +138,7 @@ def find_header(file: ReadableFile, position: int) -> BatchHeader | None:
 
 
 def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
-    """Return the valid batch that begins at ``position`` of a file, else None."""
+    """Return the batch that begins at ``position`` of a file; None if it is not valid."""
     header = find_header(file, position)
     if header is None or header.byte_count > READ_BATCH_BYTES_MAX:
         return None
@@ -153,7 +153,7 @@ def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
 
 
 def read_snapshot_head(file: ReadableFile) -> tuple[SnapshotHeader, tuple[ControlRecord, ...]]:
-    """Return the SnapshotHeader of a snapshot file, and the other records of its first batch.
+    """Return the SnapshotHeader of a snapshot file and the other records of its first batch.
 
     Raises ``CorruptSnapshotError``.
     """
@@ -186,8 +186,9 @@ def check_base_offset(
 ) -> None:
     """Raise ``CorruptBatchError`` for a batch that does not begin at ``expected``.
 
-    The CRC does not cover the base offset: damage to it is found only by the neighbouring batches,
-    the segment's name and the index. ``expected`` None: unknown, no check.
+    The CRC does not cover the base offset, so damage to it is found only by comparing it with the
+    neighboring batches, the segment's name and the index. Nothing is checked if ``expected`` is
+    None.
     """
     if expected is not None and base_offset != expected:
         raise CorruptBatchError(
@@ -201,9 +202,10 @@ def check_base_offset(
 def check_leader_epoch(
     leader_epoch: int, epochs: EpochCache, *, base_offset: int, path: str | None, position: int
 ) -> None:
-    """Raise ``CorruptBatchError`` for a batch whose epoch is not that of its offset in ``epochs``.
+    """Raise ``CorruptBatchError`` for a batch whose epoch differs from that of ``epochs``.
 
-    The CRC does not cover the leader epoch. Epochs are durable before their first batch is written.
+    The CRC does not cover the leader epoch. The comparison detects damage to it, because the start
+    of an epoch is durable in ``leader-epoch-checkpoint`` before the epoch's first batch is written.
     """
     expected = epochs.epoch_at(base_offset)
     if expected is not None and leader_epoch != expected:
@@ -218,9 +220,9 @@ def check_leader_epoch(
 def contiguous_bytes(
     data: bytes, epochs: EpochCache, *, offset: int, path: str, position: int
 ) -> bytes:
-    """Return the longest prefix of ``data`` whose batches are contiguous and have their epochs.
+    """Return the longest prefix of ``data`` whose batches are contiguous and have the right epochs.
 
-    Raises ``CorruptBatchError`` if the first batch is not the one at ``offset``, or has another
+    Raises ``CorruptBatchError`` if the first batch does not begin at ``offset`` or has the wrong
     epoch.
     """
     at, next_offset = 0, offset
@@ -246,10 +248,11 @@ def contiguous_bytes(
 
 @dataclass(slots=True, kw_only=True)
 class BatchCursor:
-    """Bytes of consecutive batches, and the place in them up to which they were read.
+    """Bytes of consecutive batches, and the index up to which they have been read.
 
-    The next batch begins at ``at`` of ``data``, which is at ``position`` of the file, and has the
-    base offset ``next_offset``; None if that is unknown. The last batch may be incomplete.
+    ``data`` was read at ``position`` of the file. The next batch begins at index ``at`` of ``data``
+    and has the base offset ``next_offset``, or None if that is unknown. The last batch may be
+    incomplete.
     """
 
     data: bytes
@@ -293,11 +296,11 @@ def batch_cursors(
     next_offset: int | None = None,
     epochs: EpochCache | None = None,
 ) -> Iterator[BatchCursor]:
-    """Yield the batches in [position, end_position) as bytes: 1 MiB, or one larger batch.
+    """Yield the batches in [position, end_position) in chunks of 1 MiB, or of one larger batch.
 
-    Each cursor is read to its end before the next one. ``next_offset`` is that of the first batch;
-    None if unknown. ``epochs`` None: leader epochs are not checked. Raises ``CorruptBatchError``,
-    also if the bytes end inside a batch.
+    Read each cursor to its end before you request the next one. ``next_offset`` is the base offset
+    of the first batch, or None if that is unknown. If ``epochs`` is None, leader epochs are not
+    checked. Raises ``CorruptBatchError``, including if the bytes end inside a batch.
     """
     while position < end_position:
         byte_count = min(_CHUNK_BYTES, end_position - position)
@@ -330,7 +333,7 @@ def read_batches(
 ) -> Iterator[RecordBatch]:
     """Yield the batches in [position, end_position), with CRC and base offset checked.
 
-    Arguments and errors as of ``batch_cursors``.
+    The arguments and errors are the same as for ``batch_cursors``.
     """
     for cursor in batch_cursors(
         file, position, end_position, next_offset=next_offset, epochs=epochs
@@ -346,8 +349,8 @@ def read_batches(
 class SegmentMetadata:
     """Offsets, size and time of a segment on disk. ``end_offset`` is exclusive.
 
-    ``max_timestamp_ms`` is the greatest timestamp of its batches; -1 if no batch has one; None if
-    it was not read.
+    ``max_timestamp_ms`` is the greatest timestamp of its batches. It is -1 if no batch has a
+    timestamp, and None if it was not read.
     """
 
     base_offset: int
@@ -360,7 +363,7 @@ class SegmentMetadata:
 class Boundary:
     """A batch boundary: its position, and the offset of the next batch.
 
-    ``before`` is the header of the batch before it; None if it was not read or does not exist.
+    ``before`` is the header of the preceding batch, or None if that does not exist or was not read.
     """
 
     position: int
@@ -395,13 +398,13 @@ class Segment:
             return self._floor(log, offset)
 
     def batches(self, offset: int, epochs: EpochCache | None = None) -> Iterator[RecordBatch]:
-        """Yield the batches from that of ``offset`` on, checked as by ``read_batches``."""
+        """Yield the batches from the one with ``offset`` on, checked as by ``read_batches``."""
         for cursor in self.cursors(offset, epochs):
             while (batch := cursor.next_batch()) is not None:
                 yield batch
 
     def cursors(self, offset: int, epochs: EpochCache | None = None) -> Iterator[BatchCursor]:
-        """Yield the batches from that of ``offset`` on as bytes, as ``batch_cursors``."""
+        """Yield the batches from the one with ``offset`` on as bytes, as by ``batch_cursors``."""
         with self.storage.open_file(self.path()) as log:
             start = self._floor(log, offset)
             yield from batch_cursors(
@@ -409,9 +412,9 @@ class Segment:
             )
 
     def batches_after_index(self, epochs: EpochCache) -> Iterator[RecordBatch]:
-        """Yield the batches from that of the last offset index entry on; all without a valid one.
+        """Yield the batches from that of the last valid offset index entry on, or all batches.
 
-        Checked as by ``read_batches``.
+        They are checked as by ``read_batches``.
         """
         with self.storage.open_file(self.path()) as log:
             entry, position = self._last_entry(INDEX_SUFFIX, OFFSET_ENTRY.size), 0
@@ -424,11 +427,13 @@ class Segment:
             )
 
     def read_bytes(self, offset: int, byte_count_max: int, epochs: EpochCache) -> bytes:
-        """Return whole and partial batches from a batch boundary on.
+        """Return batches from ``offset`` on, which must be a batch boundary.
 
-        At least one whole batch, otherwise at most ``byte_count_max`` bytes. b"" at the end, and
-        if no batch begins at ``offset``. Of an empty batch, in which a compaction has joined those
-        that it dropped, the part from ``offset`` on: a replica whose log ends there has not.
+        The result has at least one whole batch and otherwise at most ``byte_count_max`` bytes; the
+        last batch may be incomplete. It is b"" at the end of the segment, and if no batch begins at
+        ``offset``. The exception is an offset inside an empty batch, into which a compaction joined
+        batches that it dropped. A replica that has not compacted its log may end there, so it gets
+        the part of the empty batch from ``offset`` on.
         """
         with self.storage.open_file(self.path()) as log:
             start = self._floor(log, offset)
@@ -446,8 +451,8 @@ class Segment:
     def read_max_timestamp_ms(self) -> int:
         """Return the greatest timestamp of the batches, for retention; -1 if no batch has one.
 
-        The last entry of the time index is used if its batch has that timestamp and the last batch
-        has no later one. Otherwise every header is read; for a damaged one the result is -1.
+        The last time index entry is used if its batch has that timestamp and the segment's last
+        batch has no later one. Otherwise every header is read; if one is damaged, the result is -1.
         """
         try:
             with self.storage.open_file(self.path()) as log:
@@ -460,7 +465,7 @@ class Segment:
             return NO_TIMESTAMP_MS
 
     def has_valid_indexes(self, end_offset: int, *, interval_bytes: int) -> bool:
-        """Return whether the last entries of both indexes are true, and none is missing entirely.
+        """Return whether both indexes have whole entries, the last one valid, and one if it is due.
 
         Kafka: ``LogSegment.sanityCheck``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``.
         """
@@ -521,9 +526,10 @@ class Segment:
         return Boundary(position=self.byte_count, offset=end_offset, before=before)
 
     def _indexed_position(self, log: ReadableFile, offset: int) -> int:
-        """Return the position of a batch that ends below ``offset``, by the index; else 0.
+        """Return the position of a batch that ends below ``offset``, from the index; 0 without one.
 
-        If the search ends at zeros after the last entry, the result is 0: no entry points there.
+        If the binary search ends in the zeros after the last entry, the result is 0 too, because no
+        entry has position 0.
         """
         try:
             with self.storage.open_file(self.path(INDEX_SUFFIX)) as index:
@@ -542,7 +548,7 @@ class Segment:
         return position if self.is_entry_valid(log, delta, position) else 0
 
     def is_entry_valid(self, log: ReadableFile, delta: int, position: int) -> bool:
-        """Return whether the batch of an offset index entry is at its position."""
+        """Return whether the batch that an offset index entry describes is at its position."""
         if not 0 < position < self.byte_count:
             return False
         try:
@@ -552,7 +558,7 @@ class Segment:
         return header.last_offset == self.base_offset + delta
 
     def _closing_time_ms(self, log: ReadableFile) -> int | None:
-        """Return the time of the last time index entry, if it is that of the segment."""
+        """Return the time of the last time index entry if it is the segment's greatest, or None."""
         entry = self._last_entry(TIME_INDEX_SUFFIX, TIME_ENTRY.size)
         if not entry:
             return None
@@ -566,7 +572,7 @@ class Segment:
         return time_ms if is_named and last.max_timestamp_ms <= time_ms else None
 
     def _last_entry(self, suffix: str, entry_bytes: int) -> bytes | None:
-        """Return the last entry of an index, b"" if it is empty; None if missing or misshapen."""
+        """Return an index's last entry; b"" if it is empty; None if missing or of invalid size."""
         try:
             with self.storage.open_file(self.path(suffix)) as index:
                 byte_count = index.byte_count()
@@ -577,7 +583,7 @@ class Segment:
             return None
 
     def _has_entry_due(self, log: ReadableFile, interval_bytes: int) -> bool:
-        """Return whether any batch is due for an offset index entry."""
+        """Return whether any batch should have an offset index entry."""
         return any(one.position > interval_bytes for one in iter_headers(log, 0, self.byte_count))
 
 

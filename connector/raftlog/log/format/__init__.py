@@ -1,1 +1,1 @@
-"""Names, small files, index entries and leader epochs of a log as values, both ways."""
+"""Parsers and encoders for a log's file names, small files, index entries and leader epochs."""

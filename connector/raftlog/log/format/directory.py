@@ -1,8 +1,8 @@
 """Files of a log's directory other than segments: their names, and their content as values.
 
-Parsers take the bytes of a file and its path, and raise ``CorruptFileError`` only; encoders return
-the bytes that Kafka writes. An absent value is None, never -1 or the zero uuid. ``read_small_file``
-and ``read_published`` alone take a storage.
+Parsers take a file's bytes and path, and raise only ``CorruptFileError``. Encoders return the bytes
+that Kafka writes. An absent value is None, never -1 or the zero uuid. Only ``read_small_file`` and
+``read_published`` take a storage.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from raftlog.types import ZERO_UUID, SnapshotId, TopicPartition
 from .epoch_cache import EpochCache, EpochEntry
 
 # --- Names of a log's files (Kafka: ``LogFileUtils``, ``Snapshots``) ------------------------------
-# Only names in exactly Kafka's form are files of the log; ``.deleted``, ``.part``, ``.cleaned`` and
-# all other names are ignored. Snapshot id (0, 0) is the bootstrap checkpoint, which is local and
-# uncommitted, and not a snapshot (KIP-853).
+# A file belongs to the log only if its name has exactly Kafka's form. All other names, including
+# ``.deleted``, ``.part`` and ``.cleaned``, are ignored. Snapshot id (0, 0) is the bootstrap
+# checkpoint, which is local and uncommitted; it does not count as a snapshot (KIP-853).
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -40,26 +40,26 @@ DELETED_SUFFIX: Final = ".deleted"
 SWAP_SUFFIX: Final = ".swap"
 CLEANED_SUFFIX: Final = ".cleaned"
 INCOMPLETE_SUFFIX: Final = ".part"
-"""raftlog's, not Kafka's: suffix of a directory that is not complete yet."""
+"""raftlog's, not Kafka's: suffix of a directory whose creation has not finished."""
 CLEANER_LOCK_NAME: Final = ".cleaner.lock"
-"""raftlog's, not Kafka's: the lock file of a compaction, which writes ``.cleaned`` files."""
+"""raftlog's, not Kafka's: lock file of a compaction, held while it writes ``.cleaned`` files."""
 
 EPOCH_CHECKPOINT_NAME: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_NAME: Final = "partition.metadata"
 QUORUM_STATE_NAME: Final = "quorum-state"
 OUT_OF_ELECTION_NAME: Final = "withdrawn"
-"""raftlog's, not Kafka's: the reason why the replica of this directory does not vote."""
+"""raftlog's, not Kafka's: file with the reason why the replica of this directory does not vote."""
 META_PROPERTIES_NAME: Final = "meta.properties"
 NODE_LOCK_NAME: Final = ".lock"
-"""Name of the lock file of a node's directory, which a running node holds, as in Kafka."""
+"""Lock file that a running node holds in its directory, as in Kafka."""
 RAFTLOG_PROPERTIES_NAME: Final = "raftlog.properties"
-"""raftlog's, not Kafka's: properties of an embedded log. Directories without it are not written."""
+"""raftlog's, not Kafka's: properties of a log. A directory without this file is never written."""
 REMOTE_SEGMENTS_NAME: Final = "remote-log-segments"
 """raftlog's, not Kafka's: the list of the log's segments in an object store (``remote_chain``)."""
 
 BOOTSTRAP_ID: Final = SnapshotId(epoch=0, end_offset=0)
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
-"""The partition of a log whose directory is not named ``<topic>-<partition>``."""
+"""Partition of a log whose directory is not named ``<topic>-<partition>``."""
 
 # Kafka writes offsets with 20 digits and epochs with 10; int64 has 19 and int32 has 10.
 _BASE_OFFSET = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
@@ -99,8 +99,9 @@ def parse_checkpoint_name(name: str) -> SnapshotId | None:
 def parse_partition_name(name: str) -> TopicPartition | None:
     """Return the topic and partition in a directory's name, else None.
 
-    A directory that is being deleted, moved to another disk or stray has a unique id and that word
-    after the name (Kafka: ``LocalLog.logDirNameWithSuffix``, which truncates long topics).
+    The name of a directory that is stray, being deleted or being moved to another disk continues
+    with a unique id and a word for that state (Kafka: ``LocalLog.logDirNameWithSuffix``, which
+    truncates long topics).
     """
     match = _PARTITION.fullmatch(name)
     if match is None or int(match["partition"]) > INT32_MAX:
@@ -110,12 +111,12 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Files of a log by one directory listing, ascending, without those being deleted.
+    """Files of a log from one directory listing, in ascending order, without those being deleted.
 
-    ``is_embedded``: an embedded log, whose writers publish its end. ``swapped``: segments with a
-    ``.swap`` file, which is complete and replaces them: a compaction deletes the old files, of
-    which there may be several, before it gives it its name. ``is_tiered``: there is a list of
-    remote segments.
+    ``is_embedded``: this is an embedded log, whose writers publish its end. ``swapped``: segments
+    that have a ``.swap`` file, which is complete and replaces one or more segments. A compaction
+    deletes the old files before it renames the ``.swap`` file to its final name. ``is_tiered``: the
+    directory has a list of remote segments.
     """
 
     segments: tuple[int, ...] = ()
@@ -127,7 +128,7 @@ class Listing:
 
     @property
     def start_offset(self) -> int:
-        """First offset on disk; without segments, the end offset of the newest snapshot."""
+        """First offset on disk; without segments, the newest snapshot's end offset."""
         if self.segments:
             return self.segments[0]
         return self.snapshots[-1].end_offset if self.snapshots else 0
@@ -180,11 +181,12 @@ def whole_number(text: str, path: str, what: str) -> int:
 
 
 def read_small(file: ReadableFile) -> bytes:
-    """Return the content of a small file, of a larger one the first ``SMALL_FILE_BYTES_MAX + 1``
-    bytes.
+    """Return the content of a small file, or the first ``SMALL_FILE_BYTES_MAX + 1`` bytes of a
+    larger one.
 
-    Its size is read first: after a buffer of 16 MiB has been freed once, glibc takes all smaller
-    ones from its heap, and keeps up to 32 MiB of freed memory there.
+    The size is read first, so that the buffer fits the file: once a buffer of 16 MiB has been
+    freed, glibc allocates all smaller ones from its heap, where it keeps up to 32 MiB of freed
+    memory.
     """
     return file.read_at(0, min(file.byte_count(), SMALL_FILE_BYTES_MAX + 1))
 
@@ -210,7 +212,7 @@ def read_small_file(storage: Storage, path: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:
-    """Persistent election state of a voter. ``voters``: version 0 only; may be null there."""
+    """Persistent election state of a voter. ``voters``: only in version 0, where it may be null."""
 
     version: int
     leader_epoch: int
@@ -223,7 +225,7 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Owner of a log directory. The key of the node id is ``broker.id`` in version 0."""
+    """Owner of a log directory. In version 0 the key of the node id is ``broker.id``."""
 
     version: int
     cluster_id: str | None
@@ -240,7 +242,7 @@ class PartitionMetadata:
 
 
 def parse_quorum_state(data: bytes, path: str) -> QuorumState:
-    """Parse ``quorum-state``: a JSON object, ``data_version`` 0 or 1, with every field of it."""
+    """Parse ``quorum-state``: a JSON object with all fields of its ``data_version``, 0 or 1."""
     try:
         fields = json.loads(decoded_text(data, path))
     except (ValueError, RecursionError):  # also a number of thousands of digits
@@ -305,7 +307,7 @@ def parse_partition_metadata(data: bytes, path: str) -> PartitionMetadata:
 
 
 def encode_quorum_state(state: QuorumState) -> bytes:
-    """Encode one line of JSON, fields in Kafka's order (``QuorumStateDataJsonConverter``)."""
+    """Encode the state as one line of JSON in Kafka's order (``QuorumStateDataJsonConverter``)."""
     leader = {
         "leaderId": _id_or_minus_one(state.leader_id),
         "leaderEpoch": state.leader_epoch,
@@ -328,9 +330,9 @@ def encode_quorum_state(state: QuorumState) -> bytes:
 
 
 def encode_meta_properties(meta: MetaProperties, *, written: str) -> bytes:
-    """Encode ``meta.properties``, names in the order of Kafka's file.
+    """Encode ``meta.properties``, with the names in the order of Kafka's file.
 
-    ``written`` is the date comment of ``java.util.Properties.store``.
+    ``written`` is the date comment that ``java.util.Properties.store`` writes.
     """
     values = {
         "node.id" if meta.version == 1 else "broker.id": meta.node_id,
@@ -355,10 +357,10 @@ def encode_properties(pairs: Iterable[tuple[str, str]], *, comments: Iterable[st
 
 
 def parse_properties(data: bytes, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a file in Java's property format.
+    """Yield the name and value pairs of a file in Java's property format.
 
-    Comments, continuation lines, three separators and escapes, in ISO-8859-1, as by
-    ``java.util.Properties.load``. The last pair of a name counts.
+    Comments, continuation lines, the three separators and escapes are handled as by
+    ``java.util.Properties.load``, in ISO-8859-1. If a name is repeated, its last pair counts.
     """
     for line in _logical_lines(data.decode("latin-1")):
         match = re.match(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
@@ -367,7 +369,7 @@ def parse_properties(data: bytes, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield lines joined with their continuation lines, without blank lines and comments."""
+    """Yield lines joined with their continuation lines; skip blank lines and comments."""
     pending = None
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(" \t\f")
@@ -397,7 +399,7 @@ def _unescaped(text: str, path: str) -> str:
         return chr(int(escape[1:], 16))
 
     text = re.sub(r"\\(u[0-9A-Fa-f]{0,4}|.)", replaced, text, flags=re.DOTALL)
-    # Two escapes may be a surrogate pair of one letter; a lone surrogate is kept.
+    # Two escapes may form the surrogate pair of one character; a lone surrogate is kept.
     return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
 
 
@@ -452,16 +454,21 @@ def _node_id(value: int) -> int | None:
 
 
 # --- Checkpoints of offsets and of leader epochs --------------------------------------------------
-# Format (Kafka: ``CheckpointFile``, version 0): the version, the count, one line for each entry.
-# The lines of ``log-start-offset-checkpoint`` and ``recovery-point-offset-checkpoint`` are ``topic
-# partition offset`` (``OffsetCheckpointFile``); Kafka has one of each per log directory, here each
-# log has its own. All bytes below the recovery point are synced: ``recovery_point <= synced``.
-# ``cleaner-offset-checkpoint`` has the first offset that no compaction has read. raftlog's own
-# ``compacted-offset-checkpoint``, written before segments are replaced, has the end of the records
-# that may supersede a removed one: states below it may lack keys. raftlog's own
-# ``tombstone-start-offset-checkpoint`` has the end of the tombstones that were removed: a log that
-# ends below it may have values of deleted keys, of which it cannot get the tombstones any more. The
-# lines of ``leader-epoch-checkpoint`` are ``epoch start_offset`` (``LeaderEpochCheckpointFile``).
+# Format (Kafka: ``CheckpointFile``, version 0): the version, the number of entries, and one line
+# for each entry.
+#
+# - ``leader-epoch-checkpoint`` has lines ``epoch start_offset`` (``LeaderEpochCheckpointFile``).
+# - The other files have lines ``topic partition offset`` (``OffsetCheckpointFile``). Kafka keeps
+#   one of each per log directory; raftlog keeps one per log.
+# - ``log-start-offset-checkpoint``: the log start offset.
+# - ``recovery-point-offset-checkpoint``: all bytes below the recovery point are synced:
+#   ``recovery_point <= synced``.
+# - ``cleaner-offset-checkpoint``: the first offset that no compaction has read.
+# - ``compacted-offset-checkpoint`` (raftlog's): the end of the records that may supersede a removed
+#   record. A state computed from the records below this offset may lack keys. The file is written
+#   before segments are replaced.
+# - ``tombstone-start-offset-checkpoint`` (raftlog's): the end of the removed tombstones. A log that
+#   ends below it may hold values of deleted keys whose tombstones no longer exist.
 
 LOG_START_CHECKPOINT_NAME: Final = "log-start-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT_NAME: Final = "recovery-point-offset-checkpoint"
@@ -471,12 +478,12 @@ TOMBSTONE_CHECKPOINT_NAME: Final = "tombstone-start-offset-checkpoint"
 
 
 def encode_checkpoint(rows: Collection[str]) -> bytes:
-    """Encode a checkpoint of these lines."""
+    """Encode a checkpoint with these lines."""
     return "\n".join(("0", str(len(rows)), *rows, "")).encode("ascii")
 
 
 def parse_checkpoint(data: bytes, path: str) -> list[str]:
-    """Return the lines of a checkpoint; none of an empty file. Raises ``CorruptFileError``."""
+    """Return a checkpoint's lines; an empty file has none. Raises ``CorruptFileError``."""
     lines = decoded_text(data, path).splitlines()
     if not lines:
         return []
@@ -490,7 +497,7 @@ def parse_checkpoint(data: bytes, path: str) -> list[str]:
 
 
 def encode_offset_checkpoint(partition: TopicPartition, offset: int) -> bytes:
-    """Encode a checkpoint of one partition."""
+    """Encode a checkpoint with one partition."""
     return encode_checkpoint([f"{partition.topic} {partition.partition} {offset}"])
 
 
@@ -512,9 +519,9 @@ def parse_offset_checkpoint(data: bytes, path: str) -> dict[TopicPartition, int]
 
 
 def parse_single_offset(data: bytes, path: str) -> int:
-    """Return the offset in a checkpoint of one log. Raises ``CorruptFileError``.
+    """Return the offset in one log's checkpoint. Raises ``CorruptFileError``.
 
-    The partition in it is ignored: a directory may have been renamed.
+    The partition in it is ignored, because the directory may have been renamed.
     """
     offsets = parse_offset_checkpoint(data, path)
     if len(offsets) != 1:
@@ -530,7 +537,7 @@ def encode_epoch_checkpoint(cache: EpochCache) -> bytes:
 def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
     """Parse ``leader-epoch-checkpoint``. An empty file has no entries.
 
-    Raises ``CorruptFileError``, also for entries that do not ascend.
+    Raises ``CorruptFileError``, including for entries that do not ascend.
     """
     entries: list[EpochEntry] = []
     for row in parse_checkpoint(data, path):
@@ -550,12 +557,12 @@ def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
 
 
 # --- ``.kafka_cleanshutdown``: the end of the log when its last writer closed it ------------------
-# Everything below that end was synced before the file is written, indexes and producer snapshot
-# too. The file is deleted, and the directory synced, before the first write after an open.
+# Everything below that end, including indexes and the producer snapshot, is synced before the file
+# is written. The file is deleted, and the directory synced, before the first write after an open.
 #
-# Several processes may have one log open, and one that closes it does not stop the others. So the
-# file holds the end offset, the last segment and its size, and counts only while they match the
-# log.
+# Several processes may have the log open, and the others may continue to write after one of them
+# has closed it. Therefore the file stores the end offset, the last segment and its size, and is
+# valid only while they match the log.
 #
 # Kafka: ``CleanShutdownFileHandler``, a JSON object with ``version`` and ``brokerEpoch``. Kafka has
 # one file per log directory; raftlog has one per partition.
@@ -585,7 +592,7 @@ def encode_clean_shutdown(marker: CleanShutdown) -> bytes:
 
 
 def parse_clean_shutdown(data: bytes) -> CleanShutdown | None:
-    """Parse the file. Returns None if it does not parse: then the shutdown was not clean."""
+    """Parse the file; return None if that fails, which means that the shutdown was not clean."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
@@ -607,18 +614,18 @@ def parse_clean_shutdown(data: bytes) -> CleanShutdown | None:
 
 
 # --- The file ``published``: synced end of an embedded log, shared by its writers with readers ----
-# Format: one line of fixed length with boot id, end offset (exclusive), base offset of the active
-# segment, position after the last synced batch in it, leader epoch, log start offset, and the
+# Format: one line of fixed length with the boot id, end offset (exclusive), base offset of the
+# active segment, position after the last synced batch in it, leader epoch, log start offset, and a
 # CRC-32C of these.
 #
 # Invariants:
 #
-# 1. A writer overwrites the line in place after each sync, and never syncs it: the line is valid in
-#    the boot that it names only, since after a boot the file may have bytes of any age.
-# 2. A replica of a quorum keeps the same line in the file ``synced``, for the next start of that
-#    replica. Readers ignore it, since synced records may be uncommitted.
-# 3. A line with a wrong CRC was read during a write: it is read again, at most ``_READS_MAX``
-#    times, and then treated as absent.
+# 1. A writer overwrites the line in place after each sync, and never syncs it. The line is valid
+#    only within the boot that it names, because after a reboot the file may have bytes of any age.
+# 2. A replica of a quorum keeps the same line in the file ``synced``, for its own next start.
+#    Readers ignore that file, because synced records may be uncommitted.
+# 3. A line with a wrong CRC was read while it was being written. It is read again, at most
+#    ``_READS_MAX`` times, and then treated as absent.
 
 PUBLISHED_NAME: Final = "published"
 SYNCED_NAME: Final = "synced"
@@ -627,7 +634,7 @@ _PUBLISHED_MAGIC: Final = "raftlog-published-1"
 _PUBLISHED_FIELDS: Final = 7
 PUBLISHED_BYTES_MAX: Final = 512
 _READS_MAX: Final = 1000
-"""Reads of the line; a write of it takes about a microsecond."""
+"""Maximum number of reads of the line; writing it takes about a microsecond."""
 
 
 @fast_init
@@ -635,8 +642,8 @@ _READS_MAX: Final = 1000
 class Published:
     """Synced end of an embedded log: all records below ``end_offset`` are synced and may be read.
 
-    ``file_position`` is the position after the last such batch, in the segment with base offset
-    ``segment_base_offset``; ``epoch`` is the latest leader epoch. Records below
+    ``file_position`` is the position after the last of these batches, in the segment with base
+    offset ``segment_base_offset``. ``epoch`` is the latest leader epoch. Records below
     ``log_start_offset`` are deleted.
     """
 
@@ -684,7 +691,7 @@ def parse_published(data: bytes) -> Published | None:
 def read_published(
     storage: Storage, directory: str, boot_id: str, name: str = PUBLISHED_NAME
 ) -> Published | None:
-    """Return the line that the log's writers have written since the last boot, else None.
+    """Return the line if the log's writers have written it since the last boot, else None.
 
     Raises ``LogAccessError``.
     """
@@ -700,7 +707,7 @@ def read_published(
 
 
 # --- ``checksums``: the valid CRC-32C values of each small file of a directory --------------------
-# raftlog's, not Kafka's, whose text files have no checksum. The last line is the CRC of those
+# raftlog's, not Kafka's; Kafka's text files have no checksum. The last line is the CRC of all lines
 # before it, and only the canonical encoding is accepted, so every flipped bit is detected.
 
 CHECKSUMS_NAME: Final = "checksums"
@@ -708,11 +715,11 @@ _CHECKSUMS_FIRST_LINE: Final = "raftlog checksums 1\n"
 _CHECKSUMS_LINE: Final = re.compile(r"([^ \n]+)((?: [0-9a-f]{8})+)")
 
 Checksums: TypeAlias = Mapping[str, tuple[int, ...]]
-"""Valid CRC-32C values by file name."""
+"""Valid CRC-32C values, by file name."""
 
 
 def encode_checksums(checksums: Checksums) -> bytes:
-    """Return the content: a first line, one line per file sorted by name, the CRC-32C of it all."""
+    """Return the content: a first line, one line per file sorted by name, and a CRC of these."""
     lines = [_CHECKSUMS_FIRST_LINE]
     for name in sorted(checksums):
         line = name + "".join(f" {crc:08x}" for crc in checksums[name])

@@ -38,21 +38,21 @@ class EpochCache:
 
     @property
     def latest_epoch(self) -> int | None:
-        """Latest epoch, which may be without records yet; None without entries."""
+        """Latest epoch, which may not have records yet; None without entries."""
         return self.entries[-1].epoch if self.entries else None
 
     def epoch_at(self, offset: int) -> int | None:
         """Return the epoch of the record at ``offset``; None before the first entry.
 
-        The cache has no end offset: past the end of the log the result is the latest epoch.
+        The cache does not know the end of the log: the result past it is the latest epoch.
         """
         ordinal = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[ordinal - 1].epoch if ordinal else None
 
     def span_at(self, offset: int) -> tuple[int | None, int | None]:
-        """Return the epoch of the record at ``offset``, and the start offset of the next entry.
+        """Return the epoch of the record at ``offset``, and the next entry's start offset.
 
-        None before the first entry, and without a next one.
+        The epoch is None before the first entry, the start offset is None if no entry follows.
         """
         ordinal = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         epoch = self.entries[ordinal - 1].epoch if ordinal else None
@@ -62,9 +62,9 @@ class EpochCache:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch | None:
         """Return the end offset (exclusive) of ``epoch`` in a log that ends at ``log_end_offset``.
 
-        Kafka's ``endOffsetFor``: if the log has no record of ``epoch``, the result has the largest
-        smaller epoch; below the first epoch, ``epoch`` itself and the first start offset. None if
-        ``epoch`` is -1 or newer than the latest, or if there are no entries.
+        This is Kafka's ``endOffsetFor``. If the log has no records of ``epoch``, the result has the
+        largest smaller epoch; below the first epoch, it has ``epoch`` itself and the first start
+        offset. The result is None if ``epoch`` is -1 or newer than the latest, or without entries.
         """
         if epoch == -1 or not self.entries or epoch > self.entries[-1].epoch:
             return None
@@ -75,7 +75,7 @@ class EpochCache:
         return OffsetAndEpoch(epoch=found, offset=self.entries[higher].start_offset)
 
     def assign(self, epoch: int, start_offset: int) -> EpochCache:
-        """Return a cache with ``epoch`` from ``start_offset`` on, without conflicting entries."""
+        """Return a cache with ``epoch`` from ``start_offset`` on; drop conflicting entries."""
         if self.entries:  # the usual case: a batch of the current epoch
             last = self.entries[-1]
             if last.epoch == epoch and start_offset >= last.start_offset:
@@ -85,7 +85,8 @@ class EpochCache:
     def assign_all(self, pairs: Iterable[tuple[int, int]]) -> EpochCache:
         """Return a cache with (epoch, start offset) pairs assigned in order.
 
-        Conflicting entries are always the last ones, so the work is linear in entries and pairs.
+        Conflicting entries are always the last ones, so the run time is linear in the number of
+        entries and pairs.
         """
         entries = list(self.entries)
         is_changed = False
@@ -126,12 +127,13 @@ class EpochCache:
 # --- Validation of a follower's fetch position, and the offset at which a follower truncates ------
 # Pure functions of the log's epochs and snapshots. Kafka: ``RaftLog.validateOffsetAndEpoch`` and
 # ``truncateToEndOffset``, ``KafkaRaftLog.endOffsetForEpoch`` (KIP-101, KIP-595, KIP-630). A fetch
-# position is (offset, epoch of the record before it). Epoch 0 has no leader and no records.
+# position consists of an offset and the epoch of the record before it. Epoch 0 has no leader and no
+# records.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochValidation:
-    """The facts of a log that validation needs.
+    """The state of a log that validation depends on.
 
     ``snapshots`` are in ascending order, without the bootstrap checkpoint.
     """
@@ -143,7 +145,7 @@ class EpochValidation:
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot at which an empty log starts; else 0."""
+        """Epoch of the last record, or of the snapshot at which an empty log starts; else 0."""
         if self.epochs.latest_epoch is not None:
             return self.epochs.latest_epoch
         if self.snapshots:
@@ -154,14 +156,14 @@ class EpochValidation:
 
     @property
     def _first_snapshot(self) -> SnapshotId | None:
-        """The oldest snapshot at or after the log start; older ones may not be deleted yet."""
+        """Oldest snapshot at or after the log start. Older ones may not be deleted yet."""
         start = self.log_start_offset
         return next((one for one in self.snapshots if one.end_offset >= start), None)
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
         """Return the largest epoch <= ``epoch`` and its end offset (exclusive) in this log.
 
-        For an epoch newer than the log's last one: the last epoch and the log end offset.
+        If ``epoch`` is newer than the log's last one, return that one and the log end offset.
         """
         found = self.epochs.end_offset_for(epoch, self.log_end_offset)
         if found is None:
@@ -174,7 +176,8 @@ class EpochValidation:
     def validate(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``.
 
-        ``Diverging``: it must truncate first. ``SnapshotNeeded``: it must fetch a snapshot.
+        ``Diverging``: the follower must truncate its log first. ``SnapshotNeeded``: it must fetch a
+        snapshot.
         """
         if offset == 0 and self.snapshots:
             return SnapshotNeeded(self.snapshots[-1])

@@ -1,9 +1,9 @@
-"""``remote-log-segments``: the segments of a log that are in an object store.
+"""``remote-log-segments``: the log's segments that are in an object store.
 
-The manifest of the store decides which segments there are. The writer of the log copies what
-concerns this log to this file, so that no reader needs the manifest: it is replaced before local
-segments are deleted that it has, and before objects are deleted that it had. The first line is the
-CRC-32C of the rest, which is JSON.
+The store's manifest decides which remote segments exist. The log's writer copies the part of the
+manifest that concerns this log to this file, so that readers do not need the manifest. The file is
+replaced before local segments that it lists are deleted, and before objects that it no longer lists
+are deleted. The first line is a CRC-32C of the rest, which is JSON.
 
     log start                     local log start        end of the log
     |  remote   |  remote   |  remote and local  |  local  |  active  |
@@ -32,9 +32,9 @@ from raftlog.storage.protocol import Storage
 from .directory import LOG_SUFFIX, REMOTE_SEGMENTS_NAME, offset_name
 
 HEAD_BYTES: Final = 9
-"""The CRC in hexadecimal digits, and the end of its line: they differ if the content does."""
+"""The CRC in hexadecimal digits and a newline. They change if the content does."""
 CHAIN_BYTES_MAX: Final = 128 * MIB
-"""A segment has up to 100 bytes, and a manifest up to a million entries."""
+"""A segment takes up to 100 bytes here, and a manifest has up to a million segments."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -49,7 +49,7 @@ class RemoteSegment:
     max_timestamp_ms: int
 
     def object_name(self, directory: str, suffix: str = LOG_SUFFIX) -> str:
-        """Return the name of its object with this suffix."""
+        """Return the name of its object that has this suffix."""
         return f"{directory}/{offset_name(self.first_offset, '')}-{self.segment_id}{suffix}"
 
 
@@ -57,9 +57,10 @@ class RemoteSegment:
 class RemoteChain:
     """Contiguous remote segments of a log, oldest first.
 
-    ``uri``: the store; ``directory``: that of the partition's objects in it. ``log_start_offset``:
-    the log has nothing below it, whatever the store has. ``copied_end_offset``: below it everything
-    was copied, and may be deleted locally.
+    - ``uri``: the object store.
+    - ``directory``: the directory of the partition's objects in the store.
+    - ``log_start_offset``: the log has no records below it, even if the store has.
+    - ``copied_end_offset``: everything below it was copied, and may be deleted locally.
     """
 
     uri: str
@@ -69,14 +70,14 @@ class RemoteChain:
     segments: tuple[RemoteSegment, ...] = ()
 
     def reaches(self, local_start_offset: int) -> bool:
-        """Return whether no record is missing between the segments and local files that start at an
-        offset."""
+        """Return whether the remote segments extend at least to the start of the local files."""
         return bool(self.segments) and self.segments[-1].end_offset >= local_start_offset
 
     def start_at(self, local_start_offset: int) -> int | None:
-        """Return the start of a log whose local files start at an offset.
+        """Return the first offset of a log whose local files start at ``local_start_offset``.
 
-        None if that is the local start: the remote segments do not reach it, or not below it.
+        The result is None if the log starts with its local files, because the remote segments do
+        not reach these, or do not start before them.
         """
         if not self.reaches(local_start_offset):
             return None
@@ -84,12 +85,12 @@ class RemoteChain:
         return start if start < local_start_offset else None
 
     def start_with(self, local_start_offset: int) -> int:
-        """Return the start of a log whose local files start at an offset, with remote segments."""
+        """Return the log's first offset, remote or local; the local files start at the argument."""
         start = self.start_at(local_start_offset)
         return max(local_start_offset if start is None else start, self.log_start_offset)
 
     def starting_at(self, offset: int) -> RemoteChain:
-        """Return the chain of a log that starts at an offset, or later."""
+        """Return the chain of a log that starts at ``offset``, or later if it already does."""
         start = max(offset, self.log_start_offset)
         return RemoteChain(
             uri=self.uri,
@@ -130,7 +131,7 @@ def parse_remote_chain(data: bytes, path: str) -> RemoteChain:
 
 
 def read_remote_chain(storage: Storage, directory: str) -> RemoteChain | None:
-    """Return the remote segments of a log; None if it has never had any.
+    """Return a log's remote segments; None if it has never had any.
 
     Raises ``CorruptFileError``.
     """

@@ -1,10 +1,11 @@
-"""Files beside a segment's ``.log``: entries of its index files, and its producer snapshot.
+"""Files that accompany a segment's ``.log``: its indexes' entries, and its producer snapshot.
 
-No index file has a checksum, and each may be missing or wrong: readers check an offset entry
-against the batch at its position, and use the log itself for transactions (``transactions``).
+No index file has a checksum, and any of them may be missing or wrong. Therefore readers check an
+offset entry against the batch at its position, and find transactions in the log itself
+(``transactions``).
 
-Kafka: ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex`` and ``AbortedTxn``. No numpy: an append
-must not import it. ``reading.chunks`` parses whole offset and time indexes.
+Kafka: ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex`` and ``AbortedTxn``. This module does not
+import numpy, because an append uses it. ``reading.chunks`` parses whole offset and time indexes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class AbortedTransaction:
 def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
     """Parse a ``.txnindex`` (Kafka: ``TransactionIndex.sanityCheck``).
 
-    Raises ``CorruptFileError`` unless it consists of whole entries that ascend.
+    Raises ``CorruptFileError`` unless it consists of whole entries in ascending order.
     """
     found: list[AbortedTransaction] = []
     for position in range(0, len(data), _ABORTED_ENTRY.size):
@@ -75,7 +76,7 @@ def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
 
 
 def encode_aborted(aborted: AbortedTransaction) -> bytes:
-    """Encode one entry of a ``.txnindex``, 34 bytes (Kafka: ``AbortedTxn``)."""
+    """Encode one entry of a ``.txnindex``, which has 34 bytes (Kafka: ``AbortedTxn``)."""
     return _ABORTED_ENTRY.pack(
         0,
         aborted.producer_id,
@@ -85,9 +86,9 @@ def encode_aborted(aborted: AbortedTransaction) -> bytes:
     )
 
 
-# --- Producer states up to an offset: the file ``<offset>.snapshot`` of a segment -----------------
+# --- Producer states up to an offset: a segment's file ``<offset>.snapshot`` ----------------------
 # Layout: int16 version, uint32 CRC-32C of all bytes after it, int32 count, one entry per producer.
-# Bytes after the entries are allowed and covered by the CRC.
+# More bytes may follow the entries; the CRC covers them.
 #
 # Kafka: ``ProducerStateManager``, ``ProducerSnapshot`` version 1.
 
@@ -130,7 +131,7 @@ def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerState, ...]
 def split_producer_snapshot(data: bytes, path: str) -> tuple[tuple[ProducerState, ...], bytes]:
     """Parse a producer snapshot; return its entries, and the bytes after them.
 
-    Kafka checks those bytes by the CRC only. Raises ``CorruptFileError``.
+    Kafka checks those bytes only by the CRC. Raises ``CorruptFileError``.
     """
     if len(data) < _HEAD.size:
         raise CorruptFileError(path=path, reason=f"it has {len(data)} bytes, fewer than 10")
