@@ -2,10 +2,10 @@
 
 Invariants:
 
-1. A write that finds the disk full leaves the segment unchanged: what was written of it is
-   truncated. If that fails too, the log fails.
-2. Index files are written with the log and synced only by ``seal``. Bytes after the last entry that
-   this writer knows are overwritten.
+1. A write that finds the disk full leaves the segment unchanged: the bytes that were written are
+   truncated. If the truncation fails too, the log fails.
+2. Index files are written with the log, but synced only by ``seal``. Bytes in them after the last
+   entry that this writer knows are overwritten.
 3. Only ``PendingSync`` and ``seal`` sync.
 
 Kafka: ``LogSegment``.
@@ -44,12 +44,12 @@ from raftlog.types import Position
 from .properties import LogConfig
 
 # --- Entries of a segment's offset and time index, batch by batch, by Kafka's rule ----------------
-# The same batches at the same positions give the same bytes, for the writer of a segment, for
-# recovery, and for a second process that reads what the first one appended.
+# The same batches at the same positions produce the same bytes, whether the segment's writer, a
+# recovery, or a second process that reads what the first one appended computes them.
 #
 # An entry is due for the first batch after more than ``index.interval.bytes`` since the last entry,
-# so no entry points to position 0. A time entry is added with it, and once more when the segment is
-# closed or sealed if the max timestamp has risen since:
+# so no entry points to position 0. A time entry is added together with each offset entry. Another
+# one is added when the segment is closed or sealed, if the max timestamp has risen since:
 #
 #     interval 4096   position     0    2000   4000   6000   8000  10000  12000
 #                     bytes since  0    2000   4000   6000   2000   4000   6000
@@ -73,8 +73,8 @@ class NewEntries:
 class SegmentIndexer:
     """The index entries of one segment, computed batch by batch.
 
-    ``max_timestamp_ms`` and ``max_timestamp_offset``: the greatest timestamp of the segment so far,
-    and the last offset of the first batch that has it (Kafka: ``maxTimestampAndOffsetSoFar``).
+    ``max_timestamp_ms`` is the segment's greatest timestamp so far, and ``max_timestamp_offset``
+    the last offset of the first batch that has it (Kafka: ``maxTimestampAndOffsetSoFar``).
     """
 
     __slots__ = (
@@ -114,9 +114,9 @@ class SegmentIndexer:
     ) -> SegmentIndexer:
         """Continue after the entries of two valid index files.
 
-        ``last_time_entry`` is b"" if missing. Next, add the batch of the last offset entry (the
-        batch at position 0 if there is no entry) with ``is_indexed``, then the batches after it:
-        none of them has an entry.
+        ``last_time_entry`` is b"" if missing. Next, add the batch of the last offset entry with
+        ``is_indexed`` (without an entry, the batch at position 0). Then add the batches after it,
+        none of which has an entry.
         """
         assert offset_index_bytes % OFFSET_ENTRY.size == time_index_bytes % TIME_ENTRY.size == 0
         indexer = cls(base_offset, interval_bytes=interval_bytes)
@@ -139,7 +139,7 @@ class SegmentIndexer:
     ) -> None:
         """Add a batch that was, or is about to be, written at ``position`` of the segment.
 
-        ``is_indexed``: its entries are in the files already.
+        ``is_indexed``: the files already have its entries.
         """
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
@@ -151,7 +151,7 @@ class SegmentIndexer:
         self._bytes_since_entry += byte_count
 
     def add_time_entry(self) -> None:
-        """Add the time entry that is due at close or seal, if the max timestamp has risen."""
+        """Add the time entry that is due at close or seal if the max timestamp has risen."""
         if self.max_timestamp_ms > self._last_time_ms:
             delta = self.max_timestamp_offset - self._base_offset
             self._new_times += TIME_ENTRY.pack(self.max_timestamp_ms, delta)
@@ -172,7 +172,7 @@ class SegmentIndexer:
         return bool(self._new_offsets or self._new_times)
 
     def mark(self) -> IndexerMark:
-        """Return the state for ``restore``. All new entries must have been taken."""
+        """Return the state for ``restore``. Call ``take`` first if there are new entries."""
         assert not self.has_new, "take the new entries first"
         return (
             self._bytes_since_entry,
@@ -184,7 +184,7 @@ class SegmentIndexer:
         )
 
     def restore(self, mark: IndexerMark) -> None:
-        """Undo the batches that were added since ``mark``, because they could not be written."""
+        """Undo the batches that were added since ``mark``, because their write failed."""
         self._new_offsets.clear()
         self._new_times.clear()
         (
@@ -197,7 +197,7 @@ class SegmentIndexer:
         ) = mark
 
     def take(self) -> NewEntries:
-        """Return the new entries to write. They count as written from now on."""
+        """Return the new entries to write, and count them as written from now on."""
         entries = NewEntries(
             self.offset_index_bytes,
             bytes(self._new_offsets),
@@ -214,15 +214,16 @@ class SegmentIndexer:
 # --- The segment that is appended to --------------------------------------------------------------
 
 WRITE_BYTES_MAX: Final = 1 * MIB
-"""Bound on the batches of one write, which are copied into one buffer; a larger batch is alone."""
+"""Bound on the batches of one write, which are copied into one buffer. A larger batch is written
+alone."""
 _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class ActiveSegment:
     """The last segment of a log. Not shared between threads, but ``sync`` may run in another one.
 
-    ``byte_count`` is the position of the next batch; bytes of ``file``, the ``.log``, after it are
-    ignored: another process may have appended them.
+    ``byte_count`` is the position of the next batch. Bytes after it in ``file``, the ``.log``, are
+    ignored; another process may have appended them.
     """
 
     def __init__(
@@ -257,7 +258,7 @@ class ActiveSegment:
     ) -> Self:
         """Create the files of an empty segment. Their names are not durable yet.
 
-        Files that exist already, after a roll that a crash interrupted, are truncated and used.
+        Files that exist already, because a crash interrupted a roll, are truncated and reused.
         """
         with contextlib.ExitStack() as opened:  # closes the files if one cannot be opened
             files = []
@@ -281,8 +282,8 @@ class ActiveSegment:
     ) -> Self:
         """Open a segment to append after its first ``byte_count`` bytes, which are valid batches.
 
-        Reads the last index entries and the batch headers after them; indexes that do not match the
-        log are rebuilt. Raises ``CorruptBatchError`` for a header that is not valid.
+        The last index entries and the batch headers after them are read. Indexes that do not match
+        the log are rebuilt. Raises ``CorruptBatchError`` for an invalid header.
         """
         paths = [storage.join(directory, offset_name(base_offset, suffix)) for suffix in _SUFFIXES]
         with contextlib.ExitStack() as opened:  # closes the files on an error
@@ -305,18 +306,18 @@ class ActiveSegment:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The greatest timestamp of its batches; -1 if no batch has one."""
+        """Greatest timestamp of its batches; -1 if no batch has one."""
         return self._indexer.max_timestamp_ms
 
     @property
     def max_timestamp_offset(self) -> int:
-        """The last offset of the first batch that has the greatest timestamp."""
+        """Last offset of the first batch that has the greatest timestamp."""
         return self._indexer.max_timestamp_offset
 
     def should_roll(self, byte_count: int, last_offset: int, max_timestamp_ms: int) -> bool:
         """Return whether a batch belongs in the next segment (Kafka: ``LogSegment.shouldRoll``).
 
-        Never for an empty segment: the next one would have the same name.
+        An empty segment is never rolled, because the next one would have the same name.
         """
         end = self.byte_count + self._staged_byte_count
         if not end:
@@ -352,9 +353,9 @@ class ActiveSegment:
         self._staged_byte_count += byte_count
 
     def write_staged(self) -> None:
-        """Write the staged batches, and the index entries that are due. Nothing is durable yet.
+        """Write the staged batches and the index entries that are due. Nothing is durable yet.
 
-        Raises ``DiskFullError``: then the segment is as before the first one was staged.
+        Raises ``DiskFullError``; the segment is then as it was before the first batch was staged.
         """
         staged, byte_count = self._staged, self._staged_byte_count
         assert staged, "batches were staged"
@@ -372,7 +373,7 @@ class ActiveSegment:
         self.byte_count = Position(self.byte_count + byte_count)
 
     def add_written_batch(self, byte_count: int, metadata: BatchMetadata) -> None:
-        """Account for a batch that another process wrote, with its index entries."""
+        """Account for a batch that another process wrote, including its index entries."""
         self._indexer.add_batch(
             position=self.byte_count,
             byte_count=byte_count,
@@ -387,7 +388,7 @@ class ActiveSegment:
     def append_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
         """Add transactions whose abort markers are in this segment to its ``.txnindex``.
 
-        On a full disk they are left out: readers do not depend on this index.
+        If the disk is full they are left out: readers do not depend on this index.
         """
         byte_count = None
         try:
@@ -424,8 +425,7 @@ class ActiveSegment:
     def seal(self) -> None:
         """Write the last time entry, truncate the indexes after their entries, and sync all files.
 
-        Raises ``DiskFullError``: then the indexes are unchanged, and ``seal`` is to be called
-        again.
+        Raises ``DiskFullError``; the indexes are then unchanged, and ``seal`` must be called again.
         """
         mark = self._indexer.mark()
         try:
@@ -442,7 +442,7 @@ class ActiveSegment:
             self._txn_index.sync()
 
     def begin_sync(self) -> None:
-        """Keep the files open until ``end_sync``: a sync may run in another thread."""
+        """Keep the files open until ``end_sync``, because a sync may run in another thread."""
         self._sync_count += 1
 
     def end_sync(self) -> None:
@@ -453,7 +453,7 @@ class ActiveSegment:
             self.close()
 
     def close(self) -> None:
-        """Close the files, without a sync, when no sync is pending."""
+        """Close the files without a sync, as soon as no sync is pending."""
         self._is_released = True
         if self._sync_count:
             return
@@ -466,7 +466,7 @@ class ActiveSegment:
     def _resume(self) -> None:
         """Index the batches after the last index entry, and write the entries that are due.
 
-        None is due unless a crash lost some, as entries are written after their batches.
+        Entries are written after their batches, so none is due unless a crash lost some.
         """
         try:
             position = self._resume_indexer()
@@ -482,7 +482,7 @@ class ActiveSegment:
         self._truncate_indexes()
 
     def _index_from(self, position: int) -> None:
-        """Index the batches from ``position`` on; the first one has its entry, or none is due."""
+        """Index the batches from ``position`` on. The first one has its entry, or needs none."""
         for header in iter_headers(self.file, position, self.byte_count):
             self._indexer.add_batch(
                 position=header.position,
@@ -496,8 +496,8 @@ class ActiveSegment:
     def _resume_indexer(self) -> int | None:
         """Resume after the last entries if they are valid; return the position of the last one.
 
-        The time entry that was added at close is after the last offset entry. It is dropped and
-        written again, since the batches alone do not give it.
+        The time entry that was added at close is after the last offset entry. It is dropped,
+        because the batches alone do not determine it, and the next close adds it again.
         """
         offset_bytes, time_bytes = self._offset_index.byte_count(), self._time_index.byte_count()
         if offset_bytes % OFFSET_ENTRY.size or time_bytes % TIME_ENTRY.size:
@@ -536,11 +536,11 @@ def open_or_create(storage: WritableStorage, path: str) -> WritableFile:
 
 
 # --- The synced position of a log and its pending syncs -------------------------------------------
-# A sync has two events, start and completion. Bytes that were written before the start are durable
-# at the completion and not counted as synced before it. In between, batches may be appended,
-# segments rolled and the log truncated. A truncation or a recovery replaces the ``SyncState``, so
-# that a pending sync of the old one is ignored; its segment stays open until that sync has ended.
-# There is no thread here: the caller runs the sync.
+# A sync starts and completes. Bytes that were written before the start are durable at the
+# completion, and do not count as synced before it. In between, batches may be appended, segments
+# rolled and the log truncated. A truncation or a recovery replaces the ``SyncState``, so that the
+# completion of a sync of the old one is ignored; its segment stays open until that sync has ended.
+# There are no threads here: the caller runs the sync.
 
 
 class SyncState:
@@ -556,7 +556,7 @@ class SyncState:
         return PendingSync(end_offset, segment.byte_count, segment, self)
 
     def advance(self, end_offset: int, position: Position) -> None:
-        """Advance the durable end. An older one is ignored: its segment may have been rolled."""
+        """Advance the durable end. An older end is ignored: its segment may have been rolled."""
         if end_offset > self.end_offset:
             self.end_offset, self.position = end_offset, position
 
@@ -568,7 +568,7 @@ class SyncState:
         assert is_at_end is has_all, "offset and position of the durable end are of one batch"
 
     def roll(self) -> None:
-        """Start a new segment at the log's end, which is synced."""
+        """Start a new segment at the log's end, which must be synced."""
         self.position = Position(0)
 
 
@@ -577,7 +577,7 @@ class SyncState:
 class PendingSync:
     """A sync that was started. It covers everything below ``end_offset`` (exclusive).
 
-    Call ``run`` in any thread; then ``complete_sync`` or ``fail_sync`` of the log, once.
+    Call ``run`` in any thread, then ``complete_sync`` or ``fail_sync`` of the log exactly once.
     """
 
     end_offset: int

@@ -1,8 +1,8 @@
-"""Crash-safe changes of a log's directory: small files, backups of what is truncated.
+"""Crash-safe changes of a log's directory: small files, and backups of truncated bytes.
 
-Text files, which have no checksum of their own, are written with ``replace_checked``, the others
-with ``replace_file``. Only ``published`` and ``synced`` are written in place and never synced: they
-are valid within one boot.
+Text files have no checksum of their own and are written with ``replace_checked``; other files are
+written with ``replace_file``. Only ``published`` and ``synced`` are written in place and never
+synced, because they are valid only within one boot.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from raftlog.records.header import is_zero
 from raftlog.storage.protocol import ReadableFile, Storage, WritableStorage
 
 # --- Atomic replacement of small files, and the ``checksums`` file that detects their damage ------
-# Kafka's text and JSON files have no checksum, and Kafka refuses extra lines in some of them. So
-# ``checksums`` in the same directory lists the CRC-32C values that are valid for each file: after a
-# replacement both the old and the new one:
+# Kafka's text and JSON files have no checksum, and Kafka rejects extra lines in some of them.
+# Therefore ``checksums`` in the same directory lists the valid CRC-32C values of each file. After a
+# replacement it lists those of both the old and the new content:
 #
 #                                          content on disk      in ``checksums``
 #     before                               old                  crc(old)
@@ -39,13 +39,14 @@ from raftlog.storage.protocol import ReadableFile, Storage, WritableStorage
 #
 # Invariants:
 #
-# 1. A power loss at any moment leaves the old or the new file, whole, and a checksum that matches.
-# 2. Every flipped bit of ``checksums`` is detected. A file that it does not list is not checked,
-#    nor is any file of a directory without ``checksums`` (Kafka's).
-# 3. One writer at a time. Readers take no lock and may read during a replacement.
+# 1. After a power loss at any time, the old or the new file is there as a whole, with a matching
+#    checksum.
+# 2. Every flipped bit of ``checksums`` is detected. A file that it does not list is not checked;
+#    nor are the files of a directory without ``checksums``, which Kafka wrote.
+# 3. There is one writer at a time. Readers take no lock and may read during a replacement.
 
 TEMPORARY_SUFFIX: Final = ".tmp"
-"""Suffix of a file that was not renamed yet: after a crash, delete it."""
+"""Suffix of a file that is not renamed yet. After a crash the file is deleted."""
 
 _ATTEMPTS_MAX: Final = 100
 """Retries of a reader while the file is being replaced."""
@@ -54,8 +55,8 @@ _ATTEMPTS_MAX: Final = 100
 def replace_file(storage: WritableStorage, path: str, data: bytes) -> None:
     """Replace or create a file atomically; durable on return.
 
-    Raises ``DiskFullError`` and ``LogAccessError`` (the old file is unchanged), and
-    ``DiskFailedError`` (it is unknown whether the old or the new one survives a power loss).
+    Raises ``DiskFullError`` and ``LogAccessError``, which leave the old file unchanged, and
+    ``DiskFailedError``, after which a power loss may leave the old or the new file.
     """
     _write_and_rename(storage, path, (data,))
     storage.sync_directory(storage.split(path)[0])
@@ -64,7 +65,8 @@ def replace_file(storage: WritableStorage, path: str, data: bytes) -> None:
 def replace_checked(storage: WritableStorage, directory: str, files: Mapping[str, bytes]) -> None:
     """Replace files of a directory and their checksums; durable on return.
 
-    After a power loss each file is old or new, independently; ``read_checked`` accepts either.
+    After a power loss during the call, each file independently is old or new. ``read_checked``
+    accepts both.
     """
     try:
         before = read_checksums(storage, directory) or {}
@@ -79,8 +81,8 @@ def replace_checked(storage: WritableStorage, directory: str, files: Mapping[str
         allowed = {crc32c(data), old_crc} if is_valid else {crc32c(data)}
         checksums[name] = tuple(sorted(crc for crc in allowed if crc is not None))
     if checksums != before:
-        # A killed writer may have renamed the files that were read without syncing the directory.
-        # Sync it, or a power loss could restore files whose checksums are no longer listed.
+        # A killed writer may have renamed these files without syncing the directory. Sync it, or a
+        # power loss could restore old files whose checksums are no longer listed.
         storage.sync_directory(directory)
         replace_file(storage, storage.join(directory, CHECKSUMS_NAME), encode_checksums(checksums))
     for name, data in files.items():
@@ -104,8 +106,8 @@ def rebuild_checksums(storage: WritableStorage, directory: str, names: Iterable[
 def read_checked(storage: Storage, path: str) -> bytes | None:
     """Return the content of a small file, or None if it does not exist.
 
-    Raises ``CorruptFileError`` if ``checksums`` lists the file with other values, or if
-    ``checksums`` itself is damaged (then ``path`` of the error is its path).
+    Raises ``CorruptFileError`` if ``checksums`` lists other values for the file, or if
+    ``checksums`` itself is damaged; the error's ``path`` is then that of ``checksums``.
     """
     directory, name = storage.split(path)
     sidecar_path = storage.join(directory, CHECKSUMS_NAME)
@@ -160,23 +162,23 @@ def _write_and_rename(storage: WritableStorage, path: str, chunks: Iterable[byte
 #     rename to <base>.log.cut-<position>-<n>, sync the directory
 #     truncate <base>.log to ``position``, sync
 #
-# A crash before the last step leaves the log unchanged beside a backup; the next attempt finds that
-# backup by its content and makes no second one.
+# A crash before the last step leaves the log unchanged and a backup next to it. The next attempt
+# recognizes that backup by its content and does not create a second one.
 #
-# Readers ignore backups. n increases from backup to backup of a directory, so it gives their age.
-# Bytes that are all zeros are not backed up. Number and total size of the backups are bounded
-# (``BACKUPS_MAX``, ``BACKUP_BYTES_MAX``): the oldest are deleted and reported, but never one of the
-# same operation. Memory is bounded by a chunk.
+# Readers ignore backups. n increases with each backup in a directory and therefore gives their age.
+# Bytes that are all zeros are not backed up. The number and total size of the backups are bounded
+# (``BACKUPS_MAX``, ``BACKUP_BYTES_MAX``): the oldest ones are deleted and reported, but never a
+# backup of the same operation. Copying needs memory for one chunk only.
 
 DAMAGED_SUFFIX: Final = ".damaged"
-"""Suffix of a whole segment that was renamed as damaged; a number follows it."""
+"""Suffix of a segment that was renamed as a whole because it is damaged; a number follows."""
 _CUT: Final = ".cut-"
 _BACKUP_NAME: Final = re.compile(r"\d{20}\S*\.(?:cut-\d+-(\d+)|damaged(?:-(\d+))?)")
 _CHUNK_BYTES: Final = 1 * MIB
 
 
 def backup_name(name: str, position: int, names: Collection[str]) -> str:
-    """Return the name for a backup of file ``name`` from ``position`` on, next to ``names``."""
+    """Return the name for a backup of file ``name`` from ``position`` on, unused in ``names``."""
     return f"{name}{_CUT}{position}-{next_backup_ordinal(names)}"
 
 
@@ -188,7 +190,7 @@ def next_backup_ordinal(names: Collection[str]) -> int:
 
 
 def delete_old_backups(storage: WritableStorage, directory: str, *, before: int) -> tuple[str, ...]:
-    """Delete the oldest backups while number or size exceeds the bound; return their paths.
+    """Delete the oldest backups while their number or size exceeds the bound; return their paths.
 
     Backups numbered ``before`` or above are kept. Durable on return.
     """
@@ -223,7 +225,8 @@ def _ordinal(name: str) -> int | None:
 def back_up(storage: WritableStorage, path: str, position: int) -> str | None:
     """Copy a file's bytes from ``position`` on to a backup; return its path. Durable on return.
 
-    None if there are no bytes or only zeros. Raises ``DiskFullError`` and ``DiskFailedError``.
+    Returns None if there are no bytes, or only zeros. Raises ``DiskFullError`` and
+    ``DiskFailedError``.
     """
     directory, name = storage.split(path)
     names = storage.list_names(directory)
@@ -246,7 +249,7 @@ def back_up(storage: WritableStorage, path: str, position: int) -> str | None:
 def truncate_with_backup(storage: WritableStorage, path: str, position: int) -> str | None:
     """Truncate a file to ``position`` after a backup; return the backup's path. Durable on return.
 
-    None if no backup was needed.
+    Returns None if no backup was needed.
     """
     saved_as = back_up(storage, path, position)
     with storage.open_for_writing(path) as file:

@@ -1,22 +1,22 @@
-"""Committed offsets of consumer groups: a part of the producer state of a log.
+"""Committed offsets of consumer groups: a part of a log's producer state.
 
-A commit is a control record of the log itself (``OffsetCommit``), so it is replicated, durable and
-ordered as all records are, and no reader returns it as data. The last commit of each group is in
-the producer state, and by it in producer snapshots and checkpoints: retention may delete the
-record.
+A commit is a control record of the log itself (``OffsetCommit``). It is therefore replicated,
+durable and ordered like all records, and no reader returns it as data. The producer state has the
+last commit of each group, and so have producer snapshots and checkpoints. Retention may therefore
+delete the record.
 
-A commit of a negative offset deletes that of its group. Compaction retains it: a replica that has
-the deleted commit fetches it later.
+A commit of a negative offset deletes its group's commit. Compaction retains it, so that a replica
+that has the deleted commit still receives the deletion.
 
-A commit takes an offset. A consumer that has read everything, and commits that, would have to read
-its own commit and commit again, without end; and its lag would never be 0. Therefore all offsets
-after the last batch of data are one position:
+A commit itself occupies an offset. A consumer that has read everything and commits its position
+would have to read its own commit and commit again, without end, and its lag would never be 0.
+Therefore all offsets after the last batch of data count as one position:
 
     offset      10     11     12         13         14 = end
     batch       data   data   a commits  b commits
     positions   10     11     12  ==     13  ==     14
 
-Kafka: ``OffsetMetadataManager``, whose commits are in a log of their own, ``__consumer_offsets``.
+Kafka: ``OffsetMetadataManager``, which writes commits to a separate log, ``__consumer_offsets``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from raftlog.records.control import (
 )
 
 _TAG: Final = 0
-"""Tag in the trailer of a producer snapshot, as of ``producer_state``; absent without a commit."""
+"""Tag of the commits in a producer snapshot's trailer (``producer_state``); absent without any."""
 _OWNERS_TAG: Final = 1
-"""Tag of the owners of these groups, in their order; absent if none has one."""
+"""Tag of the groups' owners, in the same order; absent if no group has one."""
 _COMMIT: Final = struct.Struct(
     ">"
     "q"  # offset
@@ -78,8 +78,8 @@ class GroupOffset:
 class GroupOffsets:
     """Last commit of each group, the least recently written first. Not shared between threads.
 
-    ``end_offset`` of a method is that of the log, ``data_end_offset`` the offset after its last
-    batch of data.
+    In all methods, ``end_offset`` is the log's end, and ``data_end_offset`` the offset after its
+    last batch of data.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class GroupOffsets:
         return tuple(self._groups.values())
 
     def commit_of(self, group: str) -> OffsetCommit | None:
-        """Return the last commit of a group; None if it has none, or is evicted."""
+        """Return a group's last commit; None if it has none, or if that was evicted."""
         found = self._groups.get(group)
         return None if found is None else found.commit
 
@@ -125,11 +125,11 @@ class GroupOffsets:
     # --- batches of the log -----------------------------------------------------------------------
 
     def add(self, commit: OffsetCommit, record_offset: int) -> None:
-        """Apply a commit, whose control record has this offset."""
+        """Apply a commit whose control record has this offset."""
         self._add(GroupOffset(commit, record_offset))
 
     def _add(self, added: GroupOffset) -> None:
-        """Make a commit the most recently written one; evict the oldest ones beyond the bound."""
+        """Make a commit the most recently written one; evict the oldest while above the bound."""
         self._remove(added.commit.group)
         if added.commit.is_deletion:
             return
@@ -151,7 +151,7 @@ class GroupOffsets:
     # --- snapshots --------------------------------------------------------------------------------
 
     def to_tagged_fields(self, data_end_offset: int) -> tuple[TaggedField, ...]:
-        """Return the field of a producer snapshot's trailer; none without a commit."""
+        """Return the tagged fields of a producer snapshot's trailer; none without a commit."""
         if not self._groups:
             return ()
         commits = array_bytes(tuple(one.encode() for one in self._groups.values()))
@@ -163,8 +163,8 @@ class GroupOffsets:
 
     @classmethod
     def from_tagged_fields(cls, fields: Iterable[TaggedField]) -> tuple[GroupOffsets, int | None]:
-        """Parse the fields of a trailer; return the commits and the offset after the last batch of
-        data, None without a commit. Raises ``CorruptBatchError``."""
+        """Parse a trailer's tagged fields; return the commits and the offset after the last batch
+        of data, which is None without a commit. Raises ``CorruptBatchError``."""
         found = cls()
         data = {field.tag: field.data for field in fields}
         if _TAG not in data:
@@ -183,8 +183,8 @@ class GroupOffsets:
 
 
 def reader_position(offset: int, *, data_end_offset: int, end_offset: int) -> int:
-    """Return the last offset at which a reader is when it is at ``offset``: the end of the log, if
-    there is no data between."""
+    """Return the last offset that is the same position as ``offset`` for a reader: the end of the
+    log if no data follows ``offset``, else ``offset`` itself."""
     return end_offset if data_end_offset <= offset <= end_offset else offset
 
 

@@ -1,9 +1,10 @@
 """Conditions on keys: an append that is refused if its keys have changed.
 
-A writer that has read a log up to an end offset names keys with the offsets of their last records:
-nothing of these keys may be appended from that end on. To check it, the leader has the last offset
-of each key in a range at the end of its log. The range begins where the first such condition needs
-it, and is read from the log when a condition is checked: other appends cost nothing.
+A writer reads a log up to an end offset. With its append it then names keys and the offsets of
+their last records, and the append succeeds only if no record of these keys was appended since that
+end. To check this, the leader keeps the last offset of each key in a range that ends at the end of
+its log. The range begins where the first such condition needs it, and is read from the log when a
+condition is checked, so that other appends cost nothing.
 
     offset     10     11     12     13     14 = end
     record     a=1    b=1    c=1    a=2
@@ -15,12 +16,13 @@ it, and is read from the log when a condition is checked: other appends cost not
       read up to 12           no record of d since 12: appended
       read up to 10           unknown: refused, as if the log was required to end at 10
 
-What the range does not decide is refused by ``UnexpectedEndOffsetError``, with the end up to which
-the writer has to read before it tries again. So the range may begin anywhere: it is in no snapshot,
-a new leader begins another one, and memory is bounded.
+If the range is too short to decide, the append is refused by ``UnexpectedEndOffsetError``, with the
+end up to which the writer has to read before it tries again. The range may therefore begin
+anywhere: it is not part of any snapshot, a new leader begins another one, and its memory is
+bounded.
 
-A condition that was refused never holds later: a record of a key changes it for good, a tombstone
-too. So the refusal of a retry is that of a lost response.
+Once a condition is false it stays false: every record of a key, including a tombstone, changes the
+key for good. Therefore, if the response to a refused append is lost, its retry is refused too.
 """
 
 from __future__ import annotations
@@ -45,15 +47,15 @@ from raftlog.records.record import Header
 UNCHANGED_HEADER: Final = "raftlog.unchanged"
 """Header of a produced batch's first record: ``[since, {key: offset or nil}]`` as MessagePack."""
 _ENTRY_BYTES: Final = 264
-"""Upper bound of the memory of a key, without its bytes: slot, key object, tuple, offset."""
+"""Upper bound of the memory per key, without its bytes: slot, key object, tuple, offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnchangedKeys:
-    """Keys of which nothing may be appended from ``since`` on, the end that the writer has read.
+    """Keys of which no record may have been appended since ``since``, the end that was read.
 
-    ``offsets`` has the offset of each key's last record, None for a key that has none or is
-    deleted. A key with an offset may also not have a record after it below ``since``.
+    ``offsets`` has the offset of each key's last record, or None for a key without a record or
+    deleted. If a key has an offset, it must not have a later record below ``since`` either.
     """
 
     offsets: Mapping[bytes, int | None]
@@ -105,9 +107,9 @@ def _is_offset(value: object) -> bool:
 class KeyOffsets:
     """Last offset of each key in a range of one log, which ends at ``end_offset``.
 
-    ``start_offset`` increases when the least recently written key is evicted, with the start of the
-    log, and to the end of the log if there is too much to read. ``read`` returns batches from a
-    batch boundary on, as ``ReplicatedLog.read_bytes``. Not shared between threads.
+    ``start_offset`` increases when the least recently written key is evicted, when the log start
+    advances, and to the end of the log if there is too much to read. ``read`` returns batches from
+    a batch boundary on, as ``ReplicatedLog.read_bytes`` does. Not shared between threads.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class KeyOffsets:
         self._byte_count_max = byte_count_max
         self._scan_bytes_max = scan_bytes_max
         self._offsets: dict[bytes, tuple[int, bool]] = {}
-        """Offset of the last record, and whether that deletes the key; ascending by offset."""
+        """Offset of each key's last record, and whether that is a tombstone; in offset order."""
         self._byte_count = 0
         self.start_offset = 0
         self.end_offset = 0
@@ -136,9 +138,9 @@ class KeyOffsets:
     def follow(self, start_offset: int, end_offset: int) -> None:
         """Read the log up to its end.
 
-        Keys whose last record is below ``start_offset`` are evicted: the log may have deleted it.
-        The range begins again at ``start_offset`` if it ends before that, and at the end of the log
-        if more than a bound of bytes, compressed or not, is to be read.
+        Keys whose last record is below ``start_offset`` are evicted, because the log may have
+        deleted it. If the range ends before ``start_offset``, it begins again there. It begins
+        again at the end of the log if the bytes to read, compressed or not, exceed the bound.
         """
         left = self._scan_bytes_max
         while self._offsets and next(iter(self._offsets.values()))[0] < start_offset:
@@ -155,17 +157,17 @@ class KeyOffsets:
                         left = max(left - self._add(batch, left), 0)
                 if self.end_offset == before:
                     self._restart(end_offset, end_offset)
-        except LogError:  # damaged, or too large once decompressed: what is not read is not known
+        except LogError:  # damaged, or too large when decompressed: treat it as not read
             self._restart(end_offset, end_offset)
 
     def _restart(self, start_offset: int, base_offset: int) -> None:
-        """Begin an empty range, to be read from the batch that begins at ``base_offset`` on."""
+        """Begin an empty range; it is then read from the batch that begins at ``base_offset``."""
         self._offsets.clear()
         self._byte_count = 0
         self.start_offset, self.end_offset = start_offset, base_offset
 
     def _add(self, batch: RecordBatch, decompressed_bytes_max: int) -> int:
-        """Add the next batch; return its size, decompressed if that is larger.
+        """Add the next batch; return its size, or its decompressed size if that is larger.
 
         Raises ``CorruptBatchError`` and ``DecompressionLimitError``.
         """
@@ -197,8 +199,8 @@ class KeyOffsets:
     def check(self, unchanged: UnchangedKeys, record_count: int) -> None:
         """Check the keys of an append at the end of the range.
 
-        Raises ``KeyChangedError``, and ``UnexpectedEndOffsetError`` if the range does not have the
-        records that decide.
+        Raises ``KeyChangedError``, and ``UnexpectedEndOffsetError`` if the range lacks the records
+        that decide.
         """
         for key, offset in unchanged.offsets.items():
             since = unchanged.since if offset is None else max(unchanged.since, offset + 1)

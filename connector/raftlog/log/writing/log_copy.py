@@ -1,8 +1,8 @@
-"""Copy of a log's files into an empty directory, from which another log continues it.
+"""Copy of a log's files to an empty directory, where another log continues it.
 
-Segments and snapshots are copied byte for byte, so that their CRCs stay valid; the last segment up
-to its last valid batch. Indexes are not copied: the writer of the new log rebuilds them. Each file
-is synced; its name is durable when the caller syncs the directory.
+Segments and snapshots are copied byte for byte, so that their CRCs stay valid. The last segment is
+copied up to its last valid batch. Indexes are not copied, because the new log's writer rebuilds
+them. Each file is synced; its name is durable when the caller syncs the directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHUNK_BYTES: Final = 1 * MIB
 
 
 def check_log(log: DirectoryLog, bases: tuple[int, ...]) -> None:
-    """Read the segments ``bases`` and all snapshots of a log, and raise their first damage."""
+    """Read the segments ``bases`` and all snapshots of a log; raise the first damage found."""
     if bases:
         for _ in log.scan(bases[0], log.log_end_offset, columns=Column.NONE):
             pass
@@ -42,9 +42,9 @@ def copy_log(
     end_offset: int,
     last_batch: bytes = b"",
 ) -> None:
-    """Copy the segments ``bases``, all snapshots and the producer snapshots up to ``end_offset``.
+    """Copy the segments ``bases``, all snapshots, and the producer snapshots up to ``end_offset``.
 
-    ``last_batch`` is appended after the last segment, or is the first of a log that has none.
+    ``last_batch`` is appended after the last segment, or is the first batch if there are none.
     """
     files = log.files
     last, tail = (bases or (end_offset,))[-1], log.tail if bases else None
@@ -79,7 +79,7 @@ def _copy_file(
     byte_count: int | None = None,
     more: bytes = b"",
 ) -> None:
-    """Copy the first ``byte_count`` bytes of a file, all by default, and append ``more``; sync."""
+    """Copy the first ``byte_count`` bytes of a file (default: all), append ``more``, and sync."""
     with storage.create_file(target) as copy:
         position = 0
         if byte_count != 0:

@@ -1,16 +1,16 @@
 """Producer state of a log: producers, commits, open transactions and consumer groups' offsets.
 
-``apply`` is called for every batch in the order of the log, by the writer, by recovery and by a
-follower, and never fails. ``check_producer`` and ``check_commit`` are called before an append; a
-group of appends is checked against a ``copy``, to which each one is applied.
+The writer, recovery and followers call ``apply`` for every batch in log order; it never fails.
+``check_producer`` and ``check_commit`` are called before an append. A group of appends is checked
+against a ``copy``, to which each of them is applied in turn.
 
-The state is a function of the batches alone, so it is equal on every replica: no clock is read, and
-nothing expires by age. Log time is the greatest timestamp of any batch so far. Its size is bounded
-by ``PRODUCERS_MAX``, ``COMMITS_MAX``, ``GROUP_OFFSETS_BYTES_MAX`` and, for transactions,
-``drop_decided``.
+The state is a function of the batches alone and therefore equal on every replica: no clock is read,
+and nothing expires by age. Log time is the greatest timestamp of any batch so far. The size of the
+state is bounded by ``PRODUCERS_MAX``, ``COMMITS_MAX``, ``GROUP_OFFSETS_BYTES_MAX`` and, for
+transactions, ``drop_decided``.
 
-It is stored in the producer snapshot (``<offset>.snapshot``), which Kafka's tools can read, and as
-the same bytes in a tagged field of a checkpoint's header.
+The state is stored in the producer snapshot (``<offset>.snapshot``), which Kafka's tools can read.
+A tagged field of a checkpoint's header has the same bytes.
 
 Kafka: ``ProducerStateManager``, ``ProducerStateEntry``, ``ProducerAppendInfo`` (KIP-98),
 ``UnifiedLog.lastStableOffset``.
@@ -81,7 +81,7 @@ _SEQUENCES: Final = 2**31
 @fast_init
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A batch that is in the log already, at these offsets (both inclusive)."""
+    """A batch that is already in the log, at these offsets (both inclusive)."""
 
     base_offset: int
     last_offset: int
@@ -126,11 +126,11 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def check(self, producer_epoch: int, base_sequence: int, record_count: int) -> Duplicate | None:
-        """Return None if the next batch may be appended, or the offsets that it already has.
+        """Return None if the next batch may be appended, or the offsets at which it already is.
 
-        A new epoch starts with sequence 0. Raises ``InvalidProducerEpochError`` for an epoch older
-        than the last; ``OutOfOrderSequenceError`` for a gap, and for a repeat of a batch older than
-        the retained ones.
+        A new epoch starts with sequence 0. Raises ``InvalidProducerEpochError`` if the epoch is
+        older than the last one, and ``OutOfOrderSequenceError`` for a gap, or for a retry of a
+        batch older than the retained ones.
         """
         if self.producer_epoch == NO_EPOCH:
             return None
@@ -169,14 +169,14 @@ class ProducerEntry:
         )
 
     def batches_with(self, producer_epoch: int, batch: ProducerBatch) -> tuple[ProducerBatch, ...]:
-        """Return the batches after another one."""
+        """Return the retained batches after another one is added."""
         if producer_epoch != self.producer_epoch:
             return (batch,)
         return (*self.batches, batch)[-PRODUCER_BATCHES_KEPT:]
 
 
-# Each idempotent append makes two of both on the leader and one on each follower: a constructor
-# with keywords takes three times as long, and ``replace`` more.
+# Each idempotent append creates two of both on the leader and one on each follower. A constructor
+# with keywords takes three times as long, and ``replace`` longer still.
 _BATCH_FIELDS: Final = ("last_sequence", "last_offset", "offset_delta")
 _ENTRY_FIELDS: Final = (
     "producer_id",
@@ -205,7 +205,7 @@ def decremented(sequence: int, count: int) -> int:
 class LastCommit:
     """The last commit of an application id: its batch's offsets (inclusive) and its log time.
 
-    ``timestamp_ms`` is -1 in a client's answer if retention has deleted the batch.
+    In a client's response, ``timestamp_ms`` is -1 if retention has deleted the batch.
     """
 
     name: CommitName
@@ -214,12 +214,12 @@ class LastCommit:
     timestamp_ms: int
 
     def check(self, name: CommitName, *, take_over_from: str | None = None) -> Duplicate | None:
-        """Return None if a commit of the application id may follow, or the offsets that it has.
+        """Return None if the commit may be appended, or the offsets at which it already is.
 
         Names are compared as a whole: the same version under another query id is another commit.
-        ``take_over_from``: the query id of this commit. Then another query may start under the
-        application id, with any version. Raises ``StaleCommitError`` for a version older than the
-        last, ``ForeignCommitError`` for another query id.
+        ``take_over_from`` is the query id of this last commit. If it is given, another query may
+        continue under the application id, with any version. Raises ``StaleCommitError`` for a
+        version older than the last, and ``ForeignCommitError`` for another query id.
         """
         if name == self.name:
             return Duplicate(self.base_offset, self.last_offset)
@@ -247,8 +247,9 @@ class LastCommit:
 class OpenTransaction:
     """An open metadata transaction.
 
-    ``batch_base_offset`` is the last batch boundary outside every transaction: that of the batch
-    with the Begin record, or an earlier one if another transaction is open where that batch begins.
+    ``batch_base_offset`` is the last batch boundary outside every transaction. This is the start of
+    the batch with the Begin record, unless another transaction is open where that batch begins;
+    then it is an earlier boundary.
     """
 
     first_offset: int
@@ -260,15 +261,15 @@ class OpenTransaction:
 # Layout after Kafka's entries, in the encoding of Kafka's flexible messages:
 #
 #     "raftlog", int8 version = 1, int64 log time
-#     array: per producer, in the order of the entries, its batches but the last one
+#     array: for each producer, in the order of the entries, its batches except the last one
 #     array: the last commits
 #     array: the open metadata transaction, if there is one
-#     tagged fields: 0, the offsets of consumer groups (``GroupOffsets``)
+#     tagged fields: 0, the offsets of consumer groups; 1, their owners (``GroupOffsets``)
 #
-# Kafka ignores the trailer, since its CRC covers it. Trailing bytes that do not start with
-# ``raftlog`` are no trailer. A trailer that does not parse or has another version is
-# ``CorruptFileError``. Entries and trailer fit into one batch, since a checkpoint holds them in its
-# SnapshotHeader record.
+# Kafka ignores the trailer, since the CRC covers it. Trailing bytes that do not start with
+# ``raftlog`` are not a trailer. A trailer that does not parse or has another version is a
+# ``CorruptFileError``. Entries and trailer together fit into one batch, because the SnapshotHeader
+# record of a checkpoint contains them.
 
 _MAGIC: Final = b"raftlog"
 _VERSION: Final = 1
@@ -401,7 +402,7 @@ def _read_transaction(reader: FieldReader) -> OpenTransaction:
 # --- Producer state -------------------------------------------------------------------------------
 
 HEADER_FIELD_TAG: Final = 0x7266
-"""Tag of the SnapshotHeader field that holds a producer snapshot. Kafka skips this unknown tag."""
+"""Tag of the SnapshotHeader field with a producer snapshot. Kafka skips this unknown tag."""
 
 ENDED_TRANSACTIONS_MAX: Final = 65_536
 _PROBLEMS_MAX: Final = 16
@@ -410,26 +411,27 @@ _PROBLEMS_MAX: Final = 16
 class ProducerStateManager:
     """Producer state of one log as of ``end_offset`` (exclusive). Not shared between threads.
 
-    ``is_whole`` False: records below ``end_offset`` were not applied, so a metadata transaction may
-    be open there.
+    ``is_whole`` False: some records below ``end_offset`` were not applied, so a metadata
+    transaction may be open there.
 
-    A producer's epoch never decreases: a batch of an older epoch in the log, which no check
-    accepted, is ignored. Beyond ``PRODUCERS_MAX`` the least recently used producer without an open
-    transaction is evicted, beyond ``COMMITS_MAX`` the least recently used application id. Nothing
-    expires by age (Kafka: ``producer.id.expiration.ms``): no clock proves that an application will
-    not retry, and a wrong clock would let a repeated commit be appended twice.
+    A producer's epoch never decreases: a batch of an older epoch that the log contains, although no
+    check would have accepted it, is ignored. Beyond ``PRODUCERS_MAX`` the least recently used
+    producer without an open transaction is evicted; beyond ``COMMITS_MAX`` the least recently used
+    application id. Nothing expires by age (Kafka: ``producer.id.expiration.ms``), because no clock
+    proves that an application will not retry, and with a wrong clock a repeated commit could be
+    appended twice.
     """
 
     def __init__(self, path: str, *, end_offset: int = 0, is_whole: bool = True) -> None:
         self.path = path
         self.end_offset = end_offset
-        """The offset after the last applied batch."""
+        """Offset after the last applied batch."""
         self.log_time_ms = -1
-        """The greatest timestamp of any batch so far; -1 before the first."""
+        """Greatest timestamp of any batch so far; -1 before the first."""
         self._producers: dict[int, ProducerEntry] = {}
         self._commits: dict[str, LastCommit] = {}
         self.data_end_offset = end_offset
-        """The offset after the last batch of data."""
+        """Offset after the last batch of data."""
         self._group_offsets: GroupOffsets | None = None
         """None until a group commits."""
         self._transactions: TransactionIndex | None = None
@@ -460,12 +462,12 @@ class ProducerStateManager:
 
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
-        """The producers, least recently used first."""
+        """Producers, least recently used first."""
         return tuple(self._producers.values())
 
     @property
     def commits(self) -> tuple[LastCommit, ...]:
-        """The last commit of each application id, oldest first."""
+        """Last commit of each application id, oldest first."""
         return tuple(self._commits.values())
 
     def last_commit(self, application_id: str) -> LastCommit | None:
@@ -484,10 +486,10 @@ class ProducerStateManager:
         return None if opened is None else opened[0]
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the last stable offset for a high watermark (a batch boundary).
+        """Return the last stable offset for a high watermark, which must be a batch boundary.
 
-        Exact unless ``drop_decided`` was called with a greater high watermark, or more than 65 536
-        transactions ended above this one.
+        The result is exact unless ``drop_decided`` was called with a greater high watermark, or
+        more than 65 536 transactions ended above this one.
         """
         if self._transactions is None:
             return high_watermark
@@ -498,10 +500,10 @@ class ProducerStateManager:
     def check_commit(
         self, name: CommitName, *, take_over_from: str | None = None
     ) -> Duplicate | None:
-        """Return None if a commit may be appended, or the offsets that it already has.
+        """Return None if a commit may be appended, or the offsets at which it already is.
 
-        Call it before the required offset is checked: a retry of an append that succeeded must get
-        its offsets although the log's end has advanced. Raises as ``LastCommit.check``.
+        Call it before checking the required offset: a retry of an append that succeeded must get
+        its offsets although the log's end has advanced. Raises what ``LastCommit.check`` raises.
         """
         last = self._commits.get(name.application_id)
         return None if last is None else last.check(name, take_over_from=take_over_from)
@@ -509,10 +511,10 @@ class ProducerStateManager:
     def check_producer(
         self, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
     ) -> Duplicate | None:
-        """Return None if a producer's batch may be appended, or the offsets that it already has.
+        """Return None if a producer's batch may be appended, or the offsets at which it already is.
 
-        An unknown producer may start with any sequence, since it may have been evicted. Raises as
-        ``ProducerEntry.check``.
+        An unknown producer may start with any sequence, since it may have been evicted. Raises what
+        ``ProducerEntry.check`` raises.
         """
         if producer_id < 0:
             return None
@@ -520,16 +522,16 @@ class ProducerStateManager:
         return None if entry is None else entry.check(producer_epoch, base_sequence, record_count)
 
     def begin_pending(self) -> PendingProducerState:
-        """Return the state for appends that are checked before the ones before them are written."""
+        """Return a state for checking appends while earlier ones have not been written yet."""
         return PendingProducerState(self)
 
     # --- batches of the log -----------------------------------------------------------------------
 
     def apply(self, metadata: BatchMetadata) -> tuple[AbortedTransaction, ...]:
-        """Apply the next batch. Returns the transactions that it aborted, for ``.txnindex``.
+        """Apply the next batch. Return the transactions that it aborted, for ``.txnindex``.
 
-        An empty batch may begin before the end of the state: a compaction has joined the batches
-        before and after a snapshot.
+        An empty batch may begin before the end of the state, because a compaction may have joined
+        batches from before and after a snapshot.
         """
         is_joined = not metadata.record_count and metadata.last_offset >= self.end_offset
         assert is_joined or metadata.base_offset >= self.end_offset, (
@@ -558,18 +560,18 @@ class ProducerStateManager:
                     aborted += self._end_transaction(metadata, marker)
         if metadata.is_control:
             self._apply_control(metadata)
-        elif metadata.record_count:  # an empty batch replaces commits, after a compaction
+        elif metadata.record_count:  # compaction replaces commits by an empty batch
             self.data_end_offset = metadata.last_offset + 1
         self.end_offset = metadata.last_offset + 1
         return tuple(aborted)
 
     def drop_decided(self, high_watermark: int) -> None:
-        """Drop the transactions that ended below ``high_watermark``, which must not decrease."""
+        """Drop the transactions that ended below ``high_watermark``. It must not decrease."""
         if self._transactions is not None:
             self._transactions.drop_ended_before(high_watermark)
 
     def _apply_producer(self, metadata: BatchMetadata) -> None:
-        """Apply a producer's batch. The first transactional one opens its transaction."""
+        """Apply a producer's batch. Its first transactional batch opens a transaction."""
         producer_id, last_offset = metadata.producer_id, metadata.last_offset
         offset_delta = last_offset - metadata.base_offset
         entry = self.producer(producer_id)
@@ -598,14 +600,14 @@ class ProducerStateManager:
         )
 
     def _apply_control(self, metadata: BatchMetadata) -> None:
-        """Apply the commits of groups among control records."""
+        """Apply the consumer groups' commits among a batch's control records."""
         for offset, record in control_of(metadata):
             if isinstance(record, OffsetCommit):
                 self._group_offsets = self.group_offsets
                 self._group_offsets.add(record, offset)
 
     def producer(self, producer_id: int) -> ProducerEntry:
-        """Return the entry of a producer; an empty one if it is unknown."""
+        """Return a producer's entry, or an empty one if it is unknown."""
         return self._producers.get(producer_id) or ProducerEntry(producer_id=producer_id)
 
     def _use_producer(self, entry: ProducerEntry) -> None:
@@ -620,7 +622,7 @@ class ProducerStateManager:
                     break
 
     def _use_commit(self, commit: LastCommit) -> None:
-        """Store an appended commit as the last one of its application id, whatever its version."""
+        """Store an appended commit as its application id's last one, whatever its version."""
         self._commits.pop(commit.name.application_id, None)
         self._commits[commit.name.application_id] = commit
         if len(self._commits) > COMMITS_MAX:
@@ -629,8 +631,8 @@ class ProducerStateManager:
     def _boundary_outside_transactions(self, metadata: BatchMetadata) -> int:
         """Return the last batch boundary, up to this batch, outside every metadata transaction.
 
-        A batch may end one transaction and begin the next. Then the boundary is where the first
-        began: a replay from the second would miss the first.
+        A batch may end one transaction and begin the next. The boundary is then where the first
+        one began, because a replay from the start of the second would miss its beginning.
         """
         if self._unknown_from is not None:
             return self._unknown_from
@@ -689,7 +691,7 @@ class ProducerStateManager:
         return next(found, None)
 
     def _begun_transactions(self) -> TransactionIndex:
-        """Return the transactions, of which the first begins or ends now."""
+        """Return the transaction index; create it for the first begin or end."""
         if self._transactions is None:
             self._transactions = TransactionIndex(
                 self.path, complete_from=self.end_offset, retained_max=ENDED_TRANSACTIONS_MAX
@@ -718,8 +720,8 @@ class ProducerStateManager:
     def decode_snapshot(cls, data: bytes, path: str, end_offset: int) -> ProducerStateManager:
         """Parse a producer snapshot.
 
-        One of Kafka's has no commits, only the last batch of each producer, and no open metadata
-        transaction. Raises ``CorruptFileError``.
+        A snapshot that Kafka wrote has no commits, no open metadata transaction, and only the last
+        batch of each producer. Raises ``CorruptFileError``.
         """
         states, trailing = split_producer_snapshot(data, path)
         trailer = _parse_trailer(trailing, path, producer_count=len(states))
@@ -764,7 +766,7 @@ class ProducerStateManager:
             self.data_end_offset = min(data_end_offset, self.end_offset)
 
     def to_header_field(self) -> TaggedField:
-        """Return the field that a checkpoint of ``end_offset`` has in its ``SnapshotHeader``."""
+        """Return the field for the ``SnapshotHeader`` of a checkpoint at ``end_offset``."""
         return TaggedField(HEADER_FIELD_TAG, self.encode_snapshot())
 
     @classmethod
@@ -785,9 +787,9 @@ class ProducerStateManager:
 
 
 class PendingProducerState:
-    """Producer state of a log after batches that are assigned offsets and not written yet.
+    """Producer state of a log including batches that have offsets but are not written yet.
 
-    Cleared when they are written, and dropped if there is no room for them.
+    It is cleared when they are written, and dropped if the disk has no room for them.
     """
 
     def __init__(self, written: ProducerStateManager) -> None:
@@ -798,7 +800,7 @@ class PendingProducerState:
     def check_commit(
         self, name: CommitName, *, take_over_from: str | None = None
     ) -> Duplicate | None:
-        """As ``ProducerStateManager.check_commit``."""
+        """Check a commit as ``ProducerStateManager.check_commit`` does."""
         last = self._commits.get(name.application_id)
         if last is None:
             return self._written.check_commit(name, take_over_from=take_over_from)
@@ -807,7 +809,7 @@ class PendingProducerState:
     def check_producer(
         self, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
     ) -> Duplicate | None:
-        """As ``ProducerStateManager.check_producer``."""
+        """Check a batch as ``ProducerStateManager.check_producer`` does."""
         entry = self._producers.get(producer_id)
         if entry is None:
             return self._written.check_producer(
@@ -829,14 +831,14 @@ class PendingProducerState:
         base_offset: int,
         last_offset: int,
     ) -> None:
-        """Add a batch, which ``check_producer`` has accepted, at these offsets (both inclusive)."""
+        """Add a batch accepted by ``check_producer``, at these offsets (both inclusive)."""
         delta = last_offset - base_offset
         entry = self._producers.get(producer_id) or self._written.producer(producer_id)
         batch = _new_batch(incremented(base_sequence, delta), last_offset, delta)
         self._producers[producer_id] = entry.with_batch(producer_epoch, batch)
 
     def clear(self) -> None:
-        """Forget the batches, which are written now."""
+        """Forget the batches, because they have been written."""
         self._producers.clear()
         self._commits.clear()
 

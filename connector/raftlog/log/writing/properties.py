@@ -1,13 +1,13 @@
 """``raftlog.properties``: the topic id, the kind of values and the settings of a log.
 
 Names and defaults are Kafka's (``TopicConfig``) where Kafka has the setting, with two exceptions:
-retention is unlimited by default, and appends do not linger. -1 in the file is None in
-``LogConfig``: no limit.
+retention is unlimited by default, and appends do not linger. -1 in the file means no limit, and is
+None in ``LogConfig``.
 
-The file is in Java's property format, ASCII, ``version=1`` first. A missing setting has its
-default; an unknown one is kept and written again; a setting that no longer has an effect
-(``_RETIRED``) is dropped. An invalid value is ``CorruptFileError`` in a file and ``OptionError`` in
-code. The kind of values is fixed when the log is created.
+The file is in Java's property format, in ASCII, with ``version=1`` first. A missing setting has its
+default. An unknown setting is kept and written again, and a setting that no longer has an effect
+(``_RETIRED``) is dropped. An invalid value is a ``CorruptFileError`` in a file and an
+``OptionError`` in code. The kind of values is fixed when the log is created.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from raftlog.records.header import INT32_MAX, INT64_MAX
 LOG_PROPERTIES_VERSION: Final = 1
 DAY_MS: Final = 24 * 60 * 60 * 1000
 AS_RETENTION: Final = -2
-"""Value of ``local.retention.*``: that of ``retention.*``, as in Kafka."""
+"""Value of ``local.retention.*`` that means the value of ``retention.*``, as in Kafka."""
 T = TypeVar("T")
 
 
 class CleanupPolicy(enum.Enum):
-    """What happens to old records (Kafka: ``cleanup.policy``).
+    """Treatment of old records (Kafka: ``cleanup.policy``).
 
-    ``DELETE``: segments beyond the limits of retention are deleted. ``COMPACT``: of the records of
-    one key only the last is retained.
+    ``DELETE``: segments that exceed the retention limits are deleted. ``COMPACT``: only the last
+    record of each key is retained.
     """
 
     DELETE = "delete"
@@ -137,7 +137,7 @@ class LogConfig:
 
     @property
     def local_retention(self) -> tuple[int | None, int | None]:
-        """Limits of the local files in ms and bytes: at most those of the log."""
+        """Limits of the local files in ms and bytes, which do not exceed those of the log."""
         if not self.remote_storage_enable:
             return self.retention_ms, self.retention_bytes
         return (
@@ -156,7 +156,7 @@ def _least(local: int | None, whole: int | None) -> int | None:
 class LogProperties:
     """Content of ``raftlog.properties``. ``topic_id`` is that of ``partition.metadata``.
 
-    ``unknown``: settings that a later release wrote.
+    ``unknown`` has settings that a later release wrote.
     """
 
     topic_id: str
@@ -207,11 +207,11 @@ _COMPRESSION: Final = "compression.type"
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
 _AZURE: Final = re.compile("abfss?://")
-"""Schemes of URIs with the container, or the account, before the ``@``."""
+"""Schemes of URIs that have the container, or the account, before the ``@``."""
 _REMOTE_ENABLE: Final = "remote.storage.enable"
 _REMOTE_URI: Final = "remote.storage.uri"
 _RETIRED: Final = {"commit.retention.ms", "producer.id.expiration.ms"}
-"""Of earlier releases, which expired commits and producers by age."""
+"""Settings of earlier releases, which expired commits and producers by age."""
 _TEXTS: Final = {_VALUES, _COMPRESSION, _CLEANUP_POLICY, _DIRTY_RATIO, _REMOTE_ENABLE, _REMOTE_URI}
 _NAMES: Final = {_VERSION, _TOPIC_ID} | _TEXTS | {one.name for one in _NUMBERS}
 assert {one.field for one in _NUMBERS} | {
@@ -285,9 +285,9 @@ def parse_log_properties(data: bytes, path: str) -> LogProperties:
 
 
 def without_remote_storage(data: bytes, path: str) -> bytes:
-    """Return ``raftlog.properties`` of a copy of the log, which must not write to its store.
+    """Return ``raftlog.properties`` for a copy of the log, which must not write to its store.
 
-    Unchanged unless the log has remote storage. Raises ``CorruptFileError``.
+    The content is unchanged unless the log has remote storage. Raises ``CorruptFileError``.
     """
     properties = parse_log_properties(data, path)
     if not properties.config.remote_storage_enable:

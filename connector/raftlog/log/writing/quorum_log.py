@@ -1,24 +1,25 @@
 """The log of one replica of a quorum, as the replica uses it.
 
-No other process writes it, and readers ask the node: ``synced`` is for recovery only. Bytes that
-another process wrote are truncated, with a backup, before this one appends or closes.
+No other process writes the log, and readers send requests to the node, so ``synced`` is for
+recovery only. If another process has written to the log nevertheless, its bytes are truncated, with
+a backup, before this process appends or closes.
 
 If the newest snapshot is later than the log's end, the log starts at the snapshot's end (Kafka:
-``truncateToLatestSnapshot``). This holds at every opening too, so a fetched snapshot is installed
-by giving it its name:
+``truncateToLatestSnapshot``). This is applied at every opening, so a fetched snapshot counts as
+installed as soon as it has its final name, even if the process then crashes:
 
     1. validate the received file, sync it, rename it to its final name, durably
-       (a crash before: the next opening deletes the .part file, the log is unchanged)
+       (crash before the rename: the next opening deletes the .part file, the log is unchanged)
     2. ``LogSegments.truncate_fully_and_start_at`` its end
-       (a crash in between: the next opening does this again)
+       (crash during this step: the next opening repeats it)
     3. recover; delete older snapshots
 
-A log that has missed tombstones which its leader has removed is truncated to its start, and fetched
-again (``truncate_fully``).
+A log that has missed tombstones which its leader has since removed is truncated to its start and
+fetched again (``truncate_fully``).
 
-Damage below the durable offset makes the log read-only. The replica decides whether the other
-replicas have the lost records: ``open_damaged`` truncates the log, and the replica does not vote
-until it has caught up.
+Damage below the durable offset makes the log read-only. The replica then finds out whether the
+other replicas have the lost records. If so, ``open_damaged`` truncates the log, and the replica
+does not vote until it has caught up.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
     from raftlog.log.reading.snapshot import SnapshotReader
 
 # --- Cache of a log's last batches, from which nearly all follower fetches are served -------------
-# The cached batches are contiguous. Their size is bounded, except that the newest batch is always
+# The cached batches are contiguous. Their total size is bounded, but the newest batch is always
 # kept.
 
 _Batches: TypeAlias = list[tuple[bytes | memoryview, BatchMetadata]]
@@ -88,7 +89,7 @@ TAIL_CACHE_BYTES_MAX: Final = 1 * MIB
 
 
 class TailCache:
-    """Batches in order, found by base offset."""
+    """Consecutive batches, found by base offset."""
 
     def __init__(self, byte_count_max: int = TAIL_CACHE_BYTES_MAX) -> None:
         self._byte_count_max = byte_count_max
@@ -97,7 +98,7 @@ class TailCache:
         self._byte_count = 0
 
     def add(self, base_offset: int, data: bytes) -> None:
-        """Add the batch that was appended at the end of the log."""
+        """Add the batch that was just appended to the log."""
         self._bases.append(base_offset)
         self._batches.append(data)
         self._byte_count += len(data)
@@ -111,9 +112,9 @@ class TailCache:
         self._byte_count = 0
 
     def read(self, offset: int, byte_count_max: int) -> bytes:
-        """Return whole batches from the batch at ``offset``: the first one always, then what fits.
+        """Return whole batches from ``offset`` on: the first one always, and the others that fit.
 
-        Returns b"" if that batch is not cached.
+        Returns b"" if no cached batch begins at ``offset``.
         """
         at = bisect_left(self._bases, offset)
         if at == len(self._bases) or self._bases[at] != offset:
@@ -125,7 +126,7 @@ class TailCache:
         return b"".join(self._batches[at:end])
 
     def _evict(self) -> None:
-        """Evict the oldest half, so that the cost per appended batch is small."""
+        """Evict the oldest half at a time, so that the cost per appended batch is small."""
         count = 0
         while count < len(self._batches) - 1 and self._byte_count > self._byte_count_max // 2:
             self._byte_count -= len(self._batches[count])
@@ -208,8 +209,8 @@ class QuorumLog(ReplicatedLog):
     ) -> Self:
         """Truncate a damaged log with a backup, and open it.
 
-        First it is stored, durably, that this replica lost acknowledged records: it must not vote
-        until it has caught up. Raises what ``truncate_log_at`` raises.
+        Before the truncation, it is stored durably that this replica lost acknowledged records,
+        because it must not vote until it has caught up. Raises what ``truncate_log_at`` raises.
         """
         from raftlog.log.recovery.repair import truncate_log_at  # imports numpy
 
@@ -218,7 +219,7 @@ class QuorumLog(ReplicatedLog):
             f"the log was damaged and truncated at offset {end_offset}: {reason}\n"
         )
         log = cls.open(storage, directory, now_ms=now_ms)
-        if end_offset <= log.log_start_offset > 0:  # nothing is left: start at a snapshot
+        if end_offset <= log.log_start_offset > 0:  # nothing remains: start at a snapshot
             if not log.snapshots or log.snapshots[-1].end_offset < log.log_start_offset:
                 raise log.report.read_only or LogReadOnlyError(
                     path=log.path,
@@ -239,7 +240,7 @@ class QuorumLog(ReplicatedLog):
     # --- batches of other processes ---------------------------------------------------------------
 
     def check_own_batches(self) -> None:
-        """Check at start that the quorum wrote the log. Raises ``ForeignBatchError``."""
+        """Check at start that only the quorum wrote the log. Raises ``ForeignBatchError``."""
         directory = self._directory
         found = find_foreign_batches(
             directory.storage.list_names(self.path),
@@ -264,12 +265,12 @@ class QuorumLog(ReplicatedLog):
         try:
             return next(self._segments.batches(offset, self.end_offset), None)
         except CorruptBatchError:
-            return None  # damage is not another process's, and is handled where it is read
+            return None  # damage, not another process's batch: handled where it is read
 
     def _check_byte_count(self) -> None:
         """Check that the active segment ends where this process left it.
 
-        Raises ``ForeignBatchError`` after truncating what another process appended.
+        If another process appended to it, truncate these bytes and raise ``ForeignBatchError``.
         """
         active = self._segments.active
         byte_count = active.file.byte_count()
@@ -287,7 +288,7 @@ class QuorumLog(ReplicatedLog):
         )
 
     def close(self) -> None:
-        """Close the log cleanly, after removing what another process appended.
+        """Close the log cleanly, after truncating what another process appended.
 
         If that fails, the files are only closed. Raises ``DiskFullError`` and ``DiskFailedError``.
         """
@@ -302,25 +303,27 @@ class QuorumLog(ReplicatedLog):
 
     @property
     def compacted_offset(self) -> int:
-        """The offset below which a state may lack keys, by a compaction of this log or of one that
-        it was fetched from; 0 without any, the end of a read-only log if its file is damaged."""
+        """Offset below which a state may lack keys, because this log, or one that it was fetched
+        from, was compacted. 0 without a compaction. If its file is damaged, a read-only log uses
+        its end offset."""
         offset = self._directory.compacted_offset()
         return self.end_offset if offset == INT64_MAX else offset
 
     @property
     def tombstone_start_offset(self) -> int:
-        """The offset from which on this log has all tombstones; 0 if none was removed, by a
-        compaction of this log or of one that it was fetched from. The compacted offset, which is
-        not below it, if its file is damaged."""
+        """Offset from which on this log has all tombstones; 0 if neither this log nor one that it
+        was fetched from has removed any. If its file is damaged, the compacted offset, which is at
+        least as large."""
         offset = self._directory.tombstone_start_offset()
         return self.compacted_offset if offset == INT64_MAX else offset
 
     def misses_tombstones(self, tombstone_start_offset: int) -> bool:
-        """Return whether this log may have values of keys that were deleted by tombstones which a
-        leader's log no longer has, by the offset from which on that one has all.
+        """Return whether this log may hold values of keys whose tombstones it can no longer fetch.
 
-        Not those below this log's own start of tombstones: it was empty when it was fetched from a
-        leader with that start, or had them when it removed them.
+        The leader's log has all tombstones only from ``tombstone_start_offset`` on. This log misses
+        those between its own end and that offset, unless its own tombstone start is as large: then
+        it either was empty when it was first fetched from a leader with that start, or it had the
+        tombstones when it removed them.
         """
         end_offset = self.end_offset
         if tombstone_start_offset <= end_offset or end_offset == self.log_start_offset:
@@ -331,11 +334,16 @@ class QuorumLog(ReplicatedLog):
     def truncate_fully(self, tombstone_start_offset: int) -> NoReturn:
         """Delete all records, durably, because ``misses_tombstones``, and close the log.
 
-        A majority without this replica has the records, since they were committed before tombstones
-        after them were removed. The order of the steps: store that this replica does not vote until
-        it has caught up, since voters may be among the records; delete ``.kafka_cleanshutdown`` and
-        ``synced``; those of ``LogSegments.truncate_to``. After a crash in between the log may still
-        have records, and this is repeated. Raises ``TombstonesMissedError``.
+        No record is lost: a majority without this replica has them, because they were committed
+        before tombstones after them were removed. The order of the durable steps:
+
+            1. store that this replica does not vote until it has caught up, because the deleted
+               records may contain voters
+            2. delete ``.kafka_cleanshutdown`` and ``synced``
+            3. the steps of ``LogSegments.truncate_to``
+
+        After a crash in between, the log may still have records, and all of this is repeated.
+        Raises ``TombstonesMissedError``.
         """
         self._check_writable()
         error = TombstonesMissedError(
@@ -361,11 +369,12 @@ class QuorumLog(ReplicatedLog):
     ) -> int:
         """Append a leader's batches unchanged; return the new end offset. Nothing is durable yet.
 
-        If the leader's log was compacted beyond the end of this one, up to ``compacted_offset``,
-        they may lack records that later ones have superseded: this is stored, durably, before them.
-        If this log is empty, so is the offset from which on the leader's has all tombstones.
+        If the leader compacted its log beyond the end of this one, the batches may lack records
+        that are superseded below ``compacted_offset``. This offset is therefore stored durably
+        before the batches are written. If this log is empty, the offset from which on the leader
+        has all tombstones is stored first as well.
 
-        An incomplete last batch is ignored, since a fetch is limited in bytes. All batches are
+        An incomplete last batch is ignored, since fetches are limited in bytes. All batches are
         checked before the first one is written. Raises ``LogGapError`` if a batch does not begin at
         the end of the one before it, ``DivergedLogError`` if an epoch decreases,
         ``FutureEpochError`` for an epoch after ``leader_epoch``, ``CorruptBatchError``, and what
@@ -383,7 +392,7 @@ class QuorumLog(ReplicatedLog):
         return self._append(found)
 
     def _plain_batches(self, data: bytes, leader_epoch: int) -> _Batches | None:
-        """Return a leader's batches that the compiled core has checked, None if it has not."""
+        """Return a leader's batches if the compiled core has checked them; otherwise None."""
         plain = followed_batches(
             data,
             self.config.values,
@@ -403,8 +412,8 @@ class QuorumLog(ReplicatedLog):
         return found
 
     def _checked_batches(self, data: bytes, leader_epoch: int) -> _Batches:
-        """Return a leader's batches, without an incomplete last one. Raises as
-        ``append_as_follower``."""
+        """Return a leader's batches, without an incomplete last one. Raises what
+        ``append_as_follower`` raises."""
         found: _Batches = []
         expected, epoch, position = self.end_offset, self.epoch, 0
         while not isinstance(batch := read_batch(data, position), TornTail):
@@ -435,7 +444,7 @@ class QuorumLog(ReplicatedLog):
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which everything is committed, by the leader of the quorum."""
+        """Offset below which everything is committed, as the quorum's leader reports it."""
         return self._high_watermark
 
     def advance_high_watermark(self, offset: int) -> None:
@@ -454,25 +463,27 @@ class QuorumLog(ReplicatedLog):
 
     @property
     def earliest_offset(self) -> int | None:
-        """The first offset of the log, with its remote segments; other replicas start there, too.
+        """First offset of the log including its remote segments. Other replicas start there, too.
 
-        None while it is not known, see ``RemoteStorage``.
+        None while it is unknown, see ``RemoteStorage``.
         """
         return self.remote.earliest_offset
 
     @property
     def remote_store_id(self) -> int:
-        """Number of the object store to which segments are copied, by its URI without the query; 0
-        without remote storage."""
+        """Number that identifies the object store to which segments are copied, computed from its
+        URI without the query; 0 without remote storage."""
         config = self.config
         return _store_id(config.remote_storage_uri) if config.remote_storage_enable else 0
 
     def delete_records(self, offset: int, *, now_ms: int, voters_at: VotersAt | None = None) -> int:
-        """As ``ReplicatedLog.delete_records``, but a log with remote storage starts at ``offset``,
-        as in Kafka: its batch may be local here and remote on another replica.
+        """Delete records as ``ReplicatedLog.delete_records`` does, except with remote storage.
 
-        The list of remote segments is replaced before anything is deleted. If a crash is between,
-        ``clean`` deletes the local segments. The leader deletes the objects in its next runs.
+        A log with remote storage starts exactly at ``offset``, as in Kafka, because the batch of
+        ``offset`` may be local here and remote on another replica.
+
+        The list of remote segments is replaced before anything is deleted. After a crash in
+        between, ``clean`` deletes the local segments. The leader's next runs delete the objects.
         """
         chain = self._directory.read_remote_chain()
         if chain is None and not self.config.remote_storage_enable:
@@ -489,7 +500,8 @@ class QuorumLog(ReplicatedLog):
         return max(offset, chain.log_start_offset)
 
     def clean(self, *, now_ms: int, voters_at: VotersAt | None = None) -> bool:
-        """As ``ReplicatedLog.clean``. Also delete local segments below the start of the log.
+        """Apply retention as ``ReplicatedLog.clean`` does, and delete local segments below the
+        start of the whole log.
 
         Kafka: ``UnifiedLog.deleteLogStartOffsetBreachedSegments``.
         """
@@ -514,7 +526,7 @@ class QuorumLog(ReplicatedLog):
         """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``."""
         is_latest = epoch == self.epochs.latest_epoch and not self.snapshots
         if is_latest and self.log_start_offset < offset <= self.end_offset:
-            return _VALID  # what ``validate`` returns, too: nearly each fetch of a follower
+            return _VALID  # ``validate`` returns this too, for nearly every fetch of a follower
         return self._epoch_validation.validate(offset=offset, epoch=epoch)
 
     def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch) -> int:
@@ -523,13 +535,18 @@ class QuorumLog(ReplicatedLog):
         return self.end_offset
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate every batch that does not end below ``offset``. Durable on return.
+        """Truncate all batches that do not end below ``offset``. Durable on return.
 
-        The order of the steps: delete ``.kafka_cleanshutdown``, durably; raise the recovery point
-        to the high watermark, so that damage below it is not taken for a torn tail; delete
-        ``synced``, which counts within one boot; those of ``LogSegments.truncate_to``; recover.
-        Raises ``TruncationRefusedError`` below the high watermark, and ``LogReadOnlyError`` if
-        recovery finds damage below it.
+        The order of the durable steps:
+
+            1. delete ``.kafka_cleanshutdown``
+            2. raise the recovery point to the high watermark, so that recovery does not treat
+               damage below it as a torn tail
+            3. delete ``synced``, which would remain valid within this boot
+            4. the steps of ``LogSegments.truncate_to``; then recover
+
+        Raises ``TruncationRefusedError`` if ``offset`` is below the high watermark, and
+        ``LogReadOnlyError`` if recovery finds damage below it.
         """
         self._check_writable()
         if offset < self.high_watermark:
@@ -550,8 +567,8 @@ class QuorumLog(ReplicatedLog):
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot at which an empty log starts; else 0."""
-        entries = self._segments.epochs.entries  # asked in each step of the replica
+        """Epoch of the last record, or of the snapshot at which an empty log starts; else 0."""
+        entries = self._segments.epochs.entries  # read in each step of the replica
         return entries[-1].epoch if entries else self._epoch_validation.last_fetched_epoch
 
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
@@ -571,8 +588,8 @@ class QuorumLog(ReplicatedLog):
     def read_bytes(self, offset: int, byte_count_max: int) -> bytes:
         """Return batches from a batch boundary on; the last one may be incomplete.
 
-        At least one whole batch, otherwise at most ``byte_count_max`` bytes. b"" at the end of the
-        log.
+        The result has at least one whole batch and otherwise at most ``byte_count_max`` bytes. It
+        is b"" at the end of the log.
         """
         if offset >= self.end_offset:
             return b""
@@ -581,15 +598,19 @@ class QuorumLog(ReplicatedLog):
         )
 
     def replace_compacted(self, compaction: Compaction) -> Iterator[None]:
-        """As ``ReplicatedLog.replace_compacted``. The tail cache has records that were removed: a
-        follower must not get those from it, and their tombstones' absence from the segments."""
+        """Replace segments as ``ReplicatedLog.replace_compacted`` does, and clear the tail cache.
+
+        Otherwise a follower could receive removed records from the cache, and then read segments
+        that no longer have their tombstones.
+        """
         for _ in super().replace_compacted(compaction):
             self._tail_cache.clear()
             yield
 
     def check_unchanged(self, unchanged: UnchangedKeys, record_count: int) -> None:
-        """As ``ReplicatedLog.check_unchanged``, from the start of the epoch on: a replica may have
-        fetched earlier batches from a leader that had compacted them."""
+        """Check a condition as ``ReplicatedLog.check_unchanged`` does, but read no batches below
+        the start of the epoch: this replica may have fetched those from a leader that had compacted
+        them."""
         epochs = self.epochs.entries
         self._segments.check_unchanged(
             unchanged,
@@ -599,7 +620,7 @@ class QuorumLog(ReplicatedLog):
         )
 
     def read_stored_bytes(self, offset: int, byte_count_max: int) -> bytes:
-        """Like ``read_bytes``, without the tail cache."""
+        """Return batches as ``read_bytes`` does, without the tail cache."""
         return self._segments.read_bytes(offset, byte_count_max)
 
     def open_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
@@ -625,7 +646,7 @@ class QuorumLog(ReplicatedLog):
         return self._directory.read_quorum_state()
 
     def snapshot_voters(self) -> tuple[int, KRaftVoters | None, int | None] | None:
-        """Return last offset, voters and kraft.version of the newest snapshot; None without one."""
+        """Return the newest snapshot's last offset, voters and kraft.version; None without one."""
         if not self.snapshots:
             return None
         newest = self.snapshots[-1]
@@ -641,7 +662,7 @@ class QuorumLog(ReplicatedLog):
     def valid_end_offset(self) -> int:
         """Return where damage begins in the records after the newest snapshot, or their end.
 
-        Recovery does not read segments below the recovery point.
+        This reads the segments below the recovery point, too, which recovery does not read.
         """
         offset = self._offset_after_snapshot
         try:
@@ -662,15 +683,15 @@ class QuorumLog(ReplicatedLog):
             yield from self._segments.batches(start, self.end_offset)
 
     def drain_control_records(self) -> list[tuple[int, ControlRecord]]:
-        """Return the control records appended since the last call, but committed offsets of
-        consumer groups, with their offsets."""
+        """Return the control records appended since the last call, with their offsets, except
+        committed offsets of consumer groups."""
         taken, self._control = self._control, []
         return taken
 
     # --- elections, epochs and snapshots ----------------------------------------------------------
 
     def write_election_state(self, state: QuorumState) -> None:
-        """Replace ``quorum-state``; durable on return. A full disk changes nothing."""
+        """Replace ``quorum-state``; durable on return. If the disk is full, nothing changes."""
         with self._failing():
             self._directory.write_quorum_state(state)
 
@@ -683,8 +704,8 @@ class QuorumLog(ReplicatedLog):
         """Begin an epoch as leader, with ``head`` as its first batch.
 
         Only the start of the epoch is durable on return. An open metadata transaction of an earlier
-        epoch is aborted right after ``head``. Raises ``DiskFullError``: then repeat the call with
-        the same arguments before any other change.
+        epoch is aborted right after ``head``. After a ``DiskFullError``, repeat the call with the
+        same arguments before any other change.
         """
         assert epoch >= self.epoch, "the epoch must not decrease"
         with self._changing():
@@ -701,14 +722,15 @@ class QuorumLog(ReplicatedLog):
 
     @property
     def is_receiving_snapshot(self) -> bool:
-        """Whether a snapshot is being fetched and not installed yet."""
+        """Whether a snapshot is being fetched and is not installed yet."""
         return self._received is not None
 
     def store_snapshot_bytes(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
         """Store fetched bytes of a snapshot; position 0 starts again.
 
-        Raises ``DiskFullError``: then all of them are deleted, and the fetch must start again; and
-        ``LogLockedError`` while this node writes another snapshot: then retry later.
+        Raises ``DiskFullError``, after which all received bytes are deleted and the fetch must
+        start again; and ``LogLockedError`` while this node writes another snapshot, in which case
+        retry later.
         """
         self._check_writable()
         with self._failing():
@@ -731,10 +753,10 @@ class QuorumLog(ReplicatedLog):
                 received.close()
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
-        """Install the snapshot whose bytes were all stored, and start the log at its end, durably.
+        """Install a completely received snapshot, and start the log at its end, durably.
 
-        Returns its reader, which has read the whole file before that got its final name. Raises
-        ``CorruptSnapshotError``: then it is deleted, and the log is unchanged.
+        Returns its reader, which has read the whole file before the file got its final name. Raises
+        ``CorruptSnapshotError``; the snapshot is then deleted and the log is unchanged.
         """
         from raftlog.log.reading.files import LogFiles  # imports numpy
         from raftlog.log.reading.snapshot import SnapshotReader
@@ -807,8 +829,9 @@ class QuorumLog(ReplicatedLog):
         self._tail_cache.clear()
         super()._recover()
         if not self.is_read_only and self._directory.compacted_offset() == INT64_MAX:
-            # Damaged. Until it is written it is the end of the log, which each append moves: remote
-            # storage would copy nothing. What is fetched from here on has the leader's offset.
+            # The file is damaged. Until it is rewritten, its offset counts as the end of the log,
+            # which every append moves, so remote storage would copy nothing. Batches that are
+            # fetched from here on have the leader's offset.
             self._directory.raise_compacted_offset(0, offset_max=self.end_offset)
 
     def _release(self, reason: str) -> None:

@@ -1,7 +1,7 @@
 """Remote storage of an open log: the list of its remote segments, runs, and readers of them.
 
-The list is that of the log's directory (``raftlog.log.format.remote_chain``). It is changed within
-a change of the log, by its one writer.
+The list is in the log's directory (``raftlog.log.format.remote_chain``). Only the log's single
+writer changes it, as part of a change of the log.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class RemoteStorage:
 
     @property
     def earliest_offset(self) -> int | None:
-        """The first offset of the log, with its remote segments.
+        """First offset of the log including its remote segments.
 
-        None while it is not known: the list of remote segments is damaged, or those do not reach
-        the local ones, because the next run of remote storage has to read the manifest first.
+        None while it is unknown: either the list of remote segments is damaged, or the remote
+        segments do not reach the local ones, because the next run of remote storage has to read the
+        manifest first.
 
         Kafka: ``UnifiedLog.logStartOffset``.
         """
@@ -69,7 +70,7 @@ class RemoteStorage:
     def delete_before(self, offset: int) -> bool:
         """Start a log with remote segments at an offset; return whether it started below that.
 
-        The next run of remote storage deletes their objects.
+        The next run of remote storage deletes the objects below it.
         """
         chain = self._directory.read_remote_chain()
         if chain is None or offset <= chain.log_start_offset:
@@ -97,7 +98,7 @@ class RemoteStorage:
         node_id: int | None = None,
         is_leader: bool = True,
     ) -> RemoteLogRun | None:
-        """Return a run, as ``ReplicatedLog.begin_remote_run``."""
+        """Return a run, as ``ReplicatedLog.begin_remote_run`` does."""
         directory, config = self._directory, self._config
         if not config.remote_storage_enable:
             return None
@@ -124,7 +125,7 @@ class RemoteStorage:
                 context,
                 log_end_offset=log_end_offset,
                 last_stable_offset=last_stable_offset,
-                chain=self.chain(),  # None while it is damaged: written again
+                chain=self.chain(),  # None while it is damaged: the run writes it again
                 cache=cache,
                 is_leader=is_leader,
             )
@@ -137,7 +138,7 @@ class RemoteStorage:
         chain, known = run.chain, self.chain()
         if chain is None:
             return False
-        if known is not None:  # records may have been deleted meanwhile
+        if known is not None:  # records may have been deleted during the run
             chain = chain.starting_at(known.log_start_offset)
         if chain == known:
             return False

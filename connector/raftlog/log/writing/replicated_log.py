@@ -6,10 +6,10 @@ Invariants:
    ``recovery_point <= synced_end_offset <= end_offset``, checked after each change.
 2. Nothing counts as durable before ``complete_sync``.
 3. A full disk leaves the log as it was before the batch. After any other storage error the content
-   of the files is unknown: the log fails, and must be opened again.
-4. One caller at a time; no lock, no clock, no thread.
-5. Offset and epoch of every batch are checked before it is written; header and CRC of those of
-   another process (``QuorumLog.append_as_follower``).
+   of the files is unknown: the log fails and must be opened again.
+4. One caller at a time; no locks, no clock, no threads.
+5. The offset and epoch of every batch are checked before it is written. If another process built
+   the batch, its header and CRC are checked too (``QuorumLog.append_as_follower``).
 
 An embedded log is a ``SingleVoterLog``, the log of a quorum's replica a ``QuorumLog``.
 
@@ -94,8 +94,8 @@ ABORT_REASON: Final = "a later epoch began"
 
 
 class _Change:
-    """Context of a change of a log. A class, because each append has one, and a generator takes
-    three times as long."""
+    """Context of a change of a log. It is a class because every append enters one, and a generator
+    takes three times as long."""
 
     __slots__ = ("_log",)
 
@@ -116,7 +116,7 @@ class _Change:
 
 
 class _Failing:
-    """Context that fails a log on a storage error. A class, as ``_Change``."""
+    """Context that fails a log on a storage error. A class for the same reason as ``_Change``."""
 
     __slots__ = ("_also_full", "_log")
 
@@ -133,7 +133,7 @@ class _Failing:
 
 
 class ReplicatedLog(ABC):
-    """A log that is open for writing, by ``create`` or ``open``. Not shared between threads."""
+    """A log that ``create`` or ``open`` has opened for writing. Not shared between threads."""
 
     def __init__(self, directory: LogDirectory, config: LogConfig) -> None:
         self.config: Final = config
@@ -144,7 +144,7 @@ class ReplicatedLog(ABC):
         self._producer_state = ProducerStateManager(directory.path)
         self._sync = SyncState(0, Position(0))
         self.end_offset = 0
-        """The offset of the next record (Kafka: log end offset). Only the log changes it."""
+        """Offset of the next record (Kafka: log end offset). Only the log changes it."""
         self._is_roll_due = False
         self._is_changed = False
         self._closed: str | None = None
@@ -171,37 +171,37 @@ class ReplicatedLog(ABC):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether recovery found damage below the durable offset, or a Kafka log."""
+        """Whether recovery found damage below the durable offset, or the log is Kafka's."""
         return self.report.read_only is not None
 
     @property
     def is_closed(self) -> bool:
-        """Whether the log was closed, by ``close`` or by an error."""
+        """Whether ``close`` or an error has closed the log."""
         return self._closed is not None
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset of the log; its first segment may begin earlier."""
+        """First offset of the log; its first segment may begin earlier."""
         return self._segments.log_start_offset
 
     @property
     def synced_end_offset(self) -> int:
-        """The offset below which everything is durable."""
+        """Offset below which everything is durable."""
         return self._sync.end_offset if self.report.read_only is None else self.end_offset
 
     @property
     @abstractmethod
     def high_watermark(self) -> int:
-        """The offset below which everything is committed."""
+        """Offset below which everything is committed."""
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which every transaction is committed or aborted."""
+        """Offset below which every transaction is committed or aborted."""
         return self._producer_state.last_stable_offset(self.high_watermark)
 
     @property
     def epoch(self) -> int:
-        """The latest epoch; 0 before the first."""
+        """Latest epoch; 0 before the first."""
         entries = self._segments.epochs.entries
         return entries[-1].epoch if entries else 0
 
@@ -211,12 +211,12 @@ class ReplicatedLog(ABC):
 
     @property
     def producer_state(self) -> ProducerStateManager:
-        """The producer state at ``end_offset``. Copy it to check appends."""
+        """Producer state at ``end_offset``. Copy it to check appends."""
         return self._producer_state
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """The snapshots, ascending, as of the last listing of the directory."""
+        """Snapshots in ascending order, as of the last listing of the directory."""
         return self._segments.snapshots
 
     # --- append -----------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class ReplicatedLog(ABC):
     def _append(self, batches: Sequence[tuple[bytes | memoryview, BatchMetadata]]) -> int:
         """Append contiguous batches; return the new end offset.
 
-        Those of one segment and epoch are one write, up to ``WRITE_BYTES_MAX``.
+        The batches of one segment and epoch are written together, up to ``WRITE_BYTES_MAX``.
         """
         if not batches:
             return self.end_offset
@@ -253,8 +253,8 @@ class ReplicatedLog(ABC):
     def _write(
         self, batches: Sequence[tuple[bytes | memoryview, BatchMetadata]], epochs: EpochCache
     ) -> None:
-        """Write the staged batches. On a full disk write those that fit, and revert to ``epochs``,
-        those before the first batch, if it does not."""
+        """Write the staged batches. If the disk is full, write those that fit. If not even the
+        first one fits, revert to ``epochs``, the epochs before it."""
         if not batches:
             return
         active = self._segments.active
@@ -273,7 +273,7 @@ class ReplicatedLog(ABC):
             self._note_written(data, metadata)
 
     def _note_written(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
-        """Account for a batch that was written."""
+        """Account for a batch that has been written."""
         aborted = self._producer_state.apply(metadata)
         if aborted:
             self._segments.active.append_aborted(aborted)
@@ -281,7 +281,7 @@ class ReplicatedLog(ABC):
 
     def _roll(self) -> None:
         """Seal the active segment, publish its end, and create the next one."""
-        self._is_roll_due = True  # until done: after an error the next segment may exist in part
+        self._is_roll_due = True  # until done: an error may leave a part of the next segment
         active = self._segments.active
         active.seal()
         self._sync.advance(self.end_offset, active.byte_count)
@@ -303,8 +303,8 @@ class ReplicatedLog(ABC):
     def complete_sync(self, pending: PendingSync) -> None:
         """Complete a sync whose ``run`` returned: advance the synced end, and publish it.
 
-        Ignored if the log was truncated since the start. Raises ``LogClosedError`` if the log has
-        failed or was closed meanwhile: then the sync must not be acknowledged.
+        This has no effect if the log was truncated since the start. Raises ``LogClosedError`` if
+        the log has failed or was closed meanwhile; the sync must then not be acknowledged.
         """
         pending.segment.end_sync()
         self._check_writable()
@@ -315,7 +315,7 @@ class ReplicatedLog(ABC):
         try:
             self._publish()
         except LogError as error:
-            self._handle_error(error, also_full=True)  # unpublished, others would truncate it
+            self._handle_error(error, also_full=True)  # others truncate what is not published
             raise
         self._producer_state.drop_decided(self.high_watermark)
 
@@ -340,8 +340,8 @@ class ReplicatedLog(ABC):
     ) -> None:
         """Publish the synced end to other processes.
 
-        ``next_epoch`` and ``next_start_offset`` are an epoch and a log start about to be written;
-        they are published first, so that a crash in between is detected.
+        ``next_epoch`` and ``next_start_offset`` are an epoch and a log start that are about to be
+        written. They are published first, so that the next writer detects a crash in between.
         """
         self._directory.publish(
             Published(
@@ -361,9 +361,9 @@ class ReplicatedLog(ABC):
     def close(self) -> None:
         """Close the log cleanly. May be called twice.
 
-        The order of the durable steps: seal the active segment, publish, write the producer
+        The order of the durable steps: seal the active segment; publish the end; write the producer
         snapshot, the recovery point and ``.kafka_cleanshutdown``. If another process has changed
-        the log since, the files are only closed.
+        the log since this one's last change, the files are only closed.
         """
         if self._closed is not None:
             return
@@ -392,7 +392,7 @@ class ReplicatedLog(ABC):
         )
 
     def _is_current(self) -> bool:
-        """Return whether no other process has changed the log since."""
+        """Return whether no other process has changed the log since this one's last change."""
         active = self._segments.active
         return active.file.is_in_place() and active.file.byte_count() == active.byte_count
 
@@ -420,8 +420,8 @@ class ReplicatedLog(ABC):
     def _failing(self, *, also_full: bool = False) -> _Failing:
         """Fail the log on a storage error, except for a full disk, which changes nothing.
 
-        ``also_full``: fail on a full disk too. An ``AppendError``, which rejects a call, is passed
-        on.
+        ``also_full``: fail on a full disk too. An ``AppendError``, which rejects a call, does not
+        fail the log.
         """
         return _Failing(self, also_full=also_full)
 
@@ -450,7 +450,7 @@ class ReplicatedLog(ABC):
     def _fail(self, error: LogError) -> None:
         if self._closed is None:
             cause, self._remedy = _cause_and_remedy(error)
-            # Clients receive this message: name the file, without the machine's directories.
+            # Clients receive this message: name the file without the machine's directories.
             path = getattr(error, "path", None)
             if isinstance(path, str):
                 shown: dict[str, Any] = {"path": self._directory.storage.split(path)[1]}
@@ -488,8 +488,9 @@ class ReplicatedLog(ABC):
     ) -> Self:
         """Create a log in a directory, which is created if missing. Durable on return.
 
-        The files of an earlier, interrupted ``create`` are replaced. Raises ``FileExistsLogError``
-        if there is a raftlog log, and ``NotALogError`` if there is a Kafka log.
+        Files left by an earlier ``create`` that was interrupted are replaced. Raises
+        ``FileExistsLogError`` if the directory has a raftlog log, and ``NotALogError`` if it has a
+        Kafka log.
         """
         storage.make_directory(directory)
         storage.sync_directory(storage.split(directory)[0])  # an earlier create may have died here
@@ -513,10 +514,10 @@ class ReplicatedLog(ABC):
         config: LogConfig | None = None,
         now_ms: int,
     ) -> Self:
-        """Open a log, with recovery if needed; ``report`` is its result.
+        """Open a log, with recovery if needed; ``report`` is the recovery's result.
 
-        ``config`` None: that of ``raftlog.properties``. Raises ``NotALogError`` for a directory
-        without that file, ``CorruptFileError``, and what recovery raises.
+        If ``config`` is None, that of ``raftlog.properties`` is used. Raises ``NotALogError`` for a
+        directory without that file, ``CorruptFileError``, and what recovery raises.
         """
         files = LogDirectory(storage, directory)
         if config is None:
@@ -534,7 +535,7 @@ class ReplicatedLog(ABC):
         return log
 
     def _begin(self, now_ms: int) -> None:
-        """Append what a new log begins with: nothing, unless a subclass does."""
+        """Append the first batches of a new log: none, unless a subclass does."""
         return
 
     def _resume(self, now_ms: int) -> None:
@@ -546,11 +547,11 @@ class ReplicatedLog(ABC):
     def append_as_leader(self, batches: Sequence[tuple[bytes, BatchMetadata]]) -> int:
         """Append batches that this process has built; return the new end offset.
 
-        The bytes of a batch are not parsed again: its metadata is that of ``encoded_metadata``.
+        The batches' bytes are not parsed again: their metadata is that of ``encoded_metadata``.
         Nothing is durable yet. All batches are checked before the first one is written. Raises
-        ``NotLeaderError`` and ``FutureEpochError`` for another epoch than this log's,
-        ``InvalidAppendError`` for other offsets, ``LogReadOnlyError``, ``LogClosedError``;
-        ``DiskFullError``: then ``end_offset`` shows which batches were appended.
+        ``NotLeaderError`` and ``FutureEpochError`` if their epoch is not the log's,
+        ``InvalidAppendError`` for wrong offsets, ``LogReadOnlyError`` and ``LogClosedError``. After
+        a ``DiskFullError``, ``end_offset`` shows which batches were appended.
         """
         epoch, expected = self.epoch, self.end_offset
         for _, metadata in batches:
@@ -566,10 +567,11 @@ class ReplicatedLog(ABC):
         return self._append(batches)
 
     def _begin_epoch(self, epoch: int, head: Sequence[ControlRecord], now_ms: int) -> None:
-        """Begin an epoch with its first batch. On a full disk the log fails, to reopen without it.
+        """Begin an epoch with its first batch. If the disk is full, the log fails, and reopening it
+        drops the epoch.
 
         The epoch is published first. If this process dies before the first batch is written,
-        ``leader-epoch-checkpoint`` has an epoch without records; the next writer detects that by
+        ``leader-epoch-checkpoint`` has an epoch without records. The next writer detects this from
         ``published`` and recovers the log.
         """
         with self._changing(), self._failing(also_full=True):
@@ -611,7 +613,7 @@ class ReplicatedLog(ABC):
     # --- look-ups ---------------------------------------------------------------------------------
 
     def check_unchanged(self, unchanged: UnchangedKeys, record_count: int) -> None:
-        """Check the condition of an append at the end, as ``LogSegments.check_unchanged``."""
+        """Check the condition of an append at the log's end, as ``LogSegments`` does."""
         self._segments.check_unchanged(unchanged, record_count, end_offset=self.end_offset)
 
     def base_offset_at(self, offset: int) -> int:
@@ -646,10 +648,11 @@ class ReplicatedLog(ABC):
     ) -> SnapshotWriter | None:
         """Create the writer of a snapshot that ends at ``snapshot_id.end_offset``.
 
-        None if it exists or the log starts after it. ``last_contained_log_timestamp_ms`` None: the
-        greatest timestamp of the contained records. Raises ``SnapshotRefusedError`` for an end
-        offset that is not committed, is inside a batch or has another epoch, and ``LogLockedError``
-        while another snapshot is being written.
+        Returns None if the snapshot exists or the log starts after it. If
+        ``last_contained_log_timestamp_ms`` is None, the greatest timestamp of the contained records
+        is used. Raises ``SnapshotRefusedError`` for an end offset that is not committed, is inside
+        a batch or has another epoch, and ``LogLockedError`` while another snapshot is being
+        written.
         """
         self._check_writable()
         if not check_snapshot_id(
@@ -676,7 +679,7 @@ class ReplicatedLog(ABC):
     def delete_before(self, snapshot_id: SnapshotId) -> bool:
         """Start the log at the end of a snapshot and delete older snapshots and segments.
 
-        Returns whether there was anything to do (Kafka: ``KafkaRaftLog.deleteBeforeSnapshot``).
+        Returns whether anything changed (Kafka: ``KafkaRaftLog.deleteBeforeSnapshot``).
         """
         with self._changing():
             if snapshot_id.end_offset <= self.high_watermark:
@@ -689,9 +692,9 @@ class ReplicatedLog(ABC):
             )
 
     def clean(self, *, now_ms: int, voters_at: VotersAt | None = None) -> bool:
-        """Delete what exceeds retention; return whether there was anything.
+        """Delete what exceeds retention; return whether anything was deleted.
 
-        The active segment is rolled first if all of it has expired. ``voters_at``: see
+        If all records of the active segment have expired, it is rolled first. ``voters_at``: see
         ``snapshots.clean``. Raises ``LogLockedError`` while a snapshot is being written.
         """
         with self._changing():
@@ -708,14 +711,15 @@ class ReplicatedLog(ABC):
             )
 
     def delete_records(self, offset: int, *, now_ms: int, voters_at: VotersAt | None = None) -> int:
-        """Start the log at the batch that contains ``offset``; return the offset of that batch.
+        """Start the log at the batch that contains ``offset``; return the start of that batch.
 
-        After an empty batch, if that contains ``offset``: a compaction has joined its offsets, so
-        the logs of other replicas may have a batch that begins at ``offset``.
+        If an empty batch contains ``offset``, the log starts after it: a compaction has joined the
+        offsets of several batches, so on other replicas a batch may begin at ``offset``.
 
-        ``offset`` is at most the high watermark; a log that starts after it is unchanged. First a
-        deletion is completed that a crash has interrupted after its snapshot. Nothing is deleted
-        if ``voters_at`` does not have the voters. Raises as ``clean``.
+        ``offset`` must not exceed the high watermark. A log that starts after ``offset`` is
+        unchanged. If a crash interrupted an earlier deletion after it wrote its snapshot, that
+        deletion is completed first. Nothing is deleted if ``voters_at`` does not have the voters.
+        Raises what ``clean`` raises.
         """
         with self._changing():
             assert offset <= self.high_watermark, "uncommitted records are not deleted"
@@ -746,7 +750,7 @@ class ReplicatedLog(ABC):
             return start
 
     def _deletion_boundary(self, offset: int) -> int:
-        """Return where a log starts without the records below ``offset``."""
+        """Return the offset at which the log starts if records below ``offset`` are deleted."""
         start = self._segments.boundary_at(offset)
         if start < offset:
             batch = next(self._segments.batches(start, self.end_offset))
@@ -755,8 +759,8 @@ class ReplicatedLog(ABC):
         return start
 
     def _producer_state_at(self, end_offset: int) -> ProducerStateManager:
-        """Return the producer state at a batch boundary. Below the log's end the batches after the
-        producer snapshot before it are read."""
+        """Return the producer state at a batch boundary. If it is below the log's end, load the
+        preceding producer snapshot and replay the batches after it."""
         if end_offset == self.end_offset:
             return self._producer_state
         return self._segments.producer_state_at(end_offset)
@@ -777,11 +781,11 @@ class ReplicatedLog(ABC):
         node_id: int | None = None,
         is_leader: bool = True,
     ) -> RemoteLogRun | None:
-        """Return a run of remote storage, to be run, completed and closed.
+        """Return a run of remote storage, which the caller must run, complete and close.
 
-        None without remote storage, or if a run is in progress. ``cache`` is kept between runs.
-        Raises ``CorruptFileError`` for damaged properties, which changes nothing.
-        A follower's run only reads the manifest.
+        Returns None without remote storage, or if a run is in progress. ``cache`` is kept between
+        runs. Raises ``CorruptFileError`` for damaged properties; nothing is changed then. A
+        follower's run only reads the manifest.
         """
         self._check_writable()
         return self.remote.begin_run(
@@ -797,7 +801,7 @@ class ReplicatedLog(ABC):
     def complete_remote_run(self, run: RemoteLogRun) -> bool:
         """Write what a run has found to the list of remote segments; return whether it changed.
 
-        Local segments are deleted by ``clean``.
+        The local segments are deleted by ``clean``.
         """
         if run.chain is None or not self.config.remote_storage_enable:
             return False
@@ -807,9 +811,9 @@ class ReplicatedLog(ABC):
     # --- compaction -------------------------------------------------------------------------------
 
     def begin_compaction(self, *, now_ms: int, keeps_tombstones: bool = False) -> Compaction | None:
-        """Return the compaction that is due, to be run, completed and closed; None if none is.
+        """Return the compaction that is due, or None. The caller must run, complete and close it.
 
-        ``keeps_tombstones``: no tombstone is removed by it, as another replica reads them.
+        ``keeps_tombstones``: it removes no tombstones, because another replica still reads them.
         """
         self._check_writable()
         if not self.config.cleanup_policy.compacts:
@@ -822,14 +826,15 @@ class ReplicatedLog(ABC):
         )
 
     def complete_compaction(self, compaction: Compaction) -> bool:
-        """Replace all segments in one call, as ``replace_compacted``; return if any changed."""
+        """Replace all segments in one call, as by ``replace_compacted``; return if any changed."""
         return len(list(self.replace_compacted(compaction))) > 0
 
     def replace_compacted(self, compaction: Compaction) -> Iterator[None]:
         """Replace segments by what ``compaction.run`` wrote, one in each step; durable at the end.
 
-        Other calls may be between two steps. On a full disk the rest is not replaced: what each
-        step has done is whole, and a segment without indexes is searched from its first batch.
+        Other calls may be made between two steps. If the disk becomes full, the remaining segments
+        are not replaced. Each completed step is consistent by itself, and a segment without indexes
+        is searched from its first batch.
         """
         steps, is_left = compaction.replace_segments(self._segments), True
         while is_left:
@@ -839,12 +844,12 @@ class ReplicatedLog(ABC):
                 yield
 
     def _publish_start(self, offset: int) -> None:
-        """Publish the next log start before it is written: a crash in between is detected."""
+        """Publish the next log start before it is written, so that a crash is detected."""
         self._publish(next_start_offset=offset)
 
 
 def _cause_and_remedy(error: LogError) -> tuple[str, str]:
-    """Return why an error closes a log, and what to do before it is opened again."""
+    """Return why an error closes a log, and what to do before opening it again."""
     match error:
         case DiskFailedError():
             return "its disk failed", "check the disk, then open the log again"

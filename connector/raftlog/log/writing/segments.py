@@ -2,10 +2,10 @@
 
 Invariants:
 
-1. A file is durable before another one refers to it, and what permits a deletion is durable before
-   the deletion. The recovery point never exceeds the synced end.
+1. A file is durable before another one refers to it. A file that permits a deletion is durable
+   before the deletion. The recovery point never exceeds the synced end.
 2. Segments below the log start are deleted oldest first. Segments above a new end are deleted
-   newest first, and each name durably before the next one, so that a crash leaves no gap.
+   newest first, each one durably before the next. Thus a crash leaves no gap between segments.
 3. An append does not list the directory. Where another process may have changed names (log start,
    snapshots), the directory is listed again.
 """
@@ -111,15 +111,15 @@ class LogDirectory:
         self.boot_id = storage.boot_id()
         self.published_name = PUBLISHED_NAME
         self.is_exclusive = False
-        """Whether no other process writes files here: the list of remote segments and the
-        checkpoints of compaction are read once."""
+        """Whether no other process writes files here. If so, the list of remote segments and the
+        checkpoints of compaction are read only once."""
         self._known_offsets: dict[str, int] = {}
         self._remote_chain: RemoteChain | CorruptFileError | None = None
         self._is_chain_known = False
         self._published_file: WritableFile | None = None
         self._published: bytes | None = None
         self.may_be_clean = True
-        """Whether there may be the file of a clean shutdown."""
+        """Whether a clean shutdown file may exist."""
 
     def file(self, name: str) -> str:
         """Return the path of a file of this directory."""
@@ -130,7 +130,7 @@ class LogDirectory:
         return read_listing(self.storage.list_names(self.path))
 
     def sync(self) -> None:
-        """Sync the directory: created, renamed and deleted names are durable on return."""
+        """Sync the directory, so that created, renamed and deleted names are durable."""
         self.storage.sync_directory(self.path)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class LogDirectory:
     # --- identity ---------------------------------------------------------------------------------
 
     def read_properties(self) -> LogProperties | None:
-        """Read ``raftlog.properties``; None if missing: not a raftlog log.
+        """Read ``raftlog.properties``; None if missing, in which case this is not a raftlog log.
 
         Raises ``CorruptFileError``.
         """
@@ -180,7 +180,7 @@ class LogDirectory:
     # --- checkpoints ------------------------------------------------------------------------------
 
     def write_epochs(self, epochs: EpochCache) -> None:
-        """Replace ``leader-epoch-checkpoint``. Must be durable before an epoch's first batch."""
+        """Replace ``leader-epoch-checkpoint``. It must be durable before an epoch's first batch."""
         self._replace(EPOCH_CHECKPOINT_NAME, encode_epoch_checkpoint(epochs))
 
     def write_log_start(self, offset: int) -> None:
@@ -200,26 +200,28 @@ class LogDirectory:
             data = read_checked(self.storage, path)
             return None if data is None else parse_single_offset(data, path)
         except CorruptFileError:
-            return None  # a compaction from the log start on is correct, too
+            return None  # a compaction that begins at the log start is correct, too
 
     def write_cleaner_offset(self, offset: int) -> None:
         """Replace the cleaner's checkpoint. Everything below ``offset`` must be compacted."""
         self._replace(CLEANER_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset))
 
     def compacted_offset(self) -> int:
-        """Return the end of what supersedes removed records; 0 without a compaction. Read once,
-        unless another process may write it.
+        """Return the end of the records that may supersede a removed record; 0 without a
+        compaction. Read only once, unless another process may write it.
 
-        A damaged file may have any offset: then it is the greatest one.
+        A damaged file may have had any offset, so the greatest offset is returned for it.
         """
         return self._read_offset(COMPACTED_CHECKPOINT_NAME)
 
     def raise_compacted_offset(self, offset: int, *, offset_max: int | None = None) -> None:
-        """Raise the end of what supersedes removed records, before any of them is removed, or
-        before records are appended without them.
+        """Raise the end of the records that may supersede a removed record.
 
-        A damaged file may have had any offset up to ``offset_max``, and gets this one; it is left
-        damaged if that is not known.
+        Call it before any record is removed, and before batches are appended from which records
+        were removed.
+
+        A damaged file may have had any offset up to ``offset_max``, so that is written to it. If
+        ``offset_max`` is None, the file stays damaged.
         """
         known = self.compacted_offset()
         if known == INT64_MAX and offset_max is not None:
@@ -228,25 +230,25 @@ class LogDirectory:
             self._write_offset(COMPACTED_CHECKPOINT_NAME, offset)
 
     def tombstone_start_offset(self) -> int:
-        """Return the offset from which on the log has all tombstones; 0 if none was removed. As
-        ``compacted_offset``, also for a damaged file."""
+        """Return the offset from which on the log has all tombstones; 0 if none was removed. A
+        damaged file is handled as by ``compacted_offset``."""
         return self._read_offset(TOMBSTONE_CHECKPOINT_NAME)
 
     def raise_tombstone_start(self, offset: int) -> None:
-        """Raise the start of the tombstones, before any below ``offset`` is removed. A damaged file
-        is left: the compacted offset, which is not below it, is used in its place."""
+        """Raise the start of the tombstones, before any tombstone below ``offset`` is removed. A
+        damaged file stays so: the compacted offset, which is at least as large, is used instead."""
         if offset > self.tombstone_start_offset():
             self._write_offset(TOMBSTONE_CHECKPOINT_NAME, offset)
 
     def write_tombstone_start(self, offset: int) -> None:
-        """Replace the start of the tombstones by that of the leader, before the first records of an
-        empty log are appended."""
+        """Replace the start of the tombstones by the leader's, before the first records are
+        appended to an empty log."""
         if offset != self.tombstone_start_offset():
             self._write_offset(TOMBSTONE_CHECKPOINT_NAME, offset)
 
     def _read_offset(self, name: str) -> int:
-        """Return the offset in a checkpoint: 0 without one, the greatest one if it is damaged.
-        Read once, unless another process may write it."""
+        """Return the offset in a checkpoint: 0 without a file, the greatest offset if it is
+        damaged. Read only once, unless another process may write it."""
         known = self._known_offsets.get(name)
         if known is not None:
             return known
@@ -267,10 +269,10 @@ class LogDirectory:
             self._known_offsets[name] = offset
 
     def read_remote_chain(self) -> RemoteChain | None:
-        """Read the list of remote segments; None if the log has never had any. Once, also if it is
-        damaged, unless another process may write it.
+        """Read the list of remote segments; None if the log has never had any. Even if it is
+        damaged, it is read only once, unless another process may write it.
 
-        Raises ``CorruptFileError``: the next run of remote storage writes it again.
+        Raises ``CorruptFileError``. The next run of remote storage writes the list again.
         """
         if not self._is_chain_known:
             try:
@@ -283,8 +285,8 @@ class LogDirectory:
         return self._remote_chain
 
     def write_remote_chain(self, chain: RemoteChain) -> None:
-        """Replace the list of remote segments. Must be durable before any of them, or a local
-        segment that it has, is deleted."""
+        """Replace the list of remote segments. It must be durable before any remote segment, or a
+        local segment that it lists, is deleted."""
         self._is_chain_known = False
         replace_file(self.storage, self.file(REMOTE_SEGMENTS_NAME), encode_remote_chain(chain))
         self._remote_chain, self._is_chain_known = chain, self.is_exclusive
@@ -292,7 +294,7 @@ class LogDirectory:
     def read_quorum_state(self) -> QuorumState | None:
         """Read ``quorum-state``; None before the first election.
 
-        Raises ``CorruptFileError``: then the replica's last vote is unknown.
+        Raises ``CorruptFileError``; the replica's last vote is then unknown.
         """
         path = self.file(QUORUM_STATE_NAME)
         data = read_checked(self.storage, path)
@@ -338,7 +340,7 @@ class LogDirectory:
             self.may_be_clean = False
 
     def unlink(self, names: Iterable[str]) -> int:
-        """Delete files in this order, not durably. Returns how many existed."""
+        """Delete files in this order, not durably. Return how many existed."""
         count = 0
         for name in names:
             with contextlib.suppress(LogNotFoundError):
@@ -352,8 +354,8 @@ class LogDirectory:
         self.unlink(name for name in names if name.endswith(suffix))
 
     def unlink_unlocked(self, suffix: str, lock_name: str) -> None:
-        """Delete the files with this suffix, left by a dead process; none while the lock is held,
-        with which they are written."""
+        """Delete the files with this suffix, which a dead process left. Delete none while the lock
+        under which they are written is held."""
         if any(name.endswith(suffix) for name in self.storage.list_names(self.path)):
             lock = self.storage.try_lock(self.file(lock_name))
             if lock is not None:
@@ -376,7 +378,8 @@ class LogDirectory:
     def publish(self, published: Published) -> None:
         """Publish the synced end to other processes.
 
-        The line is written in place with one write, so that readers see the old or the new one.
+        The line is written in place with a single write, so that readers see the old or the new
+        one.
         """
         line = encode_published(published)
         if line == self._published:
@@ -389,7 +392,7 @@ class LogDirectory:
         self._published = line
 
     def published(self) -> Published | None:
-        """Return what the last writer of this boot published; None if there is no valid line."""
+        """Return what this boot's last writer published; None if there is no valid line."""
         if self.is_published_replaced():
             self.close()
         if self._published_file is None:
@@ -406,15 +409,16 @@ class LogDirectory:
         return published
 
     def is_published_replaced(self) -> bool:
-        """Return whether ``published`` was replaced or deleted since this process opened it: by a
-        compaction, which deletes segments, by a repair, which removes acknowledged records, or with
-        the whole directory."""
+        """Return whether ``published`` was replaced or deleted since this process opened it. This
+        is done by a compaction, which deletes segments; by a repair, which removes acknowledged
+        records; and by deleting the whole directory."""
         return self._published_file is not None and not self._published_file.is_in_place()
 
     def renew_published(self) -> None:
         """Replace the file ``published`` by one with the same line.
 
-        Other writers list the segments again before their next change. A replica has none.
+        Other writers then list the segments again before their next change. A replica of a quorum
+        has no such file.
         """
         path = self.file(self.published_name)
         data = read_small_file(self.storage, path)
@@ -435,7 +439,7 @@ if TYPE_CHECKING:
 
 
 _NOT_OPEN: Final = cast("ActiveSegment", None)
-"""Active segment of a log that is not open for writing: any use of it is an error."""
+"""Active segment of a log that is not open for writing. Any use of it is an error."""
 
 
 class LogSegments:
@@ -513,7 +517,7 @@ class LogSegments:
             self.active = _NOT_OPEN
 
     def list_snapshots(self) -> None:
-        """List the snapshots in the directory again; the bootstrap checkpoint is not one."""
+        """List the snapshots in the directory again, without the bootstrap checkpoint."""
         self.snapshots = self.directory.listing().snapshots
 
     # --- epochs and rolls -------------------------------------------------------------------------
@@ -562,7 +566,7 @@ class LogSegments:
         old.close()
 
     def write_recovery_point(self, offset: int) -> None:
-        """Set the recovery point: everything below ``offset`` is synced. Durable on return."""
+        """Set the recovery point, below which everything must be synced. Durable on return."""
         if offset != self.recovery_point:
             self.directory.write_recovery_point(offset)
             self.recovery_point = offset
@@ -583,10 +587,10 @@ class LogSegments:
     def advance_start(self, offset: int) -> None:
         """Advance the log start to ``offset``, as a snapshot or retention allows.
 
-        Segments wholly below it are deleted, never the active one. Durable on return. The order of
-        the durable steps:
+        Segments wholly below it are deleted, but never the active one. Durable on return. The order
+        of the durable steps:
 
-            1. log-start-offset-checkpoint := offset     recovery completes the rest after a crash
+            1. log-start-offset-checkpoint := offset     after a crash, recovery completes the rest
             2. leader-epoch-checkpoint without the epochs of deleted segments
             3. delete segments, oldest first, and producer snapshots; sync the directory
         """
@@ -609,8 +613,8 @@ class LogSegments:
         return deleted
 
     def _first_epoch_offset(self) -> int:
-        """Return the offset from which on the log has leader epochs, those of remote segments
-        included: consumers validate their positions by them."""
+        """Return the offset from which on the log keeps leader epochs. It includes remote segments,
+        because consumers validate their positions against these epochs."""
         first = self.first_base_offset
         with contextlib.suppress(CorruptFileError):
             chain = self.directory.read_remote_chain()
@@ -629,19 +633,19 @@ class LogSegments:
     # --- truncation -------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, *, is_committed: bool = False) -> None:
-        """Truncate every batch that does not end below ``offset``. Durable on return.
+        """Truncate all batches that do not end below ``offset``. Durable on return.
 
         The order of the durable steps:
 
-            1. lower the recovery point to the new end, if it is above
-            2. back up what will be truncated, if the disk has room: unless ``is_committed``, it may
-               be the only copy of an append whose result is unknown
+            1. lower the recovery point to the new end if it is above that
+            2. back up the bytes that will be truncated, if the disk has room. Unless
+               ``is_committed``, they may be the only copy of an append whose result is unknown
             3. delete later segments, newest first, and later producer snapshots
             4. truncate the segment of ``offset``, sync
             5. leader-epoch-checkpoint without later epochs
 
-        After a crash in between, the log may still have its old end; the truncation is repeated.
-        The files are closed on return, and the log must be recovered.
+        After a crash in between, the log may still have its old end; the truncation is then
+        repeated. The files are closed on return, and the log must be recovered.
         """
         segments = [self._sealed_segment(one) for one in self.sealed]
         segments.append(self._segment(self.active.base_offset, self.active.byte_count))
@@ -667,8 +671,8 @@ class LogSegments:
             self.epochs = epochs
 
     def _back_up(self, last_path: str, position: int, deleted: Sequence[int]) -> None:
-        """Back up a segment from a position on, and those with these base offsets, if the disk has
-        room; then delete older backups."""
+        """Back up a segment from a position on, and the segments with these base offsets, if the
+        disk has room. Then delete older backups."""
         storage = self.directory.storage
         first_backup = next_backup_ordinal(storage.list_names(self.directory.path))
         with contextlib.suppress(DiskFullError):
@@ -684,15 +688,15 @@ class LogSegments:
 
         The order of the durable steps:
 
-            1. lower the recovery point to the snapshot's end, if it is above: deleted records are
-               not missing records
-            2. delete the segments, newest first; those of a damaged log are renamed as backups
+            1. lower the recovery point to the snapshot's end if it is above that, so that deleted
+               records do not count as missing
+            2. delete the segments, newest first; rename those of a damaged log as backups instead
             3. leader-epoch-checkpoint := (epoch, end offset of the snapshot)
             4. log-start-offset-checkpoint, then recovery point := end offset of the snapshot
 
-        After a crash in between, the log ends below the snapshot or is empty; then it is repeated.
-        The files are closed on return, and the log must be recovered. Returns the older backups
-        that were deleted to make room.
+        After a crash in between, the log is empty or ends below the snapshot, and all of this is
+        repeated. The files are closed on return, and the log must be recovered. Returns the older
+        backups that were deleted to make room.
         """
         self.close()
         if self.recovery_point > snapshot_id.end_offset:
@@ -729,9 +733,9 @@ class LogSegments:
     ) -> None:
         """Check the condition of an append of ``record_count`` records at the end of the log.
 
-        Nothing below ``at_least`` is read, nor what compaction may have removed tombstones of.
-        Raises ``KeyChangedError``, and ``UnexpectedEndOffsetError`` if the writer has to read the
-        log to its end first.
+        Nothing below ``at_least`` is read, nor records whose tombstones compaction may have
+        removed. Raises ``KeyChangedError``, and ``UnexpectedEndOffsetError`` if the writer must
+        first read the log to its end.
         """
         local_start = max(self.log_start_offset, self.first_base_offset)
         keys, start_offset = self._key_offsets, max(local_start, at_least)
@@ -761,9 +765,10 @@ class LogSegments:
                 yield batch
 
     def read_bytes(self, offset: int, byte_count_max: int) -> bytes:
-        """Return whole and partial batches from a batch boundary on, of one segment.
+        """Return batches of one segment, from a batch boundary on; the last may be incomplete.
 
-        At least one whole batch, otherwise at most ``byte_count_max`` bytes. b"" at the end.
+        The result has at least one whole batch and otherwise at most ``byte_count_max`` bytes. It
+        is b"" at the end.
         """
         segment = self._segment_of(offset)
         return b"" if segment is None else segment.read_bytes(offset, byte_count_max, self.epochs)
@@ -773,7 +778,7 @@ class LogSegments:
     ) -> Record | None:
         """Return the first record in [start_offset, end_offset) with a timestamp >= the given one.
 
-        Arguments and errors as ``find_record_for_timestamp``.
+        The arguments and errors are the same as for ``find_record_for_timestamp``.
         """
         from raftlog.log.reading.files import LogFiles  # imports numpy
         from raftlog.log.reading.log_end import find_record_for_timestamp
@@ -793,8 +798,8 @@ class LogSegments:
     def producer_state_at(self, end_offset: int) -> ProducerStateManager:
         """Return the producer state at a batch boundary.
 
-        It is read from a producer snapshot or a checkpoint, at which the log may start; the batches
-        after that are replayed.
+        It is loaded from a producer snapshot, or from a checkpoint at which the log may start. The
+        batches after that are replayed.
         """
         directory, first = self.directory, self.first_base_offset
         producer_state, _ = newest_producer_state(
@@ -809,13 +814,13 @@ class LogSegments:
         return producer_state
 
     def replace_sealed(self, before: Sequence[SegmentMetadata], after: SegmentMetadata) -> None:
-        """Replace the metadata of adjacent sealed segments by that of their compacted one."""
+        """Replace the metadata of adjacent sealed segments by that of their compacted segment."""
         bases = [one.base_offset for one in self.sealed]
         at = bases.index(after.base_offset)
         self.sealed[at : at + len(before)] = [after]
 
     def timed_segments(self) -> tuple[SegmentMetadata, ...]:
-        """Return the sealed segments with their present sizes; unknown timestamps are read."""
+        """Return the sealed segments with their current sizes; read unknown timestamps."""
         for ordinal, one in enumerate(self.sealed):
             segment, time_ms = self._sealed_segment(one), one.max_timestamp_ms
             if time_ms is None:
@@ -837,8 +842,8 @@ class LogSegments:
         return None
 
     def _sealed_segment(self, segment: SegmentMetadata) -> Segment:
-        """Return a sealed segment with the size of its file, which may have been compacted by
-        another process."""
+        """Return a sealed segment with its file's current size, because another process may have
+        compacted it."""
         if self.config.cleanup_policy.compacts:
             return Segment.of_file(self.directory.storage, self.directory.path, segment.base_offset)
         return self._segment(segment.base_offset, segment.byte_count)
@@ -862,7 +867,7 @@ class LogSegments:
         """Delete segments at the log's end, newest first. ``bases`` are in ascending order."""
         for base in reversed(bases):
             self.directory.unlink([offset_name(base, LOG_SUFFIX)])
-            self.directory.sync()  # one by one: a crash must leave no gap
+            self.directory.sync()  # after each one: a crash must leave no gap
         for base in bases:
             self._unlink_segment(base)
 

@@ -1,7 +1,8 @@
-"""A log that the processes of one machine write in turns, under its writers' lock.
+"""A log that several processes of one machine write in turn, under its writers' lock.
 
-It is committed where it is synced, and its leader is its only voter. Each process reads from the
-file ``published`` what the others appended, and recovers the log after one of them died.
+What is synced is committed, and the leader is the only voter. Each process reads the batches that
+others appended, up to the end in the file ``published``, and recovers the log after one of them has
+died.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ _LEADER_CHANGE: Final = (LeaderChange(leader_id=1, voters=_VOTERS, granting_vote
 class SingleVoterLog(ReplicatedLog):
     """A log that this process and others of the machine have open. Not shared between threads.
 
-    Each change, and ``close``, requires the writers' lock, and ``refresh`` before it.
+    Before each change, and before ``close``, take the writers' lock and call ``refresh``.
     """
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which everything is committed: the synced end."""
+        """Offset below which everything is committed: the synced end."""
         return self.synced_end_offset
 
     def _begin(self, now_ms: int) -> None:
         self._begin_epoch(1, _LEADER_CHANGE, now_ms)
 
     def _resume(self, now_ms: int) -> None:
-        if not self.is_read_only and not self.end_offset:  # of an unfinished create
+        if not self.is_read_only and not self.end_offset:  # a ``create`` was interrupted
             self._begin_epoch(max(1, self.epoch), _LEADER_CHANGE, now_ms)
             self.flush()
         self._abort_open_transaction(now_ms)
@@ -53,7 +54,7 @@ class SingleVoterLog(ReplicatedLog):
         )
 
     def claim(self, *, now_ms: int) -> int:
-        """Begin the next epoch, which fences earlier ones; return it. Durable on return.
+        """Begin the next epoch, which fences earlier ones, and return it. Durable on return.
 
         Its first batch is a leader change. An open metadata transaction of an earlier epoch is
         aborted right after it.
@@ -79,11 +80,12 @@ class SingleVoterLog(ReplicatedLog):
     # --- changes of other processes ---------------------------------------------------------------
 
     def refresh(self, *, now_ms: int) -> bool:
-        """Read what other processes appended; return whether there was anything.
+        """Read what other processes appended; return whether anything changed.
 
-        Under the writers' lock. Batches that others synced are read from this process's end on. If
-        a writer died, rolled or moved the log start, or the log was repaired, it is recovered: what
-        was not published is backed up and truncated (``report``). Raises what recovery raises.
+        Requires the writers' lock. Batches that others synced are read from this process's end on.
+        If a writer died, rolled the segment or moved the log start, or if the log was repaired, the
+        log is recovered: what was not published is backed up and truncated (``report``). Raises
+        what recovery raises.
         """
         self._check_open()
         if self.is_read_only:
@@ -104,7 +106,7 @@ class SingleVoterLog(ReplicatedLog):
         return has_advanced
 
     def _is_in_active_segment(self, published: Published) -> bool:
-        """Return whether all changes of others are in this process's active segment."""
+        """Return whether other processes changed only this process's active segment."""
         active = self._segments.active
         return (
             active.file.is_in_place()

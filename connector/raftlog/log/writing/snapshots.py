@@ -1,7 +1,7 @@
-"""Snapshots of a log, written and deleted; and retention, which deletes what is below them.
+"""Writing and deleting snapshots of a log; and retention, which deletes the records below them.
 
-A log with a state machine (``kraft``) starts only at the end of a snapshot of its state. Another
-log has retention by age and size, in whole segments. Its order of durable steps:
+A log with a state machine (``kraft``) starts only at the end of a snapshot of its state. Any other
+log has retention by age and size, in whole segments. The order of retention's durable steps:
 
     1. write the checkpoint of the producer state at the new start (it has no records),
        so that a replica that starts there has the producers and commits
@@ -58,9 +58,9 @@ from .segments import LogDirectory, LogSegments
 #     rename   <end offset>-<epoch>.checkpoint
 #     sync the directory                                  the snapshot is durable
 #
-# A directory has at most one writer at a time, whether a state machine, retention or a fetch from
-# the leader writes the snapshot: the writer holds ``.snapshot.lock``. Only the holder of the lock
-# deletes ``.part`` files, because then no live writer has them open.
+# A directory has at most one snapshot writer at a time, be it a state machine, retention or a fetch
+# from the leader, because the writer holds ``.snapshot.lock``. Only the holder of the lock deletes
+# ``.part`` files, because then no live writer has them open.
 #
 # Kafka: ``FileRawSnapshotWriter``, used by ``RecordsSnapshotWriter`` and by
 # ``KafkaRaftClient.handleFetchSnapshotResponse``.
@@ -72,7 +72,7 @@ SNAPSHOT_LOCK_NAME: Final = ".snapshot.lock"
 class RawSnapshotWriter(Closeable):
     """One checkpoint file that is being written. Not shared between threads, except for ``sync``.
 
-    End it with ``freeze``, or with ``close``, which deletes it. Raises ``LogLockedError`` if
+    Call ``freeze`` at the end, or ``close``, which deletes the file. Raises ``LogLockedError`` if
     another snapshot is being written in this directory.
     """
 
@@ -100,7 +100,7 @@ class RawSnapshotWriter(Closeable):
         self.byte_count += len(data)
 
     def sync(self) -> None:
-        """Sync the file, in any thread; no other method is called meanwhile.
+        """Sync the file, in any thread. No other method may be called meanwhile.
 
         Raises ``DiskFailedError``.
         """
@@ -108,7 +108,7 @@ class RawSnapshotWriter(Closeable):
         self._synced_byte_count = self.byte_count
 
     def freeze(self) -> None:
-        """Sync the file unless it is synced, rename it, durably, and release the lock."""
+        """Sync the file unless it is synced, rename it durably, and release the lock."""
         if self._synced_byte_count != self.byte_count:
             self.sync()
         self._open_file().close()
@@ -131,7 +131,7 @@ class RawSnapshotWriter(Closeable):
             self._lock.release()
 
     def abandon(self) -> None:
-        """Close the file after a storage failure, without deleting it: the next writer does."""
+        """Close the file after a storage failure without deleting it; the next writer does that."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -143,10 +143,10 @@ class RawSnapshotWriter(Closeable):
 
 
 # --- Write a checkpoint of records: ``<end offset>-<epoch>.checkpoint`` (KIP-630) -----------------
-# Offsets in it start at 0, and every batch has the epoch of the snapshot id. The first batch is a
-# control batch of SnapshotHeader and, where known, KRaftVersion and KRaftVoters; the last one is a
-# SnapshotFooter. ``RawSnapshotWriter`` has the lock, the names and the order of the durable steps.
-# Kafka: ``RecordsSnapshotWriter``.
+# Offsets in it start at 0, and every batch has the snapshot id's epoch. The first batch is a
+# control batch with a SnapshotHeader and, where known, KRaftVersion and KRaftVoters. The last batch
+# is a SnapshotFooter. ``RawSnapshotWriter`` handles the lock, the names and the order of the
+# durable steps. Kafka: ``RecordsSnapshotWriter``.
 
 
 def snapshot_head(
@@ -176,9 +176,9 @@ def snapshot_head(
 class SnapshotWriter(Closeable):
     """One checkpoint that is being written. Not shared between threads, except for ``sync``.
 
-    End it with ``freeze``, or with ``close``, which deletes it. ``freeze`` is short if ``finish``
-    and ``sync`` precede it. Raises ``LogLockedError`` if
-    another snapshot is being written in this directory.
+    Call ``freeze`` at the end, or ``close``, which deletes the file. ``freeze`` is short if
+    ``finish`` and ``sync`` precede it. Raises ``LogLockedError`` if another snapshot is being
+    written in this directory.
     """
 
     def __init__(
@@ -209,13 +209,14 @@ class SnapshotWriter(Closeable):
 
     @property
     def byte_count(self) -> int:
-        """Bytes that were written so far."""
+        """Number of bytes written so far."""
         return self._raw.byte_count
 
     def append(self, records: Sequence[RecordToAppend]) -> None:
         """Append records of the state, in as many batches as needed.
 
-        Raises ``RecordBatchTooLargeError`` for a record that fits into no batch, ``DiskFullError``.
+        Raises ``DiskFullError``, and ``RecordBatchTooLargeError`` for a record that fits into no
+        batch.
         """
         at = 0
         while at < len(records):
@@ -244,7 +245,7 @@ class SnapshotWriter(Closeable):
             self._is_finished = True
 
     def sync(self) -> None:
-        """Sync the finished file, in any thread; no other method is called meanwhile.
+        """Sync the finished file, in any thread. No other method may be called meanwhile.
 
         Raises ``DiskFailedError``.
         """
@@ -267,7 +268,7 @@ class SnapshotWriter(Closeable):
         return BatchBuilder(
             base_timestamp_ms=self._now_ms,
             byte_count_max=max(self._batch_bytes_max, BATCH_BYTES_MAX)
-            if is_control  # the header holds the whole producer state
+            if is_control  # the header contains the whole producer state
             else self._batch_bytes_max,
             compression=Compression.NONE if is_control else self._compression,
             is_control=is_control,
@@ -311,8 +312,8 @@ def start_after_retention(
 ) -> int | None:
     """Return the log start offset that retention requires, or None for no change.
 
-    A segment is deleted if its newest record is older than ``retention_ms``, or while the log
-    without it would still hold at least ``retention_bytes``. None for either: no such limit.
+    A segment is deleted if its newest record is older than ``retention_ms``, or if the log would
+    have at least ``retention_bytes`` without it. Either limit may be None for no limit.
     """
     surplus = sum(segment.byte_count for segment in sealed) + active_bytes
     surplus -= retention_bytes if retention_bytes is not None else surplus
@@ -368,7 +369,8 @@ ProducerStateAt: TypeAlias = Callable[[int], ProducerStateManager]
 def check_snapshot_id(
     segments: LogSegments, snapshot_id: SnapshotId, *, end_offset: int, high_watermark: int
 ) -> bool:
-    """Return whether a snapshot is to be written: not if it exists or the log starts after it.
+    """Return whether a snapshot must be written, which is not so if it exists or the log starts
+    after it.
 
     Raises ``SnapshotRefusedError`` for an end offset that is not committed, is inside a batch or
     has another epoch.
@@ -406,7 +408,7 @@ def begin_snapshot(
     kraft_version: int | None = None,
     voters: KRaftVoters | None = None,
 ) -> SnapshotWriter:
-    """Create the writer of a checkpoint whose id was checked, and write its first batch."""
+    """Create the writer of a checkpoint whose id has been checked, and write its first batch."""
     if last_contained_log_timestamp_ms is None:
         last_contained_log_timestamp_ms = producer_state.log_time_ms
     head = snapshot_head(
@@ -436,7 +438,7 @@ def delete_before_snapshot(
     """Start the log at the end of a snapshot and delete older snapshots and segments.
 
     ``publish_start`` is called with the new log start before anything is changed. Returns whether
-    there was anything to do.
+    anything changed.
     """
     segments.list_snapshots()
     if snapshot_id not in segments.snapshots or snapshot_id.end_offset > high_watermark:
@@ -458,7 +460,7 @@ def clean(
     producer_state_at: ProducerStateAt,
     voters_at: VotersAt | None = None,
 ) -> bool:
-    """Delete what exceeds retention; return whether there was anything.
+    """Delete what exceeds retention; return whether anything was deleted.
 
     ``publish_start`` is called as in ``delete_before_snapshot``. The deleted records may contain
     the voters, so for a quorum's log ``voters_at`` returns them for the snapshot at the new start.
@@ -496,8 +498,8 @@ def clean(
 
 
 def _deletable_end(segments: LogSegments) -> int:
-    """Return the offset below which retention may delete local segments: of a log with remote
-    storage the end of what was copied.
+    """Return the offset below which retention may delete local segments: with remote storage, the
+    end of the copied segments.
 
     0 while the list of remote segments is damaged; the next run writes it again.
     """
@@ -522,8 +524,8 @@ def start_log_at(
 ) -> bool:
     """Start a log without a state machine at a batch boundary; return whether that changed it.
 
-    What the deleted records are still needed for is in a snapshot at the new start. The arguments
-    are those of ``clean``.
+    A snapshot at the new start preserves the producer state and voters of the deleted records. The
+    arguments are those of ``clean``.
     """
     snapshot_id = SnapshotId(epoch=segments.epochs.epoch_at(start - 1) or 0, end_offset=start)
     segments.list_snapshots()
