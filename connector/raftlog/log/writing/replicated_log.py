@@ -832,7 +832,7 @@ class ReplicatedLog(ABC):
     def replace_compacted(self, compaction: Compaction) -> Iterator[None]:
         """Replace segments by what ``compaction.run`` wrote, one in each step; durable at the end.
 
-        Other calls may be made between two steps. If the disk becomes full, the remaining segments
+        Other calls may run between two steps. If the disk becomes full, the remaining segments
         are not replaced. Each completed step is consistent by itself, and a segment without indexes
         is searched from its first batch.
         """
