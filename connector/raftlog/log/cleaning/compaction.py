@@ -1,45 +1,43 @@
 """One compaction of a log: plan, two passes over sealed segments, replacement of the segments.
 
-The active segment is never compacted, nor anything above the last stable offset. Appends wait for
-the first and the last step only:
+The active segment and batches above the last stable offset are never compacted. Appends wait only
+for the first and the last step:
 
-    begin      under the log's lock: which segments, and what must be retained in any case
+    begin      under the log's lock: choose the segments, and what must be retained in any case
     run        in any thread: map the keys of the dirty segments, write what the segments retain
                to <base>.log.cleaned and its indexes, read them back, sync
     replace    under the log's lock: rename them over the segments
 
-Adjacent small segments become one (``group_segments``). The order of the durable steps of
-``replace``:
+Adjacent small segments are joined into one (``group_segments``). The order of the durable steps of
+``replace``, in which 2 to 4 are repeated for each group, oldest first. Other calls may run
+between two groups:
 
-    1. compacted-offset-checkpoint := end of what was compacted  a reader of an earlier state
-                                                                 detects that it may lack keys
-    2. tombstone-start-offset-checkpoint := end of the           a follower that ends below it does
-       tombstones whose delete horizon has passed, up to the     not append what is after them; one
-       end of the group; delete the indexes of a segment, sync   that begins to fetch gets it with
-       the directory                                             values that they delete replaced.
-                                                                 An index never has positions of
-                                                                 another file
-    3. rename <base>.log.cleaned to <base>.log, sync the         a tombstone is deleted after what
-       directory                                                 it deletes; as for 2
+    1. compacted-offset-checkpoint := end of the compacted segments.
+       A reader of an earlier state then detects that it may lack keys.
+    2. tombstone-start-offset-checkpoint := end of the tombstones whose delete horizon has passed,
+       up to the end of the group; delete the indexes of a segment, sync the directory.
+       A follower whose log ends below this offset does not append the batches after it. A follower
+       that begins to fetch gets this offset, and a log in which the values that these tombstones
+       delete have been replaced. As indexes are deleted first, none has positions of another file.
+    3. rename <base>.log.cleaned to <base>.log, sync the directory.
+       Groups are replaced oldest first, so a tombstone is removed after the values it deletes.
     4. rename the indexes
-       2 to 4 for each group, oldest first; other calls may be between those of two groups
     5. sync the directory
-    6. cleaner-offset-checkpoint := end of what was compacted
+    6. cleaner-offset-checkpoint := end of the compacted segments
 
-In place of 3, of a group of several segments, of which <base> is the first:
+For a group of several segments, the first of which is <base>, these steps replace step 3:
 
-    a. replace the file published                                other writers list the segments
-                                                                 again before their next change
-    b. rename <base>.log.cleaned to <base>.log.swap, sync the    from here on it is in place of the
-       directory                                                 group, for readers and recovery
-    c. delete the other segments of the group, sync the          offsets are in two segments only
-       directory                                                 while there is a .swap file
+    a. replace the file published.
+       Other writers list the segments again before their next change.
+    b. rename <base>.log.cleaned to <base>.log.swap, sync the directory.
+       From here on, readers and recovery use it in place of the group.
+    c. delete the other segments of the group, sync the directory.
+       The same offsets are in two segments only while there is a .swap file.
     d. rename <base>.log.swap to <base>.log, sync the directory
 
-A crash between two steps leaves whole segments, compacted or not: the next opening completes c and
-d (``recovery.recover.complete_swaps``) and rebuilds missing indexes, and the next compaction
-deletes ``.cleaned`` files and starts again. Readers that have a replaced file open read it to its
-end.
+A crash between two steps leaves whole segments, compacted or not. The next opening completes c and
+d (``recovery.recover.complete_swaps``) and rebuilds missing indexes. The next compaction deletes
+``.cleaned`` files and starts again. Readers that have a replaced file open read it to its end.
 
 ``.cleaner.lock`` excludes a second compaction, in this process or another.
 
@@ -103,12 +101,13 @@ def plan_compaction(
     now_ms: int,
     config: LogConfig,
 ) -> CompactionPlan | None:
-    """Return what to compact of the sealed segments, oldest first; None if there is too little.
+    """Return which sealed segments to compact, oldest first; None if too few are dirty.
 
-    Compacted is a log whose dirty part exceeds ``min.cleanable.dirty.ratio``, or has a record older
-    than ``max.compaction.lag.ms``, by ``first_dirty_timestamp_ms``: that of the first dirty
-    segment's first batch, -1 if unknown. Segments with a record younger than
-    ``min.compaction.lag.ms``, and those after them, are left out.
+    A log is compacted if its dirty ratio exceeds ``min.cleanable.dirty.ratio``, or if it has a
+    dirty record older than ``max.compaction.lag.ms``. The latter is decided by
+    ``first_dirty_timestamp_ms``, the timestamp of the first batch of the first dirty segment, or -1
+    if unknown. Segments with a record younger than ``min.compaction.lag.ms``, and all segments
+    after them, are left out.
     """
     chosen: list[SegmentMetadata] = []
     clean_bytes = dirty_bytes = 0
@@ -149,10 +148,11 @@ def group_segments(
     index_bytes: int,
     first_uncleanable_offset: int,
 ) -> list[tuple[SegmentMetadata, ...]]:
-    """Return the adjacent segments that one segment replaces, by their sizes before.
+    """Return groups of adjacent segments, each of which is replaced by one segment.
 
-    The files of a group together do not exceed ``segment.bytes`` and ``segment.index.bytes``, nor
-    its offsets the 32 bits that an index has for them (Kafka: ``Cleaner.groupSegmentsBySize``).
+    The sizes before the compaction decide: the files of a group together do not exceed
+    ``segment.bytes`` and ``segment.index.bytes``, and its offsets do not exceed the 32 bits of an
+    index entry (Kafka: ``Cleaner.groupSegmentsBySize``).
     """
     groups: list[list[SegmentSizes]] = []
     for ordinal, one in enumerate(segments):
@@ -183,10 +183,10 @@ def begin_compaction(
     keeps_tombstones: bool = False,
     offset_map_bytes_max: int = OFFSET_MAP_BYTES_MAX,
 ) -> Compaction | None:
-    """Return the compaction that is due, to be run and closed; None if none is, or one is running.
+    """Return the compaction that is due; None if none is due or one is running.
 
-    ``keeps_tombstones``: no tombstone is removed by it. Raises ``CorruptBatchError`` if the first
-    dirty batch is damaged.
+    The caller must run and close it. ``keeps_tombstones``: it removes no tombstones. Raises
+    ``CorruptBatchError`` if the first dirty batch is damaged.
     """
     config, directory = segments.config, segments.directory
     first_dirty_offset = directory.read_cleaner_offset() or 0
@@ -236,10 +236,10 @@ _PAUSE_S_MAX: Final = 0.1
 
 
 class Throttle:
-    """Rate of the bytes that compactions read and write (Kafka: ``Throttler``).
+    """Limit on the rate at which compactions read and write bytes (Kafka: ``Throttler``).
 
-    A rate of 0 has no pauses. What was not used before a compaction, or in a pause that was longer,
-    is not used later, so there are no bursts. ``now_s`` is monotonic.
+    A rate of 0 means no pauses. Unused rate, before a compaction or in a longer pause, does not
+    accumulate, so there are no bursts. ``now_s`` is monotonic.
     """
 
     def __init__(
@@ -253,10 +253,10 @@ class Throttle:
         self._now_s = now_s
         self._pause = pause
         self._free_s = 0.0
-        """Time at which everything that was transferred is within the rate."""
+        """Time from which on everything transferred so far is within the rate."""
 
     def add(self, byte_count: int, is_aborted: Callable[[], bool]) -> None:
-        """Add transferred bytes, and pause until they are within the rate, or ``is_aborted``."""
+        """Add transferred bytes, and pause until they are within the rate or ``is_aborted``."""
         if not self._bytes_per_second:
             return
         now_s = self._now_s()
@@ -280,11 +280,11 @@ class CompactedGroup:
     before: tuple[SegmentMetadata, ...]
     byte_count: int
     tombstone_start_offset: int
-    """End of the tombstones up to the end of the segments whose delete horizon has passed."""
+    """End of the last batch whose delete horizon has passed, up to the end of the segments."""
 
     @property
     def after(self) -> SegmentMetadata:
-        """The segment that replaces them."""
+        """Segment that replaces them."""
         return SegmentMetadata(
             base_offset=self.before[0].base_offset,
             end_offset=self.before[-1].end_offset,
@@ -297,7 +297,7 @@ class CompactedGroup:
 
 
 class Compaction(Closeable):
-    """One compaction of a log. Not shared between threads; ``close`` it in any case."""
+    """One compaction of a log. Not shared between threads. ``close`` must always be called."""
 
     def __init__(
         self,
@@ -312,9 +312,9 @@ class Compaction(Closeable):
         self.plan: Final = plan
         self.counts = CleanedCounts()
         self.end_offset = plan.first_dirty_offset
-        """Exclusive end of what is compacted, after ``run``."""
+        """Exclusive end of the compacted range, after ``run``."""
         self.replaced_byte_counts: list[tuple[int, int]] = []
-        """Bytes of each group of segments that was replaced, before and after."""
+        """Bytes of each replaced group of segments, before and after."""
         self._directory = segments.directory
         self._epochs = segments.epochs
         self._config = segments.config
@@ -332,12 +332,12 @@ class Compaction(Closeable):
     def run(
         self, is_aborted: Callable[[], bool] = lambda: False, throttle: Throttle = UNTHROTTLED
     ) -> None:
-        """Write the compacted segments beside the segments, at the rate of ``throttle``.
+        """Write the compacted segments next to the segments, at the rate of ``throttle``.
 
-        Memory is bounded by the map of keys and a batch. If a segment is deleted meanwhile, as by
-        retention, or ``is_aborted``, called after each MiB, returns true, nothing is compacted.
-        Raises ``CorruptBatchError``, ``DiskFullError``, ``DiskFailedError`` and ``LogAccessError``:
-        the log is unchanged.
+        Memory is bounded by the map of keys and one batch. Nothing is compacted if a segment is
+        deleted meanwhile, for example by retention, or if ``is_aborted``, which is called after
+        each MiB, returns true. Raises ``CorruptBatchError``, ``DiskFullError``, ``DiskFailedError``
+        and ``LogAccessError``; the log is then unchanged.
         """
         self._is_aborted, self._throttle = is_aborted, throttle
         try:
@@ -363,8 +363,8 @@ class Compaction(Closeable):
             self._write(group, batches)
 
     def _aborted(self) -> Iterator[AbortedTransaction]:
-        """Yield the aborted transactions of the log. The marker of one that begins in the plan's
-        segments may be in a later one; it is below the last stable offset."""
+        """Yield the aborted transactions of the log. A transaction that begins in the plan's
+        segments may have its marker in a later one, but below the last stable offset."""
         directory = self._directory
         for base_offset in directory.listing().segments:
             path = directory.file(offset_name(base_offset, TXN_INDEX_SUFFIX))
@@ -372,7 +372,7 @@ class Compaction(Closeable):
             yield from parse_txn_index(data or b"", path)
 
     def _groups(self) -> list[tuple[SegmentMetadata, ...]]:
-        """Return the segments that the map of keys has reached, in groups."""
+        """Return the segments that the map of keys covers, in groups."""
         sizes = [
             SegmentSizes(
                 one,
@@ -399,8 +399,8 @@ class Compaction(Closeable):
             return 0
 
     def _rules(self) -> RetentionRules:
-        """Return what is retained in any case, by the producer state at the end of the plan: what
-        is after it may not be committed, and be truncated."""
+        """Return what must be retained in any case, from the producer state at the end of the
+        plan. Later batches may be uncommitted and may still be truncated."""
         state = self._producer_state()
         return RetentionRules(
             now_ms=self._now_ms,
@@ -429,17 +429,17 @@ class Compaction(Closeable):
         return state
 
     def replace_segments(self, segments: LogSegments) -> Iterator[None]:
-        """Replace the segments of the log by what ``run`` wrote: in each step one group of them.
+        """Replace the log's segments by those that ``run`` wrote, one group in each step.
 
         Durable at the end. A group that was deleted since ``begin`` is left out. Nothing is
         replaced
 
-        - after ``close``: files of a later compaction may have the same names;
-        - once ``cleanup.policy`` is ``delete``: other processes expect that segments keep their
-          sizes;
-        - after a repair has truncated these segments: what superseded a record may be removed.
-
-        Nothing is from a group on of which only the first segments were deleted.
+        - after ``close``, because files of a later compaction may have the same names;
+        - once ``cleanup.policy`` is ``delete``, because other processes then expect that segments
+          keep their sizes;
+        - after a repair has truncated these segments, because it may have removed the record that
+          superseded another one;
+        - from a group on of which only the first segments were deleted.
         """
         if self._is_closed or not segments.config.cleanup_policy.compacts:
             return
@@ -464,7 +464,7 @@ class Compaction(Closeable):
         self._compacted = []
 
     def _replace(self, segments: LogSegments, group: CompactedGroup) -> None:
-        """Replace the segments of a group. Raises ``DiskFullError`` if they are as before."""
+        """Replace the segments of a group. After ``DiskFullError`` they are as before."""
         storage, directory = self._directory.storage, self._directory
         base_offset, *others = (one.base_offset for one in group.before)
         names = [offset_name(base_offset, at) for at in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
@@ -490,7 +490,7 @@ class Compaction(Closeable):
         self.replaced_byte_counts.append((before, group.byte_count))
 
     def close(self) -> None:
-        """Delete what was not used, and release the lock. May be called twice."""
+        """Delete unused files and release the lock. May be called twice."""
         self._is_closed = True
         try:
             if self._has_files:
@@ -525,8 +525,8 @@ class Compaction(Closeable):
             raise _AbortedError
 
     def _write(self, segments: tuple[SegmentMetadata, ...], batches: BatchFilter) -> None:
-        """Write and sync the compacted segment of a group and its indexes, unless a single segment
-        has the same bytes."""
+        """Write and sync the compacted segment of a group and its indexes. Write nothing if a
+        single segment already has the same bytes."""
         path = self._directory.file(offset_name(segments[0].base_offset, LOG_SUFFIX))
         with self._directory.storage.create_file(path + CLEANED_SUFFIX) as file:
             pending, byte_count = bytearray(), 0
@@ -552,8 +552,8 @@ class Compaction(Closeable):
         self._compacted.append(group)
 
     def _note_expired(self, cursor: BatchCursor) -> None:
-        """Note the end of the last batch whose delete horizon has passed: it has no tombstone
-        afterwards. The batches are checked later."""
+        """Note the end of the last batch whose delete horizon has passed. It will have no
+        tombstones after this compaction. The batches are checked later."""
         data, at, end_offset = cursor.data, cursor.at, self.end_offset
         last = len(data) - BATCH_HEADER_BYTES
         while at <= last:

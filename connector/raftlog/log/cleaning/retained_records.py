@@ -1,7 +1,7 @@
 """Which records of a log compaction retains, and batches encoded again with these records.
 
-Pass one maps each key to its last offset (``OffsetMap``). Pass two (``BatchFilter``) drops the
-records whose key has a later one, and tombstones after their delete horizon:
+Pass one maps each key to its last offset (``OffsetMap``). Pass two (``BatchFilter``) drops records
+whose key has a later one, and tombstones after their delete horizon:
 
     offset      10        11        12        13            14       15
     record      a=1       b=1       a=2       b=null        c=1      a=3
@@ -9,21 +9,23 @@ records whose key has a later one, and tombstones after their delete horizon:
     retained                                  b=null        c=1      a=3
     after the delete horizon of 13                          c=1      a=3
 
-A tombstone gets its delete horizon from the compaction that drops its older values, so a batch that
-is not wholly mapped gets none. Kafka gives it one: then the next compaction may drop the tombstone
-together with these values, and a reader of them does not read it, however fast it is.
+The compaction that drops a tombstone's older values also sets its delete horizon. A batch that the
+map does not wholly cover therefore gets none. Kafka sets one there: the next compaction may then
+drop the tombstone together with the older values, and a reader of these values misses the
+tombstone, no matter how fast it reads.
 
-The batches of a raftlog log are contiguous, and readers detect damaged base offsets by that. So
-dropped batches are replaced by one empty batch with their offsets, of at most 61 bytes for any
-number of adjacent ones. A batch with a retained record keeps its offsets, header and codec.
+The batches of a raftlog log are contiguous, and readers rely on this to detect damaged base
+offsets. Therefore adjacent dropped batches are replaced by one empty batch with their offsets,
+which has at most 61 bytes. A batch with a retained record keeps its offsets, header and codec.
 
-Retained in any case are control batches (without superseded offsets of consumer groups), the header
-of each producer's last batch, and the first record of each application id's last commit, which
-names the commit. If a later record has the key of that record, its value is dropped: otherwise it
-would be the last record of its key again, once a later tombstone is dropped.
+The following are retained in any case: control batches (except superseded offsets of consumer
+groups); the header of each producer's last batch; and the first record of each application id's
+last commit, which names the commit. If a later record has the key of that first record, its value
+is dropped. Otherwise it would become the last record of its key again when a later tombstone is
+dropped.
 
-Records of an aborted transaction are dropped, and supersede nothing. The nodes of a quorum and the
-embedded log refuse producers' transactions, so that none is expected.
+Records of an aborted transaction are dropped and supersede nothing. The nodes of a quorum and the
+embedded log reject producers' transactions, so none is expected.
 
 Kafka: ``Cleaner.buildOffsetMap``, ``cleanInto``, ``shouldRetainRecord``, ``MemoryRecords.filterTo``
 (KIP-534 for the delete horizon), ``CleanedTransactionMetadata``.
@@ -57,12 +59,12 @@ from raftlog.records.record import StoredRecord, record_bytes
 from raftlog.records.varint import Buffer
 
 ENTRY_BYTES: Final = 200
-"""Upper bound of the memory of an entry of the map, without its key: the dictionary's slot at its
-lowest fill, the object of the key and that of the offset."""
+"""Upper bound of the memory of a map entry, without its key: the dictionary's slot at its lowest
+fill, and the objects of the key and the offset."""
 
 
 class _KeyOffsets:
-    """Offsets of keys, as ``compiled.core.OffsetMap`` has them."""
+    """Map from keys to offsets, with the interface of ``compiled.core.OffsetMap``."""
 
     def __init__(self, start_offset: int, entry_bytes: int, byte_count_max: int, /) -> None:
         self.end_offset = start_offset
@@ -90,10 +92,10 @@ class _KeyOffsets:
 class OffsetMap:
     """Last offset of each key in a range of the log, bounded in memory (Kafka: ``OffsetMap``).
 
-    Keys are compared as a whole; Kafka compares their hashes. ``native`` is the map of the compiled
-    core, None without it. Both are bounded by the memory of the one in Python, which needs more, so
-    that they end at the same record. ``aborted``: the aborted transactions of the log, which the
-    core does not have, so that Python compacts a log with some.
+    Keys are compared as a whole; Kafka compares their hashes. ``native`` is the compiled core's
+    map, or None without the core. The bound of both maps is computed for the one in Python, which
+    needs more memory, so that both end at the same record. ``aborted``: the aborted transactions of
+    the log. The core cannot handle them, so Python compacts a log that has any.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class OffsetMap:
     ) -> None:
         self.start_offset: Final = start_offset
         self._aborted: dict[int, list[AbortedTransaction]] = {}
-        """By producer, which has one transaction at a time: in the order of their offsets."""
+        """By producer, in the order of offsets: a producer has one transaction at a time."""
         for one in sorted(aborted, key=_first_offset):
             self._aborted.setdefault(one.producer_id, []).append(one)
         self.native: compiled.core.OffsetMap | None = None
@@ -121,7 +123,7 @@ class OffsetMap:
 
     @property
     def end_offset(self) -> int:
-        """The exclusive end of the range that was added."""
+        """Exclusive end of the range that was added."""
         return self._keys.end_offset
 
     def add_all(self, cursor: BatchCursor) -> bool:
@@ -184,9 +186,10 @@ def stored_records(batch: RecordBatch) -> Iterator[tuple[int, StoredRecord]]:
 class RetentionRules:
     """What pass two retains besides the last record of each key.
 
-    Tombstones are retained for ``delete_retention_ms`` after their older values, and longer with
-    ``keeps_tombstones``. The sets are the last offsets of each producer's last batch, and of each
-    application id's last commit, and the offsets of each consumer group's last commit.
+    Tombstones are retained for ``delete_retention_ms`` after their older values are dropped, and
+    longer with ``keeps_tombstones``. The sets contain the last offset of each producer's last
+    batch and of each application id's last commit, and the offset of each consumer group's last
+    commit.
     """
 
     now_ms: int
@@ -198,18 +201,18 @@ class RetentionRules:
 
     @property
     def expired_ms(self) -> int:
-        """Tombstones with this delete horizon, or an earlier one, are dropped."""
+        """Tombstones whose delete horizon is at or before this time are dropped."""
         return -1 if self.keeps_tombstones else self.now_ms
 
     @property
     def horizon_ms(self) -> int:
-        """The delete horizon of a tombstone that gets one now."""
+        """Delete horizon for tombstones that get one now."""
         return min(self.now_ms + self.delete_retention_ms, INT64_MAX)
 
 
 @dataclass(slots=True)
 class CleanedCounts:
-    """Records and batches before and after a cleaning; emptied batches are not retained ones."""
+    """Records and batches before and after a cleaning. Emptied batches do not count as retained."""
 
     records_read: int = 0
     records_retained: int = 0
@@ -259,9 +262,9 @@ class BatchFilter:
             self._retention = retention
 
     def clean(self, cursor: BatchCursor) -> Iterator[Buffer]:
-        """Yield the bytes of the batches that replace those of a cursor; ``finish`` has the rest.
+        """Yield the bytes of the batches that replace a cursor's; ``finish`` returns the rest.
 
-        They are contiguous, as those of the cursors are. Raises ``CorruptBatchError``.
+        They are contiguous if the cursors are. Raises ``CorruptBatchError``.
         """
         while True:
             if self.offsets.native is not None and self._retention is not None:
@@ -273,7 +276,7 @@ class BatchFilter:
             yield self._clean_batch(batch, cursor.data[start : cursor.at])
 
     def finish(self) -> bytes:
-        """Return the bytes of what was dropped last, at the end of a segment."""
+        """Return the bytes for the batches that were dropped last, at the end of a segment."""
         dropped, self._dropped = self._dropped, None
         return b"" if dropped is None else dropped.encoded()
 
@@ -359,7 +362,7 @@ class BatchFilter:
         return _with_records(batch, records)
 
     def _is_superseded_control(self, batch: RecordBatch) -> bool:
-        """Return whether all records are offsets of groups that have committed others since."""
+        """Return whether all records are offsets of groups that have committed again since."""
         if batch.last_offset >= self.offsets.end_offset:
             return False
         records = control_records(batch)
@@ -380,7 +383,7 @@ class BatchFilter:
 
 
 def _with_horizon(batch: RecordBatch, records: list[StoredRecord], horizon_ms: int) -> bytes:
-    """Return the batch with a delete horizon, which is the base of its records' timestamps."""
+    """Return the batch with a delete horizon, which becomes its base timestamp."""
     shift = batch.base_timestamp_ms - horizon_ms
     shifted = [replace(one, timestamp_delta=one.timestamp_delta + shift) for one in records]
     return _with_records(batch, shifted, horizon_ms)
@@ -406,7 +409,7 @@ def _encoded(
 ) -> bytes:
     """Return a batch with the header of ``batch`` and these records.
 
-    Its greatest timestamp stays that of all of its records, as offsets by time are looked up by it.
+    It keeps the greatest timestamp of all original records, because lookups by time use it.
     """
     has_horizon = horizon_ms is not None or batch.delete_horizon_ms is not None
     flags = TIMESTAMP_TYPE_BIT * bool(batch.timestamp_type)
@@ -428,12 +431,12 @@ def _encoded(
 
 
 # --- Plain batches, by the compiled core ----------------------------------------------------------
-# The core reads on from the place of a cursor and ends at the first batch that is not plain, which
-# Python handles, with its errors.
+# The core continues from a cursor's position and stops at the first batch that is not plain. Python
+# then handles that batch and raises its errors.
 
 
 def _place_of(cursor: BatchCursor) -> compiled.core.Place | None:
-    """Return the place of a cursor, None at its end or at an unknown offset."""
+    """Return a cursor's position for the core; None at its end or at an unknown offset."""
     if cursor.next_offset is None or cursor.at >= len(cursor.data):
         return None
     span = (None, None) if cursor.epochs is None else cursor.epochs.span_at(cursor.next_offset)

@@ -2,23 +2,23 @@
 
 Invariants of the scan:
 
-1. Nothing is written. Read are the segment of the recovery point and those after it; earlier ones
-   only if there is no producer state that is as new.
+1. Nothing is written. Only the segment of the recovery point and later ones are read. Earlier ones
+   are read only if no stored producer state is recent enough.
 2. The durable offset is the maximum of the recovery point, the base offset of the last segment (the
-   one before it was synced before it was created), the end offsets of snapshots, the log start
-   offset, and the end that was published in this boot. If a batch below it is not valid, the log is
-   damaged and must not be written; nothing above it was acknowledged.
+   one before it was synced before the last one was created), the end offsets of snapshots, the log
+   start offset, and the end that was published in this boot. If a batch below it is not valid, the
+   log is damaged and must not be written. Nothing above it was acknowledged.
 3. Batches after the end that a writer of this boot published were not acknowledged, and are
    truncated.
 
 The order of the durable steps of the changes:
 
     1. sync the directory: a killed writer may have renamed and deleted files without a sync,
-       and nothing may be built on names that a power loss could take back
-    2. delete unfinished files (.tmp, .part, ...); not while a writer of this boot may live
+       and the next steps must not rely on names that a power loss could revert
+    2. delete unfinished files (.tmp, .part, ...), unless a writer of this boot may be alive
     3. back up and delete unpublished and overlapping segments, the last one first
-    4. back up and truncate what follows the valid batches; write and sync the indexes
-    5. delete files of no segment, sync the directory
+    4. back up and truncate the bytes after the valid batches; write and sync the indexes
+    5. delete files that belong to no segment, sync the directory
     6. write ``checksums``, ``leader-epoch-checkpoint``, ``log-start-offset-checkpoint``
     7. sync the segments and the directory
     8. write the recovery point
@@ -28,12 +28,12 @@ Invariants of the changes:
 
 1. Every step may be interrupted and repeated, with the same result. No byte of the log is deleted
    before its backup is durable.
-2. What is kept is durable on return. After a boot, readable bytes were read from the disk. In the
-   same boot, a failed fsync may have left pages that are readable but will never be written, or a
-   truncation that will not be: so unless the synced end was published, the last segment is
-   rewritten and truncated again before it is synced.
+2. Everything that is kept is durable on return. After a reboot, readable bytes were read from the
+   disk. In the same boot, however, a failed fsync may have left pages that are readable but will
+   never be written, or a truncation that will never reach the disk. Therefore, unless the synced
+   end was published, the last segment is rewritten and truncated again before it is synced.
 3. If nothing is wrong, and a writer of this boot published the synced end, only the directory is
-   synced: a live writer may have the log open.
+   synced, because a live writer may have the log open.
 """
 
 from __future__ import annotations
@@ -122,11 +122,17 @@ from .recover_segment import (
 )
 
 # --- Replay scanned batches into a producer state, one call for each run of plain batches ---------
-# A batch must be decoded if it is a control batch, is compressed (its records are not visible), or
-# if its bytes may contain a transaction marker; if it is one of the last of its producer in a
-# chunk, since an entry has the last ``PRODUCER_BATCHES_KEPT`` of its epoch; and if it is the last
-# one that names a commit of its application id, since of each id the last commit is kept. Of all
-# others the producer state needs only end offset and timestamp, so a run of them is applied as one
+# A batch must be decoded in these cases:
+#
+# - It is a control batch, it is compressed (so its records are not visible), or its bytes may
+#   contain a transaction marker.
+# - It is one of its producer's last batches in a chunk, since an entry has the last
+#   ``PRODUCER_BATCHES_KEPT`` batches of its epoch.
+# - It is the last batch that names a commit of its application id, since the last commit of each id
+#   is kept.
+#
+# From all other batches the producer state needs only the end offset and the timestamp, so a run of
+# them is applied as one batch:
 # batch:
 #
 #     batches     [plain plain plain] [producer] [plain plain] [control] [plain]
@@ -138,7 +144,7 @@ _ARRAY_OF_THREE: Final = 0x93
 _SHORT_TEXT: Final = 0xA0
 _SHORT_TEXT_MAX: Final = 0xBF
 _TEXT_8: Final = 0xD9
-"""First bytes of MessagePack's types in a commit's name."""
+"""First bytes of MessagePack's types that occur in a commit's name."""
 
 
 def replay(
@@ -146,8 +152,8 @@ def replay(
 ) -> tuple[list[AbortedTransaction], list[ScanStop]]:
     """Apply the batches of a scan from ``producer_state.end_offset`` on.
 
-    Returns the aborted transactions, and the control batches whose records do not parse: raftlog
-    did not write them, and only their headers are applied. Raises ``DecompressionLimitError``.
+    Returns the aborted transactions, and the control batches whose records do not parse. raftlog
+    did not write these, and only their headers are applied. Raises ``DecompressionLimitError``.
     """
     aborted: list[AbortedTransaction] = []
     anomalies: list[ScanStop] = []
@@ -161,7 +167,7 @@ def replay(
             metadata = batch_metadata(chunk.batch(ordinal), values)
         except CorruptBatchError as error:
             if not chunk.batches.is_control[ordinal]:
-                raise  # a limit: the batch may hold the name of a commit
+                raise  # a limit: the batch may contain the name of a commit
             metadata = replace(_run(chunk, ordinal, ordinal + 1), is_control=True)
             anomalies.append(
                 ScanStop(
@@ -185,7 +191,7 @@ def _skip_batches(
 ) -> None:
     if start < end:
         run = _run(chunk, start, end)
-        # A compaction may have joined the batches before and after a producer snapshot.
+        # A compaction may have joined batches from before and after a producer snapshot.
         base_offset = max(run.base_offset, producer_state.end_offset)
         producer_state.apply(replace(run, base_offset=base_offset))
 
@@ -203,7 +209,7 @@ def _run(chunk: ValidChunk, start: int, end: int) -> BatchMetadata:
 
 
 def _needs_decoding(chunk: ValidChunk, first: int, values: ValueKind) -> Bools:
-    """Return which of the batches from ``first`` on have records that the producer state needs."""
+    """Return which batches from ``first`` on have records that the producer state needs."""
     batches = chunk.batches
     is_needed: Bools = batches.is_control | (batches.compression != 0)
     if first == len(batches):
@@ -224,10 +230,11 @@ def _needs_decoding(chunk: ValidChunk, first: int, values: ValueKind) -> Bools:
 def _last_commits(chunk: ValidChunk, first: int) -> list[int]:
     """Return the batches from ``first`` on that name the last commits, or may do so.
 
-    Of each application id the last one; of more ids than are kept those that were used last. From
-    the end on, the bytes of an id that follow the key of the header are compared with those of the
-    ids found so far. They may be part of a record's value, and another encoding of an id has other
-    bytes: a batch is left out only if a later one names a commit of the same id.
+    The result has the last batch of each application id; if there are more ids than are kept, only
+    the most recently used ones. The search runs backward and compares the bytes that follow the
+    header's key with the ids found so far. These bytes may be part of a record's value, or an id in
+    another encoding, so they may add a batch without need. A batch is left out only if a later one
+    names a commit of the same id.
     """
     buffer, batches = chunk.buffer, chunk.batches
     positions, buffer_position = batches.position.data, chunk.buffer_position
@@ -248,9 +255,9 @@ def _last_commits(chunk: ValidChunk, first: int) -> list[int]:
 
 
 def _packed_id(buffer: bytes, at: int) -> bytes | None:
-    """Return the application id in the value of a header, as MessagePack, or None.
+    """Return the application id in a header's value, which is MessagePack, or None.
 
-    ``at``: position of the length of the value, a varint of one or two bytes.
+    ``at``: position of the value's length, a varint of one or two bytes.
     """
     at += 1 + (buffer[at : at + 1] >= b"\x80")
     head = buffer[at : at + 3]
@@ -263,12 +270,12 @@ def _packed_id(buffer: bytes, at: int) -> bytes | None:
 
 
 def _is_last_of_producer(batches: BatchColumns, first: int, *, known_count: int) -> Bools:
-    """Return which of the batches from ``first`` on the entries of their producers depend on.
+    """Return which batches from ``first`` on affect the entries of their producers.
 
-    Those are the last batches of a producer's greatest epoch; its very last one, which is the time
-    of its entry, and when it was used; and all of transactions. If there may be more producers than
-    are kept, all batches are: the one that is evicted is the one whose last use is the oldest.
-    ``known_count``: number of producers before these batches.
+    These are the last batches of each producer's greatest epoch; its very last batch, which
+    determines the time and the last use of its entry; and all transactional batches. If there may
+    be more producers than are kept, all batches are returned, because eviction depends on the order
+    of use. ``known_count``: number of producers before these batches.
     """
     is_last: Bools = batches.producer_id >= 0
     rows = first + np.flatnonzero(is_last[first:])
@@ -314,7 +321,7 @@ _CHECKED_NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _ScannedSegment:
-    """A segment that was read, and what follows its last valid batch."""
+    """A segment that was read, and the bytes after its last valid batch."""
 
     metadata: SegmentMetadata
     stop: ScanStop
@@ -324,10 +331,11 @@ class _ScannedSegment:
 class LogLoader:
     """One recovery of a log after an unclean shutdown: a scan, then the changes that it requires.
 
-    ``_below``: segments that were not read. ``_unpublished``, ``_overlapping``: segments at the end
-    that do not belong to the log and, as far as is known, were never acknowledged;
-    ``_is_contradicted``: the recovery point includes an overlapping one. ``_stop``: where the log
-    ends before its files do, which is damage if it is below the durable offset.
+    - ``_below``: segments that were not read.
+    - ``_unpublished``, ``_overlapping``: segments at the end that do not belong to the log and, as
+      far as is known, were never acknowledged.
+    - ``_is_contradicted``: the recovery point includes an overlapping segment.
+    - ``_stop``: where the log ends before its files do. Below the durable offset this is damage.
     """
 
     def __init__(
@@ -372,8 +380,8 @@ class LogLoader:
     def load(self) -> RecoveredLog:
         """Scan the log and, unless it is damaged below the durable offset, recover it.
 
-        Raises what the storage raises. After ``DiskFullError`` and ``DiskFailedError`` the log must
-        be loaded again.
+        Raises the storage's errors. After ``DiskFullError`` and ``DiskFailedError`` the log must be
+        loaded again.
         """
         self._scan()
         read_only = self._read_only()
@@ -402,7 +410,7 @@ class LogLoader:
         return (*self._below, *(one.metadata for one in self._scanned))
 
     def _read_only(self) -> LogReadOnlyError | None:
-        """Return the error of every append if the log must not be written, or None."""
+        """Return the error that every append raises if the log must not be written, or None."""
         stop, end, durable = self._stop, self._end_offset, self._checkpoints.durable_offset
         if not self._checkpoints.is_raftlog:
             return LogReadOnlyError(
@@ -440,8 +448,8 @@ class LogLoader:
     # --- scan -------------------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Read the segments from the first that is not known to be valid; nothing is written."""
-        # A producer state above this offset may be of another history.
+        """Read the segments from the first that is not known to be valid on. Nothing is written."""
+        # A producer state above this offset may belong to another history.
         offset_max = max(self._checkpoints.recovery_point, self._log_start)
         producer_state, anomalies = newest_producer_state(
             self._storage, self._directory, self._checkpoints.listing, offset_max
@@ -449,7 +457,7 @@ class LogLoader:
         self._anomalies += anomalies
         start = self._first_base(producer_state)
         if producer_state is None or producer_state.end_offset < start:
-            # It lacks the batches up to the first segment, which were deleted.
+            # It lacks the deleted batches before the first segment.
             producer_state = ProducerStateManager(
                 self._directory, end_offset=start, is_whole=start == 0
             )
@@ -484,9 +492,9 @@ class LogLoader:
         return candidates[-1]
 
     def _ends_at(self, base: int, end_offset: int) -> bool:
-        """Return whether a sealed segment ends at the next one's base offset, by its last batches.
+        """Return whether a sealed segment's last batches end at the next segment's base offset.
 
-        If not, the segment is scanned from its beginning.
+        If they do not, the segment is scanned from its beginning.
         """
         if end_offset <= self._log_start:
             return True  # below the log start
@@ -568,8 +576,8 @@ class LogLoader:
     def _scanned_epochs(self) -> EpochCache:
         """Return the epochs of ``leader-epoch-checkpoint`` up to the end; without it, the batches'.
 
-        An epoch that begins at the end has no batch and is dropped, as in Kafka, except if all
-        batches of the log were deleted: then the last epoch is kept, that of a snapshot at the end
+        An epoch that begins at the end has no batch and is dropped, as in Kafka. The exception is a
+        log whose batches were all deleted: its last epoch is kept, or that of a snapshot at the end
         if there is one.
         """
         first = min((one.base_offset for one in self._segments), default=self._log_start)
@@ -645,7 +653,8 @@ class LogLoader:
     def _delete_segments(self, bases: tuple[int, ...], reason: str) -> None:
         """Back up and delete segments that were never acknowledged, the last one first.
 
-        Even their names may be lost: the sync of the directory may have failed at their creation.
+        Their names may not even be durable, because the directory sync at their creation may have
+        failed.
         """
         for base in reversed(bases):
             name = offset_name(base, LOG_SUFFIX)
@@ -719,9 +728,10 @@ class LogLoader:
         self._files.unlink_unlocked(CLEANED_SUFFIX, CLEANER_LOCK_NAME)
 
     def _delete_strays(self) -> None:
-        """Delete files of no segment: segments below the log start, indexes, producer snapshots.
+        """Delete files that belong to no segment: segments below the log start, indexes, producer
+        snapshots.
 
-        Durable on return, before a new segment can get one of their names.
+        Durable on return, because a new segment may reuse one of their names.
         """
         bases = {segment.base_offset for segment in self._segments}
         strays = []

@@ -8,23 +8,23 @@ with the recovery point at 300, and 400 published as synced before the crash:
 
     crash of the process   durable offset 400: the batches 400 to 449 were written but not
                            acknowledged, and are truncated with the torn batch
-    crash of the machine   ``published`` is of another boot, durable offset 300: the valid
-                           batches are kept and synced, the torn batch is truncated
-    damage at offset 350   after a crash of the process, below the durable offset: the log is
-                           opened read-only, nothing is written; after a crash of the machine,
-                           above it: the log is truncated to 350
+    crash of the machine   ``published`` is of another boot, so the durable offset is 300: the
+                           valid batches are kept and synced, the torn batch is truncated
+    damage at offset 350   after a crash of the process it is below the durable offset: the log is
+                           opened read-only and nothing is written; after a crash of the machine it
+                           is above it: the log is truncated to 350
 
 Invariants:
 
-1. ``recover`` is idempotent, also after a crash in the middle of it.
-2. Every valid, contiguous batch is kept, except after the synced end that a writer of this boot
-   published. Truncated bytes are backed up first (Kafka truncates without a backup).
-3. Nothing below the durable offset is deleted: if it is damaged, the log is opened read-only, and
+1. ``recover`` is idempotent, even after a crash in the middle of it.
+2. Every valid, contiguous batch is kept, except batches after the synced end that a writer of this
+   boot published. Truncated bytes are backed up first (Kafka truncates without a backup).
+3. Nothing below the durable offset is deleted. If it is damaged, the log is opened read-only, and
    the report names the damage, the valid batches after it, and the remedy.
 4. A directory without ``raftlog.properties``, such as Kafka's, is never written.
 5. numpy is imported only where a segment is scanned.
 
-Kafka: ``LogLoader``, ``LogSegment.recover``; for what can go wrong there: KAFKA-3919.
+Kafka: ``LogLoader``, ``LogSegment.recover``. KAFKA-3919 shows what can go wrong there.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ from raftlog.storage.protocol import Storage, WritableStorage
 V = TypeVar("V")
 
 # --- Results --------------------------------------------------------------------------------------
-# The report names every change and every damage; a file that it does not name is unchanged.
+# The report names all changes and all damage. A file that it does not name is unchanged.
 
 
 class ScanEnd(StrEnum):
@@ -107,26 +107,26 @@ class ScanEnd(StrEnum):
     TORN = "torn batch"
     """The file ends inside a batch."""
     ZEROS = "zeros"
-    """Only zeros follow: the file was extended or preallocated, and not written."""
+    """Only zeros follow: the file was extended or preallocated, but not written."""
     DAMAGE = "damage"
     OFFSET_REGRESSION = "offset regression"
-    """The next batch ends below the end of the one before it: the same offsets twice."""
+    """The next batch ends below the end of the one before it, so its offsets occur twice."""
     OVERLAP = "overlap"
     """The next batch begins below the end of the one before it and ends above it."""
     GAP = "gap"
     EPOCH_REGRESSION = "epoch regression"
     """The next batch has an older epoch than the one before it."""
     EPOCH_MISMATCH = "epoch mismatch"
-    """The next batch's epoch is not that of its offset in ``leader-epoch-checkpoint``, or is a new
-    one that does not begin with a leader's control batch."""
+    """The next batch's epoch is not the one that ``leader-epoch-checkpoint`` has for its offset, or
+    is a new one that does not begin with a leader's control batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatedTail:
     """Bytes that were truncated from a segment, or a whole segment that was deleted.
 
-    ``first_offset`` is the first offset that the log no longer has. ``saved_as`` is the path of the
-    backup; None if the bytes were all zeros or nothing was written.
+    ``first_offset`` is the first offset that the log no longer has. ``saved_as`` is the backup's
+    path, or None if the bytes were all zeros or nothing was written.
     """
 
     path: str
@@ -139,13 +139,14 @@ class TruncatedTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanStop:
-    """Place where the valid batches of a log stop, and why; also damage of another file.
+    """Place where the valid batches of a log stop, and why; or damage of another file.
 
-    ``kind`` is None for a file that is not a segment. ``next_offset`` is the offset that a batch
-    must have there, ``epoch`` that of the batch before it. ``byte_count`` is the rest of the file.
-    ``found_*`` describe the batch that is there, if it is whole and its CRC matches; otherwise
-    ``reason`` is the damage. ``resumes_*`` is the next valid batch after damage, if it was searched
-    for.
+    - ``kind`` is None for a file that is not a segment.
+    - ``next_offset`` is the base offset that a batch at this place must have, and ``epoch`` the
+      epoch of the batch before it. ``byte_count`` is the size of the rest of the file.
+    - ``found_*`` describe the batch that is there, if it is whole and its CRC matches. Otherwise
+      ``reason`` is the damage.
+    - ``resumes_*`` is the next valid batch after the damage, if it was searched for.
     """
 
     kind: ScanEnd | None
@@ -183,8 +184,8 @@ class ScanStop:
 class RecoveryReport:
     """What recovery did, for an operator.
 
-    ``read_only`` is the error of every append, if the log may not be written: because of damage
-    below the durable offset, or because it is not a raftlog log. Then nothing was changed.
+    If the log must not be written, because of damage below the durable offset or because it is not
+    a raftlog log, ``read_only`` is the error that every append raises. Nothing was changed then.
     ``deleted_backups``: older backups that were deleted to make room for new ones.
     """
 
@@ -214,18 +215,18 @@ class RecoveredLog:
 
 
 # --- Checkpoint and metadata files, read before the segments --------------------------------------
-# Nothing is written, and no damaged file stops a recovery: it becomes an anomaly, its content is
-# unknown, and an unknown offset counts as 0. If the ``checksums`` file is damaged, the files that
-# it covers are read without verification.
+# Nothing is written, and no damaged file stops a recovery. It is reported as an anomaly and its
+# content is unknown; an unknown offset counts as 0. If the ``checksums`` file is damaged, the files
+# that it covers are read without verification.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFiles:
     """Content of the small files of one log.
 
-    ``log_start_offset`` and ``recovery_point`` are 0, and ``epochs`` is None, if unknown.
-    ``damaged``: names of the files that must be rewritten. ``is_after_boot``: the log was written
-    before this boot of the machine, and not since. ``topic_id`` is that of ``raftlog.properties``.
+    If unknown, ``log_start_offset`` and ``recovery_point`` are 0 and ``epochs`` is None.
+    ``damaged``: names of the files that must be rewritten. ``is_after_boot``: the log was last
+    written before the current boot of the machine. ``topic_id`` is from ``raftlog.properties``.
     """
 
     listing: Listing
@@ -244,8 +245,8 @@ class CheckpointFiles:
     def durable_offset(self) -> int:
         """The offset below which everything is known to have been synced (exclusive).
 
-        A segment is created after the one before it was synced, so the last base offset counts; but
-        not that of a segment that nothing was published in.
+        A segment is created after the one before it was synced, so the last base offset counts,
+        unless nothing was published in that segment.
         """
         last = max(self.listing.segments, default=0)
         published_end = 0
@@ -297,7 +298,7 @@ class _CheckpointReader:
 def read_checkpoint_files(storage: WritableStorage, directory: str) -> CheckpointFiles:
     """Read the small files of a directory.
 
-    Raises ``LogNotFoundError`` and ``LogAccessError`` only.
+    Raises only ``LogNotFoundError`` and ``LogAccessError``.
     """
     names = storage.list_names(directory)
     listing = read_listing(names)
@@ -309,7 +310,7 @@ def read_checkpoint_files(storage: WritableStorage, directory: str) -> Checkpoin
     clean = reader.read(CLEAN_SHUTDOWN_NAME, lambda data, _: parse_clean_shutdown(data))
     reader.read(PARTITION_METADATA_NAME, parse_partition_metadata)
     properties = reader.read(RAFTLOG_PROPERTIES_NAME, parse_log_properties)
-    # `synced` is a replica's, `published` an embedded log's.
+    # A replica writes `synced`, an embedded log `published`.
     names_published = [name for name in (SYNCED_NAME, PUBLISHED_NAME) if name in names]
     in_this_boot = [
         read_published(storage, directory, storage.boot_id(), name) for name in names_published
@@ -334,10 +335,10 @@ def read_checkpoint_files(storage: WritableStorage, directory: str) -> Checkpoin
 
 
 # --- Find the newest stored producer state, so that only the batches after it must be replayed ----
-# A source is a producer snapshot or the header of a checkpoint. Each has a CRC, so one that parses
-# is used; one that does not is an anomaly, and the next older one is tried. ``offset_max`` must be
-# known to be of this history: a source above it may have been written for a tail that was truncated
-# since.
+# A source is a producer snapshot or the header of a checkpoint. Each has a CRC, so the newest one
+# that parses is used; those that do not parse are reported as anomalies. ``offset_max`` must be
+# known to belong to this history, because a source above it may have been written for a tail that
+# was truncated since.
 
 
 def newest_producer_state(
@@ -384,8 +385,8 @@ def _sources(listing: Listing, offset_max: int) -> Iterator[tuple[int, bool, str
 def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> RecoveredLog:
     """Open the log in ``directory`` and recover it after a crash. The caller holds the log's lock.
 
-    Raises ``LogNotFoundError`` and ``LogAccessError``; ``DiskFullError`` and ``DiskFailedError``
-    during a recovery: nothing is lost then, and the next opening repeats it.
+    Raises ``LogNotFoundError`` and ``LogAccessError``. Raises ``DiskFullError`` and
+    ``DiskFailedError`` during a recovery; nothing is lost then, and the next opening repeats it.
     """
     complete_swaps(storage, directory)
     checkpoints = read_checkpoint_files(storage, directory)
@@ -404,9 +405,9 @@ def complete_swap(
 ) -> None:
     """Delete the segments that a ``.swap`` file replaces, and rename it over the first one.
 
-    ``replaced``: the base offsets of the others, ascending. Their aborted transactions, whose
-    markers the compaction has retained, are added to the ``.txnindex`` of the first one (Kafka:
-    ``CleanedTransactionMetadata``). Durable on return. Raises as the storage.
+    ``replaced``: the base offsets of the other ones, ascending. Their aborted transactions, whose
+    markers the compaction has retained, are added to the first one's ``.txnindex`` (Kafka:
+    ``CleanedTransactionMetadata``). Durable on return. Raises the storage's errors.
     """
     _join_txn_indexes(storage, directory, base_offset, replaced)
     for base in replaced:
@@ -422,7 +423,7 @@ def complete_swap(
 def _join_txn_indexes(
     storage: WritableStorage, directory: str, base_offset: int, others: Sequence[int]
 ) -> None:
-    """Add the entries of other segments to a segment's ``.txnindex``; a damaged one has none."""
+    """Add the entries of other segments to a segment's ``.txnindex``. Skip damaged files."""
     aborted: dict[int, AbortedTransaction] = {}
     counts = []
     for base in (base_offset, *others):
@@ -438,9 +439,9 @@ def _join_txn_indexes(
 
 
 def complete_swaps(storage: WritableStorage, directory: str) -> None:
-    """Complete the replacement of segments by a compacted one, which a crash has interrupted.
+    """Complete replacements of segments by a compacted one that a crash has interrupted.
 
-    A ``.swap`` file that is damaged replaces nothing, and is renamed. A Kafka log is unchanged.
+    A damaged ``.swap`` file replaces nothing and is renamed. A Kafka log is left unchanged.
     """
     names = storage.list_names(directory)
     listing = read_listing(names)
@@ -494,17 +495,17 @@ def _with_valid_indexes(
 # --- Open a log after a clean shutdown, verifying that it is unchanged since ----------------------
 # The number of bytes read does not grow with the log: the small files, the last index entry of the
 # last segment, and the batches after it, whose CRCs are checked. If anything differs from
-# ``.kafka_cleanshutdown``, the result is None and the log is recovered. Nothing is written, and
-# numpy is not imported.
+# ``.kafka_cleanshutdown``, the result is None, and the log must be recovered. Nothing is written,
+# and numpy is not imported.
 
 _CHAIN_MAX: Final = 65_536
-"""Batches after the last index entry; with more of them the index is taken for invalid."""
+"""Maximum number of batches after the last index entry; with more, the index counts as invalid."""
 
 
 def _open_clean(
     storage: Storage, directory: str, checkpoints: CheckpointFiles
 ) -> RecoveredLog | None:
-    """Return the log as its last writer closed it; None if it was not closed or has changed."""
+    """Return the log as its last writer closed it; None if not closed, or changed since."""
     clean, epochs, bases = checkpoints.clean, checkpoints.epochs, checkpoints.listing.segments
     if clean is None or epochs is None or checkpoints.damaged or not bases:
         return None
@@ -540,9 +541,9 @@ def _open_clean(
 def _ends_where_closed(
     storage: Storage, directory: str, clean: CleanShutdown, epochs: EpochCache
 ) -> bool:
-    """Return whether the last segment has its size, and its last batches are valid to the end.
+    """Return whether the last segment has the recorded size, and valid batches up to its end.
 
-    Those from the batch of the last index entry on; without a valid entry, all of the segment's.
+    The batches from the last valid index entry on are checked; without one, all of the segment's.
     """
     try:
         segment = Segment.of_file(storage, directory, clean.segment_base_offset)

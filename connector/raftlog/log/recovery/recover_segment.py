@@ -1,8 +1,8 @@
 """Scan a segment for recovery: its valid batches, where they end, and why.
 
 A batch is valid if its CRC matches, its header is plausible, it begins at the end offset of the
-batch before it, and its epoch is that of its offset. The CRC does not cover offset and epoch, so
-only the order of the batches reveals damage to them. For example:
+batch before it, and its epoch is the right one for its offset. The CRC does not cover offset and
+epoch, so only the order of the batches reveals damage to these. For example:
 
     position   0            100          200          300          400
     bytes      | 0 to 4     | 5 to 9     | damaged    | 15 to 19   | zeros ...
@@ -63,12 +63,13 @@ from raftlog.storage.protocol import ReadableFile, Storage, WritableStorage
 from .recover import ScanEnd, ScanStop
 
 # --- Build a segment's indexes from columns of its batches ----------------------------------------
-# ``IndexRebuild`` returns the bytes that ``SegmentIndexer`` would have written, in one step
-# for each entry instead of one for each batch.
+# ``IndexRebuild`` returns the bytes that ``SegmentIndexer`` would have written, with one step per
+# entry instead of one per batch.
 #
-# An index that a writer left may differ from them and be valid: it has one more time entry for each
-# time that the segment was closed, and may lack the last entries. So an index is accepted if each
-# of its entries is true, and it is left alone, because a second process may be writing it.
+# An index that a writer left may differ from these bytes and still be valid: it has one more time
+# entry for each time that the segment was closed, and it may lack the last entries. So an index is
+# accepted if each of its entries is correct. It is then left alone, because a second process may be
+# writing it.
 
 _ENTRIES_MISSING_MAX: Final = 2
 
@@ -77,10 +78,10 @@ class IndexRebuild:
     """The indexes of one segment, and a check of its existing offset and time index.
 
     The batches are added in order from position 0. ``existing_offsets`` and ``existing_times`` are
-    the contents of the files.
+    the contents of the existing files.
 
     ``max_timestamp_ms`` and ``max_timestamp_offset`` are as in ``SegmentIndexer``. The other
-    attributes are the rebuilt contents; if ``txn_index`` is empty, its file does not exist.
+    attributes are the rebuilt contents. If ``txn_index`` is empty, the file must not exist.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class IndexRebuild:
         rose = largest[1:] > largest[:-1]
         self._count_true_entries(batches, rose)
         where = np.maximum.accumulate(np.where(rose, np.arange(len(batches)), -1))
-        # Bisecting a memoryview costs a tenth of np.searchsorted.
+        # Bisecting a memoryview takes a tenth of the time of np.searchsorted.
         position, last_offset = batches.position.data, batches.last_offset.data
         due = 0
         while True:
@@ -153,7 +154,7 @@ class IndexRebuild:
     def _count_true_entries(self, batches: BatchColumns, rose: Bools) -> None:
         """Count the existing entries that these batches confirm.
 
-        ``rose``: at which batches the greatest timestamp rises.
+        ``rose``: the batches at which the greatest timestamp rises.
         """
         at, exists = _lookup(batches.last_offset, self._offsets.last_offsets)
         exists &= batches.position[at] == self._offsets.positions
@@ -164,7 +165,7 @@ class IndexRebuild:
 
     @property
     def is_existing_valid(self) -> bool:
-        """Whether every entry of both files is true and at most the last two are missing.
+        """Whether every entry of both files is correct and at most the last two are missing.
 
         Zeros after the entries are preallocated space. Call ``close`` first.
         """
@@ -196,7 +197,7 @@ EPOCH_UNKNOWN: Final = -1
 ANOMALIES_MAX: Final = 100
 """Maximum number of anomalies that are reported for a segment."""
 _OFFSET_REGRESSION_MAX: Final = 2**30
-"""How far below the end the base offset of a batch found after damage may be."""
+"""How far the base offset of a batch found after damage may be below the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,11 +211,11 @@ class ScanPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRules:
-    """What the batches are validated against besides their CRCs.
+    """What the batches are validated against, apart from their CRCs.
 
     ``epochs``: content of a trusted ``leader-epoch-checkpoint``, or None. It is durable before the
-    first batch of an epoch is written, so it decides for the offsets that it covers. For other
-    offsets, a new epoch must begin with a control batch, as every leader writes one.
+    first batch of an epoch is written, and therefore decides for the offsets that it covers. For
+    other offsets, a new epoch must begin with a control batch, because every leader writes one.
     ``end_offset``: the scan ends before the first batch at or after it.
     """
 
@@ -224,7 +225,7 @@ class ScanRules:
 
 @dataclass(frozen=True, slots=True)
 class ValidChunk:
-    """Contiguous valid batches, and the buffer that holds them."""
+    """Contiguous valid batches, and the buffer that contains them."""
 
     batches: BatchColumns
     end_position: int
@@ -280,8 +281,8 @@ class _ValidDecoder(ChunkDecoder[ValidChunk]):
 class SegmentScan:
     """Scan of one segment from a position on. Iterate once over its chunks of valid batches.
 
-    ``position`` is after the last valid batch so far. ``stop`` is why there are no more, after the
-    last chunk. Raises only what the storage raises.
+    ``position`` is the end of the last valid batch so far. After the last chunk, ``stop`` is the
+    reason why there are no more. Raises only the storage's errors.
     """
 
     def __init__(self, file: ReadableFile, position: ScanPosition, rules: ScanRules) -> None:
@@ -387,7 +388,7 @@ def _in_order(
 
 
 def _epoch_mismatch(batches: BatchColumns, previous: Int64s, epochs: EpochCache | None) -> Bools:
-    """Return which batches do not have the epoch of their offsets, as far as it is known."""
+    """Return which batches have another epoch than their offsets require, as far as it is known."""
     unannounced: Bools = (batches.leader_epoch != previous) & ~batches.is_control
     if epochs is None:
         return unannounced
@@ -442,8 +443,8 @@ def survey_segment(
     """Yield every place where the log does not continue, up to ``ANOMALIES_MAX``.
 
     After an anomaly the survey continues with the batch that is there, as if it belonged to the
-    log; after damage, with the next valid batch. So it reports each regression, overlap and gap of
-    a log such as those of KAFKA-3919, and the valid batches after damage.
+    log; after damage, with the next valid batch. Thus it reports each regression, overlap and gap
+    of a log such as those of KAFKA-3919, and the valid batches after damage.
     """
     for _ in range(ANOMALIES_MAX):
         scan = SegmentScan(file, position, rules)
@@ -462,7 +463,7 @@ def survey_segment(
             )
         yield stop
         position = following
-        if stop.found_base_offset is not None:  # the rest is of another history
+        if stop.found_base_offset is not None:  # the rest belongs to another history
             rules = replace(rules, epochs=None)
 
 
@@ -496,7 +497,8 @@ def rebuild_indexes(
 ) -> tuple[str, ...]:
     """Read a whole segment and rewrite its indexes if they are wrong; return the files' paths.
 
-    Only those of a segment that is valid to its end. No writer may have the segment open.
+    Only the indexes of a segment that is valid to its end are rewritten. No writer may have the
+    segment open.
     """
     names = [offset_name(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
     paths = [storage.join(directory, name) for name in names]
@@ -537,9 +539,10 @@ def index_bytes(storage: Storage, path: str) -> bytes | None:
 def write_index(
     storage: WritableStorage, path: str, data: bytes | bytearray, *, sync_equal: bool
 ) -> bool:
-    """Write an index file in place and sync it; return False if it has this content already.
+    """Write an index file in place and sync it; return False if it already has this content.
 
-    ``sync_equal``: sync it then too, as an earlier recovery may have died between write and sync.
+    ``sync_equal``: sync it in that case too, because an earlier recovery may have died between
+    write and sync.
     """
     content = index_bytes(storage, path)
     if content == data and not sync_equal:

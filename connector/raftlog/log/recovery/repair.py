@@ -1,17 +1,17 @@
 """``raftlog repair --cut-at``, which truncates a damaged log.
 
-A repair runs only on an operator's request, because acknowledged records are lost. All truncated
+A repair loses acknowledged records and therefore runs only on an operator's request. All truncated
 bytes are backed up, and the lost offsets are reported. The order of the durable steps:
 
     1. delete ``.kafka_cleanshutdown``, ``published`` and ``synced``; rename snapshots after the
-       new end; lower the recovery point and the cleaner's offset: nothing claims the old end
+       new end; lower the recovery point and the cleaner's offset. Now nothing refers to the old end
     2. rename later segments, the last one first; back up and truncate the segment of the offset
     3. delete later producer snapshots and epochs
     4. recover
 
-An interrupted repair is repeated; from the first step on, the next opening may truncate damage at
-the end of the log as a torn tail. The log is truncated before the batch that contains the offset,
-which must be below any damage.
+If the repair is interrupted, repeat it. From the first step on, the next opening may truncate
+damage at the end of the log as a torn tail. The log is truncated before the batch that contains the
+offset, which must be below any damage.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Repair:
         )
 
     def delete_later_checkpoints(self, end_offset: int) -> None:
-        """Delete, rename or lower everything that claims a later end."""
+        """Delete, rename or lower everything that refers to a later end."""
         directory = self._directory
         directory.unlink([CLEAN_SHUTDOWN_NAME, PUBLISHED_NAME, SYNCED_NAME])
         for snapshot_id in self._checkpoints.listing.snapshots:
@@ -200,7 +200,7 @@ class _Repair:
         )
 
     def _rename(self, name: str) -> str:
-        """Rename a file as a backup, with a number of its own; return the path."""
+        """Rename a file as a backup with its own number; return the path."""
         directory = self._directory
         names = directory.storage.list_names(directory.path)
         path = directory.file(backup_name(name, 0, names))

@@ -1,6 +1,6 @@
-"""Backup of a log's directory to an object store: only what the store does not have is uploaded.
+"""Backup of a log's directory to an object store, which uploads only what the store lacks.
 
-Steps of one backup; each is durable before the next one:
+The steps of one backup, each of which is durable before the next one:
 
     manifest    range A is STARTED
     object      the bytes of A
@@ -16,11 +16,12 @@ names. A backup exists when its entry is FINISHED.
 Invariants:
 
 1. Every uploaded range is read and verified first: CRCs, order and leader epochs of its batches.
-2. A range is used again if the log has its last batch at the same position: then it has the same
-   batches before it. Else the segment was truncated or compacted, and is uploaded again.
-3. The log is not locked and may be written meanwhile. If retention or compaction changes a sealed
-   segment, or a range that was started more than a day ago is pruned, the backup begins again, at
-   most ``_ATTEMPTS_MAX`` times.
+2. A range is reused if the log has the range's last batch at the same position, because then all
+   batches before it are the same, too. Otherwise the segment was truncated or compacted since, and
+   is uploaded again.
+3. The log is not locked and may be written during the backup. If retention or compaction changes a
+   sealed segment, or if a range that was started more than a day ago is pruned, the backup starts
+   again, at most ``_ATTEMPTS_MAX`` times.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ _ATTEMPTS_MAX: Final = 5
 class BackupReport:
     """Result of a backup. Offsets are [log_start_offset, end_offset).
 
-    ``is_new`` is False if the last backup has the same files: nothing was written.
+    ``is_new`` is False if the last backup has the same files, so that nothing was written.
     """
 
     log_start_offset: int
@@ -104,11 +105,11 @@ def identity_of(log: DirectoryLog) -> tuple[TopicPartition, str]:
 
 
 def back_up_log(log: DirectoryLog, store: ObjectStore, context: Surroundings) -> BackupReport:
-    """Upload what the store lacks of a log's directory, and publish it as a backup.
+    """Upload the files of a log's directory that the store lacks, and publish them as a backup.
 
-    Raises ``NotALogError`` for another source than a directory and for an empty log,
-    ``WrongBackupError`` if the store has the backups of another log, the first damage of what is
-    uploaded, and the errors of the store.
+    Raises ``NotALogError`` if the source is not a directory or the log is empty,
+    ``WrongBackupError`` if the store has backups of another log, the first damage found in what is
+    uploaded, and the store's errors.
     """
     if log.source is not SourceKind.DIRECTORY:
         raise NotALogError(path=log.path, expected="the directory of a log", reason="it is a file")
@@ -203,7 +204,7 @@ class _Backup:
         self._check_is_stored(inventory.segments)
         self._finish(backup)
 
-    # --- what the log is --------------------------------------------------------------------------
+    # --- state of the log -------------------------------------------------------------------------
 
     def _segment_sizes(self) -> dict[int, int]:
         """Return the valid bytes of each segment by base offset, ascending.
@@ -232,7 +233,7 @@ class _Backup:
                 raise SegmentDeletedError(path=self._files.segment_path(base))
 
     def _check_is_stored(self, segments: tuple[InventorySegment, ...]) -> None:
-        """Raise ``SegmentDeletedError`` if a range was pruned meanwhile: it took too long."""
+        """Raise ``SegmentDeletedError`` if a range was pruned because the backup took too long."""
         manifest = RemoteLogManifest(self._store, self._cache)
         pruned = {one.segment_id for one in (*manifest.deleting, *manifest.deleted)}
         for segment in segments:
@@ -259,7 +260,7 @@ class _Backup:
         return previous
 
     def _extent(self) -> tuple[int, int]:
-        """Return the first and the last offset of the log; of a snapshot alone, its last one."""
+        """Return the first and last offset of the log; for a snapshot alone, its last offset."""
         last_offset = self._end_offset - 1
         return min(self._start_offset, last_offset), last_offset
 
@@ -314,7 +315,7 @@ class _Backup:
     def _matching_ranges(
         self, base_offset: int, file: ReadableFile, size: int
     ) -> list[SegmentRange]:
-        """Return ranges in order from position 0 on, each the longest one that matches."""
+        """Return contiguous ranges from position 0 on, each the longest one that matches."""
         found: list[SegmentRange] = []
         position = 0
         candidates = self._ranges[base_offset]
@@ -333,7 +334,7 @@ class _Backup:
         first_offset: int,
         end_position: int,
     ) -> SegmentRange:
-        """Upload a range, whose entry is finished with the next one that is started."""
+        """Upload a range. Its entry is finished together with the start of the next one."""
         following = [base for base in self._sizes if base > base_offset]
         end_offset = following[0] if following else self._end_offset
         new = self._verified(
@@ -370,7 +371,7 @@ class _Backup:
         end_offset: int,
         end_position: int,
     ) -> SegmentRange:
-        """Read the batches of a range and return it, without CRC. Raises their first damage."""
+        """Read the batches of a range; return it, without CRC. Raises their first damage."""
         bounds: list[int] = []
         last_position, max_timestamp_ms, at = position, -1, position
         epochs = EpochCache()
@@ -409,7 +410,7 @@ class _Backup:
     # --- the manifest -----------------------------------------------------------------------------
 
     def _start(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Append an entry as STARTED, and the one before it as FINISHED."""
+        """Append an entry as STARTED, and the preceding one as FINISHED."""
         if self._writer is None:
             self._writer = self._manifest.new_writer(self._context.new_partition)
         done, self._unfinished = self._unfinished, None
@@ -440,7 +441,7 @@ class _Backup:
                 if file is not None:
                     found.append(file)
                 elif name in names:
-                    # A later snapshot replaces it, and is needed if the log starts at its end.
+                    # A later snapshot replaced it, and is needed if the log starts at its end.
                     raise SegmentDeletedError(
                         path=self._files.storage.join(self._files.directory, name)
                     )
@@ -472,7 +473,7 @@ class _Backup:
         return bool(segments) and self._files.is_remote(segments[0])
 
     def _index_files(self, segments: tuple[InventorySegment, ...]) -> Iterator[_LocalFile]:
-        """Yield the indexes of the sealed segments: those of the last one may be of a later end."""
+        """Yield the indexes of the sealed segments. Those of the last one may be of a later end."""
         before = {} if self._previous is None else _sealed(self._previous.segments)
         for base_offset, segment in _sealed(segments).items():
             for suffix in INDEX_SUFFIXES:
@@ -482,9 +483,9 @@ class _Backup:
                     yield file
 
     def _large_file(self, name: str, *, is_immutable: bool) -> _LocalFile | None:
-        """Return a file; None if it does not exist, or was deleted.
+        """Return a file; None if it does not exist or was deleted.
 
-        One that is immutable, and in the last backup with this size, is not read.
+        If it is immutable, and the last backup has it with this size, it is not read.
         """
         path = self._files.storage.join(self._files.directory, name)
         try:
@@ -507,7 +508,7 @@ class _Backup:
         return _LocalFile(name=name, byte_count=byte_count, crc32c=crc, content=read)
 
     def _inventory_file(self, file: _LocalFile, stored_in: str) -> InventoryFile:
-        """Return a file's line in the inventory; of one that the last backup has, that line."""
+        """Return a file's line in the inventory; that of the last backup if that has the file."""
         known = self._stored.get(file.name)
         if known is not None and (known.byte_count, known.crc32c) == (
             file.byte_count,
@@ -522,7 +523,7 @@ class _Backup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LocalFile:
-    """File of the log. ``content``: of a small one its bytes, else a function that reads it."""
+    """File of the log. ``content``: its bytes if it is small, else a function that reads it."""
 
     name: str
     byte_count: int

@@ -1,21 +1,24 @@
 """Compaction of a manifest: its events in few objects, without those of deleted segments.
 
-An object store has no rename, and a listing is not of one moment. So both are there for a while::
+An object store has no rename, and a listing is not a consistent snapshot. Therefore the old and the
+new objects exist side by side for some time::
 
-    manifest/...-719885386/00000000000000000000.log      1. the events that are kept, as they were
+    manifest/...-719885386/00000000000000000000.log      1. the retained events, unchanged
     manifest-compactions/0719885386.json                 2. the objects that these supersede
     manifest/...-1804289383/...                          3. an hour later: they are deleted
 
 Invariants:
 
-1. The kept events are in the manifest twice until 3., and equal: after a crash before 2. nothing
-   has changed. An object is not read once a compaction supersedes it.
-2. Compactions are listed before the objects of the manifest: what they supersede may be deleted,
-   but not what replaces it. ``LISTING_MS_MAX`` is more than a reader takes for both.
-3. Of a partition the objects below an offset are superseded: its writer may continue after it.
-4. The events of a deleted segment are kept for ``KEPT_MS``, so that the late events of a writer
-   have their entry. Those of the last deleted segment of each log are always kept: what precedes
-   its end was copied.
+1. Until 3. the retained events are in the manifest twice, and equal, so a crash before 2. changes
+   nothing. An object is not read once a compaction supersedes it.
+2. Readers list the compactions before the objects of the manifest. A listed object may then have
+   been deleted because it is superseded, but the objects that replace it are there.
+   ``LISTING_MS_MAX`` is longer than a reader takes for both listings.
+3. The superseded objects of a partition are those below an offset, because its writer may continue
+   after that.
+4. The events of a deleted segment are retained for ``KEPT_MS``, so that late events of a writer
+   still find their entry. The events of each log's last deleted segment are always retained,
+   because they show that everything before its end was copied.
 
 Kafka: the snapshot of ``RemotePartitionMetadataStore``; ``LogCleaner``.
 """
@@ -46,7 +49,7 @@ COMPACTIONS_DIRECTORY: Final = "manifest-compactions"
 LISTING_MS_MAX: Final = 60 * 60 * 1000
 KEPT_MS: Final = 30 * 24 * 60 * 60 * 1000
 OBJECTS_MAX: Final = 100
-"""Objects beyond those of a compacted manifest, from which on it is compacted."""
+"""Number of objects, beyond those of a compacted manifest, at which it is compacted again."""
 _EVENTS_PER_OBJECT: Final = 1_000
 _BYTES_MAX: Final = 16 * MIB
 _INT31_MAX: Final = 2**31 - 1
@@ -54,7 +57,7 @@ _INT31_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
-    """Objects of a partition below ``end_offset``, which a compaction at ``time_ms`` supersedes."""
+    """Objects of a partition below ``end_offset`` that a compaction at ``time_ms`` supersedes."""
 
     end_offset: int
     time_ms: int
@@ -62,8 +65,8 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestCompaction:
-    """Compaction that is complete: its partition, the end of that, and what it supersedes by
-    partition."""
+    """A complete compaction: its partition, the end offset of that partition, and the objects that
+    it supersedes, by partition."""
 
     partition: int
     end_offset: int
@@ -90,7 +93,7 @@ class ManifestCompaction:
 
 
 def parse_compaction(data: bytes) -> ManifestCompaction | None:
-    """Parse the object of a compaction; None if it is not whole: it supersedes nothing then."""
+    """Parse the object of a compaction; None if it is incomplete and thus supersedes nothing."""
     head, body = data[:9], data[9:]
     if head != b"%08x\n" % crc32c(body):
         return None
@@ -125,7 +128,7 @@ def read_compactions(store: ObjectStore) -> tuple[list[ManifestCompaction], list
         try:
             with store.open_object(stored.name) as file:
                 compaction = parse_compaction(file.read_at(0, _BYTES_MAX))
-        except RemoteObjectNotFoundError:  # a later one, in the listing for an hour, repeats it
+        except RemoteObjectNotFoundError:  # a later compaction repeats it, listed for an hour
             continue
         if compaction is not None and compaction.name == stored.name:
             found.append(compaction)
@@ -148,7 +151,7 @@ def compact_manifest(
     store: ObjectStore, manifest: RemoteLogManifest, context: Surroundings
 ) -> bool:
     """Delete what earlier compactions supersede, and compact the manifest if it has too many
-    objects; return whether that was done."""
+    objects. Return whether it was compacted."""
     now_ms = context.now_ms()
     left = _delete_superseded(store, manifest, now_ms)
     kept = list(_kept(manifest, now_ms))
@@ -172,8 +175,8 @@ def compact_manifest(
 def _delete_superseded(
     store: ObjectStore, manifest: RemoteLogManifest, now_ms: int
 ) -> dict[int, Superseded]:
-    """Delete the objects that no reader can need any more; return what later compactions repeat of
-    the earlier ones: what is still there, and what is too new to forget its partition."""
+    """Delete the objects that no reader can still need. Return what later compactions must repeat
+    from the earlier ones: objects that still exist, and partitions too recent to be forgotten."""
     superseded, remaining = superseded_by(manifest.compactions), set()
     for partition, stored in manifest.superseded:
         if now_ms - superseded[partition].time_ms >= LISTING_MS_MAX:
@@ -205,7 +208,7 @@ def _time_of(compaction: ManifestCompaction) -> int:
 
 
 def _kept(manifest: RemoteLogManifest, now_ms: int) -> Iterator[ManifestEvent]:
-    """Yield the events without those of deleted segments: entries, then updates by state."""
+    """Yield the events, except those of deleted segments: entries, then updates by state."""
     last: dict[tuple[str, str], RemoteLogSegmentMetadata] = {}
     for one in manifest.copied_before:
         log = str(one.topic_partition), one.topic_id

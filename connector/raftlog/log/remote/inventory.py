@@ -1,10 +1,11 @@
-"""Inventory of a backup: all files of a log's directory at one moment, as JSON.
+"""Inventory of a backup: all files of a log's directory at one point in time, as JSON.
 
-Segments are lists of ranges, of this backup or earlier ones; other files are objects of the backup
-that has uploaded them. Files that are valid for one process or one boot are not part of it
-(``published``, locks, ``.kafka_cleanshutdown``), nor is ``checksums``, which a restore writes.
+A segment is a list of ranges, which this backup or earlier ones have uploaded. Each other file is
+an object of the backup that uploaded it. Files that are valid only for one process or one boot
+(``published``, locks, ``.kafka_cleanshutdown``) are not included; nor is ``checksums``, which a
+restore writes again.
 
-A parsed inventory is valid: names are those of a log's files, and offsets ascend.
+A parsed inventory is valid: its names are names of a log's files, and its offsets ascend.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ BOUNDED_NAMES: Final = (
     RECOVERY_POINT_CHECKPOINT_NAME,
     TOMBSTONE_CHECKPOINT_NAME,
 )
-"""Files with one offset, which is at most the end of the log."""
+"""Files that contain one offset, which is at most the end of the log."""
 SMALL_NAMES: Final = (
     *BOUNDED_NAMES,
     EPOCH_CHECKPOINT_NAME,
@@ -64,7 +65,7 @@ SMALL_NAMES: Final = (
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
 )
-"""Small files of a log. ``meta.properties`` is that of its node."""
+"""Small files of a log. ``meta.properties`` belongs to its node."""
 
 _STORED_IN: Final = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}")
 _SEGMENT_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -81,7 +82,7 @@ class InventorySegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryFile:
-    """File beside the segments. ``stored_in``: first offset and id of the backup that has it."""
+    """File beside the segments. ``stored_in``: first offset and id of the backup that stores it."""
 
     name: str
     byte_count: int
@@ -131,7 +132,7 @@ class BackupInventory:
 
 
 class InvalidInventoryError(Exception):
-    """JSON that is not an inventory; the caller adds where it is."""
+    """JSON that is not an inventory. The caller adds where it was found."""
 
 
 def parse_inventory(data: bytes) -> BackupInventory:
@@ -217,7 +218,7 @@ def _matched(pattern: re.Pattern[str], value: object) -> str:
 
 
 def _file_name(value: object) -> str:
-    """Return the name of a file of a log. Every other name is refused, and so is a path."""
+    """Return the name of a log's file. All other names, including paths, are rejected."""
     name = _text(value)
     suffixes = (*INDEX_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX)
     is_indexed = any(parse_offset_name(name, suffix) is not None for suffix in suffixes)
@@ -238,7 +239,7 @@ def is_below(name: str, end_offset: int) -> bool:
 def fit_to_end(name: str, data: bytes, end_offset: int, partition: TopicPartition) -> bytes:
     """Return a small file as it is in a log that ends at ``end_offset``.
 
-    It may be of a later moment than the end. Raises ``CorruptFileError``.
+    It may have been read after the end was. Raises ``CorruptFileError``.
     """
     if name == EPOCH_CHECKPOINT_NAME:
         epochs = parse_epoch_checkpoint(data, name)
@@ -250,5 +251,5 @@ def fit_to_end(name: str, data: bytes, end_offset: int, partition: TopicPartitio
 
 
 def bootstrap_name() -> str:
-    """Return the name of the bootstrap checkpoint, which a listing's snapshots do not contain."""
+    """Return the name of the bootstrap checkpoint, which a listing's snapshots exclude."""
     return checkpoint_name(BOOTSTRAP_ID)

@@ -1,7 +1,7 @@
 """Manifest of an object store: a log in Kafka's ``__remote_log_metadata`` format, in objects.
 
-An object store has no append and no lock. So each writer has a partition of its own, and each of
-its appends is a segment of it::
+An object store has no append and no locks. Therefore each writer has its own partition, and each of
+its appends creates a segment of that partition::
 
     manifest/__remote_log_metadata-1804289383/00000000000000000000.log    offsets 0 to 1
     manifest/__remote_log_metadata-1804289383/00000000000000000002.log    offset 2
@@ -11,14 +11,15 @@ its appends is a segment of it::
 
 Invariants:
 
-1. Writers need not know of each other: entries have unique ids, and are added by one writer. Their
-   states only rise, so the order between partitions does not matter: of the updates of an entry,
-   which any writer may append, the greatest state counts.
-2. What is not finished is not there: an entry is FINISHED after all of its objects are durable. A
-   FINISHED that arrives after a deletion has begun changes nothing.
-3. The offsets of a partition are consecutive, from the end of those that a compaction supersedes
-   on. The last object of one may be torn: its writer died, and did not refer to it.
-4. An event that two partitions have is one event: a compaction has copied it.
+1. Writers need not coordinate. Each entry has a unique id and is added by one writer. Any writer
+   may append updates of an entry, but its state only rises and the greatest one counts, so the
+   order of events in different partitions does not matter.
+2. An entry is FINISHED after all of its objects are durable; what is not finished counts as absent.
+   A FINISHED that arrives after a deletion has begun changes nothing.
+3. The offsets of a partition are consecutive, starting at the end of those that a compaction
+   supersedes. The partition's last object may be torn. Its writer then died before it referred to
+   anything in that object.
+4. An event that two partitions have is one event, which a compaction has copied.
 
 Kafka: ``RemoteLogMetadataManager``, ``RemoteLogMetadataCache``.
 """
@@ -60,14 +61,14 @@ from .segment_metadata import (
 MANIFEST_DIRECTORY: Final = "manifest"
 _OBJECT_BYTES_MAX: Final = 16 * MIB
 _ENTRIES_MAX: Final = 1_000_000
-"""Entries in memory: a kilobyte each."""
+"""Maximum number of entries in memory, which take a kilobyte each."""
 _DELETED: Final = (
     RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
     RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
 )
 
 ManifestCache: TypeAlias = dict[str, tuple[ManifestEvent | None, ...]]
-"""Events of the objects of a manifest, which never change, by name."""
+"""Events of a manifest's objects by object name. Objects never change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +81,24 @@ class Surroundings:
 
 
 class RemoteLogManifest:
-    """What the manifest of a store had when it was read: the finished entries.
+    """The finished entries of a store's manifest at the time when it was read.
 
-    ``ranges`` by id; ``backups`` by ordinal, ascending, and those that ran at the same time by
-    their end, as in an election; ``unfinished``: entries that are only started; ``deleting``: those
-    whose deletion has begun, and ``copied_before``: finished entries that were deleted;
-    ``partitions`` are the numbers that writers have used.
+    - ``ranges``: by id.
+    - ``backups``: ascending by ordinal; backups that ran at the same time are ordered by their
+      end, as in an election.
+    - ``unfinished``: entries that are only started.
+    - ``deleting``: entries whose deletion has begun.
+    - ``copied_before``: finished entries that were deleted.
+    - ``partitions``: the numbers that writers have used.
 
-    For a compaction: ``deleted`` are entries whose deletion is finished, ``events`` the events of
-    all entries, ``ends`` those of partitions, up to a torn object or a record of an unknown type,
-    ``object_count`` the objects that were read, ``compactions`` the complete ones, the names of
-    ``incomplete_compactions``, and ``superseded`` what is not read because of them, by partition.
+    For a compaction:
+
+    - ``deleted``: entries whose deletion is finished.
+    - ``events``: the events of all entries.
+    - ``ends``: end offsets of the partitions, up to a torn object or a record of an unknown type.
+    - ``object_count``: number of objects that were read.
+    - ``compactions``: the complete compactions; ``incomplete_compactions``: names of the others.
+    - ``superseded``: what is not read because of the compactions, by partition.
 
     ``cache`` has the events of objects that were read before, by name; it is updated.
     """
@@ -111,7 +119,7 @@ class RemoteLogManifest:
         partitions = self._list_partitions()
         self.object_count = sum(map(len, partitions.values()))
         self._sources: dict[ManifestEvent, int] = {}
-        """The partition that an event was read from first."""
+        """The partition from which an event was first read."""
         entries: dict[str, RemoteLogSegmentMetadata] = {}
         updates: list[tuple[RemoteLogSegmentMetadataUpdate, str]] = []
         for partition, objects in partitions.items():
@@ -157,7 +165,7 @@ class RemoteLogManifest:
         return found
 
     def _check_compactions(self) -> None:
-        """Raise ``CorruptRemoteObjectError`` unless the partitions of all compactions are there."""
+        """Raise ``CorruptRemoteObjectError`` unless the partitions of all compactions exist."""
         for compaction in self.compactions:
             partition, end_offset = compaction.partition, compaction.end_offset
             found = max(self.ends.get(partition, 0), self._starts.get(partition, 0))
@@ -221,7 +229,7 @@ class RemoteLogManifest:
     def _events(
         self, stored: StoredObject, *, is_last: bool
     ) -> tuple[tuple[ManifestEvent | None, ...], bool]:
-        """Return the events of one object, those of other types as None, and if it is whole."""
+        """Return the events of one object (None for other types), and whether it is whole."""
         name, position = stored.name, 0
         if stored.byte_count > _OBJECT_BYTES_MAX:
             raise self._corrupt(name, f"it has more than {_OBJECT_BYTES_MAX} bytes")
@@ -274,7 +282,7 @@ class RemoteLogManifest:
         if known is not None and known.state is event.state and event.state in _DELETED:
             return  # two nodes deleted it
         if known is None and self.compactions:
-            return  # late, of a writer that had hung: a compaction has dropped the entry
+            return  # late, from a writer that had hung: a compaction has dropped the entry
         if known is None or not known.state.may_become(event.state):
             before = "missing" if known is None else known.state.name
             reason = f"entry {event.segment_id[:40]!r} becomes {event.state.name}, and is {before}"
@@ -290,7 +298,7 @@ class RemoteLogManifest:
         return CorruptRemoteObjectError(location=self._store.location, name=name, reason=reason)
 
     def new_writer(self, new_partition: Callable[[], int]) -> ManifestWriter:
-        """Return a writer with a partition of its own. ``new_partition`` returns int31 numbers."""
+        """Return a writer with its own partition. ``new_partition`` returns int31 numbers."""
         partition = new_partition()
         while partition in self.partitions:
             partition = new_partition()
@@ -301,7 +309,7 @@ class RemoteLogManifest:
 class ManifestWriter:
     """Writer of one partition of a manifest.
 
-    After an error of a write it is unknown whether the events are there: begin a new writer.
+    After a write fails, it is unknown whether the events are in the store. Use a new writer then.
     """
 
     def __init__(self, store: ObjectStore, partition: int) -> None:
@@ -311,7 +319,7 @@ class ManifestWriter:
         self._next_offset = 0
 
     def append(self, events: Sequence[ManifestEvent]) -> None:
-        """Append events, durably on return."""
+        """Append events; durable on return."""
         data = build_batch(
             [NewRecord(None, encode_event(event)) for event in events],
             base_offset=self._next_offset,
@@ -329,7 +337,7 @@ class ManifestWriter:
         now_ms: int,
         then: Sequence[RemoteLogSegmentMetadata] = (),
     ) -> None:
-        """Set an entry to FINISHED, and append the next one that is started."""
+        """Set an entry to FINISHED, and append the next one, which is started."""
         finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         custom_metadata = entry.custom_metadata()
         update = state_change(entry.metadata, finished, now_ms=now_ms, custom=custom_metadata)

@@ -1,8 +1,8 @@
-"""Records of ``__remote_log_metadata`` as events of a manifest, both ways.
+"""Encoding and decoding of ``__remote_log_metadata`` records, which are the events of a manifest.
 
-Of the four record types two are events of a segment; a record of another type is None. The message
-files are those of Kafka's ``storage`` module; all are flexible messages in the envelope of metadata
-records: frame version, api key and version as unsigned varints.
+Of the four record types, two are events of a segment; a record of another type is None. The message
+definitions are those of Kafka's ``storage`` module. All are flexible messages in the envelope of
+metadata records: frame version, api key and version as unsigned varints.
 
 Kafka: ``RemoteLogMetadataSerde``, ``RemoteLogSegmentMetadataTransform``.
 """
@@ -38,7 +38,7 @@ _EPOCH: Final = struct.Struct(">iq")
 
 
 class InvalidRecordError(Exception):
-    """Bytes that are not a record of ``__remote_log_metadata``; the caller adds where they are."""
+    """Bytes that are not a record of ``__remote_log_metadata``. The caller adds where they are."""
 
 
 # --- Encoding -------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def encode_event(event: ManifestEvent) -> bytes:
 
 
 def _head(api_key: int, event: ManifestEvent) -> tuple[bytes, ...]:
-    """Return the envelope, and the id of the segment with that of its partition."""
+    """Return the envelope, and the id of the segment with its partition's id."""
     topic = event.topic_partition.topic.encode()
     return (
         bytes((_FRAME_VERSION, api_key, _VERSION)),

@@ -1,4 +1,4 @@
-"""Objects read with the size and the CRC that the manifest has of them."""
+"""Reading of objects, checked against the size and the CRC in the manifest."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def read_range(file: ReadableFile, position: int, end_position: int) -> Iterator
 def read_object(store: ObjectStore, name: str, *, byte_count: int, crc: int) -> Iterator[bytes]:
     """Yield an object in chunks.
 
-    Raises ``CorruptRemoteObjectError`` before the first chunk if its size is another one, after the
-    last if its CRC is.
+    Raises ``CorruptRemoteObjectError``: before the first chunk if the size differs, and after the
+    last one if the CRC differs.
     """
     with store.open_object(name) as file:
         actual_count = file.byte_count()

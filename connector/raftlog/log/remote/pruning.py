@@ -1,9 +1,10 @@
-"""Objects of a log in a store that its manifest does not name: found, and deleted.
+"""Search for a log's objects that the store's manifest does not name, and their deletion.
 
-They are what interrupted backups have uploaded, and what belongs to a part of the manifest that was
-moved away. A running backup has the entry of an object in the manifest before the object, so the
-objects are listed before the manifest is read. An upload that began more than a day ago is
-interrupted: its deletion is begun in the manifest first, after which it cannot be finished.
+These are objects that interrupted backups have uploaded, and objects of a part of the manifest that
+was moved away. A running backup adds an object's entry to the manifest before it uploads the
+object. Therefore the objects are listed first and the manifest is read afterwards. An upload that
+began more than a day ago counts as interrupted. Its deletion is recorded in the manifest before the
+object is deleted, so that the upload cannot be finished any more.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _OBJECT: Final = re.compile(r"[0-9]{20}-([A-Za-z0-9_-]{22})[./]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneReport:
-    """Names of the objects that no manifest names, sorted, and their bytes."""
+    """Sorted names of the objects that no manifest names, and their total bytes."""
 
     names: tuple[str, ...]
     byte_count: int
@@ -36,11 +37,11 @@ class PruneReport:
 def prune_objects(
     store: ObjectStore, directory: str, context: Surroundings, *, is_dry_run: bool
 ) -> PruneReport:
-    """Find the objects in ``directory``, that of one log, which the manifest does not name, and
-    unless it ``is_dry_run`` delete them and compact the manifest.
+    """Find the objects in ``directory``, a log's directory, that the manifest does not name. Unless
+    ``is_dry_run``, delete them and compact the manifest.
 
-    Objects with other names than those of segments and backups are left alone. Raises
-    ``CorruptRemoteObjectError`` for a damaged manifest, and the errors of the store.
+    Objects whose names are not those of segments and backups are left alone. Raises
+    ``CorruptRemoteObjectError`` for a damaged manifest, and the store's errors.
     """
     listed = store.list_objects(directory)
     manifest = RemoteLogManifest(store)

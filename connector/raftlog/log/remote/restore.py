@@ -1,13 +1,13 @@
-"""Restore of a log's directory from a backup, as it was or up to an earlier offset.
+"""Restore of a log's directory from a backup, in full or up to an earlier offset.
 
-All files are written below ``<directory>.part`` and synced; the log is read and verified there;
-then it is renamed, durably. So the directory is complete or absent.
+All files are written to ``<directory>.part`` and synced. The log there is read and verified; then
+the directory is renamed durably. Thus the directory is either complete or absent.
 
-A segment is byte for byte that of the log. A log that is cut at an offset ends at a batch boundary,
-without the snapshots and producer states of later offsets; its checkpoints of offsets are lowered.
-Indexes of the last segment are not part of a backup: those of raftlog's log are built, Kafka builds
-those of its logs when it starts. ``quorum-state`` has the
-votes of the time of the backup: see docs/backup-and-rescue.md.
+A segment is byte for byte the log's. A log that is cut at an offset ends at a batch boundary, has
+no snapshots and producer states of later offsets, and lower offsets in its checkpoints. A backup
+does not contain the indexes of the last segment: they are built for a raftlog log, whereas Kafka
+builds those of its own logs when it starts. ``quorum-state`` has the votes at the time of the
+backup: see docs/backup-and-rescue.md.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class RestoredLog:
     """Result of a restore. Offsets are [log_start_offset, end_offset).
 
     The backup was finished at ``backup_time_ms`` and ends at ``backup_end_offset``.
-    ``unfinished_time_ms``: when the last upload was started that is newer than all backups, and
-    not finished: a later backup is running, was interrupted, or its manifest is damaged. None
-    without one.
+    ``unfinished_time_ms`` is set if an upload is newer than all backups and not finished, because a
+    later backup is running, was interrupted, or its manifest is damaged. It is the time when the
+    last such upload was started.
     """
 
     log_start_offset: int
@@ -82,12 +82,12 @@ def restore_log(
 ) -> RestoredLog:
     """Write the directory of a log from its last backup. Durable on return.
 
-    ``to_offset``: only the batches that end below this offset, from the last backup that can be cut
-    there.
+    ``to_offset``: write only the batches that end below this offset, from the last backup that can
+    be cut there.
 
     Raises ``OptionError`` if ``directory`` or its ``.part`` exists, ``BackupNotFoundError``,
-    ``RemoteObjectNotFoundError``, ``CorruptRemoteObjectError``, and damage of the log as a reader
-    of it does. After an error only ``<directory>.part`` is left.
+    ``RemoteObjectNotFoundError``, ``CorruptRemoteObjectError``, and for damage of the log what a
+    reader raises. An error leaves only ``<directory>.part``.
     """
     part = directory + INCOMPLETE_SUFFIX
     split_new(storage, directory)  # raises if its parent does not exist
@@ -126,7 +126,7 @@ def _choose(
 
 
 def _can_end_at(inventory: BackupInventory, offset: int) -> bool:
-    """Return whether a log has its records below ``offset``, or a snapshot of those deleted."""
+    """Return whether a log has its records below ``offset``, or a snapshot of the deleted ones."""
     start_offset = inventory.log_start_offset
     if not start_offset < offset <= inventory.end_offset:
         return False
@@ -286,7 +286,7 @@ class _Restore:
             for name, data in small.items():
                 replace_file(self._storage, self._path(name), data)
             return
-        meta = small.pop(META_PROPERTIES_NAME, None)  # of the node, whose checksums are elsewhere
+        meta = small.pop(META_PROPERTIES_NAME, None)  # the node's, whose checksums are elsewhere
         if meta is not None:
             replace_file(self._storage, self._path(META_PROPERTIES_NAME), meta)
         replace_checked(self._storage, self._part, small)
@@ -309,10 +309,10 @@ class _Restore:
         return read_object(self._store, name, byte_count=file.byte_count, crc=file.crc32c)
 
     def _build_indexes(self, segments: list[InventorySegment]) -> None:
-        """Build the indexes that a backup of raftlog's log does not have.
+        """Build the indexes that a backup of a raftlog log lacks.
 
-        Kafka builds all three of a segment without ``.index``. With one it would not build
-        ``.txnindex``, and its consumers would read aborted records.
+        Kafka builds all three indexes of a segment without ``.index``. If that existed, it would
+        not build ``.txnindex``, and its consumers would read aborted records.
         """
         names = set(self._storage.list_names(self._part))
         if RAFTLOG_PROPERTIES_NAME not in names:
@@ -328,7 +328,7 @@ class _Restore:
     # --- verification -----------------------------------------------------------------------------
 
     def _verify(self, inventory: BackupInventory) -> None:
-        """Read the whole log and its snapshots, and raise their first damage."""
+        """Read the whole log and its snapshots; raise the first damage found."""
         files = LogFiles.of_directory(self._storage, self._part)
         log = DirectoryLog(
             files,

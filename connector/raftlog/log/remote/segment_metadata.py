@@ -1,13 +1,13 @@
-"""Entries of a manifest: what is copied to an object store, and how far each copy is (KIP-405).
+"""Entries of a manifest: what is copied to an object store, and the state of each copy (KIP-405).
 
-An entry is a range of a segment, or a backup: the list of all files of a log at one moment. A
-sealed segment is one range, unless ranges of it were copied while it was active:
+An entry is a range of a segment, or a backup, which lists all files of a log at one point in time.
+A sealed segment is one range, unless parts of it were copied while it was active:
 
-    segment 0   | 0 ........ 39 | 40 .. 55 |       two ranges, of two backups
+    segment 0   | 0 ........ 39 | 40 .. 55 |       two ranges, from two backups
     segment 56  | 56 ............. 99 |            one range
 
-Each range is a whole number of batches, so every object of one is a segment by itself, which
-kafka-dump-log prints. Names of objects are derived, never read from the manifest.
+Each range is a whole number of batches, so each of its objects is a valid segment, which
+kafka-dump-log prints. Object names are derived from the entry, never read from the manifest.
 
 Kafka: ``RemoteLogSegmentMetadata``, ``RemoteLogSegmentState``, ``LocalTieredStorage`` (names).
 """
@@ -28,12 +28,12 @@ from raftlog.types import TopicPartition
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 NO_NODE: Final = -1
-"""Id of the broker of an entry that no node of a quorum has added."""
+"""Broker id of an entry that was not added by a node of a quorum."""
 _CUSTOM_BYTES_MAX: Final = 1024
 
 
 class RemoteLogSegmentState(enum.IntEnum):
-    """State of an entry; Kafka's numbers and transitions."""
+    """State of an entry, with Kafka's numbers and transitions."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1
@@ -52,7 +52,7 @@ class RemoteLogSegmentState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadata:
-    """Entry of a manifest. Offsets are inclusive; ``custom_metadata`` is set when it is finished.
+    """Entry of a manifest. Offsets are inclusive. ``custom_metadata`` is set when it is finished.
 
     ``leader_epochs``: the first offset of each epoch in the range.
     """
@@ -80,7 +80,7 @@ class RemoteLogSegmentMetadata:
         return f"{self.directory}/{offset_name(self.first_offset, '')}-{self.segment_id}{suffix}"
 
     def damage(self) -> str | None:
-        """Return what is wrong with the fields, which may have any value, or None."""
+        """Return what is wrong with the fields, which may have any values; None if nothing is."""
         for name, value in (("segment id", self.segment_id), ("topic id", self.topic_id)):
             if _ID.fullmatch(value) is None:
                 return f"the {name} {value[:40]!r} is not a uuid in base64"
@@ -109,16 +109,16 @@ class RemoteLogSegmentMetadataUpdate:
 ManifestEvent: TypeAlias = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
 
 
-# --- Custom metadata: what restores and later backups verify --------------------------------------
+# --- Custom metadata, which restores and later backups verify -------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRange:
     """Bytes of the segment ``base_offset`` from ``position`` on, as many as the entry has.
 
-    The last batch begins at ``last_batch_position``; ``last_batch_crc32c`` is that of its header,
-    with base offset, leader epoch and CRC: a log with this batch has the same batches before it
-    (the log matching property of Raft).
+    The last batch begins at ``last_batch_position``. ``last_batch_crc32c`` is the CRC of its header
+    with base offset, leader epoch and CRC. A log with this batch has the same batches before it
+    (Raft's log matching property).
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -133,7 +133,7 @@ class SegmentRange:
         return self.position + self.metadata.byte_count
 
     def custom_metadata(self) -> bytes:
-        """Return it as custom metadata."""
+        """Return this range as custom metadata."""
         return _encode(
             {
                 "segment": self.base_offset,
@@ -147,25 +147,25 @@ class SegmentRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupEntry:
-    """Backup. The entry's bytes are its inventory; ``ordinal`` increases from backup to backup."""
+    """Backup. The entry's bytes are its inventory; ``ordinal`` increases with each backup."""
 
     metadata: RemoteLogSegmentMetadata
     ordinal: int
     crc32c: int
 
     def order(self) -> tuple[int, int, int, str]:
-        """Return the key that sorts backups, the last one to be restored."""
+        """Return the sort key of backups; the last one is restored."""
         entry = self.metadata
         last_epoch = max((one.epoch for one in entry.leader_epochs), default=-1)
         return self.ordinal, last_epoch, entry.last_offset, entry.segment_id
 
     def custom_metadata(self) -> bytes:
-        """Return it as custom metadata."""
+        """Return this backup as custom metadata."""
         return _encode({"backup": self.ordinal, "crc32c": self.crc32c})
 
 
 def parse_entry(metadata: RemoteLogSegmentMetadata) -> SegmentRange | BackupEntry | str:
-    """Return what a finished entry is, or what is wrong with its custom metadata."""
+    """Return the content of a finished entry, or what is wrong with its custom metadata."""
     data = metadata.custom_metadata or b""
     try:
         fields = json.loads(data) if len(data) <= _CUSTOM_BYTES_MAX else None

@@ -1,9 +1,9 @@
-"""One run of remote storage for a log that is in use: copies, deletions, the local list of both.
+"""One run of remote storage for a log in use: copies, deletions, and the local list of segments.
 
-Appends wait for the first and the last step only:
+Appends wait only for the first and the last step:
 
     begin      under the log's lock: which segments are sealed and committed
-    run        in any thread, by the one node that leads the log:
+    run        in any thread, on the one node that leads the log:
                  an object whose deletion began in an earlier run is deleted, then
                  DELETE_SEGMENT_FINISHED
                  an upload that a crash interrupted is deleted likewise
@@ -12,18 +12,20 @@ Appends wait for the first and the last step only:
                  what exceeds retention: DELETE_SEGMENT_STARTED
                  a manifest of many objects is compacted
     complete   under the log's lock: remote-log-segments is replaced; then retention deletes local
-               segments that it has
+               segments that it lists
 
 Invariants:
 
-1. Only committed batches of sealed segments are copied, below the last stable offset. They are the
-   same on every replica, so a second leader, of an older epoch, copies the same bytes: what it
-   uploads is right, or not needed.
-2. A segment begins where the last copied one ended, also in the middle of a segment here: the
-   segments of another node begin at other offsets. So remote segments are contiguous.
-3. Each segment is read and verified while its indexes are built, and its last batch is compared
-   afterwards: the log cannot have been truncated meanwhile.
-4. A store whose last segment differs from this log belongs to another one: nothing is written.
+1. Only batches of sealed segments below the last stable offset are copied, once they are committed.
+   They are the same on every replica. If there is a second leader, of an older epoch, it copies the
+   same bytes, so its uploads are either correct or redundant.
+2. A copied segment begins where the last one ended, even if that is in the middle of a local
+   segment, because another node's segments begin at other offsets. So remote segments are
+   contiguous.
+3. Each segment is read and verified while its indexes are built. Its last batch is compared
+   afterwards, which detects a truncation of the log in the meantime.
+4. If the store's last segment differs from this log, the store belongs to another log, and nothing
+   is written.
 5. ``.remote.lock`` excludes a second run on this machine.
 
 Kafka: ``RemoteLogManager`` (``RLMCopyTask``, ``RLMExpirationTask``, ``RLMFollowerTask``).
@@ -93,7 +95,7 @@ SUFFIXES: Final = (
     EPOCHS_SUFFIX,
     LOG_SUFFIX,
 )
-"""Of the objects of a segment, as in Kafka's ``LocalTieredStorage``; the segment last."""
+"""Suffixes of a segment's objects, as in Kafka's ``LocalTieredStorage``; the segment last."""
 _FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _STARTED: Final = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _DELETING: Final = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -104,9 +106,10 @@ _DELETED: Final = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 def contiguous_ranges(ranges: Sequence[SegmentRange]) -> list[SegmentRange]:
-    """Return the ranges without a gap that end last, from the earliest start on.
+    """Return the gapless chain of ranges with the greatest end, from its earliest start on.
 
-    Two leaders may have copied the same offsets: any choice has the same batches.
+    Two leaders may have copied the same offsets. It does not matter which copy is chosen, because
+    the batches are the same.
     """
     best: dict[int, tuple[int, SegmentRange]] = {}
     for one in sorted(ranges, key=lambda one: (one.metadata.first_offset, one.metadata.segment_id)):
@@ -124,7 +127,7 @@ def contiguous_ranges(ranges: Sequence[SegmentRange]) -> list[SegmentRange]:
 
 @dataclass(slots=True, kw_only=True)
 class RemoteCounts:
-    """Work of one run: copied and deleted segments, and what is left to copy after it."""
+    """Work of one run: copied and deleted segments, and what remains to be copied."""
 
     copied_segments: int = 0
     copied_bytes: int = 0
@@ -142,7 +145,7 @@ class _AbortedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieredLog:
-    """Identity of a log in a store. ``node_id`` None: an embedded log."""
+    """Identity of a log in a store. ``node_id`` is None for an embedded log."""
 
     partition: TopicPartition
     topic_id: str
@@ -156,8 +159,8 @@ class TieredLog:
 
 
 class _ObservedStore:
-    """Store that counts its requests and the chunks of uploads, and raises ``_AbortedError`` before
-    the next one if ``is_aborted``. ``name`` is that of the object of the last one."""
+    """Store that counts its requests and the chunks of uploads. If ``is_aborted``, it raises
+    ``_AbortedError`` before the next one. ``name`` is the object of the last request."""
 
     def __init__(self, store: ObjectStore, is_aborted: Callable[[], bool]) -> None:
         self._store = store
@@ -195,8 +198,8 @@ class _ObservedStore:
 
 
 class RemoteLogRun(Closeable):
-    """One run for a log. Not shared between threads, but for ``step_count``, ``no_response`` and
-    the lag in ``counts``; ``close`` it in any case."""
+    """One run for a log. Not shared between threads, except for ``step_count``, ``no_response`` and
+    the lag in ``counts``. ``close`` must always be called."""
 
     def __init__(
         self,
@@ -244,11 +247,11 @@ class RemoteLogRun(Closeable):
 
     @property
     def step_count(self) -> int:
-        """Number of requests to the store and chunks of uploads that were begun."""
+        """Number of requests to the store and chunks of uploads begun so far."""
         return 0 if self._opened is None else self._opened.step_count
 
     def no_response(self) -> RemoteStorageError:
-        """Return the error of a store that does not answer the request in progress."""
+        """Return the error for a store that does not answer the current request."""
         opened = self._opened
         location = store_location(self._log.uri)
         name = self._log.directory if opened is None else opened.name
@@ -257,18 +260,23 @@ class RemoteLogRun(Closeable):
 
     @property
     def chain(self) -> RemoteChain | None:
-        """The remote segments after ``run``; None if it was aborted or has failed."""
+        """Remote segments after ``run``; None if it was aborted or has failed."""
         return self._chain
 
     def run(self, is_aborted: Callable[[], bool] = lambda: False) -> None:
-        """Copy and delete. If ``is_aborted``, called before each request and each chunk, returns
-        true, the rest is left to the next run.
+        """Copy and delete. If ``is_aborted``, which is called before each request and each chunk,
+        returns true, the next run does the rest.
 
-        Raises the errors of the store, ``CorruptRemoteObjectError`` for a damaged manifest,
-        ``OptionError`` for records that the nodes of a quorum have compacted,
-        ``WrongBackupError`` if the store has another log, ``LogEndsBeforeRemoteError`` if another
-        leader has copied more than this log has, and the first damage of what would be copied. What
-        was finished before an error stays.
+        Raises
+
+        - the store's errors;
+        - ``CorruptRemoteObjectError`` for a damaged manifest;
+        - ``OptionError`` for records that the nodes of a quorum have compacted;
+        - ``WrongBackupError`` if the store has another log;
+        - ``LogEndsBeforeRemoteError`` if another leader has copied more than this log has;
+        - the first damage found in what would be copied.
+
+        What was finished before an error remains.
         """
         with contextlib.suppress(_AbortedError):
             self._run(is_aborted)
@@ -322,8 +330,8 @@ class RemoteLogRun(Closeable):
         return (entry.topic_partition, entry.topic_id) == (self._log.partition, self._log.topic_id)
 
     def _copied_end(self, manifest: RemoteLogManifest, chain: Sequence[SegmentRange]) -> int:
-        """Return the offset up to which everything was copied, by the last range of the chain, or
-        the last that was deleted."""
+        """Return the offset up to which everything was copied, from the last range of the chain or
+        the last deleted one."""
         if chain:
             return _end_of(chain)
         deleted = filter(self._is_own, manifest.copied_before)
@@ -331,8 +339,8 @@ class RemoteLogRun(Closeable):
 
     def _check_history(self, chain: Sequence[SegmentRange], copied_end_offset: int) -> None:
         """Raise ``LogEndsBeforeRemoteError`` or ``WrongBackupError`` unless this log has the last
-        batch of the last range: then it has all of its batches (the log matching property of
-        Raft)."""
+        batch of the last range. If it does, it has all batches of the chain (Raft's log matching
+        property)."""
         if copied_end_offset > self._log_end_offset:
             raise LogEndsBeforeRemoteError(
                 location=self._store.location,
@@ -354,9 +362,9 @@ class RemoteLogRun(Closeable):
                 raise self._wrong_store(reason)
 
     def _check_not_compacted(self, copied_end_offset: int) -> None:
-        """Raise ``OptionError`` for records that each replica of a quorum has compacted by
-        itself, as long as the log has them: those of two leaders would differ, and the past states
-        that lack keys of the copied segments would be unknown."""
+        """Raise ``OptionError`` as long as the log has records that a quorum's replicas have
+        compacted. Each replica compacts by itself, so the copies of two leaders would differ, and
+        it would be unknown which past states lack keys of the copied segments."""
         if max(copied_end_offset, self._local_start_offset) < self._compacted_offset:
             reason = (
                 f"records below offset {self._compacted_offset} were compacted, by each node "
@@ -366,8 +374,8 @@ class RemoteLogRun(Closeable):
             raise OptionError(option="remote.storage.enable", reason=reason)
 
     def _check_reach(self, copied_end_offset: int) -> None:
-        """Raise ``WrongBackupError`` if the log has remote segments that this store does not have,
-        such as after a change of its URI: they would leave the log."""
+        """Raise ``WrongBackupError`` if the log has remote segments that this store lacks, for
+        example after a change of its URI, since the log would lose them."""
         before, local_start = self._before, self._local_start_offset
         if before is None or before.start_at(local_start) is None:
             return
@@ -487,7 +495,7 @@ class RemoteLogRun(Closeable):
         }
 
     def _beside(self, metadata: SegmentMetadata, indexes: dict[str, bytes]) -> dict[str, bytes]:
-        """Return the other objects of a segment: indexes, producers at its end, leader epochs."""
+        """Return a segment's other objects: indexes, producers at its end, and leader epochs."""
         found = dict(indexes)
         for suffix, offset in (
             (TXN_INDEX_SUFFIX, metadata.base_offset),
@@ -517,8 +525,8 @@ class RemoteLogRun(Closeable):
     # --- deletions --------------------------------------------------------------------------------
 
     def _delete_objects(self, manifest: RemoteLogManifest) -> None:
-        """Delete the objects whose deletion has begun, but not those that the local list has, and
-        those of interrupted uploads."""
+        """Delete the objects of interrupted uploads, and those whose deletion has begun unless the
+        local list has them."""
         before = () if self._before is None else self._before.segments
         listed = {one.segment_id for one in before}
         now_ms = self._context.now_ms()
@@ -541,7 +549,7 @@ class RemoteLogRun(Closeable):
     def _retained(
         self, chain: Sequence[SegmentRange], ranges: Sequence[SegmentRange], start_offset: int
     ) -> RemoteChain:
-        """Return the chain without what exceeds retention, whose deletion is begun."""
+        """Return the chain without what exceeds retention; begin the deletion of that."""
         assert self._manifest is not None, "it was read"
         found = RemoteChain(
             uri=self._log.uri,
@@ -552,7 +560,7 @@ class RemoteLogRun(Closeable):
         )
         if not self._is_leader:
             return found.starting_at(0)
-        # What is before a gap is not part of the log.
+        # What precedes a gap is not part of the log.
         start = max(
             self._start_after_retention(found), *(one.first_offset for one in found.segments[:1]), 0
         )
@@ -566,8 +574,8 @@ class RemoteLogRun(Closeable):
         return found
 
     def _known_start(self, chain: Sequence[SegmentRange]) -> int:
-        """Return the log start that is known here. Without a list of remote segments it is that of
-        the local files, unless the remote segments reach those, or there are none."""
+        """Return the log start that is known here. Without a list of remote segments, it is the
+        start of the local files, or 0 if the remote segments reach these or if there are none."""
         if self._before is not None:
             return self._before.log_start_offset
         local_start = self._local_start_offset
@@ -604,7 +612,7 @@ def _end_of(chain: Sequence[SegmentRange]) -> int:
 
 
 def as_remote_segment(one: SegmentRange) -> RemoteSegment:
-    """Return a range as one of the list of remote segments."""
+    """Return a range as an element of the list of remote segments."""
     metadata = one.metadata
     return RemoteSegment(
         first_offset=metadata.first_offset,
