@@ -867,7 +867,7 @@ class LogSegments:
         """Delete segments at the log's end, newest first. ``bases`` are in ascending order."""
         for base in reversed(bases):
             self.directory.unlink([offset_name(base, LOG_SUFFIX)])
-            self.directory.sync()  # after each one: a crash must leave no gap
+            self.directory.sync()  # one by one: a crash must leave no gap
         for base in bases:
             self._unlink_segment(base)
 
