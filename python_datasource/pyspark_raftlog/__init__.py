@@ -1,7 +1,7 @@
 """The Spark data source ``raftlog``; ``register``; ``append``, ``commit_loop``; ``lag``.
 
 Spark finds the data source by the name of this package, without registration: it imports every
-``pyspark_*`` package when it looks up a name, and one that fails to import hides all others. So
+``pyspark_*`` package when it looks up a name. A package that fails to import hides all others, so
 this module imports nothing that is slow or can fail.
 """
 
@@ -48,7 +48,7 @@ _MODULES = {
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})  # so that help() and completion have the names
+    return sorted({*globals(), *__all__})  # so that help() and completion list the names
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,9 @@
 
 Results depend only on the log's offsets, epochs and snapshots and on Spark's checkpointed offset;
 there is no clock and no state. The log end may move back between two calls (a voter's directory
-lags): that is not a loss, the stream waits. Data loss is a log start offset after the stream's
-offset, a single log that ends before it, another cluster, or another epoch at the record before it.
+lags). That is not a loss, and the stream waits. These are data losses: the log start offset is
+after the stream's offset, a single log ends before it, the log is another cluster's, or the record
+before the offset has another epoch.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class BatchLimits:
     records_max: int | None = None
     bytes_max: int | None = None
     whole: bool = False
-    """All records are one batch (``Trigger.Once``), also a snapshot and the log after it."""
+    """Whether all records are one batch (``Trigger.Once``), even a snapshot and what follows it."""
 
 
 def share_limit(limit: int | None, backlogs: Mapping[str, int]) -> Mapping[str, int | None]:
@@ -161,7 +162,7 @@ def next_batch(
 ) -> StreamOffset | None:
     """Return the next batch from ``start`` towards ``end_offset``, None if there are no records.
 
-    A snapshot's rows are a batch of their own, regardless of the limits. Other batches end between
+    A snapshot's rows are a separate batch, regardless of the limits. Other batches end between
     record batches and outside metadata transactions; a record batch or transaction that exceeds the
     limits is not split.
     """
@@ -191,7 +192,7 @@ def next_batch(
 class AvailableRows:
     """The rows of a planned batch that can be read, perhaps again after a restart.
 
-    ``losses`` are the missing records; it is empty if the batch is complete.
+    ``losses`` contains the missing records; it is empty if the batch is complete.
     """
 
     start: StartPosition

@@ -1,7 +1,7 @@
 """Classes of Spark 4.2's streaming API, with substitutes for Spark 4.0 and 4.1.
 
-Spark 4.2 passes limits to ``latestOffset``; 4.0 and 4.1 call it without arguments and do not have
-these classes. The nightly tests run the source, the sink and the table functions with 4.1 and 4.3.
+Spark 4.2 passes limits to ``latestOffset``; 4.0 and 4.1 call it without arguments and lack these
+classes. The nightly tests run the source, the sink and the table functions with 4.1 and 4.3.
 """
 
 from __future__ import annotations

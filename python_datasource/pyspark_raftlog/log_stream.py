@@ -1,8 +1,8 @@
 """One log of a stream: its end, its data loss, its next batch and the plan of a batch.
 
-Results depend on the log and on the offsets in Spark's checkpoint. What is kept between calls saves
-reads and repeated warnings: the open log, its last end, and the status of its files when there were
-no new records.
+Results depend on the log and on the offsets in Spark's checkpoint. State that is kept between calls
+only saves reads and repeated warnings: the open log, its last end, and the status of its files when
+there were no new records.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """What a log has after the end of a batch; ``size`` is None if it could not be read."""
+    """What a log contains after the end of a batch; ``size`` is None if it could not be read."""
 
     offset: int
     end_offset: int
     size: RangeSize | None
 
     def to_json(self, now_ms: int) -> dict[str, int]:
-        """Return bytes, batches, and the age of the first record in ms, those that are known."""
+        """Return bytes, batches, and the first record's age in ms, as far as they are known."""
         if self.size is None:
             return {}
         age_ms = 0 if self.size.batch_count == 0 else None
@@ -101,7 +101,7 @@ class LogStream:
 
     @property
     def log(self) -> LogReader | None:
-        """The log as it was read last; None before that."""
+        """The log as it was last read; None before the first read."""
         return self._log
 
     def refresh(self) -> tuple[LogReader, ReadEnd]:
@@ -141,8 +141,9 @@ class LogStream:
     def latest(self) -> dict[str, Any] | None:
         """Return the latest known end of the log, for the query's progress. Reads no files.
 
-        None before the first read. ``unread`` has what the log has after the batch: its ``bytes``
-        and ``batches``, and the age of its first record in ``ms``, without those that are unknown.
+        None before the first read. ``unread`` describes what the log contains after the batch: its
+        ``bytes`` and ``batches``, and the age of its first record in ``ms``, without unknown
+        values.
         """
         if self._end is None or self._log is None:
             return None
@@ -159,9 +160,10 @@ class LogStream:
         return latest.to_json() | ({"unread": found} if found else {})
 
     def measure(self, offset: int) -> None:
-        """Measure what the log has from ``offset`` on, the end of a batch, for its progress.
+        """Measure what the log contains from ``offset`` on, the end of a batch, for its progress.
 
-        Reads nothing if the end is that of the last call: a stream that waits calls it repeatedly.
+        Reads nothing if the end is the last call's, because a stream that waits calls this
+        repeatedly.
         """
         log, end = self._log, self._end
         assert log is not None, "a backlog is that of an open log"
@@ -207,7 +209,7 @@ class LogStream:
     # --- the next batch ---------------------------------------------------------------------------
 
     def backlog(self, position: StreamOffset) -> Backlog | None:
-        """Return the records after ``position``; None if the log is as it was without any.
+        """Return the records after ``position``; None if the log is unchanged since it had none.
 
         Raises:
             DataLossError: records after ``position`` were lost, and ``failOnDataLoss`` is true.
@@ -244,7 +246,7 @@ class LogStream:
         """Return the start of the next batch, and whether records before it were lost."""
         loss = check_data_loss(log, position, self.options)
         if position.initial and position.snapshot is not None:
-            # No rows have been read yet: a newer snapshot is an equally valid start.
+            # No rows have been read yet, so a newer snapshot is an equally valid start.
             chosen = (
                 position.snapshot if position.snapshot in log.snapshots else log.newest_snapshot()
             )
@@ -264,10 +266,10 @@ class LogStream:
     def _with_start(self, before: StreamOffset, batch: StreamOffset) -> StreamOffset:
         """Return a batch of ``end_without_start`` with its start, and its snapshot if it has one.
 
-        The start of the first batch of a query is requested after its end, and again after a
-        restart, and may be above that end by then. The batch is empty if it was to start at
-        ``latest``; with a newer snapshot it starts at the newest one that is not above its end; if
-        the log begins above its end, its records are lost.
+        Spark requests the start of a query's first batch after the batch's end, and again after a
+        restart. By then the start may be above that end. If the batch was to start at ``latest``,
+        it is empty. If there is a newer snapshot, the batch starts at the newest one that is not
+        above its end. If the log begins above the batch's end, its records are lost.
         """
         if not before.initial:
             return dataclasses.replace(batch, start_offset=before.offset)
@@ -281,7 +283,7 @@ class LogStream:
             elif starts_at_latest(log, self.options):
                 start_offset = batch.offset
             elif start_offset == log.log_start_offset:
-                start_offset = 0  # the records of the batch were deleted since
+                start_offset = 0  # the records of the batch have been deleted since
         return dataclasses.replace(batch, start_offset=start_offset, snapshot=snapshot)
 
     def available_rows(

@@ -217,13 +217,13 @@ class RaftlogSourcesStreamReader(MicroBatchReader[SourcesOffset]):
         return self._logs.poll(name, call, keys, wait_s=wait_s)
 
     def _check_any(self, found: Mapping[str, object]) -> None:
-        """Raise why the first log cannot be read, if none can."""
+        """Raise the first log's error if no log can be read."""
         problems = [log.problem for log in self._logs.all if log.problem is not None]
         if not found and problems:
             raise problems[0]
 
     def _identify(self) -> None:
-        """Open the logs whose cluster id was not read yet."""
+        """Open the logs whose cluster ids have not been read yet."""
         known = set(self._logs.by_cluster.values())
         self._logs.poll("open", _open, {log: None for log in self._logs.all if log not in known})
 
@@ -318,7 +318,7 @@ def _lose_log(where: str, reason: str, options: RaftlogOptions) -> None:
 
 
 def _admitted(found: Mapping[str, News], limits: BatchLimits) -> dict[str, Backlog]:
-    """Return what the next batch reads: if it is limited, the snapshots of few logs."""
+    """Return what the next batch reads; if its size is limited, the snapshots of few logs."""
     admitted: dict[str, Backlog] = {}
     is_limited = limits.records_max is not None or limits.bytes_max is not None
     snapshots = 0

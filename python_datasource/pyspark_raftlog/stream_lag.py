@@ -1,9 +1,9 @@
-"""Lag of a streaming query: what each log has after the last batch of the query.
+"""Lag of a streaming query: what each log contains after the query's last batch.
 
-Spark's progress of a query has, for each source, the end of the last batch and the latest end of
-the log that the source has reported, both as JSON. Data sources in Python cannot add to the
-``metrics`` of a progress, since the JVM's class of their streams does not report any (Spark 4.1 to
-4.3): ``latestOffset`` has them, as ``unread``.
+A query's progress contains, for each source, the end of the last batch and the latest end of the
+log that the source has reported, both as JSON. Python data sources cannot add to a progress's
+``metrics``, because the JVM class of their streams reports none (Spark 4.1 to 4.3).
+``latestOffset`` contains them instead, as ``unread``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _ends(offset: object) -> Mapping[str | None, tuple[int, Mapping[str, int]]]:
-    """Return the end in each log of an offset, and ``unread``; of another source, nothing."""
+    """Return the end in each log of an offset, and ``unread``; nothing for another source."""
     try:
         written = json.loads(offset) if isinstance(offset, str) else offset
         if isinstance(written, dict) and written.get("v") == SOURCES_VERSION:

@@ -5,9 +5,9 @@ Invariants:
 1. Calls have no effect on later results: the contents of a batch depend on the log and on the
    offsets in Spark's checkpoint, never on state of the reader.
 2. The reader holds nothing that must be released. Spark creates it twice, pickles one instance to
-   the executors, ends the other without ``stop()``, and requests the initial offset again after a
-   restart.
-3. Only ``latestOffset`` waits, at most ``pollWaitMs``, while there are no new records.
+   the executors, drops the other without calling ``stop()``, and requests the initial offset again
+   after a restart.
+3. Only ``latestOffset`` waits, for at most ``pollWaitMs``, while there are no new records.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gene
         self._triggered_at_ms: int | None = None
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        """Pickle the arguments only: an open log belongs to its process."""
+        """Pickle only the arguments, because an open log belongs to its process."""
         return type(self), (self._options, self._columns, self._clock)
 
     @abc.abstractmethod
@@ -113,7 +113,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gene
 
     @abc.abstractmethod
     def _legacy_latest_offset(self) -> dict[str, Any]:
-        """Return the end of the next batch for Spark 4.0 and 4.1, which pass no start, no limit."""
+        """Return the end of the next batch for Spark 4.0 and 4.1, which pass no start or limit."""
 
     def _limits(self, limit: ReadLimit | None) -> BatchLimits:
         if isinstance(limit, ReadAllAvailable):
@@ -124,7 +124,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gene
         )
 
     def _waits_for_more(self, record_count: int, limits: BatchLimits) -> bool:
-        """Return whether these records are below ``minOffsetsPerTrigger``, and may wait."""
+        """Return whether this many records are below ``minOffsetsPerTrigger`` and may wait."""
         least = self._options.min_offsets_per_trigger
         if least is None or limits.whole or self._is_available_now:
             return False

@@ -1,4 +1,4 @@
-"""Verification of a log (``raftlog check``): reads all of it, repairs nothing."""
+"""Verification of a log (``raftlog check``): reads all of it and repairs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of the replicas of one log, each with the most up-to-date one."""
+"""Comparison of the replicas of one log with the most up-to-date one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .findings import Finding, Kind, damage, note
 def divergences(log: QuorumCopies) -> Generator[Finding, None, int]:
     """Yield a finding for each replica that diverges from the most up-to-date one.
 
-    Returns the number of replicas that were compared: 0 if one of them cannot be.
+    Return the number of compared replicas: 0 if one of them cannot be compared.
 
-    Divergence is damage below the committed offset. Above it, a former leader truncates its
+    A divergence below the committed offset is damage. Above it, a former leader truncates its
     uncommitted records when it becomes a follower.
     """
     try:
         newest = log.newest_log()
         committed = _committed_end(log)
     except (CorruptBatchError, CorruptFileError):
-        return 0  # a replica without any batch or a valid quorum-state: reported by its own check
+        return 0  # its own check reports a replica without any batch or a valid quorum-state
     for copy in log.logs:
         found = None if copy is newest else first_divergence(newest, copy)
         if found is None:

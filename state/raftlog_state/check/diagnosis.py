@@ -1,6 +1,6 @@
-"""Diagnosis of a log, a cluster and a quorum: what a finding means, and the command that is next.
+"""Diagnosis of a log, a cluster and a quorum: what a finding means, and which command to run next.
 
-What was observed is an argument: findings of a check, a state, a quorum's description, free space.
+Observations are arguments: findings of a check, a state, a quorum's description, free space.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from raftlog.client.remote.voters import QuorumInfo, ReplicaState
 
 NAMES_SHOWN_MAX: Final = 3
-"""Names that a diagnosis lists; it counts the others."""
+"""Names that a diagnosis lists; further ones are only counted."""
 STALE_MS: Final = 10_000
 """Time without a fetch, or without being caught up, after which a replica is reported.
 
-Kafka's ``controller.quorum.fetch.timeout.ms`` is 2 s, its ``replica.lag.time.max.ms`` 30 s.
+Kafka's ``controller.quorum.fetch.timeout.ms`` is 2 s, its ``replica.lag.time.max.ms`` is 30 s.
 """
 _VOTERS_MIN: Final = 3
-"""Voters of a quorum that tolerates the failure of one."""
+"""Voters of a quorum that tolerates the failure of one voter."""
 SILENT_MS: Final = 30_000
 """Time without a record of an active controller, which writes a NoOp every 500 ms by default."""
 
@@ -43,7 +43,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was found, what it means in one sentence, and the command that is next."""
+    """What was found, what it means in one sentence, and the command to run next."""
 
     level: Level
     found: str
@@ -82,7 +82,7 @@ class Writer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedLog:
-    """Log that was checked. ``path`` is that of a command, ``directory`` that of its files."""
+    """Log that was checked. ``path`` is a command's argument, ``directory`` contains the files."""
 
     path: str
     directory: str
@@ -109,7 +109,7 @@ _ASK_QUORUM: Final = "raftlog doctor --bootstrap-server HOST:PORT"
 def diagnose_findings(
     findings: Iterable[Finding], logs: Sequence[CheckedLog]
 ) -> Iterator[Diagnosis]:
-    """Yield one diagnosis for all findings of a kind in one log, by the first of them.
+    """Yield one diagnosis for all findings of a kind in one log, based on the first one.
 
     ``raftlog check`` prints each finding.
     """
@@ -307,7 +307,7 @@ def diagnose_space(
 
 
 def diagnose_owners(directory: str, *, owner: str, of_others: Sequence[str]) -> Iterator[Diagnosis]:
-    """Yield a diagnosis if files have another owner than their directory."""
+    """Yield a diagnosis if files and their directory have different owners."""
     if of_others:
         yield Diagnosis(
             level=Level.WARNING,
@@ -319,8 +319,10 @@ def diagnose_owners(directory: str, *, owner: str, of_others: Sequence[str]) -> 
 
 
 def diagnose_expiry(certificate: str, path: str, *, level: Level) -> Diagnosis:
-    """Return the diagnosis of a certificate that expires soon, or has expired. ``certificate``
-    describes it, with the time that is left."""
+    """Return the diagnosis of a certificate that expires soon or has expired.
+
+    ``certificate`` describes it, with the time that is left.
+    """
     return Diagnosis(
         level=level,
         found=certificate,
@@ -369,7 +371,7 @@ def diagnose_unchecked(directory: str, partitions: Sequence[str]) -> Iterator[Di
 def diagnose_cluster(image: MetadataImage, source: str) -> Iterator[Diagnosis]:
     """Yield a diagnosis for each kind of unavailability in a state.
 
-    ``source`` is PATH, or the options of nodes, as an argument of a command.
+    ``source`` is the argument of a command: PATH, or the options for nodes.
     """
     registered = {row.broker_id: row for row in image.rows_of(BrokerRow)}
     offline, shrunk, moving, unknown = (_Group() for _ in range(4))
@@ -453,8 +455,8 @@ def diagnose_silence(
 ) -> Iterator[Diagnosis]:
     """Yield a diagnosis if the active controller of a cluster writes no records.
 
-    ``now_ms`` is the time of the leader. A quorum of raftlog has a controller only if one has
-    registered itself.
+    ``now_ms`` is the time of the leader. A raftlog quorum has a controller only if one has
+    registered.
     """
     if is_raftlog and not image.map(Entity.CONTROLLER):
         return

@@ -1,4 +1,4 @@
-"""The check of small files and of index files."""
+"""Check of small files and of index files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from .findings import Finding, Kind, damage, note, of_error
 
 
 class OffsetIndexCheck:
-    """Check of ``.index``, whose entries have a batch's last offset and position."""
+    """Check of ``.index``, whose entries contain a batch's last offset and position."""
 
     def __init__(self, path: str, data: bytes, base_offset: int) -> None:
         self._path = path
@@ -83,7 +83,7 @@ class OffsetIndexCheck:
             )
 
     def skip(self, end_position: int, end_offset: int) -> None:
-        """Skip the entries before the next valid batch."""
+        """Skip the entries that precede the next valid batch."""
         self._next = max(self._next, int(np.searchsorted(self._index.positions, end_position)))
 
     def finish(self, *, is_newest: bool) -> Iterator[Finding]:
@@ -102,9 +102,9 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    """Check of ``.timeindex``, whose entries have the largest timestamp so far and its offset.
+    """Check of ``.timeindex``, whose entries contain the largest timestamp so far and its offset.
 
-    The offset is the last one of the batch, or in some Kafka releases that of the record.
+    The offset is the batch's last offset or, in some Kafka releases, the record's.
     """
 
     def __init__(self, path: str, data: bytes, base_offset: int) -> None:
@@ -142,7 +142,7 @@ class TimeIndexCheck:
             )
 
     def skip(self, end_position: int, end_offset: int) -> None:
-        """Skip the entries before the next valid batch."""
+        """Skip the entries that precede the next valid batch."""
         self._next = max(self._next, int(np.searchsorted(self._index.last_offsets, end_offset)))
 
     def finish(self, *, is_newest: bool) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ class TimeIndexCheck:
 
 
 class TxnIndexCheck:
-    """Check of ``.txnindex``, whose entries are transactions with an abort marker in a segment."""
+    """Check of ``.txnindex``, whose entries are transactions with abort markers in a segment."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self._path = path
@@ -198,7 +198,7 @@ class TxnIndexCheck:
             )
 
     def skip(self, end_position: int, end_offset: int) -> None:
-        """Skip the entries before the next valid batch."""
+        """Skip the entries that precede the next valid batch."""
         while self._next < len(self._entries):
             if self._entries[self._next].last_offset >= end_offset:
                 return
@@ -233,7 +233,7 @@ def _rest(path: str, data: bytes, entry_count: int, entry_bytes: int) -> Iterato
 # Check that the metadata files of a log can be parsed, and selection of a segment's indexes.
 
 _INDEX_BYTES_MAX: Final = 64 * MIB
-"""Bytes of an index that are checked; Kafka's ``segment.index.bytes`` is 10 MiB."""
+"""Bytes of an index that are checked at most; Kafka's ``segment.index.bytes`` is 10 MiB."""
 
 _REASON_CHARACTERS_MAX: Final = 400
 
@@ -280,8 +280,7 @@ def small_files(files: LogFiles) -> Iterator[Finding]:
 
 
 def _out_of_election(data: bytes, path: str) -> NoReturn:
-    """Raise ``CorruptFileError``: the file exists only while the replica lacks acknowledged
-    records."""
+    """Raise ``CorruptFileError``: the file exists only while acknowledged records are missing."""
     letters = data.decode("utf-8", errors="replace")
     text = "".join(letter for letter in letters if letter.isprintable())
     raise CorruptFileError(

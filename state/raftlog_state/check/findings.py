@@ -18,14 +18,14 @@ from raftlog.printable import compact_json
 
 
 class Severity(StrEnum):
-    """Severity of a finding. Damage fails the check. A note is normal, on a running node e.g."""
+    """Severity of a finding. Damage fails the check. A note is normal, e.g. on a running node."""
 
     DAMAGE = "damage"
     NOTE = "note"
 
 
 class Kind(StrEnum):
-    """Kind of a finding. The values are stable, for programs that parse the output."""
+    """Kind of a finding. The values are stable, because programs parse the output."""
 
     BATCH = "batch"
     """Invalid record batch."""
@@ -48,7 +48,7 @@ class Kind(StrEnum):
     DIVERGENCE = "divergence"
     """Different batches at the same offset of two replicas."""
     FOREIGN = "foreign"
-    """Batches in the log of a quorum's node that another process wrote."""
+    """Batches in a quorum node's log that another process wrote."""
     PERMISSIONS = "permissions"
     """Files with secrets that other users may read."""
     UNKNOWN = "unknown"

@@ -42,8 +42,9 @@ _STEPS = 1000
 class LogCheck:
     """Check of the log at a path, or of several voters' replicas of one log.
 
-    ``on_progress`` is called with steps done and the total number of steps. The summary is complete
-    once ``run`` has been consumed. ``copies`` are the replicas of ``log``, or itself.
+    ``on_progress`` is called with the number of completed steps and of all steps. The summary is
+    complete once ``run`` has been consumed. ``copies`` are the replicas of ``log``, or ``log``
+    itself.
     """
 
     def __init__(
@@ -79,16 +80,16 @@ class LogCheck:
             self._replicas_compared = yield from divergences(self._voters)
 
     def image(self) -> MetadataImage | None:
-        """Return the state at the end of a metadata log, as its replay has found it.
+        """Return the state at the end of a metadata log, as replayed.
 
-        None if the replay has failed, which is a finding, and of several replicas: their state is
-        that at the committed end.
+        None if the replay has failed, which is a finding. For several replicas, it is the state at
+        the committed end.
         """
         (check,) = self._checks if len(self._checks) == 1 else (None,)
         return None if check is None else check.image()
 
     def summary(self) -> dict[str, int]:
-        """Return the numbers of what was read."""
+        """Return counts of what was read."""
         return {
             "segments": sum(check.segment_count for check in self._checks),
             "batches": sum(check.batch_count for check in self._checks),
@@ -122,7 +123,7 @@ class LogCheck:
 
 
 def _open_log(path: str, kind: LogKind | None, decompressed_bytes_max: int) -> LogReader:
-    """Open a log; as a partition if its kind is unknown, since a check prints no values."""
+    """Open a log, as a partition if its kind is unknown, because a check prints no values."""
     try:
         return open_path(path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
     except UnknownRecordKindError:
@@ -132,7 +133,7 @@ def _open_log(path: str, kind: LogKind | None, decompressed_bytes_max: int) -> L
 
 
 def _oversized_segment(file: ReadableFile) -> Iterator[Finding]:
-    """Report a file that exceeds the size limit of segments: index positions are 32-bit."""
+    """Report a file that exceeds the size limit of segments, because index positions are 32-bit."""
     byte_count = file.byte_count()
     if byte_count > SEGMENT_BYTES_MAX:
         reason = (
@@ -251,12 +252,12 @@ class _CopyCheck:
         files, log = self._files, self._log
         try:
             epochs = log.epochs
-            start_offset = log.log_start_offset  # of the listing with which epochs were read
-            state = log.quorum_state  # after the batches, since the node may be running
+            start_offset = log.log_start_offset  # from the listing with which the epochs were read
+            state = log.quorum_state  # read after the batches, because the node may be running
         except (CorruptBatchError, CorruptFileError):
-            return  # reported by the check of segments and files
+            return  # the check of segments and files reports it
         except SegmentDeletedError:
-            return  # by its running node, which has checked the log at its start
+            return  # deleted by its running node, which has checked the log at its start
         if state is None:
             return
         names = files.storage.list_names(files.directory)
@@ -305,7 +306,7 @@ class _CopyCheck:
         try:
             end_offset = self._log.log_end_offset
         except CorruptBatchError:
-            return  # a log without any batch: reported by the check of its segments
+            return  # a log without any batch; the check of its segments reports it
         check = ReplayCheck(
             self._log,
             self.start_offset,

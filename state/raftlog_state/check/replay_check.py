@@ -1,10 +1,11 @@
 """Replay of a metadata log, and comparison of each snapshot with the replayed state.
 
-Replay begins at offset 0, or at the oldest valid snapshot that the log continues from. Where the
-log cannot be read or replayed, it begins again at the next snapshot. Damage of segments is not
-reported here: ``SegmentCheck`` has reported it. Topics are replayed and compared by columns where
-their records are plain (``Replay``); their rows become objects only if a snapshot differs. A
-finding names the key and the columns of a row that differs, never a value, which may be secret.
+Replay begins at offset 0, or at the oldest valid snapshot from which the log continues. Where the
+log cannot be read or replayed, replay begins again at the next snapshot. Damaged segments are not
+reported here, because ``SegmentCheck`` has reported them. Topics are replayed and compared by
+columns where their records are plain (``Replay``), and their rows become objects only if a snapshot
+differs. A finding names the key and the columns of a row that differs, never a value, which may be
+secret.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from raftlog_state.records import Redactor
 from .findings import Finding, Kind, damage, note, of_error
 
 _REVEALING: Final = Redactor(reveal=True)
-"""States are compared with all that their rows have; no value is part of a finding."""
+"""States are compared with all values of their rows; no value is part of a finding."""
 
 
 @dataclass(slots=True)
 class ReplayCheck:
     """Replay of one replica of a metadata log.
 
-    ``compared_count``, of snapshots, increases while ``run`` is consumed.
-    ``on_progress`` is called with the replayed and the total number of offsets.
+    ``compared_count``, the number of snapshots, increases while ``run`` is consumed.
+    ``on_progress`` is called with the number of replayed offsets and of all offsets.
     """
 
     log: DirectoryLog
@@ -81,7 +82,7 @@ class ReplayCheck:
     def image(self) -> MetadataImage | None:
         """Return the state at the end of the log.
 
-        None before ``run``, and of a log that cannot be replayed to its end.
+        None before ``run``, and for a log that cannot be replayed to its end.
         """
         return None if self._replay is None else self._replay.image
 

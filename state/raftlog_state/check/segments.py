@@ -1,4 +1,4 @@
-"""The check of one segment: batches, offsets and epochs, aborted transactions."""
+"""Check of one segment: batches, offsets and epochs, aborted transactions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .findings import Finding, Kind, damage, note, of_error
 
 
 def unindexed_aborts(log: DirectoryLog) -> Iterator[Finding]:
-    """Yield the aborted transactions that are missing in the index; none if the log is damaged."""
+    """Yield the aborted transactions that the index lacks; none if the log is damaged."""
     try:
         plan = log.plan(
             log.log_start_offset, log.log_end_offset, isolation=Isolation.READ_COMMITTED
@@ -73,7 +73,7 @@ def unindexed_aborts(log: DirectoryLog) -> Iterator[Finding]:
 
 
 def _named(log: DirectoryLog, path: str) -> set[tuple[int, int]] | None:
-    """Return producer ids and marker offsets of an index, None if it is missing or corrupt."""
+    """Return an index's producer ids and marker offsets; None if it is missing or corrupt."""
     try:
         data = read_small_file(log.files.storage, path)
         entries = None if data is None else parse_txn_index(data, path)
@@ -94,7 +94,8 @@ class HistoryCheck:
     """Check of a log's offsets and epochs, fed with its batches in order.
 
     ``read_epochs`` returns the epoch cache, None if the file is missing or corrupt. It is called
-    again before a mismatch is reported: a running node may have written to file and log meanwhile.
+    again before a mismatch is reported, because a running node may have written to the file and the
+    log meanwhile.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class HistoryCheck:
         self._last_epoch = max(self._last_epoch, int(batches.leader_epoch.max()))
 
     def skip(self, next_offset: int) -> None:
-        """Skip damage up to this offset, so that it is not reported as a gap, too."""
+        """Skip damage up to this offset, so that it is not also reported as a gap."""
         if self._next_offset is None or next_offset > self._next_offset:
             self._next_offset = next_offset
 
@@ -272,7 +273,7 @@ class SegmentCheck:
         if first == self.base_offset or (first > self.base_offset and not self.is_contiguous):
             return
         if int(batches.position[0]) > 0 and first > self.base_offset:
-            return  # the bytes before it are damaged, and reported
+            return  # the bytes before it are damaged and have been reported
         yield damage(
             Kind.SEGMENT_NAME,
             self.file.path,

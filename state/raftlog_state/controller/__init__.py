@@ -1,7 +1,7 @@
 """The controller of a cluster's metadata, without I/O.
 
-``plan_changes`` validates changes of an image and returns records. ``QuorumController`` is the
-state machine of a quorum: it replays the log, and writes to it while its node leads.
+``plan_changes`` validates changes of an image and returns records. ``QuorumController`` is a
+quorum's state machine: it replays the log, and writes to it while its node is the leader.
 
 Source: Kafka ``QuorumController`` and its control managers.
 """

@@ -1,7 +1,7 @@
-"""Changes of ACLs, and which ACLs match a filter.
+"""Changes of ACLs, and the search for ACLs that match a filter.
 
-The search for the ACLs of many filters compares each filter with each ACL. ``AclSearch`` divides it
-into steps, between which the state may change.
+A search for the ACLs of many filters compares each filter with each ACL. ``AclSearch`` divides the
+search into steps, between which the state may change.
 
 Source: Kafka 4.4 ``AclControlManager``, ``AclBindingFilter``, ``ResourcePatternFilter``.
 """
@@ -39,8 +39,11 @@ from .pending_state import PendingState
 
 ANY: Final = 1
 MATCH: Final = 2
-"""Values of Kafka's ACL enums that only a filter may have. MATCH is a pattern type: literal,
-prefixed and wildcard patterns that match a resource of the filter's name."""
+"""Values of Kafka's ACL enums that only filters may have.
+
+MATCH is a pattern type. It matches literal, prefixed and wildcard patterns that match a resource
+with the filter's name.
+"""
 
 LITERAL: Final = 3
 PREFIXED: Final = 4
@@ -70,7 +73,7 @@ class AclBinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Filter of ACLs, with the numbers of Kafka's enums; ANY and None match everything."""
+    """Filter of ACLs, with the numbers of Kafka's enums. ANY and None match everything."""
 
     resource_type: int = ANY
     resource_name: str | None = None
@@ -82,7 +85,7 @@ class AclFilter:
 
     @property
     def content(self) -> AclContent | None:
-        """The content of the only ACLs that match, None if others may match, too."""
+        """The content that an ACL must have to match; None if other contents may match, too."""
         if (
             ANY in (self.resource_type, self.operation, self.permission)
             or self.pattern_type in (ANY, MATCH)
@@ -94,7 +97,7 @@ class AclFilter:
         return acl_content(self)
 
     def matches(self, row: AclRow) -> bool:
-        """Return whether an ACL matches the filter, which is valid."""
+        """Return whether an ACL matches the filter, which must be valid."""
         return (
             self.resource_type in (ANY, row.resource_type)
             and self.principal in (None, row.principal)
@@ -135,7 +138,7 @@ class AclFilter:
 def create_acls(
     bindings: Sequence[AclBinding], state: PendingState
 ) -> Generator[None, None, list[ApiException | None]]:
-    """Add ACLs, unless there are some with equal content; return the refusal of each one."""
+    """Add ACLs unless ACLs with equal content exist; return the refusal of each one."""
     found: list[ApiException | None] = []
     for binding in bindings:
         try:
@@ -152,10 +155,10 @@ Matches: TypeAlias = list[list[AclRow] | ApiException]
 
 
 class AclSearch:
-    """Search for the ACLs that match each of several filters, in steps.
+    """Search, in steps, for the ACLs that match each of several filters.
 
-    ``found`` has the result of each filter, complete after the last step. ``count_max``: bound of
-    the ACLs of all results together, None without one.
+    ``found`` contains each filter's result, complete after the last step. ``count_max`` limits the
+    number of ACLs in all results together; None: no limit.
     """
 
     def __init__(self, filters: Sequence[AclFilter], *, count_max: int | None = None) -> None:
@@ -164,7 +167,7 @@ class AclSearch:
         self._left = count_max
 
     def steps(self, keys: Sequence[Key]) -> Iterator[Callable[[ControllerState], None]]:
-        """Yield the steps of a search among the ACLs with these keys; execute each before the next.
+        """Yield the steps of a search among the ACLs with these keys; run each before the next one.
 
         A step raises ``ApiException`` if there are more ACLs than ``count_max``.
         """
@@ -180,7 +183,7 @@ class AclSearch:
     def _begin(
         self, numbers: Iterable[int], open_numbers: list[int], state: ControllerState
     ) -> None:
-        """Check filters, look up those of one content; append the others to ``open_numbers``."""
+        """Check filters, and look up those of one content; append others to ``open_numbers``."""
         for number in numbers:
             wanted = self._filters[number]
             try:
@@ -215,7 +218,7 @@ class AclSearch:
 def delete_acls(
     filters: Sequence[AclFilter], state: PendingState
 ) -> Generator[None, None, Matches]:
-    """Remove the ACLs that match each filter, and return them, sorted by id; or its refusal.
+    """Remove the ACLs that match each filter; return them sorted by id, or the filter's refusal.
 
     All filters match the state before the request.
     """
@@ -223,7 +226,7 @@ def delete_acls(
 
 
 def remove_found_acls(found: Matches, state: PendingState) -> Generator[None, None, Matches]:
-    """Remove the ACLs that a search has found, and return those that were not removed since."""
+    """Remove the ACLs that a search has found; return those that still existed."""
     remaining: Matches = []
     removed: dict[str, None] = {}
     for one in found:
@@ -256,7 +259,7 @@ def _search(filters: Sequence[AclFilter], state: ControllerState) -> Matches:
 
 @write_in_steps.register
 def add_acl(change: AddAcl, state: PendingState) -> None:
-    """Add an ACL, unless there is one with equal content."""
+    """Add an ACL unless one with equal content exists."""
     what = f"ACL for {change.principal!r} on {change.resource_name!r}"
     binding = AclBinding(
         resource_type=enum_number(ACL_RESOURCE_TYPES, change.resource_type, what),
@@ -304,7 +307,7 @@ def remove_acl(change: RemoveAcl, state: PendingState) -> None:
 
 
 def _write_acl(binding: AclBinding, acl_id: str | None, state: PendingState) -> None:
-    """Write the record of an ACL unless there is an equal one. ``acl_id`` None: a random one."""
+    """Write the record of an ACL unless an equal one exists. ``acl_id`` None: a random one."""
     what = f"ACL for {binding.principal!r} on {binding.resource_name!r}"
     _check_binding(binding, what)
     _check_host(binding.host, state.current.level, what)
@@ -354,8 +357,11 @@ def _check_binding(binding: AclBinding, what: str) -> None:
 
 
 def _check_host(host: str, level: int, what: str) -> None:
-    """Refuse ranges of addresses below the level that they require: an authorizer of an earlier
-    release takes one for the text of an address, so that a DENY would have no effect."""
+    """Refuse address ranges below the metadata.version level that they require.
+
+    An authorizer of an earlier release takes a range for the text of an address, so a DENY would
+    have no effect.
+    """
     if not host:
         raise ApiException(what, "Host pattern cannot be null or empty", "correct the ACL")
     if not is_range(host):

@@ -63,8 +63,10 @@ _DEFAULT_LEVELS: Final = (
     ("streams.version", 29, 1),
     ("transaction.version", 24, 2),
 )
-"""Features with the level of metadata.version from which a new cluster has them, and their own. A
-later line replaces an earlier one."""
+"""Features of a new cluster: required level of metadata.version, and the feature's own level.
+
+A later line replaces an earlier one.
+"""
 
 assert len(METADATA_VERSIONS) == LEVEL_MAX - LEVEL_MIN + 1, "every level has a name"
 
@@ -79,7 +81,7 @@ def new_cluster_features(level: int = LEVEL_NEW_CLUSTER) -> dict[str, int]:
 def metadata_version_level(text: str) -> int | None:
     """Return the level of a release, such as ``4.3`` or ``4.3-IV0``; None if it is unknown.
 
-    A release without ``-IV`` is its last level.
+    A release without ``-IV`` means its last level.
     """
     found = [
         level

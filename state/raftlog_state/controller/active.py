@@ -1,7 +1,7 @@
 """``QuorumController``: the state machine of a metadata quorum, active on its leader.
 
-Without I/O: a driver calls it with commits, snapshots and leader changes of the log, with writes,
-and with the time; it calls ``RaftClient``, and returns the outcomes of writes.
+It does no I/O. A driver calls it with commits, snapshots and leader changes of the log, with
+writes, and with the time. The controller calls ``RaftClient``, and returns the results of writes.
 
     write   generate records from the state, replay each at the offset that it will have
             register an in-memory snapshot at the last one
@@ -9,24 +9,25 @@ and with the time; it calls ``RaftClient``, and returns the outcomes of writes.
             wait until the log commits them, then complete
 
 Large writes are generated in steps, between other events of the thread: commits of earlier writes,
-and leader changes, which end the write. Later writes wait meanwhile, in order, and are executed
-between other events, too.
+and leader changes, which end the write. Later writes wait meanwhile, in order, and are also
+executed between other events.
 
-A write fails without a trace if it is refused. If the log refuses it, another leader may have
-written: the controller renounces its leadership, and reverts to the last stable offset. So it does
-if the log has a part of a write that is not atomic.
+A write that is refused leaves no trace. If the log refuses it, another leader may have written: the
+controller renounces its leadership and reverts to the last stable offset. It does the same if the
+log has a part of a write that is not atomic.
 
 Invariants:
 
 1. The controller is active only after it has replayed the whole log: the next write offset is the
-   log's end offset. A transaction that an earlier leader left open is aborted first.
+   log's end offset. It first aborts a transaction that an earlier leader left open.
 2. A write is completed when the last stable offset is at or after its last record.
-3. After a renunciation the state is that of a replay of the stable log. The writes that waited
-   fail, although the log may still commit them: then they are replayed like those of other nodes.
+3. After a renunciation, the state equals a replay of the stable log. The waiting writes fail,
+   although the log may still commit them. In that case, they are replayed like writes of other
+   nodes.
 4. Bookkeeping precedes calls of the log, which may deliver commits and leader changes before they
    return.
-5. Between the steps of a write its records are in the current state, after the newest in-memory
-   snapshot, which is not deleted: the state reverts to that before them at any time.
+5. Between the steps of a write, its records are in the current state, after the newest in-memory
+   snapshot. That snapshot is not deleted, so the state can revert to it at any time.
 
 Source: Kafka ``QuorumController``.
 """
@@ -103,7 +104,7 @@ class RaftClient(Protocol):
 class LeaderAndEpoch(Protocol):
     """Leader of an epoch; ``leader_id`` is None if it is unknown.
 
-    ``end_offset``: of this node's log; if it leads, the base offset of its next append.
+    ``end_offset``: of this node's log; if this node leads, the base offset of its next append.
     """
 
     @property
@@ -133,8 +134,8 @@ class ControllerMetrics:
     """Figures of one controller; the counts are since its creation.
 
     ``last_applied_record_lag_ms``: age of the last record that a standby has applied, 0 on the
-    active controller. ``new_active_controllers_count``: elections that this node has learned of,
-    of whichever node. Kafka: ``QuorumControllerMetrics``.
+    active controller. ``new_active_controllers_count``: elections of any node that this node has
+    learned of. Kafka: ``QuorumControllerMetrics``.
     """
 
     is_active: bool
@@ -164,8 +165,8 @@ class QuorumController:
         rng: source of ids and replica placement.
         time_us: monotonic clock, for deadlines and durations.
         records_per_batch_max: records in one batch of a transaction.
-        schedule: calls its argument later, on the thread that drives the log, for the next step of
-            a write. None: a write is generated in one step.
+        schedule: calls its argument later, on the thread that drives the log, to run the next step
+            of a write. None: writes are generated in one step.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class QuorumController:
         self._offsets: Final = OffsetControl()
         self._deferred: Final = DeferredEventQueue()
         self._queue: Final[deque[_WriteEvent[Any]]] = deque()
-        """Writes that are not started, in order."""
+        """Writes that have not started, in order."""
         self._current: _WriteEvent[Any] | None = None
         """The write that is being generated."""
         self._is_in_step = self._is_scheduled = False
@@ -210,15 +211,17 @@ class QuorumController:
 
     @property
     def state(self) -> ControllerState:
-        """The current state: on the active controller with the writes that are not committed, and
-        the steps of the current one."""
+        """The current state.
+
+        On the active controller, it includes uncommitted writes and the steps of the current write.
+        """
         return self._offsets.state
 
     @property
     def is_replaying(self) -> bool:
-        """Whether the current state has a part of a batch: read the last stable one instead.
+        """Whether the current state has a part of a batch; if so, read the last stable state.
 
-        It stays so if the replay of the batch fails, or is closed.
+        This remains so if the replay of the batch fails or is closed.
         """
         return self._is_replaying
 
@@ -276,10 +279,11 @@ class QuorumController:
     # --- events of the log ------------------------------------------------------------------------
 
     def handle_commit(self, batches: Sequence[RecordBatch]) -> Steps:
-        """Replay committed batches, or complete the writes whose records they are.
+        """Replay committed batches, or complete the writes that created their records.
 
-        A standby replays a large batch in steps, and gets no other event before the last one.
-        Raises ``StateMachineError`` if one cannot be replayed: the controller has failed then.
+        A standby replays a large batch in steps, and must receive no other event before the last
+        step. Raises ``StateMachineError`` if a batch cannot be replayed. The controller has then
+        failed.
         """
         self._check_not_failed()
         return begin(self._replay(batches))
@@ -298,11 +302,11 @@ class QuorumController:
         self._claim_if_caught_up()
 
     def handle_load_snapshot(self, snapshot: Snapshot) -> Steps:
-        """Replace the state, in steps, by that of a snapshot, which ends after it.
+        """Replace the state, in steps, with that of a snapshot that ends after it.
 
-        An active controller whose next batch was deleted, with all before the snapshot's end,
-        becomes a standby and resigns. (In Kafka this is fatal.) Raises ``StateMachineError`` as
-        ``handle_commit``.
+        If an active controller's next batch was deleted, together with everything before the
+        snapshot's end, the controller becomes a standby and resigns. (In Kafka this is fatal.)
+        Raises ``StateMachineError`` as ``handle_commit`` does.
         """
         self._check_not_failed()
         offset, epoch = snapshot.snapshot_id.end_offset, self._claim_epoch
@@ -319,10 +323,10 @@ class QuorumController:
         self._claim_if_caught_up()
 
     def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
-        """Renounce a lost leadership; claim a new one when the whole log is replayed.
+        """Renounce a lost leadership; claim a new one once the whole log is replayed.
 
         An active controller whose node leads the new epoch, too, stays active. If the log has
-        batches after the controller's own, it becomes a standby first, and claims again.
+        batches after the controller's own, it first becomes a standby, and then claims again.
         """
         self._check_not_failed()
         is_me = leader.leader_id == self._log.node_id
@@ -346,7 +350,7 @@ class QuorumController:
         self._claim_if_caught_up()
 
     def begin_shutdown(self) -> None:
-        """Renounce the leadership, and refuse writes from now on."""
+        """Renounce the leadership and refuse further writes."""
         self._is_stopping = True
         self._claim_end_offset = None
         epoch = self._claim_epoch
@@ -367,7 +371,7 @@ class QuorumController:
         transaction_name: str | None = None,
         is_atomic: bool = True,
     ) -> Write[T]:
-        """Start a write, as ``write_in_steps``, whose records are few."""
+        """Start a write with few records, like ``write_in_steps``."""
         return self.write_in_steps(
             name,
             in_one_step(operation),
@@ -385,15 +389,15 @@ class QuorumController:
         transaction_name: str | None = None,
         is_atomic: bool = True,
     ) -> Write[T]:
-        """Start a write when those before it are generated; its outcome may be known already.
+        """Start a write after those before it are generated; its result may be known on return.
 
         Args:
             name: of the event, in messages.
-            deadline_us: when it fails unless it is committed; its records stay in the log.
-            transaction_name: of a metadata transaction around the records, which may then be in
-                several batches, without a limit of their number.
-            is_atomic: False: without a transaction, too, they may be in several batches. If the
-                leadership ends meanwhile, the log may have the first ones only.
+            deadline_us: time at which it fails unless it is committed; its records stay in the log.
+            transaction_name: name of a metadata transaction around the records, which may then be
+                in several batches and unlimited in number.
+            is_atomic: False: the records may be in several batches even without a transaction. If
+                the leadership ends meanwhile, the log may contain only the first ones.
         """
         write: Write[T] = Write(name, deadline_us)
         self._started_count += 1
@@ -404,7 +408,7 @@ class QuorumController:
         return write
 
     def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> int:
-        """Append the records of a kraft.version, as the first ones of a write.
+        """Append the records of a kraft.version, as the first records of a write.
 
         Return the next write offset. Raises ``ApiException`` if the quorum refuses the version.
         """
@@ -429,15 +433,17 @@ class QuorumController:
         return base_offset if validate_only else end_offset
 
     def tick(self, now_us: int) -> None:
-        """Fail the waiting writes whose deadline is reached."""
+        """Fail the waiting writes whose deadline has passed."""
         for write in self._deferred.take_expired(now_us):
             self._handle_event_error(write, self._timeout_error(write))
 
     # --- the event queue --------------------------------------------------------------------------
 
     def _run_events(self) -> None:
-        """Run a step of the first write, and schedule the other steps and writes; without a
-        schedule, run all."""
+        """Run one step of the first write, and schedule the other steps and writes.
+
+        Without a schedule, run all of them.
+        """
         if self._is_in_step:
             return  # the log has delivered an event during a step
         while self._current is not None or self._queue:
@@ -565,7 +571,7 @@ class QuorumController:
             size = len(values) if is_one_batch else self._records_per_batch_max
             self._append(write, epoch, list(_chunks(values, size)), is_transaction=has_markers)
         if not write.is_done and write.deadline_us <= self._time_us():
-            self.tick(self._time_us())  # it was reached between the steps
+            self.tick(self._time_us())  # its deadline may have passed between the steps
 
     def _append(
         self,
@@ -576,7 +582,7 @@ class QuorumController:
         is_transaction: bool = False,
         has_markers: bool = False,
     ) -> None:
-        """Append the records of a write, which are replayed already."""
+        """Append the records of a write, which are already replayed."""
         offsets = self._offsets
         base_offset = next_offset = offsets.next_write_offset
         assert next_offset is not None, "it is active"
@@ -647,7 +653,7 @@ class QuorumController:
         self._renounce(not_controller_error(self.other_leader_id))
 
     def _renounce(self, error: Exception) -> None:
-        """Become a standby. The waiting writes fail with ``error``, and so does the current one."""
+        """Become a standby. The waiting writes and the current one fail with ``error``."""
         self._claim_epoch = None
         self._end_current(error)
         waiting = self._deferred.take_all()
@@ -658,9 +664,9 @@ class QuorumController:
     def _check_writer(self, batch: RecordBatch) -> None:
         """Become or stay a standby if another writer has written a batch.
 
-        A later leader's batch may be delivered before the leader change. In the epoch of this
-        controller, records of others are a failure; control records of the log are expected,
-        except between the steps of a write, whose offsets they take.
+        A later leader's batch may be delivered before the leader change. In this controller's
+        epoch, records of other writers are a failure. The log's control records are expected,
+        except between the steps of a write, because they take its offsets.
         """
         is_active, next_offset = self._claim_epoch is not None, self._offsets.next_write_offset
         if batch.leader_epoch > self._epoch:
@@ -688,11 +694,11 @@ class QuorumController:
 
     def _handle_event_error(self, write: Write[Any], error: Exception) -> None:
         external = self._handle_error(write.name, write.started_us, error)
-        if not write.is_done:  # else it failed when the leadership was lost during the append
+        if not write.is_done:  # otherwise it failed when the leadership was lost during the append
             write.fail(external)
 
     def _handle_error(self, name: str, started_us: int | None, error: Exception) -> Exception:
-        """Report an error of an event, fail over if it requires that; return the caller's error."""
+        """Report an error of an event and fail over if necessary; return the caller's error."""
         info = EventHandlerExceptionInfo.from_internal(error, self.other_leader_id)
         epoch = self._claim_epoch
         message = info.failure_message(
@@ -716,7 +722,7 @@ class QuorumController:
 
     @contextmanager
     def _fatal_if_it_fails(self, offset: int, what: str) -> Iterator[None]:
-        """Fail the controller if an exception is raised inside: its state is undefined then."""
+        """Fail the controller if the block raises an exception: its state is then undefined."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 (a replay may raise anything)
@@ -757,7 +763,7 @@ class QuorumController:
 def _encoded(
     records: Sequence[DecodedRecord], transaction_name: str | None
 ) -> Generator[None, None, list[bytes]]:
-    """Return the values of the records of a write; with a name, in markers of a transaction."""
+    """Return a write's records as values; if it has a name, between a transaction's markers."""
     if records and transaction_name is not None:
         begin = DecodedRecord(0, BeginTransactionRecord(name=transaction_name))
         records = (begin, *records, DecodedRecord(0, EndTransactionRecord()))

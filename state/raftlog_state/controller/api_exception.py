@@ -52,8 +52,8 @@ _UUID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 class ApiException(Exception):  # noqa: N818 - Kafka's name; internal to the controller
     """Refusal of a change: ``what`` it concerns, the ``reason`` and a ``remedy``.
 
-    ``reason`` is Kafka's message where Kafka has the same refusal. No text contains the value of a
-    config or a credential.
+    ``reason`` is Kafka's message where Kafka has the same refusal. No text contains a config's
+    value or a credential.
     """
 
     def __init__(
@@ -67,8 +67,10 @@ class ApiException(Exception):  # noqa: N818 - Kafka's name; internal to the con
 
 
 def enum_number(names: Mapping[int, str], word: str | int, what: str) -> int:
-    """Return the value of one of Kafka's enums from its name (in any case, ``-`` or ``_``) or
-    number."""
+    """Return the value of one of Kafka's enums from its name or number.
+
+    The name may be in any case, with ``-`` or ``_``.
+    """
     plain = str(word).strip().upper().replace("-", "_")
     for number, name in names.items():
         if plain in (name.replace("-", "_"), str(number)):
@@ -78,8 +80,7 @@ def enum_number(names: Mapping[int, str], word: str | int, what: str) -> int:
 
 
 def check_uuid(text: str, what: str) -> None:
-    """Raise ``ApiException`` unless ``text`` is a uuid in Kafka's text form, and not the zero
-    uuid."""
+    """Raise ``ApiException`` unless ``text`` is a uuid in Kafka's form other than the zero uuid."""
     if _UUID.fullmatch(text) is None or text == ZERO_UUID:
         reason = f"{text!r} is not a uuid of 22 base64url characters"
         raise ApiException(what, reason, "correct it, or leave it out for a random one")

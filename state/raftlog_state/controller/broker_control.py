@@ -1,8 +1,8 @@
 """``BrokerControl``: registrations and heartbeats of brokers at the active controller.
 
-Each method is called inside an operation of ``QuorumController.write``. The soft state is that of
-one leader epoch: the first call in a later epoch begins it again, with a whole session for each
-unfenced broker. Call ``fence_one_stale_broker`` regularly, so that this is soon after a claim.
+Each method is called inside an operation of ``QuorumController.write``. The soft state belongs to
+one leader epoch. The first call in a later epoch starts it again, with a whole session for each
+unfenced broker. Call ``fence_one_stale_broker`` regularly, so that this happens soon after a claim.
 
 Source: Kafka 4.3 ``ClusterControlManager``, ``ReplicationControlManager`` (processBrokerHeartbeat,
 maybeFenceOneStaleBroker).
@@ -50,8 +50,10 @@ class BrokerHeartbeatReply:
 
 
 class BrokerControl:
-    """Brokers of a cluster. Not thread-safe. ``heartbeats``: the soft state, None before the first
-    operation."""
+    """Brokers of a cluster. Not thread-safe.
+
+    ``heartbeats``: the soft state, None before the first operation.
+    """
 
     def __init__(self, *, cluster_id: str, session_timeout_us: int = SESSION_TIMEOUT_US) -> None:
         self._cluster_id: Final = cluster_id
@@ -71,7 +73,7 @@ class BrokerControl:
     ) -> Generator[None, None, int]:
         """Register a broker, and return its epoch. Raises ``ApiException``.
 
-        Another incarnation of a broker that is in contact is refused.
+        If a broker is in contact, another incarnation of it is refused.
         """
         heartbeats = self._active(state, now_us)
         broker_id = registration.broker_id
@@ -105,7 +107,7 @@ class BrokerControl:
     def heartbeat(
         self, heartbeat: BrokerHeartbeat, state: PendingState, *, now_us: int
     ) -> Generator[None, None, BrokerHeartbeatReply]:
-        """Handle a heartbeat: note the contact, and fence, unfence or shut down the broker.
+        """Handle a heartbeat: record the contact, and fence, unfence or shut down the broker.
 
         Raises ``ApiException`` if its epoch is stale.
         """
@@ -150,10 +152,11 @@ class BrokerControl:
     def fence_one_stale_broker(
         self, state: PendingState, *, now_us: int
     ) -> Generator[None, None, bool]:
-        """Fence a broker whose session is over; return whether there may be others.
+        """Fence a broker whose session has expired; return whether there may be others.
 
-        One at a time, so that each sees the elections after those before. A contact is forgotten by
-        the next call, after the broker was fenced: this operation may fail.
+        Brokers are fenced one at a time, so that each sees the elections of those before it. The
+        contact is removed by the next call, after the broker was fenced, because this operation may
+        fail.
         """
         heartbeats = self._active(state, now_us)
         for broker_id, epoch in heartbeats.tracker.expired(now_us):
@@ -198,7 +201,7 @@ class BrokerControl:
         return row, heartbeats
 
     def _forget_unregistered(self, state: PendingState, heartbeats: BrokerHeartbeatManager) -> None:
-        """Remove brokers that another operation has unregistered: none waits for them."""
+        """Remove brokers that another operation has unregistered: no broker waits for them."""
         for broker_id in heartbeats.broker_ids():
             if state.current.find(BrokerRow, broker_id) is None:
                 heartbeats.remove(broker_id)

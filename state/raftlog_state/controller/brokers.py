@@ -1,7 +1,7 @@
 """Registration, fencing and removal of brokers.
 
-A broker's record changes no partition: PartitionChangeRecords are written before the record of a
-broker that is fenced or removed, and after the record of one that is unfenced.
+A broker's record changes no partition. PartitionChangeRecords are written before the record that
+fences or removes a broker, and after the record that unfences one.
 
 Source: Kafka 4.3 ``ClusterControlManager.registerBroker``, ``ReplicationControlManager``
 (handleBrokerFenced, handleBrokerUnfenced, handleBrokerUnregistered, handleBrokerShutdown,
@@ -47,7 +47,7 @@ _UNFENCE: Final = -1
 _ENDPOINT: Final = re.compile(r"(?:([A-Za-z_]+)://)?(?:\[([^\]]+)\]|([^:]+)):(\d{1,5})")
 _PORT_MAX: Final = 65535
 _RESERVED_MAX: Final = 100
-"""Uuids below it are reserved (Kafka: ``DirectoryId``)."""
+"""Smaller uuids are reserved (Kafka: ``DirectoryId``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class BrokerRegistration:
     """Registration of a broker (Kafka: ``BrokerRegistrationRequest``).
 
     ``features``: name to lowest and highest level. ``previous_broker_epoch``: the epoch in which
-    the broker was shut down cleanly, else -1.
+    the broker was shut down cleanly, or -1.
     """
 
     broker_id: int
@@ -72,9 +72,9 @@ def write_registration(
 ) -> Generator[None, None, int]:
     """Register a broker, and return its epoch.
 
-    A new incarnation is fenced; it is removed from the ISRs and leaderships of the earlier one, and
-    from ELRs unless that was shut down cleanly. The same incarnation updates its registration, and
-    stays fenced or unfenced. Raises ``ApiException``.
+    A new incarnation is fenced. It is removed from the ISRs and leaderships of the earlier one, and
+    from ELRs unless that one was shut down cleanly. The same incarnation updates its registration,
+    and stays fenced or unfenced. Raises ``ApiException``.
     """
     what = f"broker {registration.broker_id}"
     row = state.current.find(BrokerRow, registration.broker_id)
@@ -141,7 +141,7 @@ def write_unregistered(broker_id: int, state: PendingState) -> Iterator[None]:
 
 @write_in_steps.register
 def register_broker(change: RegisterBroker, state: PendingState) -> Iterator[None]:
-    """Register a broker; what the change does not set is that of its incarnation, or random."""
+    """Register a broker; values not set by the change are its incarnation's, or random."""
     what = f"broker {change.broker_id}"
     if change.broker_id < 0:
         raise ApiException(
@@ -206,8 +206,7 @@ def _new_incarnation_id(broker_id: int, state: PendingState) -> str:
 
 
 def _handle_shutdown(broker_id: int, is_clean: bool, state: PendingState) -> Iterator[None]:
-    """Remove the earlier incarnation of a broker from ISRs, and from ELRs after an unclean
-    shutdown."""
+    """Remove a broker's earlier incarnation from ISRs, and after an unclean shutdown from ELRs."""
     is_unclean = state.current.versions.elr and not is_clean
     rows = yield from state.current.partitions_in_isr(broker_id)
     if not is_unclean:
@@ -237,7 +236,7 @@ def _endpoint(name: str, at: str, what: str) -> BrokerEndpoint:
 
 
 def _log_dirs(change: RegisterBroker, state: PendingState, what: str) -> tuple[str, ...]:
-    """Return the log directories of the change, else of the incarnation, else a random one."""
+    """Return the log directories of the change, or of the incarnation, or a random one."""
     if change.log_dirs is not None:
         if change.log_dirs and not state.current.versions.directories:
             reason = (

@@ -2,9 +2,9 @@
 
 ``config_limits.tsv`` (scope, name, valid) contains the text of the validators in Kafka 4.4.0's
 ``ConfigDef`` for topics, groups and client metrics; types are in ``records.config_types``. A name
-in the types only was removed in Kafka 4.
+that occurs only in the types was removed in Kafka 4.
 
-Of broker configs only the type is validated, and only for known names, since plugins may define
+For broker configs, only the type is validated, and only for known names, because plugins may define
 others. No message contains a value.
 """
 
@@ -38,7 +38,7 @@ _LIST_DEFAULTS: Final = {
 """Defaults in Kafka 4.4.0 of the configs of type LIST that have one."""
 
 LEVEL_KAFKA_4: Final = 22
-"""4.0-IV0: the cluster has no node of Kafka 3."""
+"""4.0-IV0: the cluster has no Kafka 3 nodes."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _LONG_DIGITS_MAX: Final = 19
@@ -104,7 +104,7 @@ def parse_integer(text: str, bits: int) -> int | None:
 
 
 def list_default(resource_type: int, name: str) -> str | None:
-    """Return the default of a config of type LIST, "" without one; None for other types.
+    """Return the default of a config of type LIST, "" if it has none; None for other types.
 
     As in Kafka's ``KafkaConfigSchema``, only topics and brokers have configs of type LIST.
     """

@@ -1,9 +1,10 @@
 """Changes of configs.
 
-A request changes several configs of several resources; if one is refused, none of its resource is
-changed. A value equal to the current one is not written, except for brokers, which then reload the
-files that it names (KAFKA-14136). With ELR enabled, a change of min.insync.replicas clears the
-eligible leader replicas, which were determined with the old value (KIP-966).
+A request changes several configs of several resources. If one config is refused, none of its
+resource's is changed. A value equal to the current one is not written, except for brokers, which
+then reload the files that it names (KAFKA-14136). If ELR is enabled, a change of
+min.insync.replicas clears the eligible leader replicas, because they were determined with the old
+value (KIP-966).
 
 Source: Kafka 4.3 ``ConfigurationControlManager``, ``ControllerConfigurationValidator``,
 ``QuorumController.ConfigResourceExistenceChecker``.
@@ -48,7 +49,7 @@ CORDONED: Final = "cordoned.log.dirs"
 MIN_LAG: Final = "min.compaction.lag.ms"
 MAX_LAG: Final = "max.compaction.lag.ms"
 _RESOURCE_TYPES: Final = {n: w for n, w in CONFIG_RESOURCE_TYPES.items() if w != "BROKER_LOGGER"}
-"""Resource types with configs in the log; those of BROKER_LOGGER are in the broker's memory."""
+"""Resource types with configs in the log. Those of BROKER_LOGGER are in the broker's memory."""
 
 
 class ConfigOperation(enum.IntEnum):
@@ -84,7 +85,7 @@ def incremental_alter_configs(
 ) -> Generator[None, None, dict[ConfigResource, ApiException | None]]:
     """Change configs; return the refusal of each resource, None for a changed one.
 
-    ``is_forwarded``: by a broker, which has validated the log directories to cordon.
+    ``is_forwarded``: by a broker, which has validated the log directories to be cordoned.
     """
     refused = yield from state.attempt_each(
         partial(_alter, resource, operations, state, is_forwarded=is_forwarded)
@@ -99,7 +100,7 @@ def legacy_alter_configs(
     *,
     is_forwarded: bool = False,
 ) -> Generator[None, None, dict[ConfigResource, ApiException | None]]:
-    """Replace all configs of resources (Kafka: AlterConfigs); return the refusal of each one."""
+    """Replace all configs of resources (Kafka: AlterConfigs); return each resource's refusal."""
     changes: dict[ConfigResource, list[AlterConfig]] = {}
     for resource, values in configs.items():
         current = resource_configs(resource, state.current)
@@ -175,7 +176,7 @@ def _alter(
 ) -> None:
     """Write the records of all operations on a resource. Raises ``ApiException``.
 
-    ``is_new``: its record is written in the same operation.
+    ``is_new``: the resource's record is written in the same operation.
     """
     _check_resource_name(resource, _describe(resource))
     written: list[str] = []
@@ -265,7 +266,7 @@ def _invalid_broker_config_reason(
 def _check_cordoned(
     resource: ConfigResource, value: str | None, what: str, state: PendingState
 ) -> None:
-    """Refuse to cordon further directories: the controller does not know those of a broker."""
+    """Refuse to cordon more directories: the controller does not know a broker's directories."""
     current = state.current.config(*resource, CORDONED)
     added = set(list_parts(value)) - set(list_parts(current))
     if added and state.current.level >= LEVEL_CORDONED:

@@ -1,10 +1,11 @@
 """``ControllerState``: the rows of a controller, at present and at registered offsets.
 
-The collections of a state have one ``SnapshotRegistry``, whose epochs are offsets: the state at a
-registered offset is read as an image, and the whole state reverts to it in time linear in what was
-written since.
+The collections of a state share one ``SnapshotRegistry``, whose epochs are offsets. The state at a
+registered offset can be read as an image, and the whole state can revert to it in time linear in
+what was written since.
 
-Indexes are timeline collections too, so that a change costs what it changes, never a scan:
+Indexes are timeline collections, too, so that the cost of a change depends on what it changes and
+never requires a scan:
 
     index                               rows                                     Kafka
     topic name, colliding topic name    topics                                   topicsByName, ...
@@ -16,7 +17,7 @@ Indexes are timeline collections too, so that a change costs what it changes, ne
     resource                            configs                                  configData
     content                             ACLs                                     existingAcls
 
-Sets that may be large (partitions) are ``TimelineSet`` objects; small ones are tuples, which take
+Sets that may be large (partitions) are ``TimelineSet`` objects. Small ones are tuples, which take
 less memory.
 
 Source: Kafka ``ReplicationControlManager``, ``BrokersToIsrs`` and the other control managers.
@@ -64,20 +65,19 @@ GROUP: Final = 32
 NO_LEADER: Final = -1
 
 INDEXED_PER_STEP: Final = 5_000
-"""Rows of an image whose index keys are collected in one step: some 10 ms."""
+"""Rows of an image whose index keys are collected in one step, which takes some 10 ms."""
 
 SEARCHED_PER_STEP: Final = 50_000
-"""Partitions of a broker whose leaders are compared in one step: some 10 ms."""
+"""Partitions of a broker whose leaders are compared in one step, which takes some 10 ms."""
 
 KEYS_PER_STEP: Final = 100_000
 KEYS_LIKE_A_SET: Final = 40
-"""Keys of partitions that are added to sets in one step, some 15 ms, and keys that take as long as
-the creation of a set."""
+"""Partition keys added to sets in one step, some 15 ms; and keys that take as long as a new set."""
 
 _IndexKey: TypeAlias = tuple[object, ...]
 
 PartitionsInSteps: TypeAlias = Generator[None, None, Iterator[PartitionRow]]
-"""Steps that return the current rows of keys, sorted by key, which are those of the first step."""
+"""Steps that find keys in the first one and return their current rows, sorted by key."""
 
 _ISR: Final = "isr"
 _ELR: Final = "elr"
@@ -93,7 +93,7 @@ _NO_KEYS: Final[frozenset[_IndexKey]] = frozenset()
 class ControllerState:
     """Rows of a cluster's metadata. Not thread-safe.
 
-    ``registry``: its epochs are offsets, inclusive; its user creates and deletes the snapshots.
+    The epochs of ``registry`` are offsets, inclusive; its user creates and deletes the snapshots.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class ControllerState:
                 small[index_key] = (*small.get(index_key, ()), element[0])
 
         for entity in STATE_ENTITIES:
-            rows = image.maps.get(entity, {})  # no view, which would be copied row by row
+            rows = image.maps.get(entity, {})  # not a view, which would be copied row by row
             state._rows[entity].load(rows)
             if entity is Entity.PARTITION:
                 yield from for_each_in_steps(rows.items(), index_partition, INDEXED_PER_STEP)
@@ -266,12 +266,12 @@ class ControllerState:
         return None if row is None else row.value
 
     def topic_config(self, topic: str, name: str) -> str | None:
-        """Return the effective config of a topic: its own, else the cluster default."""
+        """Return a topic's effective config: its own, or the cluster default."""
         own = self.config(TOPIC, topic, name)
         return self.config(BROKER, "", name) if own is None else own
 
     def registration_offset(self, broker_id: int) -> int:
-        """Return the offset of a broker's last registration, or of the snapshot that has it.
+        """Return the offset of a broker's last registration, or of the snapshot that contains it.
 
         The broker is not unfenced before it has replayed this offset.
         """
@@ -288,8 +288,10 @@ class ControllerState:
         return False
 
     def is_active(self, broker_id: int) -> bool:
-        """Return whether a broker may lead and be in an ISR (Kafka:
-        ``ClusterControlManager.isActive``)."""
+        """Return whether a broker may lead and be in an ISR.
+
+        Kafka: ``ClusterControlManager.isActive``.
+        """
         row = self.find(BrokerRow, broker_id)
         return row is not None and not row.fenced and not row.in_controlled_shutdown
 
@@ -303,7 +305,7 @@ class ControllerState:
         return sorted(row.name for row in found if row is not None)
 
     def has_acl(self, content: AclContent) -> bool:
-        """Return whether there is an ACL with this content, whatever its id."""
+        """Return whether there is an ACL with this content, regardless of its id."""
         return (_ACL, *content) in self._small
 
     def acls_with(self, content: AclContent) -> list[AclRow]:

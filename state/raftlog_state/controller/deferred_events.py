@@ -16,8 +16,8 @@ class Write(Generic[T]):
     """Write event. ``deadline_us`` is a time of the controller's clock.
 
     ``started_us``: when the event was started, None if it was not. ``last_offset``: the offset of
-    its last record, or of the last one that it has read; None before the append. ``when_done`` is
-    called once it is done; it must not call the controller.
+    its last record, or of the last record that it has read; None before the append. ``when_done``
+    is called once the write is done; it must not call the controller.
     """
 
     def __init__(self, name: str, deadline_us: int) -> None:
@@ -57,11 +57,11 @@ class DeferredEventQueue:
         return len(self._waiting)
 
     def add(self, write: Write[Any]) -> None:
-        """Add a write, whose ``last_offset`` is at or after those that wait."""
+        """Add a write whose ``last_offset`` is at or after those of the waiting writes."""
         self._waiting.append(write)
 
     def remove(self, write: Write[Any]) -> None:
-        """Remove a write that waits: its records were not appended."""
+        """Remove a waiting write whose records were not appended."""
         self._waiting.remove(write)
 
     def complete_up_to(self, offset: int) -> list[Write[Any]]:

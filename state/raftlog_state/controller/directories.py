@@ -41,10 +41,10 @@ def assign_replicas_to_dirs(
     assignments: Sequence[DirectoryAssignment],
     state: PendingState,
 ) -> Generator[None, None, list[ApiException | None]]:
-    """Note the directories of a broker's replicas; return the refusal of each one.
+    """Record the directories of a broker's replicas; return the refusal of each one.
 
-    A replica in a directory that is not online leaves the ISR. Raises ``ApiException`` if the epoch
-    of the broker is stale.
+    A replica in a directory that is not online leaves the ISR. Raises ``ApiException`` if the
+    broker's epoch is stale.
     """
     if not state.current.versions.directories:
         reason = "Directory assignment is not supported yet"
@@ -88,7 +88,7 @@ def take_directories_offline(
 
 
 def cordon_directories(broker_id: int, directories: Collection[str], state: PendingState) -> None:
-    """Set the directories of a broker that get no new replicas, if they change."""
+    """Set, if they change, the directories of a broker that receive no new replicas."""
     broker = state.current.find(BrokerRow, broker_id)
     assert broker is not None, "the broker is registered"
     before = broker.cordoned_log_dirs

@@ -11,9 +11,9 @@
     InterruptedError                  yes    yes         UnknownServerError
     anything else                     yes    yes         UnknownServerError
 
-The texts are those of Kafka when the table was published (July 2023). Later releases differ: 4.3
-begins a message with ``event failed with``, appends the text of the exception, does not fail over
-on a rejected execution, and has no error for an unexpected end offset.
+The texts are Kafka's at the time when the table was published (July 2023). Later releases differ.
+Kafka 4.3 begins a message with ``event failed with``, appends the text of the exception, does not
+fail over on a rejected execution, and has no error for an unexpected end offset.
 
 Source: Kafka ``EventHandlerExceptionInfo``.
 """
@@ -51,21 +51,21 @@ API_ERRORS: Final = (
     UnsupportedVersionError,
     DiskFullError,
 )
-"""Errors that are responses: the state and the leadership are as before.
+"""Errors that are responses and leave the state and the leadership unchanged.
 
 Kafka: ``InvalidRecordException``, ``UnsupportedVersionException`` and ``KafkaStorageException``
-(code 56, which ``DiskFullError`` has) are ``ApiException``, too. Whether a leader with a full disk
-resigns is decided by its node, for all appends alike.
+(code 56, which ``DiskFullError`` has) are ``ApiException``, too. The node decides whether a leader
+with a full disk resigns, in the same way for all appends.
 """
 
 
 class RejectedExecutionError(Exception):
-    """An event after the controller's shutdown began; internal to the controller."""
+    """An event after the controller's shutdown has begun; internal to the controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventHandlerExceptionInfo:
-    """An ``internal`` error with its consequences; ``external`` is the error of the caller."""
+    """An ``internal`` error with its consequences; ``external`` is the error for the caller."""
 
     internal: Exception
     external: Exception
@@ -104,7 +104,7 @@ class EventHandlerExceptionInfo:
     def failure_message(
         self, *, epoch: int, duration_us: int | None, is_active: bool, last_committed_offset: int
     ) -> str:
-        """Return the text for the log, or for the handler of faults.
+        """Return the text for the log or the fault handler.
 
         ``duration_us``: time since the event was started, None if it was not.
         """

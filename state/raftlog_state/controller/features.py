@@ -1,7 +1,7 @@
-"""Changes of feature levels, metadata.version among them.
+"""Changes of feature levels, including metadata.version.
 
-A level must be supported by every registered broker and controller and by this release. A downgrade
-must be requested as such; metadata.version cannot be downgraded below a level that changed records.
+Every registered broker and controller and this release must support a level. A downgrade must be
+requested as such. metadata.version cannot be downgraded below a level that changed records.
 kraft.version is in control records, which the quorum writes when a request raises it.
 
 When ELR is enabled, min.insync.replicas is set for the cluster and deleted for single brokers.
@@ -56,7 +56,7 @@ KNOWN_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 """Levels that Kafka 4.4.0 supports, both inclusive."""
 
 _CHANGED_LEVELS: Final = (8, 11, 13, 14, 15, 17, 23, 30, 32, 33)
-"""Levels of metadata.version above the lowest that added records or fields."""
+"""Levels of metadata.version above the lowest one that added records or fields."""
 
 _MIN_ISR_DEFAULT: Final = "1"
 
@@ -82,8 +82,8 @@ class FeatureUpdate:
 def update_features(updates: Sequence[FeatureUpdate], state: PendingState) -> None:
     """Finalize levels of features. Raises ``ApiException``; the caller then reverts all of them.
 
-    kraft.version is raised after all updates are validated, since that is not reverted. (In Kafka
-    it is raised although another update of the request is refused.)
+    kraft.version is raised after all updates have been validated, because it cannot be reverted.
+    (Kafka raises it even if another update of the request is refused.)
     """
     proposed = {row.name: row.level for row in state.current.rows_of(FeatureRow)}
     proposed |= {update.feature: update.level for update in updates}
@@ -125,7 +125,7 @@ def _current_level(name: str, state: PendingState) -> int:
 def _update_feature(
     update: FeatureUpdate, metadata_version: int | None, state: PendingState
 ) -> None:
-    """Finalize a level; ``metadata_version``: that after all updates of the request."""
+    """Finalize a level. ``metadata_version``: the one after all updates of the request."""
     name, level = update.feature, update.level
     current = _current_level(name, state)
     if update.upgrade_type not in tuple(UpgradeType)[1:]:

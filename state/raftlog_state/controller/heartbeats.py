@@ -1,7 +1,8 @@
 """``BrokerHeartbeatManager``: what the active controller knows of brokers from their heartbeats.
 
-Soft state, which is not in the log: a controller that becomes active begins without it, and allows
-each unfenced broker a whole session before it fences it. Times are those of the controller's clock.
+This is soft state, which is not in the log. A controller that becomes active begins without it, and
+allows each unfenced broker a whole session before it fences the broker. Times are those of the
+controller's clock.
 
     FENCED ----------> UNFENCED ----------> CONTROLLED_SHUTDOWN ----------> SHUTDOWN_NOW
            has replayed          leads partitions, and           leads none, and all active
@@ -21,7 +22,7 @@ OFFSET_MAX: Final = 2**63 - 1
 
 
 class BrokerControlState(enum.Enum):
-    """State of a broker, as the controller answers its heartbeats."""
+    """State of a broker in the controller's response to its heartbeat."""
 
     FENCED = enum.auto()
     UNFENCED = enum.auto()
@@ -37,8 +38,8 @@ class BrokerControlState(enum.Enum):
 class BrokerHeartbeat:
     """Heartbeat of a broker (Kafka: ``BrokerHeartbeatRequest``).
 
-    ``current_metadata_offset``: the last one that the broker has replayed. ``cordoned_log_dirs``
-    None: the broker does not report them.
+    ``current_metadata_offset``: the last offset that the broker has replayed. ``cordoned_log_dirs``
+    is None if the broker does not report them.
     """
 
     broker_id: int
@@ -58,7 +59,7 @@ class BrokerHeartbeatTracker:
         self._contact_us: Final[dict[tuple[int, int], int]] = {}
 
     def update_contact_time(self, broker_id: int, broker_epoch: int, now_us: int) -> None:
-        """Note a contact with a broker."""
+        """Record a contact with a broker."""
         self._contact_us[broker_id, broker_epoch] = now_us
 
     def contact_time(self, broker_id: int, broker_epoch: int) -> int | None:
@@ -79,11 +80,11 @@ class BrokerHeartbeatTracker:
         ]
 
     def remove(self, broker_id: int, broker_epoch: int) -> None:
-        """Forget the contact with a broker."""
+        """Remove the contact with a broker."""
         self._contact_us.pop((broker_id, broker_epoch), None)
 
     def is_expired(self, contact_us: int, now_us: int) -> bool:
-        """Return whether the session after a contact is over."""
+        """Return whether the session that began with a contact has expired."""
         return contact_us + self._session_timeout_us < now_us
 
 
@@ -103,14 +104,14 @@ class _Broker:
 
 
 class BrokerHeartbeatManager:
-    """Brokers with the offsets that they have replayed. ``tracker``: when they were in contact."""
+    """Brokers with the offsets that they have replayed. ``tracker``: times of their contacts."""
 
     def __init__(self, session_timeout_us: int) -> None:
         self.tracker: Final = BrokerHeartbeatTracker(session_timeout_us)
         self._brokers: Final[dict[int, _Broker]] = {}
 
     def register(self, broker_id: int, is_fenced: bool) -> None:
-        """Add a broker, or correct whether it is fenced."""
+        """Add a broker, or update whether it is fenced."""
         broker = self._brokers.get(broker_id)
         offset = NO_OFFSET
         if broker is None:
@@ -120,15 +121,17 @@ class BrokerHeartbeatManager:
         self.touch(broker_id, is_fenced, offset)
 
     def touch(self, broker_id: int, is_fenced: bool, metadata_offset: int) -> None:
-        """Note what a heartbeat reports and leads to. A fenced broker leaves a controlled shutdown:
-        with its next heartbeat it shuts down. Raises ``KeyError`` for an unknown broker."""
+        """Record a heartbeat's report and result. Raises ``KeyError`` for an unknown broker.
+
+        A fenced broker leaves a controlled shutdown: with its next heartbeat, it shuts down.
+        """
         broker = self._brokers[broker_id]
         broker.is_fenced, broker.metadata_offset = is_fenced, metadata_offset
         if is_fenced:
             broker.controlled_shutdown_offset = NO_OFFSET
 
     def fence(self, broker_id: int) -> None:
-        """Note that a broker is fenced."""
+        """Record that a broker is fenced."""
         broker = self._brokers.get(broker_id)
         if broker is not None:
             broker.is_fenced = True
@@ -156,15 +159,17 @@ class BrokerHeartbeatManager:
         return min(offsets, default=OFFSET_MAX)
 
     def controlled_shutdown_offset(self, broker_id: int) -> int | None:
-        """Return the offset that all active brokers must have replayed before a broker shuts down;
-        None unless it is in a controlled shutdown."""
+        """Return the offset that all active brokers must have replayed before a broker shuts down.
+
+        None unless the broker is in a controlled shutdown.
+        """
         broker = self._brokers.get(broker_id)
         if broker is None or not broker.is_shutting_down:
             return None
         return broker.controlled_shutdown_offset
 
     def maybe_update_controlled_shutdown_offset(self, broker_id: int, offset: int) -> None:
-        """Begin a controlled shutdown, unless it has begun. ``offset``: of its last record."""
+        """Begin a controlled shutdown unless it has begun. ``offset``: that of its last record."""
         broker = self._brokers[broker_id]
         assert not broker.is_fenced, "Fenced brokers cannot enter controlled shutdown."
         if not broker.is_shutting_down:
@@ -186,8 +191,8 @@ class BrokerHeartbeatManager:
         """Return the state of a broker after a heartbeat.
 
         ``registration_offset``: of the broker's registration, which it must have replayed before it
-        is unfenced. ``has_leaderships``: whether it leads a partition, which matters only if it
-        requests to shut down, or is shutting down.
+        is unfenced. ``has_leaderships``: whether the broker leads a partition, which matters only
+        if it requests to shut down or is shutting down.
         """
         current = self.current_state(heartbeat.broker_id)
         if current is BrokerControlState.FENCED:

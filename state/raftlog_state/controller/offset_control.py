@@ -1,4 +1,4 @@
-"""``OffsetControl``: a controller's state, and the offsets up to which it is what.
+"""``OffsetControl``: a controller's state, with its stable, committed and written offsets.
 
     last stable <= last committed <= next write - 1
 
@@ -7,23 +7,24 @@
     committed   yes          yes               no      no
                 ^ last stable     ^ last committed      ^ next write offset is 15
 
-A standby replays what is committed; its state is that at the last stable offset. The state of the
-active controller is that at the next write offset - 1: its records are replayed before they are
+A standby replays committed records, so its state is the one at the last stable offset. The active
+controller's state is the one at the next write offset - 1: its records are replayed before they are
 appended, and not again when they are committed.
 
-Records of an open transaction are kept, not replayed, and are replayed at the end marker, as by
-``MetadataLoader``: the last stable offset is before its begin marker. The active controller has
-replayed its own transactions, so for these the kept records matter only after ``deactivate``.
+Records of an open transaction are kept, and are replayed at the end marker, as in
+``MetadataLoader``, so the last stable offset is before its begin marker. The active controller has
+already replayed its own transactions, so their kept records matter only after ``deactivate``.
 
 Invariants:
 
 1. The snapshots of the state's registry are at the last stable offset, at the claim, and at the
-   last offsets of the writes after it. So the state reverts to the last stable offset at any time.
+   last offsets of the writes after it. The state can therefore revert to the last stable offset at
+   any time.
 2. Control records change no rows, take effect when they are committed, and are never reverted.
-3. While a batch is replayed in steps, the current state of a standby has a part of it; that at the
-   last stable offset has none.
+3. While a batch is replayed in steps, a standby's current state has a part of it. The state at the
+   last stable offset has none of it.
 
-Source: Kafka ``OffsetControlManager``, which reverts to the begin marker on an abort, and so loses
+Source: Kafka ``OffsetControlManager``, which reverts to the begin marker on an abort and thus loses
 the committed records of a transaction that is open at a failover.
 """
 
@@ -65,7 +66,7 @@ class Snapshot(Protocol):
 
 
 class RecordNotAppliedError(Exception):
-    """Failed replay of a record, committed or being written; internal to the controller."""
+    """Failed replay of a record that is committed or being written; internal to the controller."""
 
     def __init__(self, message: str, cause: Exception) -> None:
         super().__init__(message)
@@ -85,8 +86,8 @@ class OffsetControl:
     """State of a controller with its offsets. Not thread-safe.
 
     ``next_write_offset`` is None on a standby. ``is_empty``: whether no metadata record is
-    committed outside open and aborted transactions (Kafka: ``LogReplayTracker``). ``unknown``: how
-    many records of each type and version were skipped, because this release does not support them.
+    committed outside open and aborted transactions (Kafka: ``LogReplayTracker``). ``unknown``:
+    number of skipped records of each type and version that this release does not support.
     """
 
     def __init__(self) -> None:
@@ -94,15 +95,17 @@ class OffsetControl:
         self.last_committed = RecordPosition()
         self.last_stable = RecordPosition()
         self._last_replayed = self.last_stable
-        """The last record outside a transaction, also inside a batch that is being replayed."""
+        """The last record outside a transaction, even inside a batch that is being replayed."""
         self.next_write_offset: int | None = None
         self.is_empty = True
         self.unknown: Counter[tuple[int, int]] = Counter()
         self._quorum = Quorum()
         self._transaction: OpenTransaction | None = None
         self._plain_writes: set[int] = set()
-        """Base offsets of batches of this active controller without markers and unknown records,
-        which need not be decoded when they are committed."""
+        """Base offsets of this active controller's batches without markers and unknown records.
+
+        They need not be decoded when they are committed.
+        """
         self.state.registry.get_or_create_snapshot(-1)
 
     @classmethod
@@ -124,7 +127,7 @@ class OffsetControl:
 
     @property
     def last_applied_offset(self) -> int:
-        """Offset of the last record that the state has, or will have at the end marker."""
+        """Offset of the last record that the state includes, or will include at the end marker."""
         if self.next_write_offset is not None:
             return self.next_write_offset - 1
         return self.last_committed.offset
@@ -142,21 +145,21 @@ class OffsetControl:
     # --- active controller ------------------------------------------------------------------------
 
     def activate(self, next_write_offset: int) -> None:
-        """Begin to write at an offset, the one after the last committed record."""
+        """Begin to write at an offset, which is the one after the last committed record."""
         assert self.next_write_offset is None, "it is active already"
         assert next_write_offset == self.last_committed.offset + 1, "it is not caught up"
         self.next_write_offset = next_write_offset
         self.state.registry.get_or_create_snapshot(next_write_offset - 1)
 
     def deactivate(self) -> None:
-        """Revert the writes that are not stable, and follow the log again."""
+        """Revert the writes that are not stable, and continue to follow the log."""
         assert self.next_write_offset is not None, "it is not active"
         self.next_write_offset = None
         self._plain_writes.clear()
         self.state.registry.revert_to_snapshot(self.last_stable.offset)
 
     def schedule_append(self, last_offset: int, *, plain_offsets: Iterable[int] = ()) -> None:
-        """Register the state after a write, whose records are replayed and are appended next.
+        """Register the state after a write, whose records are replayed and will be appended next.
 
         ``plain_offsets``: base offsets of its batches, if they have no markers.
         """
@@ -168,8 +171,8 @@ class OffsetControl:
     def revert_write(self, base_offset: int, next_write_offset: int) -> None:
         """Revert the state to that before the write at an offset.
 
-        ``next_write_offset``: end of the batches of the write that were appended, if it is a
-        transaction; the caller aborts it.
+        ``next_write_offset``: end of the write's batches that were appended, if it is a
+        transaction. The caller aborts it.
         """
         assert self.next_write_offset is not None, "it is not active"
         self.next_write_offset = next_write_offset
@@ -184,19 +187,19 @@ class OffsetControl:
         return self.next_write_offset is not None and batch.base_offset < self.next_write_offset
 
     def handle_commit(self, batch: RecordBatch) -> None:
-        """Replay a committed batch, as ``replay_in_steps``."""
+        """Replay a committed batch, like ``replay_in_steps``."""
         complete(self.replay_in_steps(batch))
 
     def replay_in_steps(self, batch: RecordBatch) -> Generator[None, None, None]:
         """Replay a committed batch, unless this active controller wrote it.
 
-        In steps of ``RECORDS_PER_STEP`` on a standby, also of the records of a transaction and the
-        rows of one record; in one step on the active controller, which has replayed them.
+        A standby runs steps of ``RECORDS_PER_STEP``, even within a transaction's records and one
+        record's rows. The active controller, which has replayed them, runs one step.
 
         Raises:
             OffsetGapError: the batch does not follow the last one.
             RecordNotAppliedError: a record contradicts the state, or its replay failed. The state
-                is undefined then, also after any other exception.
+                is then undefined, as after any other exception.
         """
         expected = self.last_committed.offset + 1
         if batch.base_offset != expected:
@@ -242,16 +245,16 @@ class OffsetControl:
         self._register_stable()
 
     def load_snapshot(self, snapshot: Snapshot) -> None:
-        """Replace the state by that of a snapshot, as ``load_in_steps``."""
+        """Replace the state with a snapshot's, like ``load_in_steps``."""
         complete(self.load_in_steps(snapshot))
 
     def load_in_steps(self, snapshot: Snapshot) -> Generator[None, None, None]:
-        """Replace the state by that of a snapshot, in steps; the state changes in the last one.
+        """Replace the state with a snapshot's, in steps; the state changes in the last one.
 
         Raises:
             OffsetGapError: the snapshot ends before the last committed offset.
             RecordNotAppliedError: a record contradicts the records before it, or its replay failed.
-                The state is unchanged, also after any other exception.
+                The state is unchanged, as after any other exception.
         """
         snapshot_id, expected = snapshot.snapshot_id, self.last_committed.offset + 1
         if snapshot_id.end_offset < expected:
@@ -300,7 +303,7 @@ class OffsetControl:
         registry.delete_snapshots_up_to(self.last_stable.offset)
 
     def _handle_record(self, record: LogRecord, is_replayed: bool) -> Steps:
-        """Handle a record; return the steps, of which none is run yet, if there are any."""
+        """Handle a record; return its steps, if any, before the first one runs."""
         payload = record.payload
         at = Position(record.offset, record.offset, record.leader_epoch, record.timestamp_ms)
         if payload is None or isinstance(payload, bytes | DecodedRecord):

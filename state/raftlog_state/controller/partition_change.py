@@ -1,12 +1,12 @@
 """PartitionChangeRecord of one change: leader election, ISR, ELR and reassignment.
 
 1. A record has only the fields that change. A leader in the record increments the leader epoch,
-   even if it is the current one: that fences a removed replica.
-2. The leader is elected from the ISR, if that is empty from the ELR (KIP-966), and from the other
-   replicas only in an unclean election.
-3. A reassignment completes with the change that adds its last new replica to the ISR. One that
-   reduces the number of replicas waits until all remaining replicas are in the ISR, so that it does
-   not shrink the ISR::
+   even if it is the current leader, which fences a removed replica.
+2. The leader is elected from the ISR or, if that is empty, from the ELR (KIP-966). It is elected
+   from other replicas only in an unclean election.
+3. A reassignment completes with the change that adds its last new replica to the ISR. If it reduces
+   the number of replicas, it waits until all remaining replicas are in the ISR, so that it does not
+   shrink the ISR::
 
        replicas 1 2 3 -> 3 4
        start       replicas 3 4 1 2   adding 4   removing 1 2   isr 1 2 3
@@ -60,7 +60,7 @@ class ElectionContext:
 
 @dataclass(slots=True, kw_only=True)
 class Target:
-    """Target of a partition change; None: no change. ``directory``: of one broker's replica."""
+    """Target of a partition change; None: no change. ``directory``: one broker replica's."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -193,7 +193,7 @@ class _PartitionChangeBuilder:
         if not self._elr_enabled or self._elr or self._isr:
             return False
         known = self._row.last_known_elr
-        if len(known) != 1 or known[0] not in self._replicas:  # it was reassigned since
+        if len(known) != 1 or known[0] not in self._replicas:  # it has been reassigned since
             return False
         return self._context.is_acceptable_leader(known[0])
 

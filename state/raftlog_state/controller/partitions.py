@@ -1,7 +1,7 @@
 """ISR changes and leader elections.
 
-Epochs are tokens: a change that names the epoch of a partition or broker is refused unless it is
-the current one, so it cannot overwrite a change that its sender has not seen.
+Epochs are tokens. If a change names the epoch of a partition or broker, it is refused unless that
+epoch is current, so it cannot overwrite a change that its sender has not seen.
 
 Source: Kafka ``ReplicationControlManager`` (alterPartition, electLeaders,
 generateLeaderAndIsrUpdates, maybeBalancePartitionLeaders, maybeElectUncleanLeaders).
@@ -78,8 +78,8 @@ def alter_partition(
 ) -> Generator[None, None, list[PartitionRow | ApiException]]:
     """Change the ISRs of partitions that a broker leads; return the new rows, or each refusal.
 
-    NEW_LEADER_ELECTED is returned for a change that is written: it completed a reassignment that
-    removed the leader. Raises ``ApiException`` if the epoch of the broker is stale.
+    NEW_LEADER_ELECTED is returned although the change is written, if it completed a reassignment
+    that removed the leader. Raises ``ApiException`` if the broker's epoch is stale.
     """
     check_broker_epoch(broker_id, broker_epoch, state)
     found = []
@@ -92,9 +92,9 @@ def alter_partition(
 def elect_leaders(
     election: Election, partitions: Sequence[tuple[str, int]] | None, state: PendingState
 ) -> Generator[None, None, dict[tuple[str, int], ApiException | None]]:
-    """Elect leaders of partitions, by the names of their topics; return the refusal of each one.
+    """Elect leaders of partitions, by topic name; return the refusal of each partition.
 
-    None: of all partitions, without those that need no election.
+    None: elect leaders of all partitions, without returning those that need no election.
     """
     if partitions is None:
         is_preferred = election is Election.PREFERRED
@@ -115,7 +115,7 @@ def elect_leaders(
 def balance_partition_leaders(
     state: PendingState, election_count_max: int = ELECTIONS_MAX
 ) -> Generator[None, None, bool]:
-    """Elect the preferred leaders of partitions that have others; return whether there are more."""
+    """Elect preferred leaders of partitions with other leaders; return whether there are more."""
     rows = yield from state.current.imbalanced_partitions()
     return (yield from _elect_many(rows, Election.PREFERRED, state, election_count_max))
 
@@ -123,8 +123,10 @@ def balance_partition_leaders(
 def elect_unclean_leaders(
     state: PendingState, election_count_max: int = ELECTIONS_MAX
 ) -> Generator[None, None, bool]:
-    """Elect leaders of leaderless partitions whose topics allow unclean elections; return whether
-    there are more."""
+    """Elect leaders of leaderless partitions whose topics allow unclean elections.
+
+    Return whether there are more.
+    """
     rows = yield from state.current.leaderless_partitions()
     return (yield from _elect_many(rows, Election.UNCLEAN, state, election_count_max))
 
@@ -200,9 +202,9 @@ def update_leader_and_isr(
 ) -> Iterator[None]:
     """Update partitions for a broker that is added or removed (generateLeaderAndIsrUpdates).
 
-    ``broker_to_remove``: removed from the ISR, and not electable.
-    ``broker_to_add``: electable, even if still fenced.
-    ``unclean``: removed after an unclean shutdown, from the ELR too.
+    ``broker_to_remove``: removed from the ISR and not electable.
+    ``broker_to_add``: electable even if it is still fenced.
+    ``unclean``: the broker is removed after an unclean shutdown, and from the ELR, too.
     """
 
     def is_acceptable(broker_id: int) -> bool:
@@ -258,8 +260,10 @@ def allows_unclean(row: PartitionRow, state: PendingState) -> bool:
 
 
 def _min_isr(row: PartitionRow, state: PendingState) -> int:
-    """Return min.insync.replicas, at most the replication factor of partition 0 (Kafka:
-    ``getTopicEffectiveMinIsr``)."""
+    """Return min.insync.replicas, at most the replication factor of partition 0.
+
+    Kafka: ``getTopicEffectiveMinIsr``.
+    """
     value = (state.current.topic_config(row.topic_name, MIN_ISR) or "").strip()
     wanted = parse_integer(value, 32)
     first = state.current.find(PartitionRow, row.topic_id, 0)
@@ -331,7 +335,7 @@ def _altered_partition(
 def _epoch_reason(
     broker_id: int, request: AlterPartition, row: PartitionRow
 ) -> tuple[str | None, int]:
-    """Return why a request of a broker is not based on the current state, with Kafka's code."""
+    """Return why a request of a broker is not based on the current state, and Kafka's code."""
     epochs = f"leader epoch {row.leader_epoch} and partition epoch {row.partition_epoch}"
     if request.leader_epoch > row.leader_epoch or request.partition_epoch > row.partition_epoch:
         return f"this controller knows an older state, {epochs}", NOT_CONTROLLER
@@ -346,7 +350,7 @@ def _epoch_reason(
 
 
 def _check_isr(row: PartitionRow, isr: Sequence[tuple[int, int]]) -> None:
-    """Raise ``ApiException`` unless an ISR has replicas, each once, and the leader."""
+    """Raise ``ApiException`` unless an ISR consists of distinct replicas, including the leader."""
     ids = [one for one, _ in isr]
     outside = sorted(set(ids) - set(row.replicas))
     reason = None
@@ -361,7 +365,7 @@ def _check_isr(row: PartitionRow, isr: Sequence[tuple[int, int]]) -> None:
 
 
 def _check_eligible(row: PartitionRow, isr: Sequence[tuple[int, int]], state: PendingState) -> None:
-    """Raise ``ApiException`` unless all brokers of an ISR are active in these epochs."""
+    """Raise ``ApiException`` unless all brokers of an ISR are active in their epochs."""
     ineligible = []
     for broker_id, epoch in isr:
         broker = state.current.find(BrokerRow, broker_id)

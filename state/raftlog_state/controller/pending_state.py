@@ -1,9 +1,9 @@
 """Records of an operation, replayed into the state as they are written.
 
-A record is replayed when it is written, at the offset that it will have, so that the next change
-is validated against it (Kafka: ``QuorumController``). A refused change is reverted completely.
+A record is replayed when it is written, at the offset that it will have, so that the next change is
+validated against it (Kafka: ``QuorumController``). A refused change is reverted completely.
 
-An operation that may write many records does so in steps: it is a generator, which yields where
+An operation that may write many records runs in steps: it is a generator that yields where
 ``PendingState.pause`` does. Nothing else is written to the state between its steps.
 
 Random values are drawn from the caller's ``rng`` in the order of the changes: equal states, changes
@@ -28,7 +28,7 @@ from .controller_state import ControllerState
 T = TypeVar("T")
 
 WORK_PER_STEP: Final = 500
-"""Records, and parts of an operation, that are written in one step: some 10 ms."""
+"""Records, and parts of an operation, that are written in one step, which takes some 10 ms."""
 
 
 class Random(Protocol):
@@ -50,16 +50,16 @@ class KRaftVersionAccessor(Protocol):
         ...
 
     def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> int | None:
-        """Append the control records of a version; return the offset of the next record, None if
-        they are appended later, before all of the operation.
+        """Append the control records of a version; return the offset of the next record.
 
-        Raises ``ApiException``.
+        None: they are appended later, before all other records of the operation. Raises
+        ``ApiException``.
         """
         ...
 
 
 class BoundedListTooLongError(Exception):
-    """An operation with more records than it may have; internal to the controller."""
+    """An operation with too many records; internal to the controller."""
 
 
 class _NotWrittenError(Exception):
@@ -67,13 +67,12 @@ class _NotWrittenError(Exception):
 
 
 class PendingState:
-    """Records of one operation. ``records``: to append, without markers.
+    """Records of one operation. ``records``: records to append, without markers.
 
-    ``current``: the state after them.
-    ``first_offset``: the offset that the first record will have. ``record_count_max``: bound of the
-    number of records, None without one. ``batch_record_count``: number of records after each of
-    which the state can be committed alone, as those of one batch; None: all together.
-    ``quorum``: None if only metadata records can be written.
+    ``current`` is the state after them, and ``first_offset`` the offset that the first record will
+    have. ``record_count_max`` limits the number of records; None: no limit. ``batch_record_count``:
+    number of records after each of which the state can be committed alone, because they are one
+    batch; None: all together. ``quorum`` is None if only metadata records can be written.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class PendingState:
     ) -> None:
         self.records: list[DecodedRecord] = []
         self.unapplied: MetadataRecord | None = None
-        """The record that is being replayed, or whose replay has failed."""
+        """The record that is being replayed, or whose replay failed."""
         self.rng = rng
         self.current = state
         self._first_offset = first_offset
@@ -129,7 +128,7 @@ class PendingState:
             self.current.registry.get_or_create_snapshot(offset)
 
     def pause(self) -> Iterator[None]:
-        """Yield once if the current step has done its work. Call it after each part."""
+        """Yield once if the current step has done its work. Call this after each part."""
         self._work += 1
         if self._work >= WORK_PER_STEP:
             yield
@@ -141,8 +140,11 @@ class PendingState:
         return 0 if self._quorum is None else self._quorum.kraft_version
 
     def upgrade_kraft_version(self, version: int) -> None:
-        """Raise the kraft.version of the quorum, whose control records precede those of the
-        operation. They are appended now, and not reverted. Raises ``ApiException``."""
+        """Raise the quorum's kraft.version.
+
+        Its control records precede the operation's records. They are appended immediately, and not
+        reverted. Raises ``ApiException``.
+        """
         if self._quorum is None:
             raise ApiException(
                 "feature 'kraft.version'",
@@ -210,8 +212,10 @@ class PendingState:
         return complete(self.validate_only_in_steps(in_one_step(operation)))
 
     def validate_only_in_steps(self, operation: OperationInSteps[T]) -> Generator[None, None, T]:
-        """Return the response of an operation, and revert its records (Kafka:
-        ``ControllerResult.withoutRecords``)."""
+        """Return the response of an operation, and revert its records.
+
+        Kafka: ``ControllerResult.withoutRecords``.
+        """
         found: list[T] = []
         was_validating, self._is_validating = self._is_validating, True
         try:
@@ -232,7 +236,7 @@ OperationInSteps: TypeAlias = Callable[[PendingState], Generator[None, None, T]]
 
 
 def in_one_step(operation: Operation[T]) -> OperationInSteps[T]:
-    """Return an operation that has no steps as one of a single step."""
+    """Return an operation without steps as an operation with a single step."""
 
     def steps(state: PendingState) -> Generator[None, None, T]:
         yield from ()

@@ -1,9 +1,9 @@
 """Assignment of replicas of new partitions to brokers, striped over racks from a random offset.
 
 Consecutive replicas are on consecutive racks, and on consecutive brokers of each rack. The first
-replica of a partition, its leader, is on an unfenced broker; a fenced broker gets a replica if its
-rack has no unfenced one left. After as many partitions as unfenced brokers, racks and brokers are
-shuffled, so that the same replica sets do not repeat::
+replica of a partition, its leader, is on an unfenced broker. A fenced broker gets a replica only if
+its rack has no unfenced broker left. After as many partitions as unfenced brokers, racks and
+brokers are shuffled, so that the same replica sets do not repeat::
 
     racks  a: 1 2   b: 3 4   c: 5 6         offsets 0
     partition 0   1 3 5                     round 0 starts at rack a

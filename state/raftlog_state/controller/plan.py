@@ -1,10 +1,10 @@
 """Records for a table of changes on top of an image, or the list of all refused rows.
 
 Each change is validated against the image and the changes before it. A refused change leaves no
-records, and the rows after it are validated too, so that one run reports all errors.
+records. The rows after it are also validated, so that one run reports all errors.
 
-The records are valid at the end offset of the image only. They are between the markers of a
-metadata transaction if metadata.version supports it (KIP-868).
+The records are valid only at the end offset of the image. They are between the markers of a
+metadata transaction if metadata.version supports transactions (KIP-868).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRANSACTION_NAME: Final = "raftlog changes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerResult:
-    """Records to append, as one batch at ``base_offset``, the end offset of the image.
+    """Records to append as one batch at ``base_offset``, the end offset of the image.
 
     ``transaction_name``: name in the begin marker; None: no markers.
     """
@@ -122,8 +122,10 @@ def plan_changes_of_state(
 
 
 def write_changes(rows: Sequence[Mapping[str, Any] | ChangeRequest], state: PendingState) -> None:
-    """Write the records of all rows. Raises ``InvalidChangesError``, which lists each refused row;
-    the caller must then revert the records of the others."""
+    """Write the records of all rows. Raises ``InvalidChangesError``, which lists each refused row.
+
+    The caller must then revert the records of the other rows.
+    """
     refused: list[RefusedChange] = []
     for number, row in enumerate(rows):
         try:
@@ -135,14 +137,14 @@ def write_changes(rows: Sequence[Mapping[str, Any] | ChangeRequest], state: Pend
 
 
 def write_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) -> None:
-    """Write the records of one row. Raises ``ApiException``: then no record is written."""
+    """Write the records of one row. Raises ``ApiException`` without having written any record."""
     complete(write_change_in_steps(row, state))
 
 
 def write_change_in_steps(
     row: Mapping[str, Any] | ChangeRequest, state: PendingState
 ) -> Generator[None, None, None]:
-    """Write the records of one row in steps. Raises ``ApiException``: then none is written."""
+    """Write the records of one row in steps. Raises ``ApiException`` without any record written."""
     change = parse_change(row) if isinstance(row, Mapping) else row
     if type(change) not in CHANGE_TYPES.values():
         reason = f"it is of type {type(row).__name__}, neither a mapping nor a change object"
@@ -172,8 +174,10 @@ def check_metadata_version(state: ControllerState) -> None:
 
 
 def _has_transactions(level: int | None, rows: list[Mapping[str, Any] | ChangeRequest]) -> bool:
-    """Return whether metadata.version, ``level`` or else that of the first row, has metadata
-    transactions."""
+    """Return whether metadata.version supports metadata transactions.
+
+    The metadata.version is ``level``, or otherwise the first row's.
+    """
     if level is None and rows:
         first = rows[0]
         if isinstance(first, Mapping):

@@ -1,4 +1,4 @@
-"""Changes of client quotas, and which quotas match a filter.
+"""Changes of client quotas, and the quotas that match a filter.
 
 Source: Kafka 4.3 ``ClientQuotaControlManager``, ``QuotaConfig``, ``ClientQuotasImage``.
 """
@@ -38,7 +38,7 @@ _CLIENT_QUOTAS: Final[Mapping[str, float | None]] = {
     "controller_mutation_rate": None,
 }
 _IP_QUOTAS: Final[Mapping[str, float | None]] = {"connection_creation_rate": _INT_MAX}
-"""Quotas by name, with the maximum of integral ones; None for quotas of type double."""
+"""Quotas by name, with the maximum of integral quotas; None for quotas of type double."""
 
 
 class QuotaMatch(enum.IntEnum):
@@ -51,7 +51,7 @@ class QuotaMatch(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaAlteration:
-    """Quotas of an entity to set, or with None to remove. ``entity`` may be in any order."""
+    """Quotas of an entity to set or, if None, to remove. ``entity`` may be in any order."""
 
     entity: QuotaEntity
     quotas: Sequence[tuple[str, float | None]]
@@ -97,7 +97,7 @@ def alter_client_quotas(
 class QuotaFilter:
     """Filter of the quotas whose entities match all components.
 
-    ``strict``: without entities that have other types, too. Raises ``ApiException``.
+    ``strict``: exclude entities that also have other types. Raises ``ApiException``.
     """
 
     def __init__(self, components: Sequence[QuotaComponent], *, strict: bool) -> None:

@@ -58,7 +58,7 @@ def alter_partition_reassignments(
 def list_partition_reassignments(
     partitions: Iterable[tuple[str, int]], state: ControllerState
 ) -> list[PartitionRow]:
-    """Return those of some partitions that are being reassigned, in order.
+    """Return those of the given partitions that are being reassigned, in order.
 
     Partitions that do not exist are left out.
     """

@@ -1,4 +1,4 @@
-"""Changes of SCRAM credentials, and which credentials users have.
+"""Changes of SCRAM credentials, and the credentials of users.
 
 Source: Kafka 4.3 ``ScramControlManager``, ``ScramFormatter``, ``ScramImage``.
 """
@@ -63,7 +63,7 @@ def alter_user_scram_credentials(
 ) -> Generator[None, None, dict[str, ApiException | None]]:
     """Delete and replace SCRAM credentials; return the refusal of each user, or None.
 
-    A user may occur once in a request, with one mechanism.
+    A user may occur only once in a request, with one mechanism.
     """
     found: dict[str, ApiException | None] = {}
     counts = Counter(one.user for one in deletions)
@@ -95,7 +95,7 @@ def iterations_by_user(rows: Iterable[ScramRow]) -> dict[str, dict[int, int]]:
 def describe_user_scram_credentials(
     users: Sequence[str], state: ControllerState
 ) -> dict[str, dict[int, int] | ApiException]:
-    """Return the iterations of the credentials of users by mechanism; no users: of all."""
+    """Return the iterations of users' credentials by mechanism; without users: of all users."""
     found: dict[str, dict[int, int] | ApiException] = {}
     if not users:
         return found | iterations_by_user(state.rows_of(ScramRow))

@@ -1,10 +1,11 @@
 """Delegation tokens: creation, renewal and expiry.
 
-A token is in the log without its HMAC, which is its password: that is computed from the token's id
-with the secret key that the nodes of a cluster share. The key and HMACs are in no message and in no
-``repr``. Times are milliseconds since 1970 UTC, and arguments. A change row has all columns of a
-token, and needs no key; other than a request it may name any requester and any times that requests
-can result in: the clock of the controller that expires a token may lag that of its creator.
+A token is in the log without its HMAC, which is its password. The HMAC is computed from the token's
+id with the secret key that a cluster's nodes share. No message and no ``repr`` contains the key or
+an HMAC. Times are milliseconds since 1970 UTC, and are arguments. A change row has all columns of a
+token and needs no key. Unlike a request, it may name any requester and any times that requests can
+result in, because the clock of the controller that expires a token may lag that of the controller
+that created it.
 
 Source: Kafka 4.3 ``DelegationTokenControlManager``, ``DelegationTokenCache``; KIP-900.
 """
@@ -58,7 +59,7 @@ class DelegationToken:
 class DelegationTokenControl:
     """Delegation tokens of a cluster. ``secret_key`` None: they are disabled.
 
-    Principals are texts with their type, as ``User:ana``.
+    Principals are texts that include their type, such as ``User:ana``.
     """
 
     def __init__(
@@ -160,11 +161,11 @@ class DelegationTokenControl:
         *,
         is_allowed: Callable[[TokenRow], bool] = lambda _: False,
     ) -> Callable[[TokenRow], bool]:
-        """Return a filter for the tokens that a principal owns, requested or may renew, or that
-        ``is_allowed`` accepts (Kafka: ``DelegationTokenManager.filterToken``).
+        """Return a filter for the tokens that a principal owns, requested, may renew or may see.
 
-        ``owners``: principals of which one must own, have requested or may renew a token; None:
-        all. Raises ``ApiException``.
+        ``is_allowed`` accepts those that the principal may see (Kafka:
+        ``DelegationTokenManager.filterToken``). ``owners``: principals, one of which must own, have
+        requested or be able to renew a token; None: all. Raises ``ApiException``.
         """
         self._check_has_key()
 
@@ -180,8 +181,10 @@ class DelegationTokenControl:
         return DelegationToken(row, self._hmac(row.token_id))
 
     def remove_expired(self, state: PendingState, *, now_ms: int) -> bool:
-        """Remove expired tokens; return whether there may be more (Kafka:
-        ``sweepExpiredDelegationTokens``)."""
+        """Remove expired tokens; return whether there may be more.
+
+        Kafka: ``sweepExpiredDelegationTokens``.
+        """
         count = 0
         for row in state.current.rows_of(TokenRow):
             if _is_expired(row, now_ms):

@@ -1,9 +1,9 @@
-"""Creation and deletion of topics, and increase of their partitions.
+"""Creation and deletion of topics, and increases of their partition counts.
 
 The configs of a new topic are written between the topic and its partitions. Partitions start at
-epochs 0 with the first active replica as leader; replicas on inactive brokers are not in the ISR.
+epochs 0, with the first active replica as leader. Replicas on inactive brokers are not in the ISR.
 
-Without partition count or replication factor a topic gets 1 and 1 (Kafka: ``num.partitions``,
+Without a partition count or a replication factor, a topic gets 1 and 1 (Kafka: ``num.partitions``,
 ``default.replication.factor``, which are not in the log).
 
 Source: Kafka ``ReplicationControlManager`` (createTopics, createPartitions, deleteTopics),
@@ -47,8 +47,10 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 """Kafka: ``MAX_PARTITIONS_PER_BATCH``."""
 
 DIRECTORY_UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""Directory of a replica whose broker has several and chooses (Kafka:
-``DirectoryId.UNASSIGNED``)."""
+"""Directory of a replica whose broker has several and chooses one itself.
+
+Kafka: ``DirectoryId.UNASSIGNED``.
+"""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -128,7 +130,7 @@ def add_partitions(change: AddPartitions, state: PendingState) -> Iterator[None]
 
 
 def check_new_partitions(counts: Iterable[int]) -> None:
-    """Raise ``ApiException`` if a request creates topics with too many partitions in all."""
+    """Raise ``ApiException`` if a request creates topics with too many partitions in total."""
     total = sum(max(0, _number_or(count, 1)) for count in counts)
     _check_partition_count(total, "the topics")
 
@@ -151,7 +153,7 @@ def validate_assignment(
 ) -> Iterator[tuple[int, ...]]:
     """Validate a manual assignment, and return it. Raises ``ApiException``.
 
-    ``replication_factor``: of each assignment; None: that of the first.
+    ``replication_factor``: required of each assignment; None: the first one's.
     """
     for number, ids in enumerate(assignment):
         reason = None

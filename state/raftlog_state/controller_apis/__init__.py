@@ -1,8 +1,8 @@
 """Kafka's admin requests, answered by a controller in a node.
 
-``HostedController`` runs a ``QuorumController`` on the event loop of a node; the other modules
-translate requests to its writes and reads, and their outcomes to responses. Nothing here depends on
-the node: ``raftlog_state.cli.controller_node`` registers both with it.
+``HostedController`` runs a ``QuorumController`` on a node's event loop. The other modules translate
+requests to its writes and reads, and their results to responses. Nothing here depends on the node:
+``raftlog_state.cli.controller_node`` registers both with it.
 
 Source: Kafka ``ControllerApis``.
 """

@@ -1,7 +1,7 @@
 """CreateAcls, DeleteAcls and DescribeAcls.
 
-The ACLs of filters are searched in steps. What DeleteAcls has found it removes in one write, except
-ACLs that another request has removed since.
+ACLs that match filters are searched in steps. DeleteAcls removes the ACLs found in one write,
+except those that another request has removed meanwhile.
 
 Source: Kafka ``AclApis``.
 """

@@ -1,7 +1,6 @@
-"""Requests that change metadata, as a node's audit log has them: without secrets.
+"""Requests that change metadata, as written to a node's audit log: without secrets.
 
-Only fields that are known to be public are kept. Values of configs, salts, keys and tokens are not
-among them.
+Only fields that are known to be public are kept. Values of configs, salts, keys and tokens are not.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _GROUPS: Final = frozenset(
         *("partitions", "partition_assignments", "topic_names", "partition_indexes", "replicas"),
     )
 )
-"""Fields with parts."""
+"""Fields that contain parts."""
 _PUBLIC: Final = frozenset(
     (
         *("name", "topic_id", "topic", "feature", "max_version_level", "upgrade_type", "broker_id"),

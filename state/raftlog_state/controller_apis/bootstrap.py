@@ -1,7 +1,7 @@
 """``bootstrap.checkpoint``: the features of a new cluster, from formatting to the first claim.
 
-Every node has the file, and the first active controller writes its records to the empty log. It is
-byte for byte what ``kafka-storage format`` writes, but for the time.
+Every node has the file, and the first active controller writes its records to the empty log. It
+equals byte for byte what ``kafka-storage format`` writes, except for the time.
 
 Source: Kafka 4.3 ``BootstrapDirectory``, ``BootstrapMetadata``, ``Formatter``; KIP-778, KIP-1022.
 """
@@ -34,7 +34,7 @@ FEATURE: Final = "--feature"
 
 
 def bootstrap_features(release: str | None, levels: Mapping[str, int]) -> dict[str, int]:
-    """Return the features of a new cluster of a release (None: of 4.3), with other ``levels``.
+    """Return the features of a new cluster of a release (None: 4.3), with other ``levels``.
 
     Raises ``OptionError``.
     """
@@ -67,7 +67,7 @@ def bootstrap_bytes(features: Mapping[str, int], *, written_ms: int) -> bytes:
 
 
 def read_bootstrap(directory: str) -> dict[str, int]:
-    """Return the features in the file of a node's directory; without it those of a new cluster.
+    """Return the features in the file of a node's directory, or a new cluster's without it.
 
     Raises the errors of reading a snapshot.
     """

@@ -1,6 +1,6 @@
-"""Requests of brokers: registration, heartbeats, producer ids, log directories; and of controllers.
+"""Requests of brokers (registration, heartbeats, producer ids, log directories) and of controllers.
 
-They require the right of a node, under the id in the request. UnregisterBroker is an admin's.
+They require a node's rights, for the id in the request. UnregisterBroker is an admin request.
 
 Source: Kafka ``ControllerApis``.
 """

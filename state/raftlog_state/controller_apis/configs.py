@@ -1,13 +1,13 @@
 """IncrementalAlterConfigs, AlterConfigs and DescribeConfigs.
 
-``topic_configs.tsv`` (name, default, synonym) contains the configs of a topic in Kafka 4.3.1 with
-their defaults, and the broker config that sets a cluster's default.
+``topic_configs.tsv`` (name, default, synonym) contains the topic configs of Kafka 4.3.1 with their
+defaults, and the broker config that sets a cluster's default.
 
-A node describes its own configs and the cluster's defaults. Other nodes, which Kafka describes from
-their own files, are described from the log only. Values that are secrets are null, as in Kafka.
+A node describes its own configs and the cluster's defaults. Kafka describes other nodes from their
+own files; here they are described only from the log. Secret values are null, as in Kafka.
 
 Resources are described in steps, each at the state of its own time, as in Kafka. Their number is
-bounded: a topic takes 5 kB of the response.
+limited, because a topic takes 5 kB of the response.
 
 Source: Kafka ``ControllerApis``, ``ConfigAdminManager``, ``ConfigHelper``,
 ``ServerTopicConfigSynonyms``.
@@ -61,9 +61,9 @@ _Refusals: TypeAlias = dict[ConfigResource, ApiException | None]
 
 _LOG: Final = ConfigResource(TOPIC, CLUSTER_METADATA_TOPIC)
 DESCRIBED_MAX: Final = 10_000
-"""Resources of one request that are described."""
+"""Maximum number of resources that one request can describe."""
 DESCRIBED_PER_STEP: Final = 200
-"""Resources that are described between other events: some 30 ms."""
+"""Resources described between other events, which takes some 30 ms."""
 _TYPES: Final = {
     "BOOLEAN": 1,
     "STRING": 2,
@@ -185,14 +185,14 @@ def _refused_before(resources: Iterable[Any], principal: Principal) -> _Refusals
 
 
 def _acl_resource(one: ConfigResource) -> Resource:
-    """Return the resource whose ACLs decide about configs (Kafka: ``ControllerApis``)."""
+    """Return the resource whose ACLs apply to configs (Kafka: ``ControllerApis``)."""
     if one.resource_type == TOPIC:
         return Resource(ResourceType.TOPIC, one.name)
     return Resource(ResourceType.GROUP, one.name) if one.resource_type == GROUP else CLUSTER
 
 
 def _repeated(resources: Iterable[Any]) -> _Refusals:
-    """Return the refusals of the resources that a request has several times."""
+    """Return the refusals of resources that a request contains several times."""
     reason, remedy = "Each resource must appear at most once.", "name each resource once"
     return {
         resource: ApiException("the request", reason, remedy)
@@ -254,7 +254,7 @@ class ConfigEntry:
 
 
 class TopicConfig(NamedTuple):
-    """Config of topics: its default, and the broker config with the cluster's default."""
+    """Topic config: its default, and the broker config that sets the cluster's default."""
 
     default: str
     synonym: str
@@ -366,7 +366,7 @@ def _described(
 
 
 def effective_configs(resource: ConfigResource, state: ControllerState) -> Iterator[ConfigEntry]:
-    """Yield the configs of a resource, of a topic also those with defaults, sorted by name.
+    """Yield a resource's configs sorted by name; for a topic, including defaults.
 
     Raises ``ApiException``.
     """

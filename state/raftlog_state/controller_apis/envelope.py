@@ -1,13 +1,13 @@
 """Envelope: requests of clients that a node has authenticated and forwards (KIP-590).
 
-The node is a broker, or a standby whose listener for clients has received the request: to clients
-it is a broker, and brokers forward. On its listener for voters a standby is a controller, and
-responds with NOT_CONTROLLER, as Kafka's do. The forwarded request has the rights of its own
-principal, not those of the node.
+The node is a broker, or a standby whose listener for clients has received the request: to clients a
+standby is a broker, and brokers forward. On its listener for voters, a standby is a controller and
+responds with NOT_CONTROLLER, as Kafka's controllers do. The forwarded request has the rights of its
+own principal, not the node's.
 
-A request is sent again if the connection was lost before its response, or the controller was not
-active any more. It may have been executed then: a topic that it has created exists already. The
-client never gets NOT_CONTROLLER, after which it would assume that nothing was executed.
+A request is sent again if the connection was lost before its response, or if the controller was no
+longer active. It may have been executed in that case: a topic that it has created already exists.
+The client never receives NOT_CONTROLLER, because it would assume that nothing was executed.
 
 Source: Kafka ``EnvelopeUtils``, ``DefaultKafkaPrincipalBuilder``, ``ControllerApis``,
 ``ForwardingManager``, ``NodeToControllerChannelManager``.
@@ -58,7 +58,7 @@ _APIS: Final[Mapping[int, Api]] = {
     ApiKey.DESCRIBE_CONFIGS: APIS[ApiKey.DESCRIBE_CONFIGS],
     ApiKey.UPDATE_FEATURES: APIS[ApiKey.UPDATE_FEATURES],
 }
-"""APIs of the listener for clients, whose requests are forwarded.
+"""APIs of the listener for clients whose requests are forwarded.
 
 Kafka: ``ApiKeys.forwardable``.
 """
@@ -115,9 +115,10 @@ async def forward_request(
 ) -> bytes:
     """Return the body of the active controller's response to a client's request.
 
-    ``send``: to the controller that is active now. ``pause_ms``: until the request is sent again.
-    Raises ``ControllerTimeoutError`` if there is no response until the timeout: the outcome is
-    unknown; ``UnknownServerError`` if the controller does not accept requests of this node.
+    ``send`` sends to the controller that is active now. ``pause_ms``: pause before the request is
+    sent again. Raises ``ControllerTimeoutError`` if there is no response until the timeout: the
+    outcome is unknown; ``UnknownServerError`` if the controller does not accept requests of this
+    node.
     """
     envelope = requests.EnvelopeRequest(
         request_data=request.frame,
@@ -184,7 +185,7 @@ async def handle_envelope(
             version=header.api_version,
             principal=controller.forwarded_principal(request.principal, name, host),
         )
-    except (WireError, ValueError):  # of the address
+    except (WireError, ValueError):  # the address is invalid
         return refuse_envelope(request, ErrorCode.invalid_request, None)
     ended = controller.forwarded_audit(
         request.principal,

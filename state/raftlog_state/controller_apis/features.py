@@ -1,6 +1,6 @@
-"""UpdateFeatures. Features are described by ApiVersions.
+"""UpdateFeatures. ApiVersions describes features.
 
-All features of a request are updated, or none.
+Either all features of a request are updated, or none.
 
 Source: Kafka ``ControllerApis``, ``QuorumController.updateFeatures``.
 """

@@ -1,7 +1,7 @@
 """Handlers by API.
 
-An error of a whole request, such as that of a node that is not the active controller, is a response
-in which every part has this error.
+If an error concerns a whole request, for example because the node is not the active controller, the
+response repeats this error in every part.
 
 Source: Kafka ``AbstractRequest.getErrorResponse``.
 """
@@ -57,8 +57,8 @@ from .requests import ControllerRequest, code_and_message
 class Handler:
     """Handler of one API.
 
-    ``request_class``: of its requests, in the newest version. ``refuse`` returns the response with
-    an error of the whole request. ``is_large``: encoding a response may take long.
+    ``request_class`` is the class of its requests, in the newest version. ``refuse`` returns the
+    response with an error of the whole request. ``is_large``: encoding a response may take long.
     """
 
     request_class: type[Any]
@@ -74,7 +74,7 @@ class Handler:
     ) -> object:
         """Return the response to a request, or its bytes.
 
-        ``forward``: returns the bytes of the active controller's response; it is called if this
+        ``forward`` returns the bytes of the active controller's response. It is called if this
         controller is a standby.
         """
         try:

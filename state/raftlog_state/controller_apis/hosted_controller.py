@@ -1,10 +1,10 @@
 """``HostedController``: a ``QuorumController`` on the event loop of a node.
 
-It is a listener of the node's log, gives the controller time and randomness, and returns the
-outcomes of its writes to tasks. On an empty log its first write is that of the bootstrap records.
-While it is active it fences brokers whose sessions are over, and elects preferred and, where topics
-allow it, unclean leaders. It appends NoOpRecords (KIP-835), so that the end of the log, and with it
-the lag of each replica, has the time of the newest one also while nothing changes.
+It is a listener of the node's log, provides the controller with time and randomness, and returns
+the results of writes to tasks. On an empty log, its first write contains the bootstrap records.
+While it is active, it fences brokers whose sessions have expired, and elects preferred leaders and,
+where topics allow it, unclean leaders. It appends NoOpRecords (KIP-835), so that the end of the
+log, and with it each replica's lag, has a recent time even if nothing changes.
 
 Source: Kafka ``ControllerServer``, ``QuorumController`` (its event queue and its activation).
 """
@@ -54,13 +54,13 @@ R = TypeVar("R", bound=Row)
 
 SESSION_TIMEOUT_MS: Final = 9_000
 SESSION_CHECKS: Final = 8
-"""Checks for sessions that are over within one session, as in Kafka."""
+"""Checks for expired sessions during one session timeout, as in Kafka."""
 ELECTION_INTERVAL_S: Final = 300
 """Kafka: ``leader.imbalance.check.interval.seconds``, ``unclean.leader.election.interval.ms``."""
 ELEMENTS_MAX: Final = 200_000
-"""Array elements of one request: an assignment of 10,000 partitions, each with several replicas."""
+"""Array elements of one request, enough to assign 10,000 partitions with several replicas each."""
 ROWS_PER_STEP: Final = 5_000
-"""Rows that are searched between other events: some 10 ms."""
+"""Rows searched between other events, which takes some 10 ms."""
 DEFAULT_TIMEOUT_MS: Final = 30_000
 """Timeout of requests without one (Kafka: ``request.timeout.ms`` of a controller's clients)."""
 
@@ -134,7 +134,7 @@ class HostedController:
         )
         self._activated_epoch: int | None = None
         self._maintenance: Final[list[asyncio.Task[None]]] = []
-        """The tasks of the epoch in which the controller is active."""
+        """Tasks of the epoch in which the controller is active."""
         self._steps_ended: Final = asyncio.Event()
         """Cleared while the log runs the steps of a batch or a snapshot."""
 
@@ -166,8 +166,10 @@ class HostedController:
         self._end_maintenance()
 
     def _activate(self) -> None:
-        """Begin the maintenance if the controller has become active, and write the bootstrap
-        records if the log is empty."""
+        """Begin maintenance if the controller has become active.
+
+        Write the bootstrap records if the log is empty.
+        """
         epoch = self.controller.active_epoch
         if epoch is None or epoch == self._activated_epoch:
             return
@@ -200,7 +202,7 @@ class HostedController:
     # --- maintenance ------------------------------------------------------------------------------
 
     async def _maintain(self, epoch: int) -> None:
-        """Fence and elect in intervals while the controller is active in this epoch."""
+        """Fence and elect periodically while the controller is active in this epoch."""
         interval_s = self.session_timeout_ms / 1_000 / SESSION_CHECKS
         next_election_s = ELECTION_INTERVAL_S
         elapsed_s = 0.0
@@ -216,10 +218,10 @@ class HostedController:
             elapsed_s += interval_s
 
     async def _append_no_ops(self, epoch: int) -> None:
-        """Append a NoOpRecord in each interval while the controller is active in this epoch.
+        """Append NoOpRecords periodically while the controller is active in this epoch.
 
-        The next interval begins when the record is committed: a leader without a majority appends
-        none after the first one, until its deadline.
+        The next interval begins when the record is committed, so a leader without a majority
+        appends only one before the record's deadline.
         """
         while self.controller.active_epoch == epoch:
             await asyncio.sleep(self._max_idle_interval_ms / 1_000)
@@ -252,7 +254,7 @@ class HostedController:
         validate_only: bool = False,
         is_atomic: bool = True,
     ) -> T:
-        """Return the response of an operation with few records, as ``write_in_steps``."""
+        """Return the response of an operation with few records, like ``write_in_steps``."""
         return await self.write_in_steps(
             name,
             in_one_step(operation),
@@ -272,13 +274,13 @@ class HostedController:
     ) -> T:
         """Return the response of an operation once its records are committed.
 
-        ``validate_only``: the records are not written. ``is_atomic``: as in
-        ``QuorumController.write``; False if one broker decides how many there are. Raises
+        ``validate_only``: the records are not written. ``is_atomic``: see
+        ``QuorumController.write``; pass False if a single broker determines their number. Raises
         ``ApiException`` (refused) and ``ControllerError`` (not the active controller, timed out,
         failed).
         """
         leader_id = self.controller.other_leader_id
-        if leader_id is not None:  # no event: a request that is forwarded is no failed one
+        if leader_id is not None:  # no event: a forwarded request has not failed
             raise not_controller_error(leader_id)
         deadline_us = self._time_us() + timeout_ms * 1_000
 
@@ -314,9 +316,10 @@ class HostedController:
     async def read(self, name: str, operation: Callable[[ControllerState], T]) -> T:
         """Return the result of a query of the committed state.
 
-        The active controller answers when everything that the query has read is committed, a
-        standby from the records that it has, of a batch all or none. Raises ``ControllerError`` as
-        ``write``, also on a standby whose last batch is never replayed as a whole.
+        The active controller answers once everything that the query has read is committed. A
+        standby answers from the records that it has, with either all or none of a batch. Raises
+        ``ControllerError`` as ``write`` does, even on a standby whose last batch will never be
+        replayed completely.
         """
         await self._until_replayed(name)
         if self.controller.active_epoch is None and not self.controller.is_replaying:
@@ -341,10 +344,10 @@ class HostedController:
     async def read_in_steps(
         self, name: str, queries: Iterable[Callable[[ControllerState], T]]
     ) -> list[T]:
-        """Return the results of queries, each a read, and let other events be handled in between.
+        """Return the results of queries, each of which is a read, handling other events in between.
 
-        Each query reads the state of its own time. Raises ``ControllerTimeoutError`` if they take
-        longer than a request without a timeout may.
+        Each query reads the state of its own time. Raises ``ControllerTimeoutError`` if the queries
+        take longer than the timeout of a request without one.
         """
         found: list[T] = []
         deadline_us = self._time_us() + DEFAULT_TIMEOUT_MS * 1_000
@@ -364,9 +367,9 @@ class HostedController:
         *,
         among: Callable[[ControllerState], Sequence[Key]] | None = None,
     ) -> list[R]:
-        """Return the rows of a type that match, searched in steps, in no particular order.
+        """Return the matching rows of a type, searched in steps, in no particular order.
 
-        ``among``: returns the keys of the rows to search; None: all. Raises
+        ``among`` returns the keys of the rows to search; None: all. Raises
         ``ControllerTimeoutError``.
         """
 
@@ -380,7 +383,7 @@ class HostedController:
         return list(chain.from_iterable(await self.read_in_steps(name, steps)))
 
     async def check_active(self, name: str) -> None:
-        """Raise the error of a write unless this is the active controller."""
+        """Raise the error that a write would raise unless this is the active controller."""
         await self.write(name, lambda _: None)
 
     def now_us(self) -> int:
@@ -392,7 +395,7 @@ class HostedController:
         return time.time_ns() // 1_000_000
 
     def features(self) -> Features:
-        """Return the features that this release supports, and the committed ones of the cluster."""
+        """Return the features that this release supports, and the cluster's committed features."""
         rows = self.controller.committed_rows_of(FeatureRow)
         return Features(
             supported={

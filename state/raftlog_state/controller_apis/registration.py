@@ -1,8 +1,8 @@
 """``ControllerRegistrationManager``: registers the controller of a node with the active controller.
 
-Each process of a node has an incarnation id. The manager sends a registration until the metadata
-has one with this id: after a start, after metadata.version supports registrations, and after
-another process has registered this node.
+Each process of a node has an incarnation id. The manager sends registrations until the metadata
+contains one with this id: after a start, after metadata.version begins to support registrations,
+and after another process has registered this node.
 
 Source: Kafka ``ControllerRegistrationManager`` (KIP-919).
 """
@@ -28,10 +28,10 @@ Send: TypeAlias = Callable[
 ]
 
 TIMEOUT_S: Final = 60
-"""Time until a request is sent again; the active controller answers within half of it."""
+"""Time after which a request is sent again. The active controller answers within half of it."""
 BACKOFF_S: Final = 0.1
 BACKOFF_S_MAX: Final = 120.0
-"""Pause after the first failure, and after many (Kafka: ``resendExponentialBackoff``)."""
+"""Pauses after the first failure and after many failures (Kafka: ``resendExponentialBackoff``)."""
 
 
 def registration_request(
@@ -72,7 +72,7 @@ class ControllerRegistrationManager:
         self._listener: Final = listener
         self._sleep: Final = sleep
         self._seen: tuple[int | None, str | None] = (None, None)
-        """The metadata.version, and the incarnation that is registered."""
+        """The metadata.version, and the registered incarnation."""
         self._sending: asyncio.Task[None] | None = None
 
     @property
@@ -80,7 +80,7 @@ class ControllerRegistrationManager:
         return "ControllerRegistrationManager"
 
     def on_metadata_update(self, update: object, image: MetadataImage, manifest: object) -> None:
-        """Send a registration if the image has none of this process, and may have one."""
+        """Send a registration if the image lacks this process's one and supports registrations."""
         del update, manifest
         row = image.find(ControllerRow, int(self._request.controller_id))
         seen = (image.metadata_version, None if row is None else row.incarnation_id)
@@ -91,7 +91,7 @@ class ControllerRegistrationManager:
             self._sending = asyncio.get_running_loop().create_task(self._register())
 
     def on_controller_change(self, leader: object) -> None:
-        """Do nothing: a registration is sent to the leader of its time."""
+        """Do nothing: a registration is sent to whichever node leads at the time."""
 
     def close(self) -> None:
         """Send no more registrations."""

@@ -1,4 +1,4 @@
-"""Requests as a handler receives them, and Kafka's errors of what they ask for."""
+"""Requests as handlers receive them, and Kafka's error codes for their parts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MESSAGE_LENGTH_MAX: Final = 4_096
-"""Characters of an error message, which may contain names of the request."""
+"""Length of an error message, which may contain names from the request."""
 PARTS_PER_STEP: Final = 5_000
 """Parts of a request or response that are converted between other events."""
 TIMEOUT_MS_MAX: Final = 3_600_000
-"""Longest time that a request may wait: as long as the memory of its response is held."""
+"""Longest time that a request may wait, during which memory for its response is reserved."""
 
 
 USER: Final = "User"
@@ -43,19 +43,22 @@ class Principal(Protocol):
 
     @property
     def host(self) -> str:
-        """Address of the client, as Kafka's ACLs have it."""
+        """Address of the client, in the form that Kafka's ACLs use."""
         ...
 
     def may(
         self, operation: Operation, resource: Resource = CLUSTER, *, is_sensitive: bool = False
     ) -> bool:
-        """Return whether an operation on a resource is allowed. Without an ACL about it, what
-        ``is_sensitive`` is described to administrators only."""
+        """Return whether an operation on a resource is allowed.
+
+        Without an ACL for it, information that ``is_sensitive`` is described only to
+        administrators.
+        """
         ...
 
     @property
     def has_acls(self) -> bool:
-        """Whether ACLs decide about its requests, too."""
+        """Whether its requests are also subject to ACLs."""
         ...
 
     @property
@@ -89,7 +92,7 @@ class ControllerRequest(Protocol[Body]):
 async def map_in_steps(
     convert: Callable[[T], R], parts: Sequence[T], *, parts_per_step: int = PARTS_PER_STEP
 ) -> list[R]:
-    """Convert the parts of a request or response, and let other events be handled in between."""
+    """Convert the parts of a request or response, handling other events in between."""
     found: list[R] = []
     for start in range(0, len(parts), parts_per_step):
         if start:
@@ -99,13 +102,15 @@ async def map_in_steps(
 
 
 def timeout_ms(timeout: timedelta) -> int:
-    """Return the timeout of a request in milliseconds, within bounds."""
+    """Return a request's timeout in milliseconds, within bounds."""
     return max(0, min(milliseconds(timeout), TIMEOUT_MS_MAX))
 
 
 def code_and_message(error: Exception | None) -> tuple[ErrorCode, str | None]:
-    """Return Kafka's error code and message of a refused or failed part of a request; None: it
-    succeeded."""
+    """Return Kafka's error code and message of a refused or failed part of a request.
+
+    None: the part succeeded.
+    """
     if error is None:
         return ErrorCode.none, None
     if isinstance(error, ApiException):
@@ -123,7 +128,7 @@ _UNAUTHORIZED: Final = {
 
 
 def unauthorized(code: ErrorCode | None = None) -> ApiException:
-    """Return the refusal of a principal without the right; None: for the cluster."""
+    """Return the refusal of a principal without the required right; None: on the cluster."""
     code = ErrorCode.cluster_authorization_failed if code is None else code
     remedy = "grant the right by an ACL, or in [access] of the node's configuration"
     return ApiException("the request", _UNAUTHORIZED[code], remedy, code)

@@ -1,9 +1,9 @@
 """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken and DescribeDelegationToken.
 
-Only an authenticated principal has tokens: not the anonymous one, and not one that is authenticated
-by a token itself. A token for another owner requires the right to administer, or an ACL for
-CREATE_TOKENS of that user. Tokens of others are described with an ACL for DESCRIBE of the token, or
-for DESCRIBE_TOKENS of its owner.
+Only authenticated principals have tokens. The anonymous principal, and principals that were
+themselves authenticated with a token, have none. A token for another owner requires the right to
+administer, or an ACL for CREATE_TOKENS on that user. Other principals' tokens are described with an
+ACL for DESCRIBE on the token, or for DESCRIBE_TOKENS on its owner.
 
 Source: Kafka ``ControllerApis``, ``KafkaApis`` (allowTokenRequests, handleDescribeTokensRequest);
 KIP-48, KIP-373.
@@ -46,7 +46,7 @@ _NO_TIME: Final = -1
 
 
 def timestamp(time_ms: int) -> TZAware:
-    """Return a time of a token as kio has it: a log may have later ones than Python's last year."""
+    """Return a token's time as kio's type; a log may have times after Python's last year."""
     capped_ms = min(time_ms, _TIME_MS_MAX)
     found: TZAware = _EPOCH + timedelta(milliseconds=capped_ms)  # type: ignore[assignment]
     return found
@@ -183,7 +183,7 @@ async def handle_describe_delegation_token(
     tokens = controller.tokens
 
     def is_allowed(row: TokenRow) -> bool:
-        # Kafka without an authorizer describes all tokens to every principal.
+        # Without an authorizer, Kafka describes all tokens to every principal.
         return principal.has_acls and any(
             principal.may(operation, Resource(kind, name), is_sensitive=True)
             for operation, kind, name in (

@@ -1,6 +1,6 @@
 """CreateTopics, DeleteTopics and CreatePartitions.
 
-The topics of a request succeed or fail one by one; what succeeds is committed together.
+The topics of a request succeed or fail individually; those that succeed are committed together.
 
 Source: Kafka ``ControllerApis`` (createTopics, deleteTopics, createPartitions).
 """
@@ -254,8 +254,11 @@ def _delete_all(
     state: PendingState,
     principal: Principal,
 ) -> Generator[None, None, list[_DeleteResult]]:
-    """Delete topics by name or id; a topic that is named twice is not deleted. A topic that the
-    principal may not describe is not named, and whether there is one of a name is not shown."""
+    """Delete topics by name or id; a topic that is named twice is not deleted.
+
+    If the principal may not describe a topic, its name is not revealed, nor whether a topic with a
+    name exists.
+    """
     counts, may = Counter(wanted), principal.may
     may_delete_all = may(Operation.DELETE)
     found: list[tuple[TopicName | None, uuid.UUID | None, TopicRow | ApiException]] = []

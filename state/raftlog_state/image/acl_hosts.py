@@ -1,9 +1,9 @@
 """Hosts of ACLs: an address, ``*``, or, since Kafka 4.4, a range of addresses in CIDR notation.
 
-A range whose address has bits after the prefix, such as ``10.0.0.7/8``, is that of the prefix. No
-address of one version of IP is in a range of the other one. What Kafka's parsers admit is admitted
-here, or a DENY would have no effect: leading zeros, brackets and a zone of IPv6, and a length with
-a sign. (Kafka refuses the zones that its own machine does not have.)
+If a range's address has bits after the prefix, as in ``10.0.0.7/8``, only the prefix counts. An
+address of one IP version is in no range of the other version. Everything that Kafka's parsers
+accept is accepted here, because otherwise a DENY would have no effect: leading zeros, IPv6 brackets
+and zones, and a length with a sign. (Kafka rejects zones that its own machine does not have.)
 
 Source: Kafka 4.4 ``CidrUtils``, ``StandardAuthorizerData``.
 """
@@ -23,12 +23,12 @@ _IPV4_RANGE: Final = re.compile(
 _LENGTH: Final = re.compile(r"[+-]?\d+")
 _LEADING_ZEROS: Final = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
 _EMBEDDED_IPV4_MAX: Final = 15
-"""Characters of an IPv4 address at the end of an IPv6 address."""
+"""Length of the text of an IPv4 address at the end of an IPv6 address."""
 _BITS: Final = {4: 32, 6: 128}
 
 
 def is_range(host: str) -> bool:
-    """Return whether the host of an ACL is meant as a range. It may be invalid."""
+    """Return whether the host of an ACL is meant as a range, which may be invalid."""
     return "/" in host
 
 
@@ -42,15 +42,15 @@ def invalid_range_reason(host: str) -> str | None:
 
 
 class AclHosts:
-    """Hosts of ACLs, by the lengths of the prefixes of their ranges.
+    """Hosts of ACLs, by the prefix lengths of their ranges.
 
-    A client's address is in a range of the ACLs if its own prefix of that length is the range's. So
-    a search takes time for the lengths in use, not for the number of ranges.
+    A client's address is in a range if its own prefix of the same length equals the range's. The
+    time of a search therefore depends on the number of lengths in use, not on the number of ranges.
     """
 
     def __init__(self) -> None:
         self._lengths: dict[int, Counter[int]] = {4: Counter(), 6: Counter()}
-        """Number of ranges by version of IP and length of the prefix."""
+        """Number of ranges by IP version and prefix length."""
 
     def add(self, host: str) -> str:
         """Add the host of an ACL; return the text by which ``texts_of`` finds it."""
@@ -72,8 +72,10 @@ class AclHosts:
         return _text(*found)
 
     def texts_of(self, address: str) -> Iterator[str]:
-        """Yield the texts of hosts that have the address of a client, as text of ``InetAddress``:
-        itself, ``*`` and ranges."""
+        """Yield the texts of hosts that match a client's address: itself, ``*`` and ranges.
+
+        The address is the text of ``InetAddress``.
+        """
         yield address
         yield WILDCARD
         if not any(self._lengths.values()):
@@ -87,7 +89,7 @@ class AclHosts:
 
 
 def _range(host: str) -> tuple[int, int, int] | None:
-    """Return version of IP, length of the prefix and address of a valid range; None for others."""
+    """Return a valid range's IP version, prefix length and address; None for other hosts."""
     try:
         return _parsed(host) if is_range(host) else None
     except ValueError:
@@ -120,8 +122,10 @@ def _parsed(host: str) -> tuple[int, int, int]:
 
 
 def _other_text(host: str) -> str:
-    """Return the text of a host that is not a valid range: no client has an invalid one, whose
-    text might otherwise be that of a valid one."""
+    """Return the text of a host that is not a valid range.
+
+    No client matches an invalid range, whose text might otherwise equal that of a valid one.
+    """
     return f"/{host}" if is_range(host) else host
 
 

@@ -1,4 +1,4 @@
-"""Changes of rows as JSON data and as text, such as ``leader 1 -> 2, isr [1,2] -> [2]``."""
+"""Row changes as JSON data and as text, such as ``leader 1 -> 2, isr [1,2] -> [2]``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rows import ROW_TYPES, ConfigRow, Entity, PartitionRow, Row, column_json, 
 _NAMES_OF_ROWS: Final = frozenset(
     {"name", "topic_name", "partition_id", "broker_id", "controller_id", "principal", "user"}
 )
-"""Columns that are in the name of a row already, or that the name of an enum value repeats."""
+"""Columns that a row's name already contains, or that the name of an enum value repeats."""
 _ALWAYS_CHANGED: Final = "partition_epoch"
 _UNCOMPARED: Final[Mapping[Entity, frozenset[str]]] = {
     entity: frozenset(column.name for column in fields(kind) if not column.compare)
@@ -24,7 +24,7 @@ _UNCOMPARED: Final[Mapping[Entity, frozenset[str]]] = {
 
 
 def compared_json(row: Row) -> dict[str, object]:
-    """Return a row as JSON data, without the columns that a snapshot does not contain."""
+    """Return a row as JSON data, without columns that are not in snapshots."""
     kept = row_json(row)
     for name in _UNCOMPARED[row.ENTITY]:
         del kept[name]

@@ -1,6 +1,6 @@
-"""Types of the columns of state rows in the tables, which derive from their declaration.
+"""Column types of state rows in the tables, derived from the rows' declaration.
 
-Integers are 32 or 64 bits wide, never narrower, since Spark has no others.
+Integers have 32 or 64 bits, never fewer, because Spark supports no others.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def part_type(part: type) -> pa.StructType:
 
 
 def row_columns(kind: type[Row]) -> dict[str, pa.DataType]:
-    """Return the columns of a row's fields, the name of a code after it."""
+    """Return the columns of a row's fields; the name of a code follows it."""
     columns: dict[str, pa.DataType] = {}
     for entry in row_schema(kind):
         columns[entry.column] = column_type(entry.kind)

@@ -1,10 +1,10 @@
 """Changes over an immutable image, recorded as whole rows before and after (Kafka: MetadataDelta).
 
-A record that names a row changes it, even to equal values; deleting a row that does not exist is
-no change. ``apply()`` copies only the maps that changed, and of large ones only the changes.
+A record that names a row changes it, even to equal values. Deleting a row that does not exist is
+not a change. ``apply()`` copies only the maps that changed, and only the changes of large maps.
 
-Invariant, asserted by ``apply()``: an image has as many rows as the one before, plus those created,
-minus those deleted.
+Invariant, asserted by ``apply()``: an image has as many rows as the one before, plus the created
+rows, minus the deleted ones.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def _fields_of(entity: Entity) -> tuple[tuple[str, ...], Callable[[Row], tuple[A
 
 
 KEYS_CACHED_MAX: Final = 65_536
-"""Texts of keys in memory: most changes are of rows that have changed before."""
+"""Number of cached key texts: most changes concern rows that have changed before."""
 _FIELDS: Final = {entity: _fields_of(entity) for entity in Entity}
 _change = fast_dataclass(RowChange)
 _NOT_WRITTEN: Final = object()
 _WRITTEN_PER_STEP: Final = 20_000
-"""Rows and groups of an image that are created in one step: some 10 ms."""
+"""Rows and groups of an image that are created in one step, which takes some 10 ms."""
 
 
 def key_json(key: Sequence[int | str]) -> str:

@@ -1,8 +1,8 @@
 """Differences between two states: of one log at two offsets, or of two clusters.
 
-The rows of one log are compared by their keys. Those of two clusters are compared by name: topics
-and their partitions are those of the same name, ACLs those of the same content; all other rows have
-keys that are names, such as the id of a broker.
+Rows of one log are compared by key. Rows of two clusters are compared by name: topics and
+partitions match if their names are equal, ACLs if their contents are equal. The keys of all other
+rows are names, such as a broker's id.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ IGNORABLE: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
 }
-"""Columns that are equal in no two clusters, or that elections and brokers decide, by their group.
-"""
+"""By group, columns that differ between any two clusters, or that elections or brokers decide."""
 NO_COLUMNS: Final[frozenset[str]] = frozenset()
 
 
@@ -44,8 +43,7 @@ def diff(
 ) -> list[RowChange]:
     """Return the changes from one state to another, sorted by entity and key.
 
-    With ``by_name`` a key is that of the name. Rows that differ in the ``ignored`` columns alone
-    are equal.
+    With ``by_name``, keys contain names. Rows that differ only in ``ignored`` columns are equal.
     """
     return [
         change
@@ -62,7 +60,7 @@ def differences(
     by_name: bool = False,
     ignored: frozenset[str] = NO_COLUMNS,
 ) -> Iterator[RowChange]:
-    """Yield the changes of the rows of one entity, as ``diff``."""
+    """Yield the changes of one entity's rows, as ``diff`` does."""
     old, new = (_by_name(one, entity) if by_name else one.map(entity) for one in (before, after))
     for key in sorted(old.keys() | new.keys()):
         was, now = old.get(key), new.get(key)
@@ -75,14 +73,14 @@ def differences(
 
 
 def _compared(change: RowChange) -> set[str]:
-    """Return the columns that differ, without those of which a snapshot has no values."""
+    """Return the columns that differ, except those that are not in snapshots."""
     assert change.after is not None, "a row of both states"
     kept = {field.name for field in fields(change.after) if field.compare}
     return kept.intersection(change.changed)
 
 
 def _by_name(image: MetadataImage, entity: Entity) -> Mapping[Key, Row]:
-    # Of several ACLs of equal content the first is compared.
+    # If several ACLs have equal content, the first one is compared.
     return {_name_key(row): row for row in reversed(list(image.rows(entity)))}
 
 

@@ -68,7 +68,7 @@ _BROKER: Final = _RESOURCE_TYPES["broker"]
 
 _DEFAULT_QUOTA: Final = "<default>"
 _NEXT_QUOTA_PAIR: Final = re.compile(",(?=(?:client-id|ip|user)/)")
-"""Between two pairs of a quota's name: a comma may also be in the name of a user."""
+"""Separator of two pairs in a quota's name: a comma may also be part of a user's name."""
 
 Values = tuple[tuple[str, str | int], ...]
 
@@ -77,7 +77,7 @@ Values = tuple[tuple[str, str | int], ...]
 class RowFilter:
     """Rows of an entity that have these values in these columns.
 
-    ``quota_of``: what the ``entity_key`` of a quota contains.
+    ``quota_of``: what a quota's ``entity_key`` contains.
     """
 
     entity: Entity
@@ -96,7 +96,7 @@ class RowFilter:
 def matching(
     records: Iterable[RecordChanges], filters: Sequence[RowFilter] | None
 ) -> Iterator[RecordChanges]:
-    """Yield the changes of rows that match any of the filters, after or else before; None: all."""
+    """Yield the changes whose row after, or else before, matches any of the filters; None: all."""
 
     def matches(change: RowChange) -> bool:
         row = change.after or change.before
@@ -124,8 +124,8 @@ def row_filters(
         entity: an entity, such as ``topic``; None: all of them.
         name: the parts after the entity; None: all of its rows.
         partitions: whether the partitions of topics are selected, too.
-        text_option: the option in which a user gave both as one text (``split_name``), for errors;
-            None: they are arguments of a call.
+        text_option: the option, for errors, in which a user passed both as one text
+            (``split_name``); None: they are arguments of a call.
 
     Raises ``OptionError`` if there is no such entity or name.
     """
@@ -200,7 +200,7 @@ def _configs(resource_type: int, resource_name: str | int | None) -> Values:
 
 
 def _arguments(text: str) -> str:
-    """Return the arguments of a call for what a text names; that of a topic if it has no slash."""
+    """Return the arguments of a call for a text; a text without a slash is a topic."""
     entity, name = split_name(text)
     if name is None:
         entity, name = str(Entity.TOPIC), text
@@ -230,7 +230,7 @@ def _values(kind: Entity, name: str, option: str) -> Values:
         raise OptionError(option=option, reason=f"{kind} is one row: it has no name")
     parts = name.split("/", len(columns) - 1)
     if kind is Entity.CONFIG and len(parts) == len(columns):
-        # A resource may contain a slash, the name of a config does not.
+        # A resource may contain a slash, but the name of a config does not.
         parts = [parts[0], *"/".join(parts[1:]).rsplit("/", 1)]
     return tuple(
         (column, _value(column, part, option)) for column, part in zip(columns, parts, strict=False)

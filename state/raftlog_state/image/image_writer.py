@@ -1,9 +1,9 @@
 """Metadata records of a snapshot of an image, as Kafka writes them.
 
-The order of entities is Kafka's: metadata.version, other features, migration state, brokers,
-controllers, topics each followed by its partitions, configs, quotas, producer ids, ACLs, SCRAM
-credentials, tokens. Within an entity Kafka's order is that of a hash map; here it is that of the
-keys, so that equal images produce equal records.
+Entities are in Kafka's order: metadata.version, other features, migration state, brokers,
+controllers, topics (each followed by its partitions), configs, quotas, producer ids, ACLs, SCRAM
+credentials, tokens. Within an entity, Kafka uses the order of a hash map. Here, records are sorted
+by key, so that equal images produce equal records.
 
 metadata.version determines the versions of the records and which records exist.
 
@@ -84,7 +84,7 @@ def _access_records(image: MetadataImage, versions: RecordVersions) -> Iterator[
     for quota in image.rows_of(QuotaRow):
         yield DecodedRecord(0, _record_of(quota))
     for ids in image.rows_of(ProducerIdsRow):
-        # A snapshot does not have the broker of the last block.
+        # A snapshot does not contain the broker of the last block.
         yield DecodedRecord(0, _record_of(ProducerIdsRow(next_producer_id=ids.next_producer_id)))
     for acl in image.rows_of(AclRow):
         yield DecodedRecord(0, _record_of(acl))

@@ -1,7 +1,7 @@
 """Immutable mapping over a large base: a copy with changes shares the base.
 
-``updated`` is how an image's mappings change. It copies small ones; of large ones it copies the
-changes since their base, and the base itself when the changes are many.
+An image's mappings change with ``updated``. It copies small mappings. For large ones, it copies the
+changes since their base, and the base itself once there are many changes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 LAYERED_MIN: Final = 10_000
-"""Entries of a dict that is shared: a copy of less takes some 0.1 ms."""
+"""Size from which a dict is shared as a base: copying a smaller one takes some 0.1 ms."""
 
 
 class LayeredMap(Mapping[K, V]):
-    """Entries of ``base`` under changed ones; a changed value of None is a removed entry.
+    """Entries of ``base`` overlaid with changed ones; a changed value of None removes the entry.
 
     ``base`` never changes. Entries have no particular order.
     """
@@ -34,8 +34,9 @@ class LayeredMap(Mapping[K, V]):
     def updated(self, changes: Mapping[K, V | None]) -> Mapping[K, V]:
         """Return a mapping with changes, in time linear in all changes of the base.
 
-        Those of a dict are at most the root of twice its size, or the dict is copied: then one
-        change of n entries takes at most some sqrt(2n) entries on average, copies included.
+        The changes of a dict are limited to the root of twice its size; beyond that, the dict is
+        copied. A change of one of n entries then takes the time of at most some sqrt(2n) entries on
+        average, including copies.
         """
         found = LayeredMap(self._base)
         found._changed = {**self._changed, **changes}
@@ -43,7 +44,7 @@ class LayeredMap(Mapping[K, V]):
             return _copied(self._base, found._changed)
         for key, value in changes.items():
             if value is None and key not in self._base:
-                del found._changed[key]  # else memory grows with all keys that ever were
+                del found._changed[key]  # else memory grows with all keys that ever existed
         found._count = self._count + sum(
             (value is not None) - (key in self) for key, value in changes.items()
         )
@@ -62,7 +63,7 @@ class LayeredMap(Mapping[K, V]):
     @overload
     def get(self, key: K, default: V | D, /) -> V | D: ...
     def get(self, key: K, default: V | D | None = None, /) -> V | D | None:
-        """Return the value of a key, or ``default``, without an exception as of ``Mapping``."""
+        """Return the value of a key, or ``default``, without the exception of ``Mapping``."""
         if key in self._changed:
             value = self._changed[key]
             return default if value is None else value
@@ -84,7 +85,7 @@ class LayeredMap(Mapping[K, V]):
 
 
 def updated(entries: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:
-    """Return entries with changes, of which None removes one; ``entries`` does not change."""
+    """Return entries with changes; a change of None removes one. ``entries`` does not change."""
     if isinstance(entries, LayeredMap):
         return entries.updated(changes)
     if len(entries) >= LAYERED_MIN and not _are_many(changes, entries):

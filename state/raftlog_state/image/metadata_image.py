@@ -3,10 +3,10 @@
 A ``MetadataDelta`` over an image produces the next one, which shares the maps that did not change
 (Kafka: MetadataImage, MetadataDelta).
 
-Two images are equal if their snapshots would be: same rows of state, offset, leader epoch and
+Two images are equal if their snapshots would be equal: same rows of state, offset, leader epoch and
 quorum. Epochs and transactions are history of the log and are not compared.
 
-``digest()`` covers the rows of state in any order, with their secrets: where a digest is stored,
+``digest()`` covers the rows of state in any order, including their secrets. If you store a digest,
 load redacted records.
 """
 
@@ -50,15 +50,17 @@ Groups = Mapping[Group, tuple[Key, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Quorum as recorded in the log's control records; kraft.version 0 has no voters (KIP-853)."""
+    """Quorum as recorded in the log's control records. kraft.version 0 has no voters (KIP-853)."""
 
     kraft_version: int = 0
     voters: tuple[Voter, ...] = ()
 
 
 def group_of(row: Row) -> Group | None:
-    """Return the group that a row is indexed by: partitions by topic, configs by resource, topics
-    by name; None for other rows."""
+    """Return the group by which a row is indexed, or None.
+
+    Partitions are indexed by topic, configs by resource, topics by name.
+    """
     if isinstance(row, PartitionRow):
         return (Entity.PARTITION, row.topic_id, "")
     if isinstance(row, ConfigRow):
@@ -99,7 +101,7 @@ class MetadataImage:
         timestamp_ms: int = -1,
         quorum: Quorum | None = None,
     ) -> MetadataImage:
-        """Build an image from rows, for instance those of tables; of equal keys the last wins."""
+        """Build an image from rows, for example of tables. If keys are equal, the last row wins."""
         maps: dict[Entity, dict[Key, Row]] = {}
         for row in rows:
             maps.setdefault(row.ENTITY, {})[row.key] = row
@@ -124,7 +126,7 @@ class MetadataImage:
     ) -> MetadataImage:
         """Build an image over maps that never change, which later images share.
 
-        ``groups`` has the keys of their rows by ``group_of``.
+        ``groups`` contains the keys of their rows by ``group_of``.
         """
         return cls(
             offset=offset,
@@ -200,7 +202,7 @@ class MetadataImage:
 
     @property
     def known_digest_sum(self) -> int | None:
-        """Digest as a number if already computed; the next image's digest starts from it."""
+        """Digest as a number, if it is already computed. The next image's digest starts from it."""
         return self._digest_sum
 
     def __eq__(self, other: object) -> bool:
@@ -215,7 +217,7 @@ class MetadataImage:
     __hash__ = None  # type: ignore[assignment]  # hashing would visit every row
 
     def same_rows(self, other: MetadataImage) -> bool:
-        """Return whether the rows of state are equal, at whatever offsets."""
+        """Return whether the rows of state are equal, regardless of the offsets."""
         return all(
             self.maps.get(entity, _EMPTY) == other.maps.get(entity, _EMPTY)
             for entity in STATE_ENTITIES
@@ -251,6 +253,6 @@ def row_digest(row: Row) -> int:
 
 
 def next_digest_sum(before: int, removed: Iterable[Row], added: Iterable[Row]) -> int:
-    """Update a digest sum for rows removed and added, without visiting the others."""
+    """Update a digest sum for removed and added rows, without visiting the others."""
     change = sum(map(row_digest, added)) - sum(map(row_digest, removed))
     return (before + change) % _DIGEST_MODULUS

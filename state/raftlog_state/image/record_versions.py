@@ -28,7 +28,7 @@ LEVEL_MAX: Final = 33
 """4.4-IV2: the newest of Kafka 4.4.0."""
 
 LEVEL_NEW_CLUSTER: Final = 30
-"""4.3-IV0: brokers of Kafka 4.3 cannot register with a cluster at a later level."""
+"""4.3-IV0: brokers of Kafka 4.3 cannot register with a cluster whose level is later."""
 
 LEVEL_ZK_MIGRATION: Final = 8
 LEVEL_SCRAM: Final = 11
@@ -93,9 +93,9 @@ _partition_record: Final[Callable[[PartitionRow, tuple[str, ...]], PartitionReco
 
 
 def partition_record(row: PartitionRow, versions: RecordVersions) -> PartitionRecord:
-    """Return the PartitionRecord of ``row``, with the fields that the level has."""
+    """Return the PartitionRecord of ``row``, with the fields of the level."""
     directories = row.directories
     if not versions.directories and set(directories) <= {DIRECTORY_MIGRATING}:
         directories = ()
-    # Kafka writes the tagged fields of the ELR only while its feature is enabled.
+    # Kafka writes the ELR's tagged fields only while its feature is enabled.
     return _partition_record(row if versions.elr else row.without_elr(), directories)

@@ -34,12 +34,12 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 
 class Special(enum.Enum):
-    """Types of fields that have another form in a record or in a table."""
+    """Types of fields whose form differs in records or tables."""
 
     TIMESTAMP_MS = "timestamp"
-    """Milliseconds since 1970; in a table a TIMESTAMP, named without the suffix ``_ms``."""
+    """Milliseconds since 1970. In a table, a TIMESTAMP whose name lacks the suffix ``_ms``."""
     TEXT_PAIRS = "pairs"
-    """Sorted pairs of text; in a record an array of structs of two fields, in a table a map."""
+    """Sorted pairs of text. In a record, an array of structs of two fields; in a table, a map."""
 
 
 TIMESTAMP_MS = Special.TIMESTAMP_MS
@@ -47,10 +47,10 @@ TEXT_PAIRS = Special.TEXT_PAIRS
 
 
 class Parts(NamedTuple):
-    """Tuple of dataclasses that are declared like rows; in a record an array of structs.
+    """Tuple of dataclasses that are declared like rows. In a record, it is an array of structs.
 
-    In a table it is an array of structs, or with ``by_name`` a map from the first field to the
-    others.
+    In a table, it is an array of structs or, with ``by_name``, a map from the first field to the
+    other fields.
     """
 
     part: type
@@ -71,7 +71,7 @@ class ColumnSchema(NamedTuple):
     empty_is_null: bool
     sort: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
     has_enum_name: bool
-    """Whether the row has a property ``<name>_name``, which is a column of its own."""
+    """Whether the row has a property ``<name>_name``, which has its own column."""
     is_secret: bool
     comment: str
     """Comment of the table's column."""
@@ -95,12 +95,12 @@ def column(
     """Declare a field of a row or of a part.
 
     Args:
-        kind: its type; default: that of the record's field.
+        kind: the field's type; default: the type of the record's field.
         record: name of the record's field; default: the same name, if the record has it.
-        compare: False: not in a snapshot, so not part of equality and digest.
-        empty_is_null: in the record null means an empty tuple.
+        compare: False: not in a snapshot, and therefore not part of equality and digest.
+        empty_is_null: null in the record means an empty tuple.
         sort: order of a tuple whose order in the record has no meaning.
-        comment: of the table's column; a part's fields are no columns.
+        comment: comment of the table's column; a part's fields are not columns.
     """
     declared = {
         "kind": kind,
@@ -114,7 +114,7 @@ def column(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(column,))
 def row(cls: type[T]) -> type[T]:
-    """Declare a row. Its ``repr`` omits the fields that its record's omits: they may be secret."""
+    """Declare a row. Its ``repr`` omits fields that its record's omits, which may be secret."""
     record = getattr(cls, "RECORD", None)
     fields = () if record is None else dataclasses.fields(record)
     secret = {entry.name for entry in fields if not entry.repr}
@@ -184,7 +184,7 @@ def row_reader(kind: type[R], record: type[S], *given: str) -> Callable[..., R]:
 def row_reader(kind: type[R], record: type[S], *given: str) -> Callable[..., R]:
     """Compile the function that returns the row of a record.
 
-    ``given``: fields of the row that are not taken from the record; the function has a positional
+    ``given``: fields of the row that are not taken from the record. The function has a positional
     argument for each of them, after the record.
     """
     fields = _fields_of(record)
@@ -202,8 +202,8 @@ def row_updater(kind: type[R], record: type[Struct], *given: str) -> Callable[..
     """Compile the function that returns a row after a record of a partial update.
 
     The function's arguments are the row, the record, and the values of the fields ``given``. The
-    tagged fields of the record are those of the update, and their default is "no change"; its other
-    fields identify the row. One line of a compiled function::
+    record's tagged fields are the update, and their default means "no change"; its other fields
+    identify the row. One line of a compiled function::
 
         _made.leader = _row.leader if (_value := _record.leader) == _same_leader else _value
     """
@@ -235,7 +235,7 @@ def row_writer(kind: type[R], record: type[S], *given: str) -> Callable[..., S]:
     """Compile the function that returns the record of a row: the inverse of ``row_reader``.
 
     ``given``: fields of the record that are not taken from the row, as in ``row_reader``. Other
-    fields that the row does not have are Kafka's defaults.
+    fields that the row lacks have Kafka's defaults.
     """
     columns = {entry.record_field: entry for entry in row_schema(kind)}
     values = {name: name for name in given} | {"unknown_tags": "()"}
@@ -251,7 +251,7 @@ def row_writer(kind: type[R], record: type[S], *given: str) -> Callable[..., S]:
 
 
 def _reading(column: ColumnSchema, field: FieldSchema, value: str, names: dict[str, object]) -> str:
-    """Return the expression of a row's value; ``value`` is that of the record's value.
+    """Return the expression of a row's value; ``value`` is the expression of the record's value.
 
     A function that it uses is added to ``names``.
     """
@@ -268,7 +268,7 @@ def _reading(column: ColumnSchema, field: FieldSchema, value: str, names: dict[s
 
 
 def _writing(column: ColumnSchema, field: FieldSchema, value: str, names: dict[str, object]) -> str:
-    """Return the expression of a record's value; ``value`` is that of the row's value."""
+    """Return the expression of a record's value; ``value`` is the expression of the row's value."""
     if column.empty_is_null:
         return f"{value} or None"
     convert: Convert | None = None
@@ -287,8 +287,10 @@ def _call(name: str, convert: Convert | None, value: str, names: dict[str, objec
 
 
 def _parts_reading(part: type, struct: type[Struct]) -> Convert:
-    """Return a function that sorts by the first field; of equal values it keeps the last, as
-    Kafka's map does."""
+    """Return a function that sorts by the first field.
+
+    Like Kafka's map, it keeps the last of equal values.
+    """
     read: Convert = row_reader(part, struct)
     name = attrgetter(row_schema(part)[0].name)
 
@@ -315,7 +317,7 @@ def _pairs_writing(struct: type[Struct]) -> Convert:
 
 
 def _element(field: FieldSchema) -> type[Struct]:
-    """Return the struct that an array field is of."""
+    """Return the struct of an array field's elements."""
     assert isinstance(field.kind, Array)
     assert not isinstance(field.kind.element, Scalar)
     return field.kind.element

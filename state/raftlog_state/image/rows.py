@@ -1,8 +1,8 @@
 """Rows of cluster state: one frozen dataclass for each kind of entity in Kafka's metadata.
 
 A field is declared here once: ``RECORD`` is the record that the row is read from and written to,
-and the columns of the tables have the names of the fields (see ``row_schema``). A row has every
-field of its record, so that it can be written back without loss.
+and the columns of the tables have the fields' names (see ``row_schema``). A row has every field of
+its record, so it can be written back without loss.
 
 Rows are immutable values. Collections that Kafka keeps in hash maps (endpoints, features, quota
 entities, log directories) are sorted, so that a state replayed from the log equals the same state
@@ -158,7 +158,7 @@ class VoterEndpoint:
 
 @part
 class Voter:
-    """Voter of the quorum. Of a LeaderChangeMessage only ids are known; the rest has defaults."""
+    """Voter of the quorum. A LeaderChangeMessage has only its id; other fields have defaults."""
 
     voter_id: int = column(INT32)
     directory_id: str = column(STRING, default=ZERO_UUID)
@@ -183,9 +183,9 @@ class ShareBatch:
 
 @part
 class MemberPartitions:
-    """Partitions that a member of a group is assigned, of a topic or of a subtopology.
+    """Partitions of a topic or of a subtopology that are assigned to a group's member.
 
-    A classic group has the name of the topic, a streams group the subtopology, others the topic id.
+    Classic groups have the topic's name, streams groups the subtopology, others the topic id.
     """
 
     topic: str | None = column(STRING)
@@ -195,7 +195,7 @@ class MemberPartitions:
 
 
 Part = Endpoint | FeatureRange | VoterEndpoint | Voter | ShareBatch | MemberPartitions
-"""Dataclasses that a row may have tuples of, besides plain values."""
+"""Dataclasses that tuples in a row may contain, besides plain values."""
 
 
 def quota_entity_key(entity: tuple[tuple[str, str | None], ...]) -> str:
@@ -423,8 +423,8 @@ class QuotaRow:
 class ProducerIdsRow:
     """Next producer id to allocate: a single row.
 
-    Broker and broker epoch of the last block are not in a snapshot (Kafka: ProducerIdsImage writes
-    -1), so they are not compared and not part of the digest.
+    A snapshot does not contain the broker and the broker epoch of the last block (Kafka:
+    ProducerIdsImage writes -1), so they are neither compared nor part of the digest.
     """
 
     ENTITY: ClassVar[Entity] = Entity.PRODUCER_IDS
@@ -486,7 +486,7 @@ acl_content: Final[Callable[[object], AclContent]] = attrgetter(
     *("resource_type", "resource_name", "pattern_type", "principal"),
     *("host", "operation", "permission"),
 )
-"""Returns the content of an ACL without its id: of a row, or of an ACL of a request."""
+"""Returns the content of an ACL without its id, for a row or for an ACL of a request."""
 
 
 @row
@@ -542,8 +542,8 @@ class TokenRow:
 class EpochRow:
     """Leader epoch. ``end_offset`` (exclusive) is None for the current epoch or if unknown.
 
-    ``start_offset`` and ``leader_id`` are None if the epoch began before the first record that was
-    read, in a snapshot.
+    ``start_offset`` and ``leader_id`` are None if the epoch began in a snapshot, before the first
+    record that was read.
     """
 
     ENTITY: ClassVar[Entity] = Entity.EPOCH
@@ -630,9 +630,9 @@ class ConsumerOffsetRow(OffsetCommit):
 
 @row
 class PendingOffsetRow(OffsetCommit):
-    """Offset that an open transaction commits, from ``__consumer_offsets``.
+    """Offset commit in an open transaction, from ``__consumer_offsets``.
 
-    The marker of the producer makes it a ``ConsumerOffsetRow``, or deletes it.
+    The producer's marker turns it into a ``ConsumerOffsetRow``, or deletes it.
     """
 
     ENTITY: ClassVar[Entity] = Entity.PENDING_OFFSET

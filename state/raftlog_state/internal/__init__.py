@@ -1,1 +1,1 @@
-"""State of Kafka's coordinators: replay of their logs by latest key, and the rows that result."""
+"""State of Kafka's coordinators: replay of their logs by latest key, and the resulting rows."""

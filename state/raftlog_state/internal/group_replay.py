@@ -4,12 +4,13 @@ Groups and their members are in ``group_rows``.
 
 Rules of this file:
 
-1. A commit outside of transactions takes effect at its own offset, whatever transactions are open
-   before it. One inside is pending until the marker of its producer, which commits all that are
-   pending of this producer, or drops them.
-2. Of the commits of one group for one partition that with the larger offset decides, also if its
-   transaction ends later: compaction, which knows no markers, keeps that one. So a commit that
-   takes effect drops the pending ones with smaller offsets, and a tombstone drops all of them::
+1. A commit outside of transactions takes effect at its own offset, regardless of transactions that
+   are open before it. A commit in a transaction is pending until its producer's marker, which
+   commits or drops all of the producer's pending commits.
+2. Of one group's commits for one partition, the one with the largest record offset wins, even if
+   its transaction ends later, because compaction, which ignores markers, keeps that one. A commit
+   that takes effect therefore drops the pending ones with smaller offsets, and a tombstone drops
+   all of them::
 
     offset    10      11           12      13
     record    a = 1   a = 2 (p)    b = 3   p commits
@@ -17,8 +18,8 @@ Rules of this file:
                                    b = 3   b = 3
     pending           a = 2 of p   the same
 
-3. Pending commits are rows, too: a replay that continues from the rows at any offset has the state
-   of one that began at the start of the log.
+3. Pending commits are rows, too, so a replay that continues from the rows at any offset has the
+   same state as one that began at the start of the log.
 
 Source: Kafka ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``.
 """
@@ -51,8 +52,8 @@ _Place: TypeAlias = tuple[str, str, int]
 class InternalRecord(NamedTuple):
     """Record of an internal log.
 
-    ``producer_id``: of a record the producer of its transaction, None outside of one; of a marker
-    the producer whose transaction it ends.
+    ``producer_id``: for a record, the producer of its transaction, None outside of one; for a
+    marker, the producer whose transaction it ends.
     """
 
     offset: int
@@ -82,7 +83,7 @@ def offset_row(
 
 
 def known(number: int) -> int | None:
-    """Return an offset, epoch, count or time of a record; None if it is not known there."""
+    """Return an offset, epoch, count or time of a record; None if it is unknown."""
     return None if number < 0 else number
 
 
@@ -95,7 +96,7 @@ class GroupReplay:
     def __init__(self, image: MetadataImage) -> None:
         self._groups = GroupRows(image)
         self._places: dict[int, set[_Place]] = {}
-        """By producer: what is pending."""
+        """Pending commits by producer."""
         self._producers: dict[_Place, set[int]] = {}
         for row in image.map(Entity.PENDING_OFFSET).values():
             assert isinstance(row, PendingOffsetRow)
@@ -153,7 +154,7 @@ class GroupReplay:
             self._drop(record.producer_id, place, delta)
 
     def _commit(self, row: ConsumerOffsetRow, record_offset: int, delta: MetadataDelta) -> None:
-        """Write a committed offset, before pending ones are dropped: its group always has one."""
+        """Write a committed offset before pending ones are dropped: its group always has one."""
         place = (row.group, row.topic, row.partition)
         is_new = delta.get(Entity.CONSUMER_OFFSET, place) is None
         delta.put(row)

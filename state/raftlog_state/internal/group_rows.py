@@ -2,12 +2,12 @@
 
 Rules of this file:
 
-1. A classic group is one record with its members. Groups of the other protocols have records of the
-   group, of its target assignment, of each member and of each member's assignment, in any order
-   after a compaction: what has no record yet is unknown.
-2. A group without a record of its own, of which offsets are committed or pending, is a simple
-   group: an empty classic one without a protocol type.
-3. The state is derived from the rows, as by the coordinator after each record.
+1. A classic group is one record that contains its members. Groups of other protocols have records
+   for the group, its target assignment, each member and each member's assignment. After a
+   compaction, these are in any order, so fields without a record yet are unknown.
+2. A group that has committed or pending offsets but no record of its own is a simple group: an
+   empty classic group without a protocol type.
+3. The state is derived from the rows, as the coordinator does after each record.
 
 Source: Kafka ``GroupMetadataManager.replay``, ``ConsumerGroup.maybeUpdateGroupState``.
 """
@@ -81,7 +81,7 @@ _TYPES: Final[Mapping[type[Message], str]] = {
     StreamsGroupMemberMetadataKey: STREAMS,
     StreamsGroupCurrentMemberAssignmentKey: STREAMS,
 }
-"""Type of the group by the class of a record's key."""
+"""Group type by the class of a record's key."""
 _GROUP_KEYS: Final = (ConsumerGroupMetadataKey, ShareGroupMetadataKey, StreamsGroupMetadataKey)
 _MEMBER_KEYS: Final = (
     ConsumerGroupMemberMetadataKey,
@@ -108,19 +108,21 @@ _Assignment: TypeAlias = (
 
 
 class GroupRows:
-    """Replay of groups and their members. ``image``: the state that it continues."""
+    """Replay of groups and their members, continuing the state ``image``."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._members: dict[str, set[str]] = {}
         self._reached: Counter[tuple[str, str | None, int | None]] = Counter()
-        """Number of members by group, state and epoch. A group may have thousands of members, of
-        which each record changes one."""
+        """Number of members by group, state and epoch.
+
+        A group may have thousands of members, and each record changes one of them.
+        """
         for member in image.map(Entity.GROUP_MEMBER).values():
             assert isinstance(member, GroupMemberRow), "rows of this entity"
             self._members.setdefault(member.group, set()).add(member.member_id)
             self._reached[_reached(member)] += 1
         self._commits: dict[str, int] = {}
-        """Number of offsets of each group, committed and pending ones."""
+        """Number of each group's offsets, both committed and pending."""
         for group, *_ in image.map(Entity.CONSUMER_OFFSET):
             self._count(str(group), 1)
         for _, group, *_ in image.map(Entity.PENDING_OFFSET):
@@ -133,7 +135,7 @@ class GroupRows:
         return count
 
     def count_commits(self, group: str, added: int, delta: MetadataDelta) -> None:
-        """Note that a group has more offsets, committed or pending ones, or fewer."""
+        """Update the number of a group's offsets, both committed and pending."""
         count = self._count(group, added)
         found = delta.find(GroupRow, group)
         if count and found is None:
@@ -186,14 +188,14 @@ class GroupRows:
     # --- Groups -----------------------------------------------------------------------------------
 
     def _begin(self, group: str, kind: str, delta: MetadataDelta) -> GroupRow:
-        """Begin a group of a type, in place of one of another type."""
+        """Begin a group of a type, replacing a group of another type."""
         self._delete_members(group, delta)
         return replace(
             _simple_group(group), type=kind, protocol_type=_PROTOCOL_TYPES[kind], epoch=0
         )
 
     def _remove(self, group: str, delta: MetadataDelta) -> None:
-        """Delete a group, or replace it by a simple one if it has offsets."""
+        """Delete a group, or replace it with a simple one if it has offsets."""
         self._delete_members(group, delta)
         simple = _simple_group(group)
         has_commits = group in self._commits
@@ -204,7 +206,7 @@ class GroupRows:
             delta.put(simple)
 
     def _put_classic(self, group: str, value: GroupMetadataValue, delta: MetadataDelta) -> None:
-        """Write a classic group, whose record is written when it is stable or empty."""
+        """Write a classic group, whose record was written when the group was stable or empty."""
         members = {
             one.member_id: _classic_member(group, one, value.protocol_type == PROTOCOL_TYPE)
             for one in value.members
@@ -228,14 +230,14 @@ class GroupRows:
         )
 
     def _refresh(self, group: GroupRow, delta: MetadataDelta) -> None:
-        """Write a group that is not classic, with its state, if that is another row."""
+        """Write a group that is not classic, with its state, if the row changes."""
         members = self._members.get(group.group, set())
         after = replace(group, member_count=len(members), state=self._state(group, len(members)))
         if delta.find(GroupRow, group.group) != after:
             delta.put(after)
 
     def _state(self, group: GroupRow, member_count: int) -> str | None:
-        """Return the state of a group, which for streams also depends on the cluster's topics."""
+        """Return a group's state, which for streams groups also depends on the cluster's topics."""
         if not member_count:
             return "Empty"
         if group.type == SHARE:
@@ -277,7 +279,7 @@ class GroupRows:
             del self._members[group]
 
     def _left(self, before: GroupMemberRow) -> None:
-        """Note that a member is not in this state and epoch any more."""
+        """Record that a member has left this state and epoch."""
         key = _reached(before)
         self._reached[key] -= 1
         if not self._reached[key]:
@@ -323,7 +325,7 @@ def _new_member(group: str, member_id: str) -> GroupMemberRow:
 
 
 def _with_client(member: GroupMemberRow, value: _Member) -> GroupMemberRow:
-    """Return a member with what its client has sent."""
+    """Return a member with the data that its client has sent."""
     regex = None
     topics: tuple[str, ...] = ()
     if not isinstance(value, StreamsGroupMemberMetadataValue):

@@ -1,9 +1,9 @@
-"""Rows of Kafka's internal logs joined with the partitions of a node: lag of groups and of share
-groups, hanging transactions, and remote segments.
+"""Rows of Kafka's internal logs, joined with the partitions of a node.
 
-Definitions are those of Kafka's tools: ``ConsumerGroupCommand``, ``ShareGroupCommand``,
-``TransactionsCommand`` (``find-hanging``), and of ``RemoteLogMetadataCache``. A row is as in
-``rows``.
+They are the lag of groups and of share groups, hanging transactions, and remote segments. The
+definitions are those of Kafka's tools ``ConsumerGroupCommand``, ``ShareGroupCommand``,
+``TransactionsCommand`` (``find-hanging``), and of ``RemoteLogMetadataCache``. Rows are like those
+in ``rows``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LogOffsets:
 
     @classmethod
     def of(cls, log: LogReader) -> LogOffsets:
-        """Return the offsets of a log, uncommitted records included: a replica may lag or lead."""
+        """Return a log's offsets, including uncommitted records: a replica may lag or lead."""
         end = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
         return cls(log_start_offset=log.log_start_offset, log_end_offset=end.offset)
 
@@ -53,11 +53,11 @@ def lag(
     logs: Mapping[PartitionName, LogOffsets],
     topic_ids: Mapping[str, str] | None,
 ) -> list[Row]:
-    """Return the lag of each group in each partition that it has committed an offset of.
+    """Return the lag of each group in each partition for which it has committed an offset.
 
     Args:
         offsets: rows of ``consumer_offsets``.
-        logs: the partitions that the node has. Lag is None in others.
+        logs: the node's partitions. In others, lag is None.
         topic_ids: the ids of the cluster's topics by their names; None if unknown.
     """
     return [_lag_row(row, logs, topic_ids) for row in offsets]
@@ -98,8 +98,8 @@ def share_lag(
 
     Args:
         shares: rows of ``share_partitions``.
-        logs: the partitions that the node has. Lag is None in others.
-        topics: the names of the cluster's topics by their ids; a topic that is not there is None.
+        logs: the node's partitions. In others, lag is None.
+        topics: the names of the cluster's topics by id; a missing topic's name is None.
     """
     rows = [_share_lag_row(row, logs, topics) for row in shares]
     return sorted(
@@ -143,9 +143,9 @@ class ProducerTransaction:
 
 
 def open_transactions(log: LogReader) -> list[ProducerTransaction]:
-    """Return the open transactions of a partition; only batches from the first one on are read.
+    """Return a partition's open transactions, reading only batches from the first open one on.
 
-    Raises as ``LogReader.scan``.
+    Raises the errors of ``LogReader.scan``.
     """
     end = log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset
     stable = log.read_end(isolation=Isolation.READ_COMMITTED).offset
@@ -176,12 +176,12 @@ def hanging_transactions(
 ) -> list[Row]:
     """Return the open transactions that no coordinator will end, by partition and offset.
 
-    The coordinator of the producer does not know the producer, or the partition is not in its
-    transaction.
+    The coordinator does not know the producer, or the producer's transaction does not include the
+    partition.
 
     Args:
         opened: the open transactions of each partition.
-        transactions: rows of ``transactions``, of all partitions of ``__transaction_state``.
+        transactions: rows of ``transactions``, from all partitions of ``__transaction_state``.
         last_timestamp_ms_max: transactions with later batches are left out.
     """
     by_producer = {row["producer_id"]: row for row in transactions if row["state"] != "Dead"}
@@ -217,8 +217,11 @@ class RemoteSegments:
         self._state = InternalState(REMOTE_LOG_METADATA)
 
     def read(self, log: LogReader) -> None:
-        """Replay one partition, or one object of a manifest, whose records of a segment replace
-        those that were read before. Raises ``CorruptBatchError``, and as ``LogReader.scan``."""
+        """Replay one partition, or one object of a manifest.
+
+        Its records of a segment replace those that were read before. Raises ``CorruptBatchError``
+        and the errors of ``LogReader.scan``.
+        """
         self._state.read(log, log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset)
 
     def topics(self) -> set[str]:
@@ -226,7 +229,7 @@ class RemoteSegments:
         return {row.topic for row in self._state.rows(RemoteSegmentRow)}
 
     def rows(self, logs: Mapping[PartitionName, LogOffsets]) -> Iterator[Row]:
-        """Yield the segments by partition and start offset. ``logs``: what the node has locally.
+        """Yield the segments by partition and start offset. ``logs``: the node's local logs.
 
         ``only_remote``: whether the local log begins after the segment; None if the node does not
         have the partition.
@@ -246,7 +249,7 @@ def _place(row: RemoteSegmentRow) -> tuple[str, int, int, str]:
 
 @dataclass(frozen=True, slots=True)
 class JoinedKind:
-    """Kind of rows: the internal topic that is joined with the node's partitions, and columns."""
+    """Kind of rows: columns, and the internal topic that is joined with the node's partitions."""
 
     topic: str
     columns: tuple[str, ...]

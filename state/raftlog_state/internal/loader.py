@@ -2,19 +2,19 @@
 
 Rules of this file:
 
-1. A record changes the rows in its place of the log, as at a coordinator that loads it: a key's
-   last record decides, a tombstone deletes its row.
-2. All records are replayed, also those of open and aborted transactions: of these only offset
-   commits exist, whose effect is in ``group_replay``. There is one replay of each log, for states
-   and for tables.
-3. A snapshot of a share partition replaces its state, an update changes it. Ranges of records are
-   combined: where two overlap, that with the greater delivery count counts, then that with the
-   greater delivery state::
+1. A record changes the rows of its key, as in a coordinator that loads the log: a key's last record
+   wins, and a tombstone deletes its row.
+2. All records are replayed, including those of open and aborted transactions. In transactions there
+   are only offset commits, whose effect ``group_replay`` determines. States and tables use the same
+   replay of each log.
+3. A snapshot of a share partition replaces its state, and an update changes it. Ranges of records
+   are combined. Where two ranges overlap, the one with the greater delivery count wins; if the
+   counts are equal, the one with the greater delivery state::
 
     state    0 .. 9 available, 1
     update   5 .. 14 acknowledged, 2      after it: 0 .. 4 available, 1; 5 .. 14 acknowledged, 2
 
-4. Records of unknown types and versions have no effect, since Kafka may be upgraded first.
+4. Records of unknown types and versions have no effect, because Kafka may be upgraded first.
 
 Source: Kafka ``CoordinatorLoaderImpl``, ``TransactionStateManager``, ``ShareCoordinatorShard``,
 ``PersisterStateBatchCombiner``, ``RemoteLogMetadataCache``.
@@ -83,10 +83,10 @@ from .group_replay import GroupReplay, InternalRecord, known
 R = TypeVar("R", bound=InternalRow)
 
 Replay: TypeAlias = Callable[[InternalRecord, MetadataDelta], None]
-"""Replay of one record. Raises ``MetadataParseError``, ``CorruptBatchError`` if it is damaged."""
+"""Replay of one record. Raises ``MetadataParseError`` or ``CorruptBatchError`` if it is damaged."""
 
 _UNKNOWN: Final = -1
-"""Offset, epoch, count or time that is not known, in Kafka's records."""
+"""Unknown offset, epoch, count or time in Kafka's records."""
 _DELETE_SEGMENT_FINISHED: Final = 3
 _DELETE_PARTITION_FINISHED: Final = 2
 
@@ -153,7 +153,7 @@ def _snapshot_row(key: SharePartitionKey, value: ShareSnapshotValue) -> SharePar
 
 
 def _without_snapshot(key: SharePartitionKey, value: ShareUpdateValue) -> SharePartitionRow:
-    """Return the state before an update whose snapshot was deleted with the start of the log."""
+    """Return the state before an update whose snapshot was deleted below the log start."""
     row = _snapshot_row(key, ShareSnapshotValue(snapshot_epoch=value.snapshot_epoch))
     return replace(
         row,
@@ -188,11 +188,11 @@ class _Range(NamedTuple):
     first_offset: int
     last_offset: int
     rank: tuple[int, int]
-    """Delivery count and state: of batches that overlap the greatest one counts."""
+    """Delivery count and state: of overlapping batches, the one with the greatest rank wins."""
 
 
 def combined(batches: Iterable[ShareBatch], start_offset: int | None) -> tuple[ShareBatch, ...]:
-    """Return batches that do not overlap, by offset, without what is below the start offset."""
+    """Return batches that do not overlap, by offset, without offsets below the start offset."""
     start = _UNKNOWN if start_offset is None else start_offset
     pending = [
         _Range(
@@ -220,7 +220,7 @@ def combined(batches: Iterable[ShareBatch], start_offset: int | None) -> tuple[S
 
 
 def _merged(first: _Range, second: _Range) -> Iterator[_Range]:
-    """Yield the parts of two batches that overlap, or are of one rank and follow each other."""
+    """Yield the parts of two batches that overlap, or that are adjacent and have the same rank."""
     if first.rank == second.rank:
         yield first._replace(last_offset=max(first.last_offset, second.last_offset))
     elif first.rank > second.rank:
@@ -297,7 +297,7 @@ _REPLAY: Final[Mapping[str, Callable[[MetadataImage], Replay]]] = {
     SHARE_GROUP_STATE: _without_transactions(_replay_share),
     REMOTE_LOG_METADATA: _without_transactions(_replay_remote),
 }
-"""By topic: the replay that continues a state."""
+"""By topic, the replay that continues a state."""
 
 
 def rows_in(delta: MetadataDelta, kind: type[R]) -> list[R]:
@@ -307,17 +307,18 @@ def rows_in(delta: MetadataDelta, kind: type[R]) -> list[R]:
 
 
 class InternalState:
-    """Rows of one partition of an internal log, without their changes; of ``__remote_log_metadata``
-    also those of several partitions or objects, by segment.
+    """Rows of one partition of an internal log, without their changes.
 
-    A record that only overwrites a row is not decoded if a later one of the same key overwrites it,
-    too; one of a transaction of the same key ends that. So damage in it is not found::
+    For ``__remote_log_metadata``, they may be of several partitions or objects, by segment. A
+    record that only overwrites a row is not decoded if a later record with the same key overwrites
+    it, too, unless a transaction's record with the same key is between them. Damage in such a
+    record is therefore not detected::
 
         offset    10      11          12      13            14
         record    a = 1   a = 2 (p)   a = 3   p commits     a = 4
         decoded   yes     yes         no      yes           yes
 
-    ``redactor``: full redaction hides what clients say of themselves.
+    ``redactor``: full redaction hides data that clients send about themselves.
     """
 
     def __init__(self, topic: str, redactor: Redactor | None = None) -> None:
@@ -326,7 +327,7 @@ class InternalState:
         self._redactor = redactor if redactor is not None and redactor.full else None
         self._overwriting = _OVERWRITING.get(topic, frozenset())
         self._last: dict[bytes, InternalRecord] = {}
-        """By key without its type: the record to apply, before the next one that is not such."""
+        """By key without its type: the record to apply before the next one of another kind."""
         self.path = ""
         """The partition that was read last."""
 
@@ -334,7 +335,7 @@ class InternalState:
         """Replay the records of the partition below ``end_offset``.
 
         Raises:
-            CorruptBatchError: a record is damaged. Also as ``LogReader.scan``.
+            CorruptBatchError: a record is damaged. Also the errors of ``LogReader.scan``.
         """
         self.path = log.path
         try:
@@ -378,7 +379,7 @@ class InternalState:
         self._advance(scan, count)
 
     def _advance(self, scan: Scan, count: int) -> None:
-        """Note the leader epochs that begin in the first ``count`` records, and the last record."""
+        """Record the last of the first ``count`` records, and the epochs that begin in them."""
         records = scan.records
         assert records.offset is not None, "a requested column"
         assert records.timestamp_ms is not None, "a requested column"
@@ -400,7 +401,7 @@ class InternalState:
         self._loader.apply(record._replace(key=key, value=value))
 
     def image(self) -> MetadataImage:
-        """Return all rows, at the end that was read last."""
+        """Return all rows at the end of the last read."""
         return self._loader.image
 
     def rows(self, kind: type[R]) -> list[R]:
@@ -409,7 +410,7 @@ class InternalState:
 
 
 def _heads(serde: KeyedSerde, *keys: type[Message]) -> frozenset[tuple[bytes, bytes]]:
-    """Return the first two bytes of key and value of the known versions of record types."""
+    """Return the first two bytes of key and value, for the known versions of record types."""
     return frozenset(
         (kind.api_key.to_bytes(2), version.to_bytes(2))
         for kind in serde.types
@@ -422,13 +423,16 @@ _OVERWRITING: Final = {
     CONSUMER_OFFSETS: _heads(GROUP_RECORDS, LegacyOffsetCommitKey, OffsetCommitKey),
     TRANSACTION_STATE: _heads(TRANSACTION_RECORDS, TransactionLogKey),
 }
-"""By topic: records that overwrite one row each. Keys are equal if they only differ in their type:
-legacy commits are for the same rows. A value of an unknown version has no effect."""
+"""By topic, records that overwrite one row each.
+
+Keys that differ only in their type are equal: legacy commits are for the same rows. A value of an
+unknown version has no effect.
+"""
 _COLUMNS: Final = Column.OFFSET | Column.TIMESTAMP | Column.LEADER_EPOCH | Column.KEY | Column.VALUE
 
 
 class InternalLoader:
-    """State of one partition of an internal log, and its changes. Not thread-safe.
+    """State of one partition of an internal log that returns its changes. Not thread-safe.
 
     ``image``: the state before the first record. Leader epochs of the partition are rows, too.
     """
@@ -462,7 +466,7 @@ class InternalLoader:
     ) -> list[RecordChanges]:
         """Replay records, with their columns; return their changes.
 
-        The caller has checked that offsets rise and leader epochs do not fall.
+        The caller has checked that offsets increase and leader epochs do not decrease.
 
         Raises:
             ReplayError: a record is damaged. The state is undefined then.
@@ -483,10 +487,11 @@ class InternalLoader:
         leader_epochs: Sequence[int],
         timestamps_ms: Sequence[int],
     ) -> list[RecordChanges]:
-        """Replace the state by that of all records of the log; return the differences.
+        """Replace the state with that of all records of the log; return the differences.
 
         Rows that differ are returned as ``Op.READ``, rows without a record as ``Op.DELETE``, all at
-        the last record. Leader epochs before it are kept. The caller has checked as for ``append``.
+        the last record. Leader epochs before it are kept. The caller has checked the records as for
+        ``append``.
 
         Raises:
             ReplayError: a record is damaged. The state is unchanged then.
@@ -514,7 +519,7 @@ class InternalLoader:
         return [RecordChanges(*at, changes)] if changes else []
 
     def advance(self, offset: int, leader_epoch: int, timestamp_ms: int) -> None:
-        """Note that the state is that after a record, and begin its leader epoch."""
+        """Move the state to the position after a record, and begin its leader epoch."""
         if self._epoch is None or self._epoch.leader_epoch < leader_epoch:
             self._begin_epoch(leader_epoch, offset)
         self._end = (offset, leader_epoch, timestamp_ms)
@@ -550,7 +555,7 @@ class InternalLoader:
 def _differences(
     before: MetadataImage, after: MetadataImage, entities: Iterable[Entity]
 ) -> Iterator[RowChange]:
-    """Yield the rows of a loaded state that differ from those before, and those that it lacks."""
+    """Yield the rows of a loaded state that differ from those before, and those it lacks."""
     for entity in entities:
         known, loaded = before.map(entity), after.map(entity)
         for key, row in loaded.items():

@@ -1,7 +1,7 @@
-"""Rows of consumer offsets, groups, transactions and share partitions, as the command prints them.
+"""Rows of consumer offsets, groups, transactions and share partitions, as the commands print them.
 
-A row is a dict in the order of its columns; timestamps are in ms. A field that the record's version
-lacks is None.
+A row is a dict in column order; timestamps are in ms. A field that the record's version lacks is
+None.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Row: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RowKind:
-    """Kind of rows: the topic that they result from, and their columns.
+    """Kind of rows: the topic that they are derived from, and their columns.
 
-    ``rows`` returns those of the states of all partitions, by key.
+    ``rows`` returns the rows of all partitions' states, by key.
     """
 
     topic: str
@@ -78,7 +78,7 @@ def _groups(partitions: Iterable[InternalState]) -> list[Row]:
 
 
 def _nested(member: GroupMemberRow) -> Row:
-    """Return a member without its group; partitions have the one name that they have."""
+    """Return a member without its group; partitions have only the name that they use."""
     row: Row = row_json(member)
     del row["group"]
     row["assignment"] = [

@@ -1,1 +1,1 @@
-"""Loading of cluster state: records of a log or a snapshot in, images and row changes out."""
+"""Loading of cluster state: from records of a log or a snapshot to images and row changes."""

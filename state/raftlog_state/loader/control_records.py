@@ -1,6 +1,6 @@
 """Replay of control records: leader epochs, kraft.version and voters.
 
-Control records take effect at their own offset, inside a metadata transaction too.
+Control records take effect at their own offset, even inside a metadata transaction.
 
 Source: KIP-595 (leader change), KIP-853 (kraft.version and voters in the log).
 """

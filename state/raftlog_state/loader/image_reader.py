@@ -1,12 +1,12 @@
 """Cluster state at an end offset: the snapshot to load and the records to replay after it.
 
-An end offset is exclusive, as in a snapshot's name: the state of all records below it.
+An end offset is exclusive, as in a snapshot's name: the state includes all records below it.
 
-The base is the newest snapshot at or below the end offset, else the empty state before offset 0;
-a damaged snapshot is skipped with a message to the listener. History of the log (epochs,
-transactions) is not in snapshots: ``from_oldest`` replays it from the oldest base.
+The base is the newest snapshot at or below the end offset, or otherwise the empty state before
+offset 0. A damaged snapshot is skipped with a message to the listener. Snapshots do not contain the
+log's history (epochs, transactions), so ``from_oldest`` replays it from the oldest base.
 
-Records are redacted before they reach the loader, so rows hold no secrets unless revealed.
+Records are redacted before they reach the loader, so rows contain no secrets unless revealed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ METADATA_LOG_REMEDY: Final = (
 
 
 def check_is_metadata(log: LogReader) -> None:
-    """Raise ``NotALogError`` for a log of other records than those of a cluster's metadata."""
+    """Raise ``NotALogError`` if the log's records are not a cluster's metadata."""
     if log.kind is not LogKind.METADATA:
         raise NotALogError(
             path=log.path,
@@ -100,7 +100,7 @@ class ImageReader:
 
     @property
     def skipped(self) -> tuple[SkippedRecords, ...]:
-        """Records that this release does not support and that the last image lacks."""
+        """Records missing in the last image because this release does not support them."""
         return () if self._loader is None else self._loader.skipped
 
     def refresh(self) -> None:
@@ -153,9 +153,10 @@ class ImageReader:
     ) -> Iterator[RecordChanges]:
         """Yield the changes that take effect below ``end_offset`` after the last call or image.
 
-        They are those of rows that match any of ``filters``; None: of all rows.
-        Without one, the first changes are those of the oldest snapshot, if the log begins with it.
-        If reading fails, the next call continues after the last changes that were returned.
+        They are changes of rows that match any of ``filters``; None: of all rows. Without a
+        previous call or image, the first changes are those of the oldest snapshot, if the log
+        begins with it. If reading fails, the next call continues after the last changes that were
+        returned.
 
         Raises:
             As ``image_at``.
@@ -194,8 +195,7 @@ class ImageReader:
         return MetadataLoader(decode=self._decode)
 
     def _is_valid_base(self, snapshot_id: SnapshotId, end_offset: int) -> bool:
-        """Return whether the log continues at a snapshot's end, or the snapshot ends at the
-        offset."""
+        """Return whether the log continues at a snapshot's end, or that is the offset."""
         base = snapshot_id.end_offset
         return base == end_offset or self._log_start_offset <= base < end_offset
 

@@ -1,22 +1,24 @@
-"""Replay of a metadata log: records in, images and row changes out.
+"""Replay of a metadata log: from records to images and row changes.
 
-Offsets are contiguous, control records included, and leader epochs do not decrease. A call of
-``append`` or ``bootstrap`` is atomic: after any error, also one of the input iterator, the loader
+Offsets are contiguous, including control records, and leader epochs do not decrease. A call of
+``append`` or ``bootstrap`` is atomic: after any error, even one of the input iterator, the loader
 is in its state before the call. Images and changes do not depend on how the log is split into
 calls.
 
-Records of unknown type or version are skipped and counted, since Kafka may be upgraded first. A
-record that contradicts the state, or whose bytes are damaged, is an error of the call; with
-``on_rejected`` it has no effect, and the records after it are replayed, as by Kafka's brokers.
+Records of unknown type or version are skipped and counted, because Kafka may be upgraded first. A
+record that contradicts the state, or whose bytes are damaged, fails the call. With ``on_rejected``,
+it has no effect instead, and the records after it are replayed, as in Kafka's brokers.
 
-Invariants, verified after every call, also a failed one. If one does not hold, the call and every
-later one raise ``StateInvariantError``: the loader returns no image any more.
+Invariants, verified after every call, even a failed one. If one does not hold, this call and every
+later one raise ``StateInvariantError``: the loader returns no more images.
 
-1. The next offset and the leader epoch never fall. A snapshot does not end before the next offset.
-2. Records are visible up to the last one; while a transaction is open, up to its begin marker.
+1. The next offset and the leader epoch never decrease. A snapshot does not end before the next
+   offset.
+2. Records are visible up to the last one or, while a transaction is open, up to its begin marker.
 3. Each row change of appended records was returned by exactly one call, at an offset that was not
    visible before the call and is visible after it.
-4. While a snapshot is read, the state does not change. Its changes are at its last offset.
+4. While a snapshot is read, the state does not change. The snapshot's changes are at its last
+   offset.
 
 Source: Kafka ``MetadataLoader``, ``MetadataBatchLoader``.
 """
@@ -93,7 +95,7 @@ class MetadataLoader:
 
     ``image``: the initial state; the first record must be at ``image.offset + 1``. ``decode``:
     decoder of value bytes; one that redacts keeps secrets out of rows, changes and digests.
-    ``on_rejected``: is called for each metadata record that is rejected; None: its call fails.
+    ``on_rejected``: called for each rejected metadata record; None: the call fails.
     """
 
     _delta: MetadataDelta
@@ -115,7 +117,7 @@ class MetadataLoader:
         self._on_rejected = on_rejected
         self._skipped: _Skipped = {}
         self._collected_count = 0
-        """Records with changes since the loader was created, less those undone."""
+        """Records with changes since the loader was created, minus those undone."""
         self._violation: str | None = None
         self._reset(image)
 
@@ -136,7 +138,7 @@ class MetadataLoader:
 
     @property
     def skipped(self) -> tuple[SkippedRecords, ...]:
-        """Records skipped since the last snapshot, its own included, by type and version."""
+        """Records skipped since the last snapshot, including its own, by type and version."""
         return tuple(self._skipped[kind] for kind in sorted(self._skipped))
 
     @property
@@ -165,7 +167,8 @@ class MetadataLoader:
     def append(self, records: Iterable[LogRecord]) -> list[RecordChanges]:
         """Replay records in order and return their changes, sorted by visible offset, then offset.
 
-        Records without changes are left out: NoOp, skipped, buffered in an open transaction.
+        Records without changes are left out: NoOps, skipped records, and records of an open
+        transaction.
 
         Raises:
             OffsetGapError: a record is not at ``next_offset``.
@@ -178,9 +181,9 @@ class MetadataLoader:
     def append_in_steps(
         self, records: Iterable[LogRecord]
     ) -> Generator[None, None, list[RecordChanges]]:
-        """Replay records as ``append``; one that may change many rows has steps.
+        """Replay records as ``append`` does; a record that may change many rows has steps.
 
-        The image changes in the last one; nothing else may be appended before it.
+        The image changes in the last step; nothing else may be appended before it.
         """
         with self._atomic() as changes:
             for record in records:
@@ -216,12 +219,12 @@ class MetadataLoader:
         written: Iterable[Row] = (),
         deleted: Iterable[tuple[Entity, Key]] = (),
     ) -> list[RecordChanges]:
-        """Append the records of a range that change rows of this state, which is a part of another.
+        """Append the records of a range that change rows of this state, a part of another.
 
-        The other records of the range, which are not in the columns, have the effect of NoOps; or
-        they are those that have ``written`` and ``deleted`` rows, whose changes are not returned.
+        The columns do not contain the other records of the range. They have the effect of NoOps,
+        except for those that have ``written`` and ``deleted`` rows, whose changes are not returned.
         The caller has checked their offsets and epochs. ``last``: offset, leader epoch and
-        timestamp of the last record of the range.
+        timestamp of the range's last record.
         """
         rows = zip(offsets, leader_epochs, timestamps_ms, payloads, strict=True)
         with self._atomic() as changes:
@@ -239,9 +242,10 @@ class MetadataLoader:
         return changes
 
     def replace_rows(self, written: Iterable[Row], deleted: Iterable[tuple[Entity, Key]]) -> None:
-        """Delete rows, then write others: those that records before the next offset have changed.
+        """Delete rows, then write others, as records before the next offset have done.
 
-        They were appended by ``append_selected`` without them; their changes are not returned.
+        These records were left out of a call of ``append_selected``; their changes are not
+        returned.
         """
         with self._atomic():
             self._replace(written, deleted)
@@ -256,7 +260,7 @@ class MetadataLoader:
     def bootstrap(
         self, snapshot_id: SnapshotId, records: Iterable[LogRecord]
     ) -> list[RecordChanges]:
-        """Replace the state by that of a snapshot, and return the changes.
+        """Replace the state with a snapshot's, and return the changes.
 
         ``records`` are the snapshot's, with or without its control records; their offsets are
         ignored. Rows in the snapshot are returned as ``Op.READ``, rows that it lacks as
@@ -274,7 +278,7 @@ class MetadataLoader:
     def bootstrap_in_steps(
         self, snapshot_id: SnapshotId, records: Iterable[LogRecord]
     ) -> Generator[None, None, list[RecordChanges]]:
-        """Replace the state as ``bootstrap``, in steps of ``RECORDS_PER_STEP`` records.
+        """Replace the state as ``bootstrap`` does, in steps of ``RECORDS_PER_STEP`` records.
 
         The state is unchanged until the last step; nothing may be appended before it.
         """
@@ -318,7 +322,7 @@ class MetadataLoader:
         payload: Payload,
         changes: list[RecordChanges],
     ) -> Steps:
-        """Replay a record, or return the steps that do, of which the first one is run."""
+        """Replay a record, or return the steps that do so, after running the first one."""
         if offset != self._next_offset:
             raise OffsetGapError(
                 expected_offset=self._next_offset, offset=offset, remedy=_GAP_REMEDY
@@ -459,7 +463,7 @@ class MetadataLoader:
         self._collect(record_type, at, changes)
 
     def _reject(self, error: ReplayError) -> None:
-        """Leave out a record, of which nothing is written, or raise its error."""
+        """Leave out a record, which has written nothing, or raise its error."""
         if self._on_rejected is None:
             raise error
         self._on_rejected(error)
@@ -547,7 +551,7 @@ class MetadataLoader:
         raise StateInvariantError(reason=self._violation) from violation
 
     def _check_unchanged(self, before: _Savepoint) -> None:
-        """Assert that reading a snapshot has changed nothing, or close the loader."""
+        """Assert that reading a snapshot has changed nothing; otherwise close the loader."""
         try:
             assert (self._next_offset, self._collected_count) == (
                 before.next_offset,
@@ -560,7 +564,7 @@ class MetadataLoader:
             self._close(violation)
 
     def _check_invariants(self, before: _Savepoint, changes: list[RecordChanges]) -> None:
-        """Assert what holds after a call that returns ``changes``, or close the loader."""
+        """Assert what holds after a call that returns ``changes``; otherwise close the loader."""
         next_offset, epoch, transaction = self._next_offset, self._leader_epoch, self._transaction
         visible_offset, visible_epoch, _ = self._visible
         expected = (next_offset if transaction is None else transaction.begin_offset) - 1

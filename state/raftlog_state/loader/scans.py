@@ -1,4 +1,4 @@
-"""Loading of scanned columns, of a metadata log or of a snapshot, into a ``MetadataLoader``."""
+"""Loading of a scan's columns, from a metadata log or a snapshot, into a ``MetadataLoader``."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ LOADER_COLUMNS = Column.ALL_BUT_HEADERS
 """Columns of a scan that the loader reads. Only control records have keys."""
 
 WINDOW_BYTES: Final = 4 * MIB
-"""Values that are replayed together: the more, the fewer rows are written."""
+"""Size of values that are replayed together: the more there are, the fewer rows are written."""
 RECORDS_MIN: Final = 1_000
-"""Fewer records are replayed one by one."""
+"""With fewer records than this, they are replayed one by one."""
 COMPARED_RECORDS_MIN: Final = 1
-"""The same where each state is compared, which reads all rows."""
+"""The same where every state is compared, which reads all rows."""
 SNAPSHOT_WINDOW_BYTES: Final = 64 * MIB
-"""Values of a snapshot that are loaded together: each window copies the rows before it."""
+"""Size of a snapshot's values that are loaded together. Each window copies the rows before it."""
 
 
 def append_scan(loader: MetadataLoader, records: RecordColumns) -> list[RecordChanges]:
@@ -65,11 +65,12 @@ def append_scan(loader: MetadataLoader, records: RecordColumns) -> list[RecordCh
 
 
 def advance(loader: MetadataLoader, scans: Iterable[Scan], redactor: Redactor) -> Iterator[int]:
-    """Replay scans for the loader's image alone, and yield the next offset after several of them.
+    """Replay scans only for the loader's image, and yield the next offset after several of them.
 
-    Topics are replayed by columns where that gives the same state, in windows of ``WINDOW_BYTES``
-    of values. Their rows are in the loader at the end of the iteration. ``redactor`` is that of the
-    loader's ``decode``. Raises the errors of ``append_scan`` and of ``scans``, in their order.
+    Topics are replayed by columns where that results in the same state, in windows of
+    ``WINDOW_BYTES`` of values. The loader has their rows at the end of the iteration. ``redactor``
+    is the one of the loader's ``decode``. Raises the errors of ``append_scan`` and of ``scans``, in
+    their order.
     """
     replay = Replay(loader, redactor)
     try:
@@ -79,10 +80,11 @@ def advance(loader: MetadataLoader, scans: Iterable[Scan], redactor: Redactor) -
 
 
 class Replay:
-    """Replay of a log through states at ascending offsets, with the rows of topics as columns.
+    """Replay of a log through states at ascending offsets, with topics' rows as columns.
 
-    ``topics`` are the rows that the loader lacks until ``write``; None if it has them. With
-    ``is_compared`` they are columns after few records, too: ``differences`` reads all of them.
+    ``topics`` contains the rows that the loader lacks until ``write``; None if it has them. With
+    ``is_compared``, they are columns even after few records, because ``differences`` reads all of
+    them.
     """
 
     def __init__(
@@ -101,12 +103,12 @@ class Replay:
         return self.loader.image
 
     def load(self, snapshot: SnapshotReader) -> None:
-        """Replace the state by that of a snapshot. Raises the errors of ``load_snapshot``."""
+        """Replace the state with a snapshot's. Raises the errors of ``load_snapshot``."""
         self.topics = None
         try:
             self.topics = self._load_columns(snapshot)
         except (MetadataParseError, NotPlainError, ReplayError):
-            load_snapshot(self.loader, snapshot)  # an error has the number of its record
+            load_snapshot(self.loader, snapshot)  # its errors have the number of the record
 
     @collection_paused()
     def _load_columns(self, snapshot: SnapshotReader) -> TopicColumns:
@@ -122,7 +124,7 @@ class Replay:
         """
         for window in _windows(scans, WINDOW_BYTES):
             self.append(window)
-            window.clear()  # else it is in memory while the next one is read
+            window.clear()  # otherwise it stays in memory while the next one is read
             yield self.loader.next_offset
 
     def append(self, window: Sequence[RecordColumns]) -> None:
@@ -155,7 +157,7 @@ class Replay:
             others = _effective(loader.rows, values, others, redactor)
             _append_others(loader, numbers, values, controls, others, redactor)
         except (MetadataParseError, NotPlainError, ReplayError):
-            return False  # record by record, an error has the offset of its record
+            return False  # replayed record by record, an error has its record's offset
         self.topics = after
         return True
 
@@ -164,7 +166,7 @@ class Replay:
         return [] if self._has_rows_of(other) else diff(self.image, other.image)
 
     def _has_rows_of(self, other: Replay) -> bool:
-        """Return whether all rows are equal; False if any are not columns."""
+        """Return whether all rows are equal; False if some rows are not columns."""
         if self.topics is None or other.topics is None or not self.topics.has_rows_of(other.topics):
             return False
         images = self.loader.image, other.loader.image
@@ -184,14 +186,14 @@ class Replay:
 
 
 class _SnapshotRecords:
-    """Records of a snapshot; ``topics`` are the rows of those that were read."""
+    """Records of a snapshot; ``topics`` contains the rows of the topics read so far."""
 
     def __init__(self, redactor: Redactor) -> None:
         self.topics = TopicColumns.empty()
         self._redactor = redactor
 
     def of_no_topic(self, scans: Iterable[Scan]) -> Iterator[LogRecord]:
-        """Yield the control records, and the records that are not of topics.
+        """Yield the control records, and the records that do not belong to topics.
 
         Raises:
             NotPlainError: the loader is needed for all of them.
@@ -201,13 +203,13 @@ class _SnapshotRecords:
         first = 0
         for window in _windows(scans, SNAPSHOT_WINDOW_BYTES):
             values, controls = _joined(window)
-            # Else the time of the state is the latest of its records.
+            # Without a header, the state has the latest time of its records.
             require(is_plain=first > 0 or isinstance(controls.get(0), SnapshotHeader))
             offsets = np.arange(first, first + len(values))
             self.topics, others = self.topics.after_snapshot(values, offsets, self._redactor)
             first += len(values)
             yield from self._records(window, values, controls, others)
-            window.clear()  # else it is in memory while the next one is read
+            window.clear()  # otherwise it stays in memory while the next one is read
 
     def _records(
         self,
@@ -232,10 +234,10 @@ def changes_of_scans(
     redactor: Redactor,
     filters: Sequence[RowFilter] | None,
 ) -> Iterator[Iterator[RecordChanges]]:
-    """Replay scans as ``advance``, and yield the changes of each part of them.
+    """Replay scans as ``advance`` does, and yield the changes of each part of them.
 
-    They are those of rows that match any of ``filters``; None: of all rows. Of topics, only these
-    are objects.
+    They are changes of rows that match any of ``filters``; None: of all rows. Only matching topics'
+    changes become objects.
     """
     for window in _windows(scans, WINDOW_BYTES):
         replayed = _append_window(loader, window, redactor)
@@ -249,7 +251,7 @@ def changes_of_scans(
 
 
 def _windows(scans: Iterable[Scan], window_bytes: int) -> Iterator[list[RecordColumns]]:
-    """Yield the records of several scans. Those before an error are yielded first."""
+    """Yield the records of several scans. Records before an error are yielded first."""
     window: list[RecordColumns] = []
     byte_count = 0
     try:
@@ -277,7 +279,7 @@ class _Numbers(NamedTuple):
 
 
 class _Replayed(NamedTuple):
-    """Changes of a window: those of topics by columns, and those of all other records."""
+    """Changes of a window: the topics', by columns, and those of all other records."""
 
     topics: TopicChanges
     others: list[RecordChanges]
@@ -296,7 +298,7 @@ _order = attrgetter("visible_offset", "offset")
 def _append_window(
     loader: MetadataLoader, window: Sequence[RecordColumns], redactor: Redactor
 ) -> _Replayed | None:
-    """Replay a window with its topics by columns; None if nothing was done."""
+    """Replay a window, with its topics by columns; None if nothing was done."""
     numbers = _plain_numbers(loader, window, RECORDS_MIN)
     if numbers is None:
         return None
@@ -309,14 +311,14 @@ def _append_window(
             deleted=topics.deleted,
         )
     except (MetadataParseError, NotPlainError, ReplayError):
-        return None  # record by record, an error has the offset of its record
+        return None  # replayed record by record, an error has its record's offset
     return _Replayed(topics.changes, others, numbers)
 
 
 def _plain_numbers(
     loader: MetadataLoader, window: Sequence[RecordColumns], record_count_min: int
 ) -> _Numbers | None:
-    """Return the numbers of a window that may be replayed by columns."""
+    """Return the numbers of a window that can be replayed by columns."""
     offsets = _numbers([records.offset for records in window])
     leader_epochs = _numbers([records.leader_epoch for records in window])
     is_plain = (
@@ -343,7 +345,7 @@ def _append_others(
     written: Iterable[Row] = (),
     deleted: Iterable[tuple[Entity, Key]] = (),
 ) -> list[RecordChanges]:
-    """Append the records ``which`` of a window, that are not of topics, and rows of topics."""
+    """Append a window's records ``which``, which do not belong to topics, and rows of topics."""
     payloads = _payloads(values, controls, which, redactor)
     offset, leader_epoch, timestamp_ms = (int(column[-1]) for column in numbers)
     offsets, leader_epochs, timestamps_ms = (column[which].tolist() for column in numbers)
@@ -361,7 +363,7 @@ def _append_others(
 def _payloads(
     values: pa.BinaryArray, controls: dict[int, ControlRecord], which: Int64s, redactor: Redactor
 ) -> list[Payload]:
-    """Return the records ``which`` of a window, that has these control records by their row."""
+    """Return a window's records ``which``; ``controls`` has its control records by row."""
     payloads = decoded_payloads(values.take(pa.array(which)), redactor)
     for row, control in controls.items():
         payloads[int(np.searchsorted(which, row))] = control
@@ -371,7 +373,7 @@ def _payloads(
 def _joined(
     window: Sequence[RecordColumns],
 ) -> tuple[pa.BinaryArray, dict[int, ControlRecord]]:
-    """Return the values of a window, null for control records, and these by their row."""
+    """Return the values of a window, null for control records, and the control records by row."""
     values: list[pa.BinaryArray] = []
     controls: dict[int, ControlRecord] = {}
     first = 0
@@ -392,8 +394,8 @@ def _numbers(columns: list[Any]) -> Any:
 
 
 # --- Records whose effect a later record of their window replaces ---------------------------------
-# A busy cluster allocates producer ids, and fences and unfences brokers, all the time. For the
-# state after a window only the last of these matter: those before them are not replayed.
+# A busy cluster allocates producer ids, and fences and unfences brokers, all the time. The state
+# after a window depends only on the last of these records, so the earlier ones are not replayed.
 
 _REGISTRATIONS: Final = (
     RegisterBrokerRecord,
@@ -402,11 +404,14 @@ _REGISTRATIONS: Final = (
     UnfenceBrokerRecord,
 )
 _KEEPING_KEYS: Final = (*MARKER_KEYS, *(kind.schema.api_key for kind in _REGISTRATIONS))
-"""Types beside which all records of a window are kept: the broker or the outcome may be another."""
+"""If a window has records of these types, all of its records are kept.
+
+The broker's registration or the transaction's outcome may be different without them.
+"""
 
 
 def _effective(rows: Rows, values: pa.BinaryArray, which: Int64s, redactor: Redactor) -> Int64s:
-    """Return the records ``which`` of a window, without those that have no effect after it.
+    """Return a window's records ``which`` without those that have no effect after it.
 
     Raises ``MetadataParseError``.
     """
@@ -425,10 +430,11 @@ def _effective(rows: Rows, values: pa.BinaryArray, which: Int64s, redactor: Reda
 
 
 def _is_replaced(rows: Rows, changes: pa.StructArray) -> Bools:
-    """Return which changes of registrations set ``fenced`` alone, and a later one sets it again.
+    """Return which changes set only ``fenced``, which a later change of the broker sets again.
 
-    None of them if a broker is not registered with the epoch of a change, or ``fenced`` has an
-    unknown value. A change of other fields, which may be refused, neither is left out nor replaces.
+    No change is returned if any has another epoch than its broker's registration, or if ``fenced``
+    has an unknown value. A change of other fields may be rejected, so it is neither left out nor
+    does it replace others.
     """
     names = ("broker_id", "broker_epoch", "fenced")
     broker_id, epoch, fenced = (changes.field(name).to_numpy() for name in names)
@@ -474,10 +480,10 @@ def load_snapshot(loader: MetadataLoader, snapshot: SnapshotReader) -> list[Reco
 
 
 def load_rows(loader: MetadataLoader, snapshot: SnapshotReader, redactor: Redactor) -> None:
-    """Load a snapshot as ``load_snapshot``, without its changes.
+    """Load a snapshot as ``load_snapshot`` does, without returning changes.
 
-    Topics are loaded by columns where that gives the same state. ``redactor`` is that of the
-    loader's ``decode``.
+    Topics are loaded by columns where that results in the same state. ``redactor`` is the one of
+    the loader's ``decode``.
     """
     replay = Replay(loader, redactor)
     replay.load(snapshot)

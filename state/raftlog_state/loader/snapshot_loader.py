@@ -27,8 +27,8 @@ FOOTER_TYPE: Final = "SNAPSHOT_FOOTER"
 class SnapshotLoader:
     """Snapshot being loaded, with the image that it replaces.
 
-    ``before``: None to collect no changes from it. ``on_rejected``: is called for each
-    metadata record that is rejected, which then has no effect; None: its error is raised.
+    ``before``: None to collect no changes from it. ``on_rejected`` is called for each rejected
+    metadata record, which then has no effect; None: its error is raised.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SnapshotLoader:
         """Return the loaded image and the changes from the one before."""
         if self._ordinal >= RECORDS_PER_STEP:
             yield
-        # Records without a snapshot header, for instance from a table, lack those of the quorum.
+        # Records without a snapshot header, for example from a table, lack the quorum's records.
         quorum = self._quorum if self._header_seen else self._before.quorum
         for entity in (Entity.EPOCH, Entity.TRANSACTION):
             for row in self._before.rows(entity):

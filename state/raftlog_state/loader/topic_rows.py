@@ -1,18 +1,17 @@
-"""Rows of topics, their partitions and configs after a range of a log, by columns of its records;
-their changes in it.
+"""Rows of topics, partitions and configs after a range of a log, and their changes, by columns.
 
-Most records of a long log change partitions, each of them many times. A state after the range does
-not need the rows between, and has no Python object of a record.
+Most records of a long log change partitions, and each partition changes many times. A state after
+the range does not need the rows in between, nor a Python object for each record.
 
 Rules of this file:
 
-1. The rows are those that ``replay`` writes record by record, or there are none: what contradicts
-   the state, or is not plain, is left to the loader.
-2. Of the rows before the range, those that its records name are converted to columns, and those
-   that are deleted with a topic.
-3. ``TopicColumns`` has the rows between ranges as columns, all of them. They are objects again
-   after the last range: one of some megabytes names most rows of a cluster, whose conversion to
-   columns and back takes longer than its replay.
+1. The rows are those that ``replay`` writes record by record, or there are none: records that
+   contradict the state, or that are not plain, are left to the loader.
+2. Of the rows before the range, only those that the records name, and those that are deleted with a
+   topic, are converted to columns.
+3. ``TopicColumns`` keeps all rows as columns between ranges, and converts them to objects after the
+   last one. A range of a few megabytes names most rows of a cluster, and converting them to columns
+   and back takes longer than replaying it.
 """
 
 from __future__ import annotations
@@ -86,10 +85,11 @@ _RECORD_TYPES: Final = {kind.schema.api_key: kind.schema.json_type for kind in T
 
 
 class TopicRows(NamedTuple):
-    """Rows of topics that a range has written, and keys of those that it has deleted before.
+    """Rows of topics that a range has written, and keys of rows to be deleted before that.
 
-    A topic that is created again may have another name: its row before is among the deleted ones.
-    ``others``: the numbers of its records that are not of topics, without NoOps.
+    If a topic is created again, it may have another name, so its former row is among the deleted
+    ones. ``others`` contains the numbers of the records that do not belong to topics, without
+    NoOps.
     """
 
     written: list[Row]
@@ -99,7 +99,7 @@ class TopicRows(NamedTuple):
 
 
 class TopicChanges(NamedTuple):
-    """Changes of the rows of topics in a range, as versions of them."""
+    """Changes of topics' rows in a range, as versions of the rows."""
 
     found: TopicRecords
     versions: Sequence[Versions]
@@ -111,10 +111,10 @@ class TopicChanges(NamedTuple):
         timestamps_ms: Int64s,
         filters: Sequence[RowFilter] | None,
     ) -> Iterator[RecordChanges]:
-        """Yield the changes of rows that match any of ``filters``, None: of all, by their records.
+        """Yield the records' changes of rows that match any of ``filters``; None: of all rows.
 
-        They are in the order in which they take effect, as a loader returns them. The columns have
-        a value for each record of the range.
+        They are in the order in which they take effect, as from a loader. The columns have a value
+        for each record of the range.
         """
         chosen = [np.flatnonzero(~of.is_stored & _matching(of, filters)) for of in self.versions]
         entities = np.repeat(np.arange(len(chosen)), [len(which) for which in chosen])
@@ -165,14 +165,14 @@ def _matching(versions: Versions, filters: Sequence[RowFilter] | None) -> Bools:
 def _equal(column: Column, value: str | int) -> Bools:
     if isinstance(column, Coded):  # in Python: Arrow has no text of bytes that are not UTF-8
         is_equal = [one == value for one in column.values.to_pylist()]
-        of_codes: Bools = np.array([*is_equal, False])[column.codes]  # the last one is of NULL
+        of_codes: Bools = np.array([*is_equal, False])[column.codes]  # the last one is for NULL
         return of_codes
     found: Bools = column.to_numpy() == value
     return found
 
 
 def _row_changes(versions: Versions, which: Int64s) -> Iterator[RowChange]:
-    """Yield the changes to these versions from those before them."""
+    """Yield the changes from the previous versions to these ones."""
     is_deleted, has_before = versions.is_deleted[which], versions.has_before[which]
     used = np.unique(np.concatenate([which[~is_deleted], which[has_before] - 1]))
     rows = _rows(versions, used)
@@ -194,7 +194,7 @@ def _row_changes(versions: Versions, which: Int64s) -> Iterator[RowChange]:
 def replay_topics(
     before: Rows, values: pa.BinaryArray, offsets: Int64s, redactor: Redactor
 ) -> TopicRows:
-    """Return the rows of topics after the records of a range; ``before`` has those before it.
+    """Return the rows of topics after a range's records; ``before`` contains the earlier rows.
 
     Raises:
         NotPlainError: the loader is needed.
@@ -225,7 +225,7 @@ def replay_topics(
 def _touched(
     before: Rows, records: Mapping[type[MetadataRecord], TypedRecords]
 ) -> tuple[list[TopicRow], list[PartitionRow], list[ConfigRow]]:
-    """Return the rows before a range that its records change, delete or must not repeat."""
+    """Return the earlier rows that a range's records change, delete or must not repeat."""
 
     def distinct(kind: type[MetadataRecord], name: str) -> Iterable[str]:
         found: list[str] = records[kind].column(name).unique().to_pylist()
@@ -261,7 +261,7 @@ def _touched(
 def _partition_keys(
     records: Mapping[type[MetadataRecord], TypedRecords], topic_ids: Iterable[str]
 ) -> Iterator[Key]:
-    """Yield the keys of partitions of these topics that records create or change."""
+    """Yield the keys of the partitions of these topics that records create or change."""
     parts = [records[PartitionRecord], records[PartitionChangeRecord]]
     ids, numbers = (
         pa.concat_arrays([part.column(name) for part in parts])
@@ -284,7 +284,7 @@ def _config_keys(configs: TypedRecords) -> Iterator[Key]:
 
 
 def _stored(kind: type[Row], rows: Sequence[Row]) -> StoredColumns:
-    """Return the columns of rows that are fields of their record."""
+    """Return the columns of rows that are fields of their records."""
     entries = [entry for entry in row_schema(kind) if entry.record_field is not None]
     return StoredColumns(_table(entries, rows), np.arange(len(rows)))
 
@@ -303,7 +303,7 @@ def _encoded(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return a column; each distinct value, most often a tuple, is converted once.
 
     Raises:
-        NotPlainError: an epoch of a row is greater than that of a record can be.
+        NotPlainError: an epoch of a row is greater than a record's epoch can be.
     """
     codes: dict[Any, int] = {}
     rows = [codes.setdefault(value, len(codes)) for value in values]
@@ -315,7 +315,7 @@ def _encoded(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _bounds(versions: Versions) -> tuple[Int64s, Int64s]:
-    """Return the numbers of the first and of the last version of each key."""
+    """Return the numbers of the first and last version of each key."""
     first = np.flatnonzero(is_first(versions.keys))
     return first, np.append(first[1:], len(versions.keys))[: len(first)] - 1
 
@@ -336,7 +336,7 @@ def _keys(versions: Versions, which: Int64s) -> Iterator[tuple[Entity, Key]]:
 
 
 def _values(column: Column, which: Int64s) -> list[Any]:
-    """Return the values of a field at these rows; each distinct one is converted once."""
+    """Return the values of a field at these rows; each distinct value is converted once."""
     if not isinstance(column, Coded):
         found: list[Any] = column.take(pa.array(which)).to_pylist()
         return found
@@ -351,10 +351,10 @@ def _values(column: Column, which: Int64s) -> list[Any]:
 
 
 class TopicColumns(NamedTuple):
-    """All rows of topics, their partitions and configs after a range, as columns.
+    """All rows of topics, partitions and configs after a range, as columns.
 
-    ``keys`` are those of the rows before the first range, in the state that the rows are written
-    to: a topic's with its name.
+    ``keys`` contains the keys of the rows before the first range, in the state to which the rows
+    are written; a topic's key has its name.
     """
 
     rows: Mapping[Entity, StoredColumns]
@@ -369,10 +369,10 @@ class TopicColumns(NamedTuple):
 
     @classmethod
     def of(cls, before: Rows, row_count_max: int | None) -> Self | None:
-        """Return the columns of all rows of a state; None if they are too many.
+        """Return the columns of all rows of a state; None if there are too many.
 
         Raises:
-            NotPlainError: an epoch of a row is greater than that of a record can be.
+            NotPlainError: an epoch of a row is greater than a record's epoch can be.
         """
         keys = {entity: before.keys(entity) for entity in _KEY_COLUMNS}
         if row_count_max is not None and sum(map(len, keys.values())) > row_count_max:
@@ -391,9 +391,9 @@ class TopicColumns(NamedTuple):
     def after(
         self, values: pa.BinaryArray, offsets: Int64s, redactor: Redactor
     ) -> tuple[TopicColumns, Int64s]:
-        """Return the rows after the records of a range, and the numbers of those of no topic.
+        """Return the rows after the records of a range, and the numbers of records of no topic.
 
-        NoOps have no number. Raises as ``replay_topics``.
+        NoOps have no number. Raises the errors of ``replay_topics``.
         """
         found = topic_records(values, offsets, redactor, is_merged=True)
         return self._after(found, values)
@@ -401,9 +401,9 @@ class TopicColumns(NamedTuple):
     def after_snapshot(
         self, values: pa.BinaryArray, offsets: Int64s, redactor: Redactor
     ) -> tuple[TopicColumns, Int64s]:
-        """Return rows and numbers as ``after``, of records of a snapshot, which delete no row.
+        """Return rows and numbers like ``after``, for a snapshot's records, which delete no rows.
 
-        Raises as ``replay_topics``.
+        Raises the errors of ``replay_topics``.
         """
         found = topic_records(values, offsets, redactor)
         configs = found.by_type[ConfigRecord]
@@ -419,7 +419,7 @@ class TopicColumns(NamedTuple):
         return TopicColumns(rows, self.keys), np.flatnonzero(is_other)
 
     def _last(self, versions: Versions, row_count: int) -> StoredColumns:
-        """Return the last version of each key that is not deleted, and the rows without one."""
+        """Return the last version of each key that is not deleted, and the rows that have none."""
         stored = self.rows[versions.entity].columns
         is_kept = np.ones(stored.num_rows, np.bool_)
         is_kept[versions.sources[versions.is_stored] - row_count] = False
@@ -445,7 +445,7 @@ class TopicColumns(NamedTuple):
         return [row for entity, stored in self.rows.items() for row in _objects(entity, stored)]
 
     def deleted(self) -> list[tuple[Entity, Key]]:
-        """Return keys of rows to delete before: those of no row now, and of renamed topics."""
+        """Return keys of rows to delete first: those without a row, and of renamed topics."""
         if not self.keys:
             return []
         kept: dict[tuple[Entity, Key], str | None] = {}

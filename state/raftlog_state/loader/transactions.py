@@ -1,4 +1,4 @@
-"""Metadata transactions: records between two markers, applied atomically (KIP-868).
+"""Metadata transactions: records between two markers that are applied atomically (KIP-868).
 
 At most one transaction is open. Its records are buffered across batches until the end marker; an
 abort marker discards them and still advances the offset. Control records between the markers are
@@ -90,7 +90,7 @@ def marker_of(record: MetadataRecord | UnknownRecord) -> Marker | None:
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """Transaction without its end marker. ``begin_offset`` is the begin marker's offset."""
+    """Transaction that has no end marker yet. ``begin_offset`` is the begin marker's offset."""
 
     begin_offset: int
     name: str | None

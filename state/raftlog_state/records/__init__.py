@@ -1,4 +1,4 @@
-"""Records of Kafka's internal logs: bytes <-> typed record <-> Kafka's JSON, and redaction."""
+"""Records of Kafka's internal logs: bytes, typed records and Kafka's JSON, and redaction."""
 
 from __future__ import annotations
 

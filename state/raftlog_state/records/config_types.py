@@ -1,7 +1,7 @@
 """Types of Kafka's configs, and which configs are sensitive.
 
-A config is sensitive if its type is PASSWORD or its name is unknown, since a plugin may define it
-(Kafka: ``KafkaConfigSchema.isSensitive``).
+A config is sensitive if its type is PASSWORD, or if its name is unknown, because a plugin may
+define it (Kafka: ``KafkaConfigSchema.isSensitive``).
 
 ``config_types.tsv`` (scope, name, type) contains the ``ConfigDef`` of Apache Kafka 4.4.0 and 3.9.2
 for topics, brokers, groups and client metrics; a type that is PASSWORD in either is PASSWORD.
@@ -64,7 +64,7 @@ def is_secret_config(resource_type: int, name: str) -> bool:
 def public_config_names() -> list[tuple[int, str]]:
     """Return resource type and name of the configs in the table that are not sensitive.
 
-    Those with a listener prefix are not among them.
+    Names with a listener prefix are not included.
     """
     return [
         (resource_type, name)

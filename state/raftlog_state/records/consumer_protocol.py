@@ -1,7 +1,7 @@
 """Subscriptions and assignments of consumers in classic groups: bytes in the records of a group.
 
-They are int16 version, then the fields of that version. kafka-dump-log prints their fields if they
-can be parsed, and ignores bytes after them, which a later version may have.
+The bytes are an int16 version, then the fields of that version. kafka-dump-log prints the fields if
+it can parse them, and ignores bytes after them, which a later version may have.
 
 Source: Kafka ``ConsumerProtocol``, ``DumpLogSegments.OffsetsMessageParser``.
 """

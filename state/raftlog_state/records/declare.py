@@ -5,8 +5,8 @@ Reader, writer and JSON are compiled from the declaration. Names are derived: ``
 in the output of kafka-dump-log.
 
 A field exists in the versions from ``since`` to ``until``; tag and nullability are the same in all
-of them, as in every internal record of Kafka. Metadata records are flexible in all versions, keys
-of the coordinators' records in none.
+of them, as in every internal record of Kafka. Metadata records are flexible in all versions; keys
+of the coordinators' records are flexible in none.
 
 Source: the message files of Kafka's modules ``metadata``, ``group-coordinator``, ``storage``,
 ``transaction-coordinator`` and ``share-coordinator``; KIP-482 (flexible versions, tags).
@@ -26,7 +26,7 @@ _R = TypeVar("_R", bound="Message")
 
 
 class Scalar(enum.Enum):
-    """Kafka's simple types: in Python bool, int, float, str (uuid: base64) or bytes."""
+    """Kafka's simple types, in Python bool, int, float, str (uuid: base64) or bytes."""
 
     BOOL = "bool"
     INT8 = "int8"
@@ -77,8 +77,8 @@ BYTES = Scalar.BYTES
 class FieldSchema:
     """Declared field. ``attribute`` is its Python name, ``json_name`` Kafka's.
 
-    ``shown`` is False if the value may be a secret. ``of_client``: the value is what a client says
-    of itself, which only full redaction hides.
+    ``shown`` is False if the value may be a secret. ``of_client``: the value is data that a client
+    sends about itself, which only full redaction hides.
     """
 
     attribute: str
@@ -94,7 +94,7 @@ class FieldSchema:
 
     @property
     def flat_kind(self) -> Scalar | Array:
-        """The type of a field of a metadata record: none has a nested struct."""
+        """The type of a metadata record's field, which has no nested struct."""
         assert not isinstance(self.kind, Nested), f"{self.attribute} is a struct"
         return self.kind
 
@@ -105,8 +105,10 @@ class FieldSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSchema:
-    """Schema of a record type. All versions are inclusive; ``flexible_since`` is the first version
-    with compact lengths and tagged fields."""
+    """Schema of a record type. All versions are inclusive.
+
+    ``flexible_since`` is the first version with compact lengths and tagged fields.
+    """
 
     api_key: int
     name: str
@@ -136,12 +138,12 @@ class Struct:
     unknown_tags: tuple[UnknownTag, ...] = ()
     fields_schema: ClassVar[tuple[FieldSchema, ...]] = ()
     struct_fields: ClassVar[tuple[str, ...]] = ()
-    """Attributes that are structs or arrays of structs, which have tagged fields of their own."""
+    """Attributes that are structs or arrays of structs, which have their own tagged fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message(Struct):
-    """Struct that is encoded alone and has versions: a record, its key or its value."""
+    """Struct that is encoded on its own and has versions: a record, its key or its value."""
 
     schema: ClassVar[RecordSchema]
 
@@ -164,7 +166,7 @@ def field(
 ) -> Any:
     """Declare a field: wire type, first and last version, tag, and Kafka's default.
 
-    ``shown=False`` keeps the value out of ``repr``, since it may be a secret.
+    ``shown=False`` keeps the value out of ``repr``, because it may be a secret.
     """
     declared = {"kind": kind, "since": since, "until": until, "tag": tag, "nullable": nullable}
     declared["of_client"] = of_client

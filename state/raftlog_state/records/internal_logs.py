@@ -1,7 +1,6 @@
 """Formats of the records of Kafka's internal logs other than ``__cluster_metadata``, by topic.
 
-Nothing in them is a secret. Full redaction hides the data that clients send (see
-``redaction``).
+They contain no secrets. Full redaction hides data that clients send (see ``redaction``).
 """
 
 from __future__ import annotations
@@ -157,9 +156,9 @@ REMOTE_LOG_RECORDS: Final = FramedSerde(
 class RecordText:
     """Record of an internal log as text.
 
-    ``type_name`` is Kafka's name of its type, ``key`` and ``value`` are the redacted fields as
-    JSON: ``key`` is None if records of the log have no key, ``value`` and ``version`` for a
-    tombstone.
+    ``type_name`` is Kafka's name of its type; ``key`` and ``value`` are the redacted fields as
+    JSON. ``key`` is None if the log's records have no keys; ``value`` and ``version`` are None for
+    a tombstone.
     """
 
     api_key: int
@@ -190,7 +189,7 @@ class InternalLog(Protocol):
         """Return the names of the known types by their numbers."""
 
     def key_types(self) -> Iterable[type[Message]]:
-        """Return the known types of keys; those of records if these have no keys."""
+        """Return the known key types, or the record types if records have no keys."""
 
     def key_text(self, key: bytes | None, value: bytes | None, redactor: Redactor) -> str:
         """Return the key of a record as redacted text, the record itself if it has none.
@@ -283,33 +282,33 @@ _WILDCARD: Final = re.compile(r"[*?\[]")
 _LOG_ID: Final = re.compile(
     rf"(?P<cluster>.*)@(?:{'|'.join(INTERNAL_LOGS)})-[0-9]{{1,10}}", re.DOTALL
 )
-"""An at sign is in no id that Kafka makes, and needs no escape in the name of a directory."""
+"""No id that Kafka creates contains an at sign, which needs no escape in a directory's name."""
 
 
 def log_id_of(cluster_id: str, topic: str, partition: int) -> str:
     """Return the id of a partition of an internal log among all logs: ``<id>@<topic>-<partition>``.
 
-    Each partition has offsets and an end of its own, as the metadata log of a cluster, whose id is
-    that of the cluster.
+    Each partition has its own offsets and end, like a cluster's metadata log, whose id is the
+    cluster's.
     """
     return f"{cluster_id}@{topic}-{partition}"
 
 
 def is_internal(log_id: str) -> bool:
-    """Return whether an id is that of a partition of an internal log (``log_id_of``)."""
+    """Return whether an id belongs to a partition of an internal log (``log_id_of``)."""
     return _LOG_ID.fullmatch(log_id) is not None
 
 
 def cluster_of(log_id: str) -> str:
-    """Return the id of the cluster that a log is of."""
+    """Return the id of the cluster to which a log belongs."""
     found = _LOG_ID.fullmatch(log_id)
     return log_id if found is None else found["cluster"]
 
 
 def topic_of(path: str) -> str | None:
-    """Return the internal topic of a partition's directory, or of a pattern of some.
+    """Return the internal topic of a partition's directory, or of a pattern for such directories.
 
-    None for other paths, also for patterns that match partitions of several topics.
+    None for other paths, including patterns that match partitions of several topics.
     """
     name = os.path.basename(path.rstrip("/"))
     plain = _WILDCARD.split(name, maxsplit=1)[0]
@@ -323,10 +322,10 @@ def partitions_among(
 ) -> list[str]:
     """Return the directories of partitions of the topics, by topic and number.
 
-    Without those that are being deleted, are moved to another disk or are stray: Kafka has renamed
-    them, and their records would be there twice.
+    Directories that are being deleted, are being moved to another disk, or are stray are left out.
+    Kafka has renamed them, and their records would otherwise occur twice.
 
-    Raises ``OptionError`` if a partition is there twice.
+    Raises ``OptionError`` if a partition occurs twice.
     """
     found: dict[tuple[str, int], str] = {}
     for path in paths:

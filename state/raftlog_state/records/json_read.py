@@ -1,7 +1,8 @@
 """Parsing of records from JSON as kafka-dump-log prints it.
 
-Stricter than Kafka's reader: an unknown name is an error, since a misspelt field would silently be
-at its default. Fields without a tag are required. Errors contain the field, never the value.
+The parser is stricter than Kafka's: an unknown name is an error, because a misspelled field would
+silently get its default. Fields without a tag are required. Errors contain the field, never the
+value.
 
 Source: Kafka ``JsonConverterGenerator``, ``MessageUtil``.
 """

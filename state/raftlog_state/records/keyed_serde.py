@@ -1,13 +1,13 @@
 """Conversion of the records of Kafka's coordinators: key and value bytes <-> record -> JSON.
 
-A key is the int16 number of the record's type, then its fields; a value is an int16 version, then
-the fields of that version; a record without a value, a tombstone, deletes its key (Kafka:
+A key is the int16 number of the record's type, followed by its fields. A value is an int16 version,
+followed by that version's fields. A record without a value, a tombstone, deletes its key (Kafka:
 ``CoordinatorRecordSerde``)::
 
     00 01 ...    key of type 1 (OffsetCommit)        00 04 ...    value of version 4
 
-A record of unknown type or version has an ``UnknownRecord`` as key, value or both, not an error,
-since Kafka may be upgraded first.
+For a record of unknown type or version, key, value or both are an ``UnknownRecord``. This is not an
+error, because Kafka may be upgraded first.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class RecordType:
 class KeyedRecord:
     """Record of a coordinator. ``value`` is None for a tombstone.
 
-    ``version`` is that of the value; None for a tombstone, and for a value of an unknown type that
-    is too short to have one.
+    ``version`` is the value's version. It is None for a tombstone, and for a value of an unknown
+    type that is too short to have one.
     """
 
     key: Message | UnknownRecord
@@ -163,7 +163,7 @@ class KeyedSerde:
         return read
 
     def encode(self, record: KeyedRecord) -> tuple[bytes, bytes | None]:
-        """Encode a record as key and value bytes; a value without a version in its latest one.
+        """Encode a record as key and value bytes; a value without a version uses the latest one.
 
         Raises:
             UnsupportedVersionError: the type has no such version, or the version lacks a field that

@@ -1,7 +1,7 @@
-"""Records that change some fields of a row, such as a partition: those of a row as one record.
+"""Records that change some fields of a row, such as a partition, merged into one per row.
 
-A busy cluster changes the leader and the in-sync replicas of a partition many times in a few
-megabytes of its log. Of the state after these only the last value of each field is a part, and the
+A busy cluster changes a partition's leader and in-sync replicas many times in a few megabytes of
+its log. The state after these changes depends only on the last value of each field and on the
 number of changes::
 
     offset   partition   isr     leader          first   last   isr   leader   changes   leaders
@@ -28,10 +28,10 @@ _BYTES: Final = {Scalar.INT32: 4, Scalar.INT64: 8, Scalar.UUID: 16}
 
 
 class MergedRecords(NamedTuple):
-    """Records after a merge: their values, and the rows of the first and the last one of each.
+    """Records after a merge: their values, and the rows of the first and last record of each.
 
-    ``counts`` are the numbers of records, ``set_counts`` those of them that set the first field; of
-    a record that is not merged, with a count of 1, it is not known.
+    ``counts`` are the numbers of records, ``set_counts`` the numbers of those that set the first
+    field. For a record that is not merged, with a count of 1, the latter is unknown.
     """
 
     values: pa.BinaryArray
@@ -47,14 +47,14 @@ def merged_records(
     kind: type[MetadataRecord],
     fields: Mapping[str, tuple[int, int]],
 ) -> MergedRecords | None:
-    """Merge the records of ``kind`` in ``rows``: those of a key, one after the other, to one.
+    """Merge the records of ``kind`` in ``rows``: adjacent records of a key into one.
 
-    The key are the fields without a tag. The ``rows``, which ascend, may have records of other
-    types that begin with a key: they end what is merged of it. A record is merged if it sets only
-    ``fields``, each to a number within its bounds, or to a list of any numbers, and none to its
-    default. All others are in the result as they are.
+    The key is the fields without a tag. The ``rows``, which ascend, may contain records of other
+    types that begin with a key, which end the merge of that key. A record is merged if it sets only
+    ``fields``, each to a number within its bounds or to a list of any numbers, and none to its
+    default. All other records are in the result unchanged.
 
-    None without the compiled core, and if it gives the records back.
+    None without the compiled core, and if the core returns the records unmerged.
     """
     if not compiled.is_native or not len(rows):
         return None

@@ -1,7 +1,7 @@
 """JSON of metadata records by the compiled core.
 
-The core writes records that are plain: of a known type and version, valid, of printable characters
-of ASCII or Latin, and without a secret. It returns the rows of all others, which ``serde`` and
+The core writes plain records: valid records of a known type and version that contain only printable
+ASCII or Latin characters and no secret. It returns the rows of all others, which ``serde`` and
 ``redaction`` convert.
 """
 
@@ -47,11 +47,11 @@ def write_json(
     takes: bytes | None = None,
     noop: bool = True,
 ) -> NativeJson | None:
-    """Write the plain ones of ``values``; None if the core gives all of them back.
+    """Write the plain records of ``values``; None if the core returns all of them.
 
-    Rows that ``given`` marks are for Python. With ``start`` each record is a whole line, as of
-    ``raftlog cat``, else the text is the data of the record. ``takes`` has a byte for each api key
-    that is not 0 if its records are written; ``noop`` is whether NoOp records are.
+    Rows that ``given`` marks are left to Python. With ``start``, each record is a whole line, as in
+    ``raftlog cat``; otherwise the text is the record's data. ``takes`` has a byte for each api key,
+    which is not 0 if its records are written. ``noop``: whether NoOp records are written.
     """
     places = None
     if start is not None:

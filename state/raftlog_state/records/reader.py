@@ -1,6 +1,6 @@
 """Decoding of records: a reader for each type and version, compiled from the declaration.
 
-A reader is a list of steps, closures that append to a row; adjacent fields of fixed width are one
+A reader is a list of steps: closures that append to a row. Adjacent fields of fixed width are one
 step with one ``struct`` call::
 
     bytes   broker_id incarnation_id epoch | end_points | features | ... | tag count, tagged fields
@@ -162,7 +162,7 @@ def _step(read: ValueReader) -> _Step:
 
 
 def _text_step(read: ValueReader) -> _Step:
-    """Return a step for a string: a fast path for a length of one byte, else ``read``."""
+    """Return a step for a string, with a fast path for one-byte lengths and otherwise ``read``."""
 
     def step(buffer: bytes, position: int, row: list[Any]) -> int:
         length = buffer[position]
@@ -271,8 +271,11 @@ def _read_uuid(buffer: bytes, position: int) -> tuple[str, int]:
 def _nested_reader(
     field: FieldSchema, cls: type[Struct], context: _RecordContext, label: str
 ) -> ValueReader:
-    """Return a reader of a single struct. If it is nullable, its first byte is 1, or 0 or -1 for
-    null: a varint in a tagged field, else an int8."""
+    """Return a reader of a single struct.
+
+    If it is nullable, its first byte is 1, or 0 or -1 for null. This byte is a varint in a tagged
+    field, and otherwise an int8.
+    """
     read_struct = _struct_reader(cls, context, label + ".")
     if not field.nullable:
         return read_struct
@@ -390,7 +393,7 @@ _FEW_INT32S: Final = tuple(struct.Struct(f">{count}i").unpack_from for count in 
 def _int32s_reader(
     read_length: Callable[[bytes, int], tuple[int, int]], is_flexible: bool
 ) -> ValueReader:
-    """Return a reader of an int32 array: node ids, the most common arrays, mostly short."""
+    """Return a reader of an int32 array. These are the most common arrays: node ids, mostly few."""
 
     def read(buffer: bytes, position: int) -> tuple[tuple[int, ...] | None, int]:
         length = buffer[position]

@@ -1,25 +1,27 @@
 """Redaction of secrets in internal records. No other module decides what is secret.
 
-Secret are:
+These are secret:
 
-1. Salt, stored key and server key of a SCRAM credential; not name, mechanism and iterations.
-2. The value of a config of type PASSWORD or of unknown name (see ``config_types``); not its
-   removal (null).
-3. The payload of a record of unknown type or version, and the data of every unknown tagged field;
-   not their numbers.
-4. Nothing of a delegation token: its HMAC, the password, is never in the log, since Kafka computes
-   it from the cluster's secret key; the id is public, as in ``describeTokens``.
+1. Salt, stored key and server key of a SCRAM credential. Its name, mechanism and iterations are not
+   secret.
+2. The value of a config whose type is PASSWORD or whose name is unknown (see ``config_types``). Its
+   removal (null) is not secret.
+3. The payload of a record of unknown type or version, and the data of every unknown tagged field.
+   Their numbers are not secret.
+4. Nothing of a delegation token. Its HMAC, the password, is never in the log, because Kafka
+   computes it from the cluster's secret key. Its id is public, as in ``describeTokens``.
 
-In the records of Kafka's coordinators and of remote storage nothing is secret. Full redaction also
-hides the data that clients send: their hosts, the metadata of offset commits, the user data of
-subscriptions and assignments, endpoints and tags, and what is unknown. Declared as ``of_client``.
+The records of Kafka's coordinators and of remote storage contain no secrets. Full redaction also
+hides data that clients send: their hosts, the metadata of offset commits, the user data of
+subscriptions and assignments, endpoints and tags, and unknown data. Such fields are declared as
+``of_client``.
 
-A secret is replaced by a fixed mask or, with a key, by text such as ``hmac:5c01a9d2:0f3a..``: the
-id of the key, and 128 bits of HMAC-SHA256, which are equal for equal secrets. The hash covers the
-field and the config's name, so that equal secrets of different fields have different hashes. The
-id is 32 bits of a hash with the same key, by which hashes of a key and of a later one are
-distinguished. In fields of type bytes the text is stored as bytes, whose JSON is base64. An
-unknown payload becomes empty. A redacted record keeps its type and version.
+A secret is replaced with a fixed mask or, with a key, with text such as ``hmac:5c01a9d2:0f3a..``:
+the id of the key, and 128 bits of HMAC-SHA256, which are equal for equal secrets. The hash covers
+the field and the config's name, so that equal secrets of different fields have different hashes.
+The id is 32 bits of a hash with the same key, and distinguishes hashes of a key from those of a
+later key. In fields of type bytes, the text is stored as bytes, whose JSON is base64. An unknown
+payload becomes empty. A redacted record keeps its type and version.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ HASH_PREFIX: Final = "hmac:"
 _HASH_BYTES: Final = 16
 _KEY_ID_BYTES: Final = 4
 _KEY_ID_TEXT: Final = b"raftlog redaction key id"
-"""Hashed for the id of a key. No secret is hashed as this text: those begin with a digit."""
+"""Hashed for the id of a key. No secret is hashed as this text: theirs begin with a digit."""
 _REPLACEMENT: Final = re.compile(
     rf"{re.escape(MASK)}|{HASH_PREFIX}"
     rf"([0-9a-f]{{{2 * _KEY_ID_BYTES}}}:)?[0-9a-f]{{{2 * _HASH_BYTES}}}"
 )
-"""Tables that were written before hashes had the id of their key have none."""
+"""The key's id is optional: tables of earlier releases have hashes without it."""
 _K = TypeVar("_K", bound=Message | UnknownRecord | None)
 _ANY_TEXT: Final = ("utf-8", "surrogatepass")
 
@@ -111,9 +113,9 @@ class Redactor:
         return DecodedRecord(decoded.version, replace(record, **hidden)) if hidden else decoded
 
     def redact_keyed(self, record: KeyedRecord) -> KeyedRecord:
-        """Return a coordinator's record, with full redaction without what a client says of itself.
+        """Return a coordinator's record; under full redaction, without data about its client.
 
-        The same object if it has nothing of that.
+        The same object is returned if it has no such data.
         """
         if not self.full:
             return record
@@ -133,10 +135,10 @@ class Redactor:
         return replace(record, **hidden) if hidden else record
 
     def _hide_client(self, record: Struct, has_protocol: bool) -> dict[str, Any]:
-        """Return replacements of unknown tags and of ``of_client`` fields, also of inner structs.
+        """Return replacements of unknown tags and ``of_client`` fields, inner structs' included.
 
-        ``has_protocol``: subscriptions and assignments are those of consumers, of which only the
-        user data is hidden.
+        ``has_protocol``: subscriptions and assignments are those of consumers, and only their user
+        data is hidden.
         """
         hidden = self._hide_own_tags(record)
         for one in record.fields_schema:
@@ -204,7 +206,7 @@ class Redactor:
 
 
 def _within(record: Struct, hide: Callable[[Struct], dict[str, Any]]) -> dict[str, Any]:
-    """Return replacements of the structs in a record, of which ``hide`` replaces something."""
+    """Return replacements of those structs in a record in which ``hide`` replaces something."""
     hidden: dict[str, Any] = {}
     for name in record.struct_fields:
         value: Struct | tuple[Struct, ...] | None = getattr(record, name)
@@ -227,7 +229,7 @@ def _replaced(element: Struct, hidden: dict[str, Any]) -> Struct:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Record type, and its fields that decide whether the one that may be secret is public."""
+    """Record type with the fields that decide whether a field that may be secret is public."""
 
     record: type[MetadataRecord]
     resource_type: str

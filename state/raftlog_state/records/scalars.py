@@ -1,10 +1,11 @@
 """Text of single values: uuids as Kafka, doubles as Java, strings and bytes as Jackson.
 
-A uuid is its base64url text without padding, 22 characters (Kafka: ``Uuid.toString``); conversions
-are cached, since a log repeats the few ids of its topics and directories.
+A uuid is its base64url text of 22 characters, without padding (Kafka: ``Uuid.toString``).
+Conversions are cached, because a log repeats the few ids of its topics and directories.
 
-A double is formatted as by ``Double.toString`` of Java 19 and newer: the shortest decimal that
-parses to the same value. Older Java has a digit too many for a few values, such as 2.0E23.
+A double is formatted like ``Double.toString`` in Java 19 and newer: the shortest decimal that
+parses to the same value. Older Java versions print one digit too many for a few values, such as
+2.0E23.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Records of the transaction coordinator in ``__transaction_state``, and of the share coordinator
-in ``__share_group_state`` (KIP-932).
+"""Records of the transaction coordinator and of the share coordinator (KIP-932).
+
+They are in ``__transaction_state`` and ``__share_group_state``.
 
 Source: the message files of Kafka's ``transaction-coordinator`` and ``share-coordinator`` modules,
 4.3; ``TransactionState``.

@@ -1,8 +1,9 @@
-"""Records of the group coordinator in ``__consumer_offsets``: offset commits, classic groups,
-consumer groups (KIP-848) and share groups (KIP-932). Those of streams groups are in
-``schema_streams``.
+"""Records of the group coordinator in ``__consumer_offsets``.
 
-Fields marked ``of_client`` are addresses of clients and what clients store for themselves.
+They are offset commits, classic groups, consumer groups (KIP-848) and share groups (KIP-932).
+Records of streams groups are in ``schema_streams``.
+
+Fields marked ``of_client`` contain addresses of clients and data that clients store for themselves.
 
 Source: the message files of Kafka's ``group-coordinator`` module, 4.3; ``ConsumerProtocol``.
 """
@@ -99,8 +100,10 @@ class GroupMetadataKey(Message):
 
 @struct
 class MemberMetadata(Struct):
-    """Member of a classic group; timeouts in ms. ``protocol_type`` of the group says how
-    ``subscription`` and ``assignment`` are encoded."""
+    """Member of a classic group; timeouts in ms.
+
+    The group's ``protocol_type`` determines the encoding of ``subscription`` and ``assignment``.
+    """
 
     member_id: str = field(STRING, default="")
     group_instance_id: str | None = field(STRING, since=3, nullable=True, default=None)
@@ -214,7 +217,7 @@ class ClassicProtocol(Struct):
 
 @struct
 class ClassicMemberMetadata(Struct):
-    """What a consumer group has of a member that uses the classic protocol."""
+    """What a consumer group stores for a member that uses the classic protocol."""
 
     session_timeout_ms: int = field(INT32, default=0)
     supported_protocols: tuple[ClassicProtocol, ...] = field(Array(ClassicProtocol), default=())
@@ -395,7 +398,7 @@ class ShareGroupStatePartitionMetadataKey(GroupKey):
 
 @struct
 class SharedTopicPartitions(Struct):
-    """Partitions of a topic that share state is or will be kept of."""
+    """Partitions of a topic for which share state is or will be stored."""
 
     topic_id: str = field(UUID, default=ZERO_UUID)
     topic_name: str = field(STRING, default="")

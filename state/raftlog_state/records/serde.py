@@ -1,19 +1,19 @@
 """Conversion of records without keys: value bytes <-> record <-> JSON.
 
-A value is frame version (1), api key and version as unsigned varints, then
-the fields of the record (Kafka: ``AbstractApiMessageSerde``, ``MetadataRecordSerde``)::
+A value is a frame version (1), an api key and a version as unsigned varints, followed by the fields
+of the record (Kafka: ``AbstractApiMessageSerde``, ``MetadataRecordSerde``)::
 
     01 02 00 ...    frame version 1, api key 2 (TopicRecord), version 0, fields, tagged fields
 
-So has a record of ``__remote_log_metadata``, whose api keys are its own (Kafka:
-``RemoteLogMetadataSerde``). Records with keys are converted by ``keyed_serde``.
+Records of ``__remote_log_metadata`` have the same format with their own api keys (Kafka:
+``RemoteLogMetadataSerde``). ``keyed_serde`` converts records with keys.
 
 Readers and writers are compiled once for each type and version, on first use.
 
-A record of unknown type or version is an ``UnknownRecord``, not an error, since Kafka may be
+A record of unknown type or version is an ``UnknownRecord``, not an error, because Kafka may be
 upgraded first. Its JSON is
-``{"type":"UNKNOWN","version":3,"data":{"apiKey":42,"reason":..,"payload":base64}}``; ``reason`` is
-informative and is not parsed, ``payload`` is left out if it was redacted.
+``{"type":"UNKNOWN","version":3,"data":{"apiKey":42,"reason":..,"payload":base64}}``. ``reason`` is
+informative and is not parsed; ``payload`` is left out if it was redacted.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class FramedSerde:
         return api_key, version
 
     def _read_frame(self, value: bytes) -> tuple[int, int, int]:
-        """Returns (api key, version, position of the first field)."""
+        """Return (api key, version, position of the first field)."""
         if len(value) >= 3 and value[0] == _FRAME_VERSION and value[1] < 0x80 and value[2] < 0x80:
             return value[1], value[2], 3
         frame_version, position = self._read_frame_number(value, 0, "frame version")
@@ -240,7 +240,7 @@ class FramedSerde:
 
 
 def trailing(record: Message, version: int, position: int, byte_count: int) -> MetadataParseError:
-    """Return the error of bytes after the last field of a record."""
+    """Return the error for bytes after the last field of a record."""
     reason = f"{byte_count} trailing bytes after the record"
     name = record.schema.name
     return MetadataParseError(record=name, version=version, position=position, reason=reason)

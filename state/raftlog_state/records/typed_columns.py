@@ -1,12 +1,12 @@
 """Metadata records of one type as Arrow columns, one for each declared field.
 
-Types are derived from the declaration (``arrow_type``). A field is as ``serde`` decodes and
-``redaction`` shows it: a field that the record's version lacks, and a tagged field that is absent,
-has its default. A uuid is Kafka's text, as in JSON and in the tables, so that ids of all three are
-equal. Unknown tagged fields have no column.
+Types are derived from the declaration (``arrow_type``). A field is as ``serde`` decodes it and
+``redaction`` shows it: a field that the record's version lacks, or a tagged field that is absent,
+has its default. A uuid is Kafka's text, as in JSON and in the tables, so that ids are equal in all
+three. Unknown tagged fields have no column.
 
-The compiled core decodes plain records; those that it gives back, and all without it, are decoded
-in Python, equal values once.
+The compiled core decodes plain records. Records that it returns undecoded, and all records without
+the core, are decoded in Python, equal values once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _STRUCT_TYPES: Final[dict[type[Struct], pa.StructType]] = {}
 def struct_type(cls: type[Struct]) -> pa.StructType:
     """Return the Arrow type of a record type or struct: the fields of its latest version.
 
-    All fields are nullable, as those of all columns of the Spark source.
+    All fields are nullable, as in all columns of the Spark source.
     """
     found = _STRUCT_TYPES.get(cls)
     if found is None:
@@ -150,7 +150,7 @@ def spread_columns(
 def _spread(
     kind: type[MetadataRecord], fields: pa.StructArray, rows: Int32s, row_count: int
 ) -> pa.StructArray:
-    """Return a column of ``row_count`` rows, which is null but for ``rows``."""
+    """Return a column of ``row_count`` rows that is null except in ``rows``."""
     if not len(rows):
         return _nulls(_layout(kind), row_count)
     ordinals = np.zeros(row_count, np.int32)
@@ -164,7 +164,8 @@ def _spread(
 class _Layout:
     """Arrow type of a column, and the layouts of its fields, or of the elements of its arrays.
 
-    pyarrow creates an object for each type that is asked for, and hashes a type by its text.
+    They are kept because pyarrow creates an object for each requested type, and hashes a type by
+    its text.
     """
 
     kind: pa.DataType
@@ -192,7 +193,7 @@ def _new_layout(kind: Scalar | Array | type[Struct]) -> _Layout:
 
 
 def _nulls(layout: _Layout, count: int) -> pa.Array:
-    """Return a column of nulls whose memory all of them share, as most fields are null."""
+    """Return a column of nulls. All such columns share their memory, as most fields are null."""
     return _nulls_up_to(layout, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
@@ -322,9 +323,9 @@ def _decoded_by_core(
     *,
     spread: bool = False,
 ) -> dict[type[MetadataRecord], pa.StructArray]:
-    """Return the fields of the records in the ``rows`` of each type; ``spread``: of all values.
+    """Return the fields of the records in each type's ``rows``; ``spread``: of all values.
 
-    Types whose records the core gives back all are not in the result.
+    If the core returns all records of a type undecoded, the type is not in the result.
     """
     kinds = [kind for kind, own in rows.items() if len(own)]
     if not kinds:

@@ -1,8 +1,8 @@
 """Checks of a record against a version of its type, and the field path in their errors.
 
-A field that is set and that the version lacks is an error. Kafka drops fields marked "ignorable",
-which no metadata record has, and of the other internal records only those that are written in their
-latest version.
+A field that is set but that the version lacks is an error. Kafka drops fields marked "ignorable".
+No metadata record has such fields. Of the other internal records, only those that are written in
+their latest version have them.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def check_version(kind: type[Message], version: int) -> None:
 
 
 def absence_check(cls: type[Struct], record: str, version: int) -> Callable[[Any], None] | None:
-    """Compile the check that each field which ``version`` lacks is at its default.
+    """Compile the check that each field that ``version`` lacks is at its default.
 
-    Returns None if the version has all fields. The check raises ``UnsupportedVersionError`` with
-    the name of the field.
+    Return None if the version has all fields. The check raises ``UnsupportedVersionError`` with the
+    name of the field.
     """
     absent = tuple(field for field in cls.fields_schema if not field.is_in(version))
     if not absent:

@@ -1,8 +1,8 @@
 """Encoding of records: a writer for each type and version, compiled from the declaration.
 
-Tagged fields at their default are not written; tags ascend, known and unknown ones together. Fields
-that the version lacks must be at their default (see ``versions``). Errors contain the field, never
-the value.
+Tagged fields at their default are not written. Known and unknown tags together are in ascending
+order. Fields that the version lacks must be at their default (see ``versions``). Errors contain the
+field, never the value.
 
 Source: Kafka ``MessageDataGenerator``, KIP-482.
 """
@@ -191,7 +191,7 @@ def _array_writer(kind: Array, nullable: bool, path: FieldPath, is_flexible: boo
 
 
 def _int32s_writer(nullable: bool, path: FieldPath, is_flexible: bool) -> ValueWriter:
-    """Return a writer of an int32 array, the most common arrays, with one ``struct`` call."""
+    """Return a writer of an int32 array, the most common kind, with one ``struct`` call."""
     length = _length(is_flexible, "i")
 
     def write(value: tuple[int, ...] | None) -> bytes:

@@ -1,11 +1,12 @@
 """Replay of metadata records into a ``ReplayState``: one function for each record type.
 
-``replay(record, state, at)`` dispatches to the implementations in the modules of this package, and
-``replay_in_steps`` to those with steps.
-Transaction markers have none: ``MetadataLoader`` and the controller handle them. ``row_versions``
-has the versions of rows of topics, their partitions and configs that a range of records writes, by
-columns, and ``distinct_values`` gathers them to Arrow; those that need them import them, with numpy
-and pyarrow.
+``replay(record, state, at)`` dispatches to the implementations in this package's modules, and
+``replay_in_steps`` to those with steps. Transaction markers have none: ``MetadataLoader`` and the
+controller handle them.
+
+``row_versions`` computes, by columns, the row versions of topics, partitions and configs that a
+range of records writes, and ``distinct_values`` gathers them into Arrow arrays. They require numpy
+and pyarrow, so the code that needs them imports them.
 """
 
 from __future__ import annotations

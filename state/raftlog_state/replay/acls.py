@@ -39,7 +39,7 @@ _token_row = row_reader(TokenRow, DelegationTokenRecord)
 
 @replay.register
 def config(record: ConfigRecord, state: ReplayState, at: Position) -> None:
-    """Set a config, or delete it if the value is None. Names unknown to Kafka are kept."""
+    """Set a config, or delete it if the value is None. Names that Kafka does not know are kept."""
     if record.value is None:
         key = (record.resource_type, record.resource_name, record.name)
         state.delete(Entity.CONFIG, key)

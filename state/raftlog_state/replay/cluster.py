@@ -111,8 +111,8 @@ def unregister_controller(
 def feature_level(record: FeatureLevelRecord, state: ReplayState, at: Position) -> None:
     """Finalize a feature at a level; 0 removes it.
 
-    kraft.version is ignored: it is in control records. Levels of metadata.version that are newer
-    than this release are accepted, since Kafka may be upgraded first.
+    kraft.version is ignored, because it is in control records. Levels of metadata.version that are
+    newer than this release are accepted, because Kafka may be upgraded first.
     """
     if record.name == KRAFT_VERSION:
         return

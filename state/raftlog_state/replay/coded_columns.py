@@ -1,4 +1,4 @@
-"""Columns of row versions: values as numbers, so that they are compared and filled by numpy."""
+"""Columns of row versions as numbers for their values, which numpy compares and fills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NULL: Final = -1
 _INT_BYTES: Final = 4
 _UUID_CHARS: Final = len(ZERO_UUID)
 _BYTES_MAX: Final = 2**31 - 1
-"""Bytes of an array of text."""
+"""Largest size of the bytes of a text array."""
 
 
 class NotPlainError(Exception):
@@ -37,7 +37,7 @@ def require(*, is_plain: bool | np.bool) -> None:
 
 
 def distinct(keys: Int64s) -> Int64s:
-    """Return distinct numbers, ascending, as ``np.unique``, which hashes them in more time."""
+    """Return distinct numbers in ascending order; ``np.unique`` hashes them, which takes longer."""
     found = np.sort(keys)
     is_first = np.ones(len(found), np.bool_)
     is_first[1:] = found[1:] != found[:-1]
@@ -45,7 +45,7 @@ def distinct(keys: Int64s) -> Int64s:
 
 
 def are_among(keys: Int64s, others: Int64s) -> Bools:
-    """Return which numbers are among others, as ``np.isin``, which takes longer for large ones."""
+    """Return which numbers are among others; ``np.isin`` takes longer for large ones."""
     if not len(others):
         return np.zeros(len(keys), np.bool_)
     ordered = np.sort(others)
@@ -73,11 +73,11 @@ class Coded(NamedTuple):
 
 
 Column: TypeAlias = Coded | pa.Array
-"""An array has numbers of 32 bits, and no null."""
+"""An array contains 32-bit numbers and no null."""
 
 
 def text(value: str) -> pa.Scalar:
-    """Return an argument for Arrow's functions. For one without a type, Arrow imports ``dateutil``.
+    """Return an argument for Arrow's functions. For an untyped one, Arrow imports ``dateutil``.
 
     Where that is not installed, each such import searches all of Python's path.
     """
@@ -85,14 +85,14 @@ def text(value: str) -> pa.Scalar:
 
 
 def coded(*parts: pa.Array | pa.ChunkedArray) -> Coded:
-    """Return the parts of a column of text, one after another; nulls have the code ``NULL``."""
+    """Return the joined parts of a text column; nulls have the code ``NULL``."""
     chunks = [chunk for part in parts for chunk in _chunks(part)]
     encoded = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode()
     return Coded(encoded.dictionary, _codes(encoded))
 
 
 def numbers(*parts: pa.Array | pa.ChunkedArray) -> Int64s:
-    """Return the parts of a column of whole numbers, one after another.
+    """Return the joined parts of a column of whole numbers.
 
     Raises:
         NotPlainError: one of them is null.
@@ -102,7 +102,7 @@ def numbers(*parts: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 class Lists(NamedTuple):
-    """Column of lists as codes of its distinct lists, and the number of elements of each."""
+    """Column of lists as codes of its distinct lists, with each list's number of elements."""
 
     lists: Coded
     lengths: Int64s
@@ -120,7 +120,7 @@ class Lists(NamedTuple):
         return Lists(Coded(values, self.lists.codes), lengths), codes
 
     def with_empty(self) -> tuple[Lists, int]:
-        """Return the column with the empty list among its values, and the code of that."""
+        """Return the column with the empty list among its values, and that list's code."""
         [found] = np.nonzero(self.lengths == 0)
         if len(found):
             return self, int(found[0])
@@ -128,7 +128,7 @@ class Lists(NamedTuple):
         return added, int(code)
 
     def consist_of(self, element: Any) -> Bools:
-        """Return which distinct lists have no other element."""
+        """Return which distinct lists contain no other element."""
         values = self.lists.values
         element = pa.scalar(element, values.type.value_type)
         sums = np.cumsum(pc.equal(values.flatten(), element).to_numpy(zero_copy_only=False))
@@ -139,13 +139,13 @@ class Lists(NamedTuple):
 
 
 def coded_lists(kind: pa.DataType, parts: Iterable[pa.Array | pa.ChunkedArray]) -> Lists:
-    """Return the parts of a column of lists of 32-bit numbers or uuids, one after another.
+    """Return the joined parts of a column of lists of 32-bit numbers or uuids.
 
     Raises:
         NotPlainError: an element is null.
     """
     lists = [chunk for part in parts for chunk in _chunks(part)]
-    if not any(map(_has_elements, lists)):  # nearly no partition is moved
+    if not any(map(_has_elements, lists)):  # hardly any partition is being moved
         return _empty_lists(kind, lists)
     is_text = pa.types.is_string(kind.value_type)
     size = _UUID_CHARS if is_text else _INT_BYTES
@@ -192,7 +192,7 @@ def _as_bytes(lists: pa.ListArray, size: int, *, is_text: bool) -> pa.Array:
 
 
 def _bounds(texts: pa.Array, kind: type[np.signedinteger[Any]]) -> tuple[Int64s, pa.Buffer]:
-    """Return the bounds of an array's texts in its data, and the data."""
+    """Return the bounds of a text array's values in its data, and the data."""
     _, bounds, data = texts.buffers()
     if not len(texts):
         return np.zeros(1, dtype=np.int64), pa.py_buffer(b"")

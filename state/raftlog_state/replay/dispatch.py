@@ -21,15 +21,15 @@ def replay(record: MetadataRecord, state: ReplayState, at: Position) -> None:
     Raises ``ReplayError``, without writing, if the record contradicts the state before it: an
     unknown topic, partition or broker, or another broker epoch.
 
-    Source: Kafka ``MetadataDelta.replay``, with the stricter checks of the controller where the
-    broker's code would hide a contradiction.
+    Source: Kafka ``MetadataDelta.replay``, with the controller's stricter checks where the broker's
+    code would hide a contradiction.
     """
     raise contradiction(record, at, "it is a transaction marker, which changes no row by itself")
 
 
 @functools.singledispatch
 def replay_in_steps(record: MetadataRecord, state: ReplayState, at: Position) -> Steps:
-    """Apply a record as ``replay``, or return the steps that do, of which none is run yet.
+    """Apply a record as ``replay`` does, or return the steps that do so, before the first one runs.
 
     Only the first step raises ``ReplayError``.
     """

@@ -1,7 +1,7 @@
-"""Rows of columns, gathered by the codes of their distinct values: the core's, or Arrow's take.
+"""Rows of columns, gathered by codes of distinct values, with the compiled core or Arrow's take.
 
-``DistinctValues`` has the values of a column of text or of lists, ``StructRows`` the columns of a
-struct, as 32-bit numbers: values, or codes of them.
+``DistinctValues`` contains the values of a column of text or lists, ``StructRows`` the columns of a
+struct, as 32-bit numbers: values, or codes of values.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DistinctValues:
 
 def _native_values(values: pa.Array, data: pa.Buffer | None, element_bytes: int) -> Any:
     ends = memoryview(values.buffers()[1]).cast("B")
-    own = ends[: (len(values) + 1) * _NUMBER_BYTES]  # the buffers of a slice have other values, too
+    own = ends[: (len(values) + 1) * _NUMBER_BYTES]  # a slice's buffers contain other values, too
     return compiled.core.distinct_values(own, memoryview(data or b"").cast("B"), element_bytes)
 
 
@@ -76,12 +76,12 @@ def _bytes(codes: Int32s) -> memoryview:
 class StructRows:
     """Columns of a struct, with a row for each version.
 
-    The numbers of a row are beside each other: versions are gathered in an order that is not that
-    of their rows, and so one line of the processor's cache has all numbers of a row.
+    The numbers of a row are adjacent. Versions are gathered in an order other than that of their
+    rows, and this way one line of the processor's cache contains all numbers of a row.
     """
 
     def __init__(self, kind: pa.StructType, columns: Sequence[Column]) -> None:
-        """``columns`` are those of the fields, which may have other types than they."""
+        """``columns`` are the fields' columns, which may have other types than the fields."""
         self._kind = kind
         self._values: list[DistinctValues | None] = []
         numbers: list[Any] = []
@@ -101,7 +101,7 @@ class StructRows:
         self._numbers[-1] = NULL
 
     def gather(self, rows: Int64s, is_null: Bools) -> pa.StructArray:
-        """Return rows; a row of ``is_null`` is null, whatever its number."""
+        """Return rows; where ``is_null`` is true, a row is null regardless of its number."""
         count = len(rows)
         if is_null.all():
             return pa.nulls(count, self._kind)

@@ -1,4 +1,4 @@
-"""Position of a replayed record in the log, and the error of a record that cannot be replayed."""
+"""Position of a replayed record in the log, and the error if it cannot be replayed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from raftlog_state.records import MetadataRecord
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Position of a record: its ``offset``, and the ``visible_offset`` at which it takes effect
-    (the end marker of its transaction, else ``offset``)."""
+    """Position of a record: its ``offset``, and the ``visible_offset`` at which it takes effect.
+
+    The latter is the end marker of its transaction, or ``offset`` outside of transactions.
+    """
 
     offset: int
     visible_offset: int

@@ -1,13 +1,13 @@
-"""Versions of the rows of topics, partitions and configs, by columns of their records.
+"""Row versions of topics, partitions and configs, computed by columns of their records.
 
 Rules of this file:
 
-1. The versions are those that ``replay`` writes; records that it rejects, or that are not plain,
-   raise ``NotPlainError`` before there is a version.
-2. Topics are lifetimes: from a creation of an id to its deletion, after which the id and the name
-   may be created again. Keys are ids, so a row may have versions of several lifetimes.
+1. The versions are those that ``replay`` writes. Records that it rejects, or that are not plain,
+   raise ``NotPlainError`` before any version is created.
+2. A topic is one lifetime of an id, from its creation to its deletion. After that, the id and the
+   name may be created again. Keys are ids, so a row may have versions of several lifetimes.
 3. Versions are sorted by key, then by record; rows of the state are before all records. A version
-   has the values of the one before it, but for those that its record sets (fill forward). The first
+   has the values of the one before it, except those that its record sets (fill forward). The first
    version of a key has all values, so none is filled from another key::
 
        partition  written by                 leader    isr       leader epoch
@@ -78,7 +78,7 @@ TOPIC_RECORDS: Final = (
     ConfigRecord,
     ClearElrRecord,
 )
-"""Types of the records of which there are versions."""
+"""Types of the records that create versions."""
 _STATE: Final = -1
 """Position of a version that was in the state."""
 _KEY_SHIFT: Final = 32
@@ -89,7 +89,8 @@ _INT_MAX: Final = 2**31 - 1
 class TypedRecords(NamedTuple):
     """Records of one type: their rows in the range, and their fields.
 
-    ``merged``: each is the sum of several of a partition, of which ``rows`` has the first one.
+    ``merged``: each record is the sum of several records of a partition; ``rows`` contains the
+    first one's row.
     """
 
     rows: Int64s
@@ -102,7 +103,7 @@ class TypedRecords(NamedTuple):
 
 
 class StoredColumns(NamedTuple):
-    """Rows of an entity before the range: their columns, and their number in ``state``."""
+    """Rows of an entity before the range: their columns, and their numbers in ``state``."""
 
     columns: pa.Table
     numbers: Int64s
@@ -114,7 +115,7 @@ class StoredColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """Records of a range, ``row_count`` with those that are of no topic, and rows before it."""
+    """Records of a range, and the rows before it. ``row_count`` includes records of no topic."""
 
     row_count: int
     records: Mapping[type[MetadataRecord], TypedRecords]
@@ -125,10 +126,10 @@ class Given:
 class Versions:
     """Versions of an entity's rows, sorted by key and position.
 
-    ``positions`` are rows of records; ``sources`` are these, or ``row_count`` + the number of the
-    row in the state, whose position is before all. ``keys`` number the keys in their order, that of
-    ``key_texts``.
-    ``columns`` are those of the entity's table. A deleted version has the values before it.
+    ``positions`` are the rows of records. ``sources`` are these rows, or ``row_count`` + a row's
+    number in the state, whose position is before all records. ``keys`` numbers the keys in the
+    order of ``key_texts``. ``columns`` are the columns of the entity's table. A deleted version has
+    the values before the deletion.
     """
 
     entity: Entity
@@ -139,7 +140,7 @@ class Versions:
     is_deleted: Bools
     columns: Mapping[str, Column]
     changed: Mapping[str, Bools]
-    """Columns that may change: whether the value differs from that of the version before."""
+    """For each column that may change: whether the value differs from the previous version's."""
 
     @property
     def is_stored(self) -> Bools:
@@ -149,7 +150,7 @@ class Versions:
 
     @property
     def has_before(self) -> Bools:
-        """Whether the version before is of the same key, and not deleted."""
+        """Whether the previous version has the same key and is not deleted."""
         found = ~is_first(self.keys)
         found[1:] &= ~self.is_deleted[:-1]
         return found
@@ -160,14 +161,14 @@ def _positions(sources: Int64s, given: Given) -> Int64s:
 
 
 def is_first(keys: Int64s) -> Bools:
-    """Return which of sorted keys is the first of equal ones."""
+    """Return which of the sorted keys is the first of several equal ones."""
     found: Bools = np.ones(len(keys), dtype=np.bool_)
     found[1:] = keys[1:] != keys[:-1]
     return found
 
 
 def versions_of(given: Given) -> list[Versions]:
-    """Return the versions of partitions, of configs and of topics: the order of ``seq``.
+    """Return the versions of partitions, configs and topics, in the order of ``seq``.
 
     Raises:
         NotPlainError: the loader is needed.
@@ -177,7 +178,7 @@ def versions_of(given: Given) -> list[Versions]:
 
 
 class _Topics:
-    """Lifetimes of the topics of a range, numbered: those before it first."""
+    """Numbered lifetimes of a range's topics; those that began before the range are first."""
 
     def __init__(self, given: Given) -> None:
         created, removed = given.records[TopicRecord], given.records[RemoveTopicRecord]
@@ -191,7 +192,7 @@ class _Topics:
         which = self._last_created(self.ids, removed.column("topic_id"), removed.rows)
         require(is_plain=len(np.unique(which)) == len(which))
         self.removed[which] = removed.rows
-        for column in (self.ids, self.names):  # created again only after the removal
+        for column in (self.ids, self.names):  # created again only after its removal
             order = self._by_creation(column)
             is_again = ~is_first(column.codes[order])[1:]
             ends, begins = self.removed[order][:-1], self.created[order][1:]
@@ -206,15 +207,15 @@ class _Topics:
         return self._existing(self._last_created(self.names, names, rows), rows)
 
     def _by_creation(self, column: Coded) -> Int64s:
-        """Return the topics by the value that they have in a column, then by creation."""
+        """Return the topics by their value in a column, then by creation."""
         return np.lexsort((self.created, column.codes))
 
     def _last_created(
         self, column: Coded, values: pa.Array | pa.ChunkedArray, rows: Int64s
     ) -> Int64s:
-        """Return the last topic of a value that is created up to each row."""
+        """Return, for each row, the last topic with a value that is created up to it."""
         codes = numbers(pc.index_in(values, value_set=column.values))
-        if len(column.values) == len(column.codes):  # each is created once: codes are the topics
+        if len(column.values) == len(column.codes):  # each is created once, so codes are topics
             require(is_plain=np.all(self.created[codes] <= rows))
             return codes
         scale = self._given.row_count + 1
@@ -236,7 +237,7 @@ class _Topics:
         return found
 
     def versions(self) -> Versions:
-        """Return the versions of topics: each is created, and may be removed."""
+        """Return the versions of topics: each topic is created, and may be removed."""
         stored_numbers = self._given.stored[Entity.TOPIC].numbers
         created = self.created[len(stored_numbers) :]
         count = len(self.created)
@@ -262,10 +263,10 @@ class _Topics:
 
 
 class _Events:
-    """What happens to the rows of an entity, sorted by key and position.
+    """Events of an entity's rows, sorted by key and position.
 
-    Given are, one after the other: ``whole_count`` rows of the state and records with all values,
-    records with some of them, and ``deleted_count`` deletions.
+    The input contains, in this order: ``whole_count`` rows of the state and records with all
+    values, records with some values, and ``deleted_count`` deletions.
     """
 
     def __init__(
@@ -284,7 +285,7 @@ class _Events:
         self.whole_count = whole_count
 
     def sorted(self, flags: Bools) -> Bools:
-        """Return flags of all events but the last ones, which have none, sorted."""
+        """Return sorted flags of all events except the last ones, which have none."""
         padded = np.zeros(len(self.order), dtype=np.bool_)
         padded[: len(flags)] = flags
         return padded[self.order]
@@ -298,9 +299,9 @@ class _Events:
         return found
 
     def filled(self, values: Int64s, has_value: Bools) -> Int64s:
-        """Return sorted values: those without one have that of the event before.
+        """Return sorted values, where an event without a value has the previous event's.
 
-        ``values`` are those of all events but the last ones.
+        ``values`` are those of all events except the last ones.
         """
         last = self._whole
         if has_value[self.whole_count :].any():
@@ -309,9 +310,9 @@ class _Events:
         return found
 
     def incremented(self, base: Int64s, increments: Bools | Int64s) -> Int64s:
-        """Return the value of the last whole event, and the number of increments after it.
+        """Return the last whole event's value plus the number of increments after it.
 
-        ``base`` has the values of whole events; ``increments`` are sorted.
+        ``base`` contains the values of whole events; ``increments`` are sorted.
         """
         counts: Int64s = np.cumsum(increments)
         found: Int64s = base[self._whole] + counts - counts[self._last_whole]
@@ -319,7 +320,7 @@ class _Events:
         return found
 
     def differ(self, values: Int64s) -> Bools:
-        """Return which sorted values differ from those before them of the same key."""
+        """Return which sorted values differ from the previous ones of the same key."""
         found = ~self.is_first
         found[1:] &= values[1:] != values[:-1]
         return found
@@ -332,7 +333,7 @@ class _Events:
         columns: Mapping[str, Column],
         changed: Mapping[str, Bools] | None = None,
     ) -> Versions:
-        """Return the events with the columns that they have."""
+        """Return the events with their columns."""
         return Versions(
             entity=entity,
             positions=self.positions,
@@ -346,7 +347,7 @@ class _Events:
 
 
 def sorted_order(keys: Int64s, positions: Int64s) -> Int64s:
-    """Return the order by key, then by position; a key has each position once.
+    """Return the order by key, then by position, which is unique within a key.
 
     numpy sorts one number several times as fast as two.
     """
@@ -362,7 +363,7 @@ def sorted_order(keys: Int64s, positions: Int64s) -> Int64s:
 
 
 def last_set(is_set: Bools) -> Int64s:
-    """Return the row of the last set value for each row; that of the first row is set."""
+    """Return for each row the row of the last set value; the first row's value is set."""
     rows = np.flatnonzero(is_set)
     return np.repeat(rows, np.diff(rows, append=len(is_set)))
 
@@ -417,7 +418,7 @@ def _partitions(given: Given, topics: _Topics) -> Versions:
 
 
 class _Clears(NamedTuple):
-    """ClearElrRecords, once for each partition of their topics: rows, and keys of partitions."""
+    """ClearElrRecords, one for each partition of their topics: rows, and keys of partitions."""
 
     rows: Int64s
     topics: Int64s
@@ -431,7 +432,7 @@ class _Clears(NamedTuple):
 class _PartitionEvents:
     """Events of partitions: rows of the state, PartitionRecords, changes, clears, and removals.
 
-    ``topics`` and ``partition_ids`` are sorted as the events.
+    ``topics`` and ``partition_ids`` are sorted like the events.
     """
 
     def __init__(self, given: Given, topics: _Topics) -> None:
@@ -440,7 +441,7 @@ class _PartitionEvents:
         ids = pa.concat_arrays([created.column("topic_id"), changed.column("topic_id")])
         rows = np.concatenate([created.rows, changed.rows])
         of_topics = topics.find(ids, rows)
-        if changed.merged is not None:  # nor is the topic deleted between them
+        if changed.merged is not None:  # the topic is not deleted between them either
             last_rows = changed.merged.last_rows.astype(np.int64)
             of_last = topics.find(changed.column("topic_id"), last_rows)
             require(is_plain=np.array_equal(of_topics[len(created.rows) :], of_last))
@@ -454,14 +455,14 @@ class _PartitionEvents:
         require(is_plain=not pc.any(pc.equal(cleared.column("topic_name"), text(""))).as_py())
         cleared_topics = topics.find_names(cleared.column("topic_name"), cleared.rows)
         is_touched = np.zeros(len(stored_keys), dtype=np.bool_)
-        if len(stored_keys):  # else the keys of the records are sorted
+        if len(stored_keys):  # otherwise the records' keys are sorted
             is_touched = are_among(stored_keys, _key(of_topics, partition_ids))
         is_touched |= are_among(stored_topics, cleared_topics)
         touched = np.flatnonzero(is_touched | topics.is_removed(stored_topics))
         self._stored = stored = stored.at(touched)
         of_topics = np.concatenate([stored_topics[touched], of_topics])
         partition_ids = np.concatenate([numbers(stored.columns["partition_id"]), partition_ids])
-        require(is_plain=np.all(partition_ids >= 0))  # else a key is one of another topic
+        require(is_plain=np.all(partition_ids >= 0))  # otherwise a key is one of another topic
         self._ids = topics.ids
         self._whole_count = len(touched) + len(created.rows)
 
@@ -497,7 +498,7 @@ class _PartitionEvents:
         self.partition_ids = partition_ids[self.events.order]
 
     def _is_idle(self) -> Bools:
-        """Return which clears change nothing: the partition has no ELR then."""
+        """Return which clears change nothing because the partition has no ELR at that time."""
         first = len(self._kept[0])
         is_clear = (self.events.order >= first) & (self.events.order < first + self._clear_count)
         has_none = np.ones(len(is_clear), dtype=np.bool_)
@@ -534,7 +535,7 @@ class _PartitionEvents:
         return pc.binary_join_element_wise(text('["'), ids, text('",'), texts, text("]"), text(""))
 
     def numbers(self, name: str) -> Int64s:
-        """Return a field of all events but the removals, unsorted."""
+        """Return a field of all events except the removals, unsorted."""
         field = str(_PARTITION[name].record_field)
         of_clears = np.full(self._clear_count, _UNCHANGED[name])
         changed = numbers(self._changed.column(field))
@@ -547,7 +548,7 @@ class _PartitionEvents:
         return numbers(self._stored.columns[entry.column], self._created.column(field))
 
     def lists(self, name: str) -> Lists:
-        """Return sorted lists; a change without one keeps that before it."""
+        """Return sorted lists; a change without a list keeps the previous one."""
         entry = _PARTITION[name]
         field = str(entry.record_field)
         parts = [self._stored.columns[entry.column]]
@@ -564,9 +565,9 @@ class _PartitionEvents:
 
 
 def _clears(rows: Int64s, topics: Int64s, keys: Int64s, positions: Int64s) -> _Clears:
-    """Return the clears of topics for each of their partitions that is there.
+    """Return the clears of topics for each of their partitions that exists then.
 
-    ``keys`` and ``positions`` are those of rows of the state and PartitionRecords.
+    ``keys`` and ``positions`` are those of rows of the state and of PartitionRecords.
     """
     order = np.lexsort((positions, keys))
     order = order[is_first(keys[order])]
@@ -652,7 +653,7 @@ def _configs(given: Given, topics: _Topics) -> Versions:
 
 
 def _are_redacted(values: pa.StringArray) -> pa.BooleanArray:
-    """Return ``is_redacted`` of each value, which is called for few of them."""
+    """Return ``is_redacted`` of each value, calling it for few of them."""
     found = np.zeros(len(values), np.bool_)
     for prefix in (MASK, HASH_PREFIX):
         found |= pc.starts_with(values, prefix).to_numpy(zero_copy_only=False)
@@ -664,7 +665,7 @@ def _are_redacted(values: pa.StringArray) -> pa.BooleanArray:
 def _removed_with_topics(
     given: Given, topics: _Topics, resources: Coded, keys: Int64s, sources: Int64s, is_set: Bools
 ) -> tuple[Int64s, Int64s]:
-    """Return the configs that are there when a topic of their name is removed, and when it is."""
+    """Return the configs that exist when a topic with their name is removed, and that time."""
     count = given.row_count + 1
     removed = np.flatnonzero(topics.is_removed(np.arange(len(topics.removed))))
     names = topics.names.values.take(pa.array(topics.names.codes[removed]))
@@ -676,7 +677,7 @@ def _removed_with_topics(
     until[np.append(is_first(keys[order])[1:], True)] = given.row_count
     next_of_key = np.empty_like(until)
     next_of_key[order] = until
-    # The first removal after each row, if it is of the same name.
+    # The first removal after each row, if it has the same name.
     at = np.searchsorted(removals, resources.codes * count + positions, side="right")
     found = np.append(removals, -1)[np.minimum(at, len(removals))]
     of_name = (at < len(removals)) & (found // count == resources.codes)
@@ -685,7 +686,7 @@ def _removed_with_topics(
 
 
 def _without_idle_deletions(keys: Int64s, positions: Int64s, is_deletion: Bools) -> Int64s:
-    """Return the events without deletions of what is not there."""
+    """Return the events without deletions of keys that do not exist."""
     order = np.lexsort((positions, keys))
     is_there = ~is_first(keys[order])
     is_there[1:] &= ~is_deletion[order][:-1]

@@ -1,4 +1,4 @@
-"""Records of topics, their partitions and configs as columns, those that take effect."""
+"""Effective records of topics, partitions and configs, as columns."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ MERGED_FIELDS: Final = {
     name: _BOUNDS.get(name, _ANY_NUMBER)
     for name in sorted(
         (field.attribute for field in PartitionChangeRecord.fields_schema if field.tag is not None),
-        key="leader".__ne__,  # first, since its changes are counted
+        key="leader".__ne__,  # first, because its changes are counted
     )
     if name not in ("replicas", "directories")
 }
-"""Fields of a change that never contradict a state, whatever it has, and bounds of their numbers.
+"""Fields of a change that contradict no state, whatever their values, and bounds of their numbers.
 
-Replicas and their directories may: there must be as many of both after each change.
+Replicas and their directories may contradict it: after each change, there must be as many of one as
+of the other.
 """
 
 
 class TopicRecords(NamedTuple):
-    """Records of a range that are of topics: ``by_type`` has those that take effect.
+    """Records of a range that belong to topics; ``by_type`` contains the effective ones.
 
     The other columns have a row for each record of the range.
     """
@@ -61,13 +62,13 @@ class TopicRecords(NamedTuple):
 def topic_records(
     values: pa.BinaryArray, offsets: Int64s, redactor: Redactor, *, is_merged: bool = False
 ) -> TopicRecords:
-    """Return the records of topics among the records of a range, which may have nulls.
+    """Return the records that belong to topics among a range's records, which may have nulls.
 
-    ``is_merged``: PartitionChangeRecords of a partition may be merged, since the caller reads
+    ``is_merged``: PartitionChangeRecords of a partition may be merged, because the caller reads
     only the state after the range.
 
     Raises:
-        NotPlainError: a transaction is not completed, or its markers have no counterparts.
+        NotPlainError: a transaction is not complete, or its markers have no counterparts.
         MetadataParseError: a value is damaged.
     """
     found = frames(values)
@@ -109,9 +110,9 @@ def _merged_changes(
 ) -> MergedRecords | None:
     """Merge the changes of each partition. None if they are replayed as they are.
 
-    A PartitionRecord, which has the same key, ends what is merged of its partition. A
-    ClearElrRecord has no key, and of the records between markers it is not known here which ones
-    take effect.
+    A PartitionRecord, which has the same key, ends the merge of its partition's changes. Changes
+    are not merged if there are a ClearElrRecord, which has no key, or transaction markers, because
+    it is not known here which of the records between them take effect.
     """
     if np.isin(api_keys, (ClearElrRecord.schema.api_key, *MARKER_KEYS)).any():
         return None

@@ -1,8 +1,7 @@
 """Columns of a log's rows, with their Arrow types.
 
 After the cluster id, the first columns have the names and types of Spark's Kafka source, followed
-by the leader epoch.
-All columns are nullable, so that Arrow's nullability always equals Spark's.
+by the leader epoch. All columns are nullable, so that Arrow's nullability always equals Spark's.
 """
 
 from __future__ import annotations
@@ -42,14 +41,17 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
 }
 """Name to the Arrow type that Spark requires for the column.
 
-``clusterId``: that of the log, in a read of several logs. ``visibleOffset``: where the record took
-effect, the end of its metadata transaction; null if that was aborted or is open. ``recordKey`` and
-``record``: the redacted fields of key and value of an internal record as JSON; metadata records
-have no key, and in the rows of control records ``record`` has their fields. ``topic_record`` and
-the other names of record types: the redacted fields of such a record, null for other records.
-``snapshotPosition``: the position in the file of a row of a snapshot, null for rows of the log.
-``controlType``: the name of a control record's type. ``producerId``: the producer of the record's
-transaction, or of the one that a marker ends; null for other records.
+- ``clusterId``: the log's cluster id, in a read of several logs
+- ``visibleOffset``: where the record took effect, the end of its metadata transaction; null if the
+  transaction was aborted or is open
+- ``recordKey`` and ``record``: the redacted fields of an internal record's key and value as JSON;
+  metadata records have no key, and for control records ``record`` contains their fields
+- ``topic_record`` and the other names of record types: the redacted fields of such a record, null
+  for other records
+- ``snapshotPosition``: the position in the file of a snapshot's row, null for rows of the log
+- ``controlType``: the name of a control record's type
+- ``producerId``: the producer of the record's transaction, or of the one that a marker ends; null
+  for other records
 """
 
 

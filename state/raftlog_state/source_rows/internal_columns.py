@@ -1,4 +1,4 @@
-"""Columns of the records of Kafka's internal logs with keys: type, version, key and value as JSON.
+"""Columns of keyed records of Kafka's internal logs: type, version, key and value as JSON.
 
 Each record is decoded once, in Python. Bytes are as in the log, except under full redaction.
 """
@@ -17,7 +17,7 @@ from raftlog_state.records.internal_logs import InternalLog, RecordText
 
 @dataclass(frozen=True, slots=True)
 class InternalFormat:
-    """Format of an internal log's records, and what of them is hidden."""
+    """Format of an internal log's records, and which parts of them are hidden."""
 
     log: InternalLog
     redactor: Redactor

@@ -1,6 +1,6 @@
 """Columns of metadata records: type, version, JSON, typed fields, and the redacted value.
 
-Type and version are read from the frames of all values. Every value is redacted, since any record
+Type and version are read from the frames of all values. Every value is redacted, because any record
 may have a secret in an unknown tagged field. The compiled core writes the JSON of plain records,
 whose values have no secret; the others are decoded in Python. Values and JSON share one decoding,
 and equal values are decoded once: most records of an idle cluster are the same four bytes.
@@ -40,7 +40,7 @@ for _kind in RECORD_TYPES:
     _LATEST_VERSION[_kind.schema.api_key] = _kind.schema.latest_version
     _NAMES[_kind.schema.api_key] = _kind.schema.json_type
 _TYPE_NAMES: Final = pa.array(_NAMES, pa.string())
-"""Names by api key, the last one of unknown types."""
+"""Names by api key; the last one is for unknown types."""
 
 
 _NATIVE_NAMES: Final = (
@@ -154,7 +154,7 @@ class MetadataColumns:
 
     @cached_property
     def _encoded(self) -> pa.DictionaryArray:
-        """The values that are decoded in Python: all, or those that the core gave back."""
+        """The values that are decoded in Python: all, or those that the core returned undecoded."""
         values = self._values
         if self._native is not None:
             values = values.take(pa.array(self._native.rows))

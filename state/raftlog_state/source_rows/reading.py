@@ -4,8 +4,8 @@ Rules of this file:
 
 1. A range or a snapshot that is read again yields the same rows.
 2. Rows before an error are yielded first.
-3. What to do about lost records is the caller's decision (``on_loss``): to raise, or to continue
-   with the next record that the log has.
+3. The caller decides what to do about lost records (``on_loss``): raise an error, or continue with
+   the log's next record.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSettings:
-    """Columns and records of the rows; ``redactor``: that of a metadata log, else None.
+    """Columns and records of the rows. ``redactor``: for a metadata log, else None.
 
-    ``internal``: the format of another internal log's records, else None.
-
-    ``cluster_id`` is the value of the column ``clusterId``. ``decoded`` receives the records that
-    are decoded, by their redacted bytes.
+    ``internal``: the format of another internal log's records, else None. ``cluster_id`` is the
+    value of the column ``clusterId``. ``decoded`` receives the records that are decoded, by their
+    redacted bytes.
     """
 
     columns: tuple[str, ...]
@@ -62,7 +61,7 @@ class RowSettings:
 
 
 # --- Retries of reads that fail because the node deletes files meanwhile --------------------------
-# Few and with a short backoff, since the caller waits.
+# Few retries with a short backoff, because the caller waits.
 
 ATTEMPTS_MAX: Final = 5
 RETRY_BACKOFF_MS: Final = 20
@@ -73,9 +72,9 @@ T = TypeVar("T")
 def retry(action: Callable[[], T], clock: Clock, *, is_new_read: bool = False) -> T:
     """Call ``action`` until it succeeds; it must list the files again each time.
 
-    ``is_new_read``: also retry after ``DataLossError``, since a read that is being planned can
-    start at the new log start offset. ``QuorumUnavailableError`` is not retried: the client has
-    done that until its timeout.
+    ``is_new_read``: also retry after ``DataLossError``, because a read that is being planned can
+    start at the new log start offset. ``QuorumUnavailableError`` is not retried, because the client
+    has already retried until its timeout.
 
     Raises the last error after ``ATTEMPTS_MAX`` attempts.
     """

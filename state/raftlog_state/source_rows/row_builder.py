@@ -1,8 +1,8 @@
 """Conversion of a scan's columns to Arrow batches of rows.
 
-Only requested columns are read, decoded and built: ``_RULES`` declares for each column the scan
-columns that it needs. Python objects are created only for metadata records that must be decoded,
-and for control records.
+Only requested columns are read, decoded and built; ``_RULES`` declares the scan columns that each
+column needs. Python objects are created only for control records and for metadata records that must
+be decoded.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class SnapshotPosition:
 
     id: SnapshotId
     timestamp_ms: int
-    """Last contained log timestamp, not the time at which the file was written."""
+    """Last log timestamp in the snapshot, not the time at which the file was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBuilder:
     """Builder of the rows of one partition.
 
-    ``redactor`` is None if values are not metadata records, ``internal`` if they are not those of
-    another internal log; the columns about records are null if both are.
-    ``snapshot`` is None for rows of the log. ``hide_reserved_headers``: raftlog wrote the log, and
-    its reserved headers are omitted. ``decoded`` receives decoded records.
+    ``redactor`` is None if values are not metadata records, and ``internal`` is None if they are
+    not another internal log's. If both are None, the columns about records are null. ``snapshot``
+    is None for rows of the log. ``hide_reserved_headers``: raftlog wrote the log, and its reserved
+    headers are omitted. ``decoded`` receives decoded records.
     """
 
     columns: tuple[str, ...]
@@ -192,7 +192,7 @@ class _Rows:
 
     @cached_property
     def internal(self) -> InternalColumns | None:
-        """Columns about the records of another internal log, None in other logs."""
+        """Columns about the records of another internal log; None in other logs."""
         form = self.builder.internal
         if form is None:
             return None
@@ -288,8 +288,10 @@ def _control_record(key: bytes, value: bytes | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ColumnRule:
-    """Function that builds a column, and the scan columns that it needs: always, for metadata
-    records, for control records."""
+    """Function that builds a column, and the scan columns that it needs.
+
+    These are needed always, for metadata records, or for control records.
+    """
 
     make: Callable[[_Rows], pa.Array]
     needs: Column = Column.NONE
@@ -321,7 +323,7 @@ def _record_key(rows: _Rows) -> pa.Array:
 
 
 def _is_bytes(name: str) -> bool:
-    """Return whether a column has bytes of the log, which full redaction changes."""
+    """Return whether a column contains bytes of the log, which full redaction changes."""
     return name in ("key", "value")
 
 
@@ -378,11 +380,11 @@ _SNAPSHOT_RULES: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
     ),
     "snapshotPosition": lambda rows: rows.column("offset").cast(pa.int32()),
 }
-"""Columns that have other values in rows of a snapshot."""
+"""Columns whose values differ in rows of a snapshot."""
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.RecordBatch]:
-    """Split large batches, and concatenate those of less than a quarter of ``row_count`` rows.
+    """Split large batches, and concatenate batches with less than a quarter of ``row_count`` rows.
 
     Larger ones are not worth a copy. No batch has more than ``row_count`` rows, and none is empty.
     Rows before an error of ``batches`` are yielded first.
@@ -411,7 +413,7 @@ def rebatch(batches: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.Re
 
 
 def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the batches as one, also with pyarrow 17, which has no ``concat_batches``."""
+    """Return the batches as one, even with pyarrow 17, which lacks ``concat_batches``."""
     if len(batches) == 1:
         return batches
     return list(pa.Table.from_batches(batches).combine_chunks().to_batches())

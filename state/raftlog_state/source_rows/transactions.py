@@ -1,10 +1,10 @@
 """Visibility of records by their transactions.
 
-In a metadata log at most one transaction is open, and all records between its markers belong to it
-(KIP-868); once committed, they are visible from its end marker on. In other logs a transaction
-belongs to a producer, and records of other producers are interleaved (KIP-98); once committed, its
-records are visible from their own offsets on. The markers are found by the task that reads the
-records. Records of aborted and open transactions are not visible.
+In a metadata log, at most one transaction is open, and all records between its markers belong to it
+(KIP-868). Once committed, they are visible from its end marker on. In other logs, a transaction
+belongs to a producer, and records of other producers are interleaved (KIP-98). Once committed, its
+records are visible from their own offsets on. The task that reads the records finds the markers.
+Records of aborted and open transactions are not visible.
 
     metadata log  offset    10     11  12  13  14       producers  offset   20  21  22  23
                   record    BEGIN  a   b   c   END                 record   p1  p2  p1  p1 aborts
@@ -48,7 +48,7 @@ class Visibility:
 
 
 def transactional_producers(batches: BatchColumns) -> Int64s:
-    """Return the producer whose transaction each batch is in, or ends; -1 without one."""
+    """Return the producer whose transaction contains or ends with each batch; -1 without one."""
     return np.where(batches.is_transactional, batches.producer_id, -1)
 
 
@@ -95,7 +95,7 @@ class Transactions:
 
     @classmethod
     def none(cls) -> Transactions:
-        """Return a lookup for records outside of transactions, as those of a snapshot."""
+        """Return a lookup for records outside of transactions, such as a snapshot's."""
         return cls((), is_metadata=True)
 
     def visibility(self, scan: Scan, offset: Int64s) -> Visibility:
