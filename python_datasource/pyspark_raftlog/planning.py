@@ -1,8 +1,8 @@
 """Planning of a read: start and end offset, and input partitions.
 
-An input partition is an offset range or a snapshot; reading it again yields the same rows. It lists
-the metadata transactions that overlap its range, which its task cannot find there. Outcomes of
-producers' transactions are found by the task: their markers follow their records, and do not
+An input partition is an offset range or a snapshot. Reading it again yields the same rows. It lists
+the metadata transactions that overlap its range, because its task cannot find them there. The task
+finds the outcomes of producers' transactions, because their markers follow their records and do not
 change. Planning reads no records.
 """
 
@@ -255,7 +255,7 @@ def batch_range(
 def plan_batch(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> list[InputPartition]:
     """Return the partitions of a batch read of one log.
 
-    The list is never empty, because Spark would replace an empty one by a partition of its own.
+    The list is never empty, because Spark would replace an empty list with its own partition.
     """
     start, end_offset = batch_range(log, options, now_ms=now_ms)
     return [*plan_partitions(log, options, start, end_offset)] or [
@@ -271,10 +271,10 @@ def plan_partitions(
     *,
     records_max: int | None = None,
 ) -> list[LogRange | SnapshotRows]:
-    """Return a partition for the snapshot, if any, and ``[start.offset, end_offset)``, split at
-    batch boundaries.
+    """Return a partition of the snapshot, if any, and some of ``[start.offset, end_offset)``.
 
-    ``records_max`` is the size of a partition in a read of several logs, instead of the options'.
+    The range is split at batch boundaries. ``records_max`` is the size of a partition in a read of
+    several logs, instead of the options'.
     """
     partitions: list[LogRange | SnapshotRows] = []
     if start.snapshot is not None:
@@ -303,8 +303,8 @@ def plan_partitions(
 def records_per_task(options: RaftlogOptions, sizes: Sequence[int], parallelism: int) -> int:
     """Return the size of a task that reads parts of several logs, given the rows of each log.
 
-    There are about ``minPartitions`` tasks if that is set; otherwise about ``parallelism``, fewer
-    if there is little to read.
+    There are about ``minPartitions`` tasks if that is set. Otherwise there are about
+    ``parallelism``, or fewer if there is little to read.
     """
     total = sum(sizes) + OPEN_LOG_ROWS * len(sizes)
     least = RECORDS_PER_TASK_MIN if options.min_partitions is None else 1
@@ -313,7 +313,7 @@ def records_per_task(options: RaftlogOptions, sizes: Sequence[int], parallelism:
 
 
 def pack(parts: Iterable[LogPart], records_max: int) -> list[PackedParts]:
-    """Combine parts, in order, to partitions of at most ``records_max`` rows; no part is split."""
+    """Combine parts, in order, into partitions of at most ``records_max`` rows, unsplit."""
     packed: list[list[LogPart]] = []
     size = 0
     for part in parts:

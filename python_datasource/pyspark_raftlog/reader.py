@@ -35,7 +35,7 @@ _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 def open_source(options: RaftlogOptions) -> LogReader:
     """Open the log that the options name.
 
-    Raises ``OptionError`` for typed columns of a log that is not one of metadata.
+    Raises ``OptionError`` for typed columns of a log that is not a metadata log.
     """
     limit = options.decompressed_bytes_max
     log = open_reader(options, options.kind, decompressed_bytes_max=limit)
@@ -48,7 +48,7 @@ def open_source(options: RaftlogOptions) -> LogReader:
 class RaftlogReader(DataSourceReader):
     """Reader of one DataFrame, whose range is fixed when it is planned.
 
-    Spark pickles it and sends it to executors: it has options and column names only.
+    Spark pickles it and sends it to executors: it contains only options and column names.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ def read_partition(
     Raises:
         DataLossError: planned records were deleted, and ``failOnDataLoss`` is true.
         CorruptBatchError, LogGapError: the log is damaged; rows before that were yielded.
-        WrongClusterError: one of several logs was replaced by that of another cluster.
+        WrongClusterError: one of several logs was replaced with another cluster's.
     """
     rows: Iterator[pa.RecordBatch]
     match partition:
@@ -101,7 +101,7 @@ def _rows_of_task(
 
 
 def _open_on_executor(options: RaftlogOptions) -> LogReader:
-    """Open the log, which the driver has read. Raises as ``open_source``."""
+    """Open the log, which the driver has already read. Raises the errors of ``open_source``."""
     try:
         return open_source(options)
     except LogNotFoundError as error:
@@ -190,7 +190,7 @@ def row_settings(
     redactor = redactor_of(options)
     internal = None
     if log.kind is LogKind.PARTITION and options.kind is None and log.topic in INTERNAL_TOPICS:
-        # a fifth of the imports of a worker, which other logs do not need
+        # a fifth of a worker's imports, which other logs do not need
         from raftlog_state.records.internal_logs import INTERNAL_LOGS
         from raftlog_state.source_rows.internal_columns import InternalFormat
 

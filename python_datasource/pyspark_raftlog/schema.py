@@ -76,8 +76,9 @@ def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
 
 
 # --- Options of a catalog's table -----------------------------------------------------------------
-# Spark creates a table with the options of CREATE TABLE, and reads it without any. The columns that
-# the source returned are stored with the table, so the first one has the options as metadata.
+# Spark creates a table with the options of CREATE TABLE, but reads it without any. The columns that
+# the source returned are stored with the table, so the first column carries the options as
+# metadata.
 
 _OPTIONS_KEY: Final = "raftlog.options"
 _SECRETS: Final = SECRET_OPTIONS | {"redactkey", "redactsecret"}
@@ -115,7 +116,7 @@ def _pairs_of(name: str, value: str) -> list[tuple[str, str]]:
 
 
 def table_options(schema: StructType) -> dict[str, str]:
-    """Return the options in a table's columns. Raises ``OptionError`` if there are none."""
+    """Return the options stored in a table's columns. Raises ``OptionError`` if there are none."""
     for field in schema.fields:
         if _OPTIONS_KEY in field.metadata:
             found: dict[str, str] = json.loads(field.metadata[_OPTIONS_KEY])

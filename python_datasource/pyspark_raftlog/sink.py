@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RaftlogWriter(DataSourceArrowWriter):
-    """Writer of one ``save()``. Spark pickles it and sends it to executors: it has a plan only."""
+    """Writer of one ``save()``. Spark pickles it and sends it to executors: it has only a plan."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan

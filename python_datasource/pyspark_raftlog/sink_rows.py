@@ -137,8 +137,10 @@ def input_columns(schema: StructType, values: ValueKind) -> InputColumns:
 
 
 def _needed(values: ValueKind) -> tuple[str, ...]:
-    """Return the required columns of typed records; a kraft log's metadata.version implies
-    versions."""
+    """Return the required columns of typed records.
+
+    In a kraft log, the metadata.version determines the record versions.
+    """
     return ("recordType", "record") if values is ValueKind.KRAFT else _TYPED
 
 

@@ -1,24 +1,26 @@
 """Log of Kafka's authorizer, and the join of its requests with the changes of a log.
 
-A metadata log has what was changed, but not by which principal. The authorizer of brokers and
-controllers (logger ``kafka.authorizer.logger``) logs which request of which principal was allowed
-or denied, but not whether it changed anything. ``join_requests`` has both: each change with the
+A metadata log contains what was changed, but not by which principal. The authorizer of brokers and
+controllers (logger ``kafka.authorizer.logger``) logs which principal's request was allowed or
+denied, but not whether it changed anything. ``join_requests`` combines both: each change with the
 requests that may have caused it, and the requests without a change.
 
-A denied request is logged at level INFO, an allowed one at DEBUG: the join requires DEBUG. The
-active controller also logs forwarded requests. Times of the log are in the zone of its process.
+A denied request is logged at level INFO and an allowed one at DEBUG, so the join requires DEBUG.
+The active controller also logs forwarded requests. Times in the log are in the time zone of its
+process.
 
-A change matches a request that is about its kind, names its resource (or the cluster), and was
-allowed from ``window_ms`` before to ``skew_ms`` after the change. Of several, those of the time
-nearest before the change are its requests; more than one principal among them is ambiguous.
+A change matches a request that is of its kind, names its resource (or the cluster), and was allowed
+from ``window_ms`` before to ``skew_ms`` after the change. If there are several, those at the time
+nearest before the change are its requests. If they have more than one principal, the result is
+ambiguous.
 
 Kafka's layout does not escape line ends, and a client chooses the names of the resources that it
-requests: a name of 32,767 characters has whole lines of other principals, from the first to the
-last character as Kafka writes them. No parser can distinguish them from real ones. But they follow
-the line of the request that has the name, whose principal and host are real. So a line is certain
-if within so many characters before it each line is of its own principal and host, or of a request
-about the cluster, whose name no client chooses; any other line ``may_be_forged``. As no client can
-remove a line, the requests of a change are all those that may be forged, back to a certain one.
+requests. A name of 32,767 characters can contain whole lines of other principals, exactly as Kafka
+writes them, and no parser can distinguish them from real ones. However, such lines follow the line
+of the request with that name, whose principal and host are real. A line is therefore certain if,
+within that many characters before it, each line has the same principal and host, or is a request
+about the cluster, whose name no client chooses. Any other line ``may_be_forged``. Because no client
+can remove a line, the requests of a change include all that may be forged, back to a certain one.
 
 Source: Kafka ``StandardAuthorizerData.buildAuditMessage``; ``MessageGenerator``, which limits a
 string to ``Short.MAX_VALUE``; log4j's pattern ``[%d] %p %m (%c)%n``.
@@ -42,7 +44,7 @@ from .log_changes import LoggedChange
 
 WINDOW_MS_DEFAULT: Final = 10_000
 SKEW_MS_DEFAULT: Final = 1_000
-"""Clocks of the nodes differ, and a request may be logged when its change is already committed."""
+"""Nodes' clocks differ, and a request may be logged after its change is committed."""
 
 _LINE: Final = re.compile(
     r"\[?(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[.,](?P<ms>\d{3})\]?\s.*?"
@@ -55,10 +57,10 @@ _SEPARATORS: Final = (
     *("Principal = ", " from host = ", " on resource = ", " for request = "),
     *(" operation = ", " with resourceRefCount = ", " based on rule "),
 )
-"""Each is in a line once, unless a name contains it: such a line can be read in several ways."""
+"""Each occurs in a line once, unless a name contains it: such a line is ambiguous."""
 
 NAME_LENGTH_MAX: Final = 2**15 - 1
-"""Characters of a name, the maximum of a string in Kafka's protocol."""
+"""Characters of a name, which is the maximum for a string in Kafka's protocol."""
 _CLUSTER: Final = ("Cluster", "kafka-cluster")
 
 _OF_TOPICS: Final = frozenset({Entity.TOPIC, Entity.PARTITION, Entity.CONFIG})
@@ -81,15 +83,15 @@ _ENTITIES: Final = {
     "UpdateFeatures": frozenset({Entity.FEATURE}),
     "UnregisterBroker": frozenset({Entity.BROKER}),
 }
-"""Requests that change metadata for a client, and the kinds of their changes."""
+"""Requests of clients that change metadata, and the kinds of their changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizedRequest:
     """Line of the authorizer: an operation on a resource, and whether it was allowed.
 
-    ``may_be_forged``: whether a request before it, of another principal or host, may have written
-    the line with the name of its resource.
+    ``may_be_forged``: whether an earlier request, of another principal or host, may have written
+    the line with its resource's name.
     """
 
     time_ms: int
@@ -104,7 +106,7 @@ class AuthorizedRequest:
 
     @property
     def may_change(self) -> bool:
-        """Whether it is a request of a client that changes metadata."""
+        """Whether it is a client's request that changes metadata."""
         return self.request in _ENTITIES
 
     def explains(self, row: Row) -> bool:
@@ -115,7 +117,7 @@ class AuthorizedRequest:
 
 
 def _resource_of(row: Row) -> str | None:
-    """Return the name of the resource of a row that is not the cluster."""
+    """Return the name of a row's resource, unless it is the cluster."""
     match row:
         case TopicRow():
             return row.name
@@ -143,12 +145,13 @@ class RequestedChange:
 
 
 class AuthorizerLog:
-    """Requests in the lines of the authorizer's logs, in the order of their times.
+    """Requests in the lines of the authorizer's logs, sorted by time.
 
-    The logs are whole files, which begin with a line of Kafka. An excerpt may begin inside a name.
+    The logs must be whole files, which begin with a line of Kafka. An excerpt may begin inside a
+    name.
 
-    ``unreadable_count``: lines of the authorizer that are cut off, or that names of a principal or
-    a resource allow to be read in several ways; they are left out.
+    ``unreadable_count``: lines of the authorizer that are cut off, or that are ambiguous because of
+    a principal's or resource's name; they are left out.
     """
 
     def __init__(
@@ -159,10 +162,10 @@ class AuthorizerLog:
         zone_option: str = "zone",
         are_escaped: bool = False,
     ) -> None:
-        """``zone``: the name of the time zone of the lines. ``are_escaped``: their layout escapes
-        line ends, as log4j's ``%enc{%m}{CRLF}`` does, so that no line can be forged.
+        """``zone``: the name of the lines' time zone. ``are_escaped``: their layout escapes line
+        ends, as log4j's ``%enc{%m}{CRLF}`` does, so that no line can be forged.
 
-        Raises ``OptionError`` of ``zone_option``, and the errors of ``lines``.
+        Raises ``OptionError`` for ``zone_option``, and the errors of ``lines``.
         """
         try:
             zone_info = ZoneInfo(zone)
@@ -188,8 +191,8 @@ class AuthorizerLog:
 class _NameWriters:
     """Peers whose requests may have written the next line with the name of a resource.
 
-    The last line of such a request is kept for the last peer, and for the last one before it that
-    is another one: one of both is another peer than that of any line.
+    The last line of such a request is kept for the last peer, and for the last different peer
+    before it. One of the two differs from the peer of any line.
     """
 
     def __init__(self) -> None:
@@ -213,7 +216,7 @@ class _NameWriters:
 
 
 class _Unknown:
-    """Peer of a line that is no request: it is equal to no other."""
+    """Peer of a line that is not a request. It equals no other peer."""
 
 
 def _parse(line: str, zone: ZoneInfo) -> AuthorizedRequest | None:
@@ -239,7 +242,7 @@ def _parse(line: str, zone: ZoneInfo) -> AuthorizedRequest | None:
 
 
 class RequestJoin:
-    """Join of an authorizer's requests with changes, which are passed in the order of their log.
+    """Join of an authorizer's requests with changes, which are passed in log order.
 
     ``without_change`` is complete after the last change.
     """
@@ -277,13 +280,15 @@ class RequestJoin:
         return RequestedChange(change, tuple(self._allowed[at] for at in chosen))
 
     def _is_cause(self, at: int, since_ms: int, change_ms: int) -> bool:
-        """Return whether a request is that of a change, whose last certain one is of ``since_ms``:
-        one of this time, or one that may be forged and hide it, or be hidden by it."""
+        """Return whether a request may be the cause of a change.
+
+        The change's last certain request is of ``since_ms``. The request is of this time, or may be
+        forged and hide that request, or be hidden by it.
+        """
         is_near = since_ms <= self._times[at] <= change_ms
         return self._times[at] == since_ms or (is_near and self._allowed[at].may_be_forged)
 
     def without_change(self) -> Iterator[AuthorizedRequest]:
-        """Yield the denied requests, and those allowed ones that change metadata and match no
-        change, in the order of their times."""
+        """Yield, by time, denied requests and allowed ones that should have a change but do not."""
         unused = (one for at, one in enumerate(self._allowed) if at not in self._used)
         yield from sorted((*self._denied, *unused), key=lambda one: one.time_ms)

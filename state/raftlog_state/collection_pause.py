@@ -1,7 +1,7 @@
-"""Pause of Python's cyclic garbage collection while many objects are created that stay.
+"""Pause of Python's cyclic garbage collection while many long-lived objects are created.
 
-Records, rows and changes have no cycles, and a batch has hundreds of thousands of them. Collections
-that look through all of them again and again took a third of the time of a replay.
+Records, rows and changes have no cycles, and a batch has hundreds of thousands of them. Garbage
+collections that traversed all of them again and again took a third of a replay's time.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Run no garbage collection in the block, which should be short; also as a decorator.
+    """Run no garbage collection in the block, which should be short. Also usable as a decorator.
 
-    Reference counts free objects as always. If threads overlap, collection starts again with the
-    first of them.
+    Reference counts free objects as usual. If threads overlap, collection resumes when the first of
+    them ends.
     """
     if not gc.isenabled():
         yield

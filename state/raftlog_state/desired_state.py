@@ -1,16 +1,18 @@
 """Changes that lead from one state of a cluster to another: the inverse of applying changes.
 
 ``plan(actual, desired)`` compares two images, of logs, snapshots or tables, and returns change rows
-for ``apply_changes``. Applied to ``actual``, they give a state with the same topics, partitions and
-replicas, configs, quotas, ACLs, delegation tokens, features and brokers as ``desired``.
+for ``apply_changes``. Applied to ``actual``, they result in a state with the same topics,
+partitions and replicas, configs, quotas, ACLs, delegation tokens, features and brokers as
+``desired``.
 
-What a writer cannot choose is not compared: ids and epochs; leaders, ISRs and directories, which
-brokers and elections decide; a broker's controlled shutdown and cordoned directories; producer ids
-and registrations of controllers. SCRAM credentials cannot be written from their rows, which have
-only hashes: those that differ are in ``left_out``.
+Things that a writer cannot choose are not compared: ids and epochs; leaders, ISRs and directories,
+which brokers and elections determine; a broker's controlled shutdown and cordoned directories;
+producer ids and registrations of controllers. SCRAM credentials cannot be written from their rows,
+which contain only hashes. Those that differ are in ``left_out``.
 
-The order of rows: features, then brokers, so that topics can be assigned to them; topics; configs,
-quotas, ACLs and tokens; at the end the brokers that are fenced or unregistered in ``desired``.
+The rows are in this order: features, then brokers, so that topics can be assigned to them; topics;
+configs, quotas, ACLs and tokens; finally the brokers that are fenced or unregistered in
+``desired``.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ _LAGS: Final = (MIN_LAG, MAX_LAG)
 
 @dataclass(frozen=True, slots=True)
 class PlannedChanges:
-    """Rows for ``apply_changes``, and descriptions of what they do not change although it differs.
+    """Rows for ``apply_changes``, and descriptions of differences that they do not change.
 
     The rows contain secrets in clear text if the states do.
     """
@@ -95,12 +97,12 @@ def plan(
 ) -> PlannedChanges:
     """Return the changes from ``actual`` to ``desired``; none if they are equal.
 
-    A topic that has fewer partitions in ``desired``, or none in ``actual``, is deleted and created
+    If a topic has fewer partitions in ``desired``, or none in ``actual``, it is deleted and created
     again, without its records.
 
-    ``complete_reassignments``: whether partitions get their replicas immediately, by a change of
-    the ISR, as in a cluster without running brokers. Otherwise the brokers copy the partition
-    first, as in Kafka, and the reassignment is in progress until they have.
+    ``complete_reassignments``: whether partitions get their replicas immediately, through a change
+    of the ISR, as in a cluster without running brokers. Otherwise the brokers first copy the
+    partition, as in Kafka, and the reassignment is in progress until they are done.
     """
     planner = _Planner(actual, desired, complete_reassignments)
     planner.run()
@@ -196,7 +198,7 @@ class _Planner:
                 yield UnregisterBroker(broker_id=row.broker_id)
 
     def _brokers_to_unfence(self) -> set[int]:
-        """Return the brokers that are unfenced in ``desired``, or needed by its new replicas."""
+        """Return the brokers that are unfenced in ``desired``, or that its new replicas need."""
         before, after = self._brokers
         needed: set[int] = set()
         for name, rows in self._topics[1].items():
@@ -259,7 +261,7 @@ class _Planner:
                 yield from self._completion(topic, row.partition_id)
 
     def _cancellation(self, row: PartitionRow) -> Iterator[ChangeRequest]:
-        """Cancel a reassignment, whose new replicas would still have to join the ISR."""
+        """Cancel a reassignment whose new replicas would still have to join the ISR."""
         row = self._partition(row.topic_name, row.partition_id)
         if row.adding_replicas and {*row.isr} - {*row.adding_replicas}:
             yield ReassignPartition(topic=row.topic_name, partition=row.partition_id, replicas=None)
@@ -276,7 +278,7 @@ class _Planner:
             yield SetIsr(topic=topic, partition=number, isr=isr)
 
     def _partition(self, topic: str, number: int) -> PartitionRow:
-        """Return a partition after the changes that are planned so far."""
+        """Return a partition after the changes planned so far."""
         found = self._state.current.topic(topic)
         assert found is not None, "it exists in both states, or is created"
         row = self._state.current.find(PartitionRow, found.topic_id, number)
@@ -284,9 +286,9 @@ class _Planner:
         return row
 
     def _assignment(self, rows: Iterable[PartitionRow], factor: int) -> Assignment:
-        """Return the replicas of new partitions, all of which must have the same number.
+        """Return the replicas of new partitions, which must all have the same number.
 
-        Those with another number get ``_corrections``.
+        Partitions with another number get ``_corrections``.
         """
         brokers = [row.broker_id for row in self._brokers[1].values()]
         targets = (target_replicas(row) for row in rows)
@@ -381,7 +383,7 @@ class _Planner:
 
 
 def change_row(change: ChangeRequest) -> dict[str, Any]:
-    """Return a change as a row of a table of changes, without columns that have their default."""
+    """Return a change as a row of a table of changes, without columns that have their defaults."""
     found: dict[str, Any] = {KIND: change.KIND}
     for entry in fields(change):
         value = getattr(change, entry.name)

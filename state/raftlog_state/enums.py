@@ -1,4 +1,4 @@
-"""Names of the enum values in Kafka's metadata records, and in those of its other internal logs.
+"""Names of the enum values in records of Kafka's metadata log and other internal logs.
 
 Sources: Kafka's ``ConfigResource.Type``, ``ResourceType``, ``PatternType``, ``AclOperation``,
 ``AclPermissionType``, ``ScramMechanism``, ``SecurityProtocol``, ``LeaderRecoveryState``,

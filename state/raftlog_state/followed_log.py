@@ -1,8 +1,9 @@
-"""State of a metadata log for its writers: kept, and continued by the records appended since.
+"""State of a metadata log for its writers: kept, and updated with the records appended since.
 
-The first read builds the state from the newest snapshot, or the first record, as an ``ImageReader``
-does. Later reads replay only what was appended. If the log is not the same one any more (records
-that were read have been truncated, or deleted before they were read), the state is built again.
+The first read builds the state from the newest snapshot or the first record, as an ``ImageReader``
+does. Later reads replay only records that were appended since. If the log is no longer the same
+(records that were read have been truncated, or records were deleted before they were read), the
+state is built again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ BatchId: TypeAlias = tuple[int, int, int]
 class FollowedLog:
     """State of a log at its end. Not thread-safe.
 
-    ``open_reader`` opens a reader of the log, once. After an error the state is built again.
+    ``open_reader`` opens a reader of the log and is called once. After an error, the state is built
+    again.
     """
 
     def __init__(self, open_reader: Callable[[], LogReader]) -> None:
@@ -33,11 +35,11 @@ class FollowedLog:
         self._reader: LogReader | None = None
         self._offsets: OffsetControl | None = None
         self._last_batch: BatchId | None = None
-        """The batch that the state ends with, if it was read."""
+        """The last batch in the state, if it was read."""
 
     @property
     def state(self) -> ControllerState:
-        """The rows. A caller that writes into them must call ``revert``."""
+        """The rows. A caller that writes to them must call ``revert``."""
         return self._known.state
 
     @property
@@ -52,7 +54,7 @@ class FollowedLog:
 
     @property
     def open_transaction_offset(self) -> int | None:
-        """Offset of the begin marker of the open transaction, which ``state`` lacks, or None."""
+        """Offset of the open transaction's begin marker, or None. ``state`` lacks its records."""
         return self._known.open_transaction_offset
 
     @property
@@ -66,13 +68,13 @@ class FollowedLog:
         return sorted(self._known.unknown)
 
     def revert(self) -> None:
-        """Revert what a caller has written into ``state``."""
+        """Revert what a caller has written to ``state``."""
         self._known.state.registry.revert_to_snapshot(self._known.last_stable.offset)
 
     def catch_up(self, end_offset: int = 0) -> None:
         """Replay the log to its end. ``end_offset``: a committed end of a quorum's log.
 
-        A leader that was just elected may have a lower high watermark for a while.
+        The high watermark of a newly elected leader may be lower for a while.
 
         Raises ``ReplayError``, and the errors of reading a log.
         """
@@ -91,7 +93,7 @@ class FollowedLog:
             raise
 
     def has_only_control_records(self, start_offset: int, end_offset: int) -> bool:
-        """Return whether a log has control records in a committed range, and no others.
+        """Return whether a log has control records and no other records in a committed range.
 
         Raises the errors of reading a log.
         """
@@ -130,7 +132,7 @@ class FollowedLog:
         self._replay(reader, end_offset)
 
     def _continue(self, reader: LogReader, end_offset: int) -> bool:
-        """Replay what follows the state; return False if the log does not continue it."""
+        """Replay the records after the state; return False if the log does not continue it."""
         next_offset, last = self.end_offset, self._last_batch
         if end_offset < next_offset or reader.log_start_offset > next_offset:
             return False

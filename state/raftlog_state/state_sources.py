@@ -1,7 +1,7 @@
 """Sources of cluster states and of the changes between them: a metadata log, or its Delta tables.
 
-Both take the same specifications and have the same end offsets (exclusive), so commands and
-functions that return a state, changes or a report read either.
+Both accept the same specifications and use the same end offsets (exclusive), so commands and
+functions that return a state, changes or a report can read either one.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class StateSource(Protocol):
         ...
 
     def resolve(self, spec: OffsetSpec, *, option: str, now_ms: int) -> Resolved:
-        """Return the end offset that a specification is in the source.
+        """Return the end offset in the source that a specification means.
 
-        Raises ``OptionError`` of the named option, and the errors of ``offset_spec.resolve``.
+        Raises ``OptionError`` for the named option, and the errors of ``offset_spec.resolve``.
         """
         ...
 
@@ -71,10 +71,10 @@ class StateSource(Protocol):
         options: tuple[str, str],
         now_ms: int,
     ) -> tuple[Resolved, Resolved]:
-        """Return two end offsets in order; None: the start of the source, and its newest state.
+        """Return two end offsets in order. None means the start of the source and its newest state.
 
-        Raises ``OptionError`` if the first is after the second, ``OffsetOutOfRangeError`` if it is
-        after the newest state, and the errors of ``resolve``.
+        Raises ``OptionError`` if the first one is after the second, ``OffsetOutOfRangeError`` if it
+        is after the newest state, and the errors of ``resolve``.
         """
         ...
 
@@ -85,9 +85,9 @@ class StateSource(Protocol):
     def changes(
         self, end_offset: int, filters: Sequence[RowFilter] | None = None
     ) -> Iterator[RecordChanges]:
-        """Yield the changes below ``end_offset`` after the last call or image, of matching rows.
+        """Yield the changes of matching rows below ``end_offset`` after the last call or image.
 
-        Without one they begin with the oldest change, or with the rows of the oldest snapshot.
+        Without either, they begin with the oldest change, or with the rows of the oldest snapshot.
         """
         ...
 
@@ -153,7 +153,7 @@ class LogStates:
 
 
 class TableStates:
-    """States of Delta tables: those that were published. Secrets are as they were written."""
+    """Published states of Delta tables. Secrets are as they were written."""
 
     def __init__(self, path: str, tables: ArrowTables, listener: Listener | None = None) -> None:
         self.path = path
@@ -234,7 +234,7 @@ def open_table_states(
 ) -> TableStates:
     """Open the Delta tables in a directory; ``cluster_id``: which of several clusters.
 
-    Raises ``TablesError``, also without the package deltalake.
+    Raises ``TablesError``, also if the package deltalake is not installed.
     """
     from .tables.reader import open_tables
 
@@ -245,9 +245,9 @@ def open_table_states(
 def open_states(
     source: str | os.PathLike[str] | LogReader, redactor: Redactor, *, from_oldest: bool = False
 ) -> StateSource:
-    """Open a source: a log, or a path of Delta tables or as of ``raftlog.client.open_path``.
+    """Open a source: a log, a path of Delta tables, or an argument of ``raftlog.client.open_path``.
 
-    Raises ``NotALogError`` for a log of other records than metadata, and the errors of opening.
+    Raises ``NotALogError`` for a log of records other than metadata, and the errors of opening.
     """
     if not isinstance(source, LogReader):
         path = os.fspath(source)

@@ -1,10 +1,10 @@
-"""Long work on an event loop, in steps of bounded work: an iterator that is advanced in each turn.
+"""Long work on an event loop, in bounded steps: an iterator that is advanced once per turn.
 
     steps = begin(load(snapshot))     the first step; None: the work is done
     next(steps)                       in a later turn, until StopIteration
 
-Between steps other events are handled, so that a state is not published, and is not read, before
-the last one.
+Other events are handled between steps, so a state is neither published nor read before the last
+one.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ T = TypeVar("T")
 K = TypeVar("K", bound=tuple[Any, ...])
 
 Steps: TypeAlias = Iterator[None] | None
-"""Steps that are left, None without any."""
+"""Remaining steps, None if there are none."""
 
 RECORDS_PER_STEP: Final = 1_000
-"""Records that are replayed in one step: some 20 ms."""
+"""Records that are replayed in one step, which takes some 20 ms."""
 
 CHANGES_PER_STEP: Final = 10_000
-"""Changes of rows that are looked at in one step: some 10 ms."""
+"""Row changes that are examined in one step, which takes some 10 ms."""
 
 SORTED_PER_STEP: Final = 10_000
-"""Keys that are sorted in one step: some 10 ms."""
+"""Keys that are sorted in one step, which takes some 10 ms."""
 
 
 def begin(steps: Iterator[None]) -> Steps:
-    """Run the first step, and return those that are left."""
+    """Run the first step, and return the remaining ones."""
     for _ in steps:
         return steps
     return None

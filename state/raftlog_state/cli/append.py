@@ -113,9 +113,9 @@ def run_append(arguments: argparse.Namespace, output: Output, console: Console) 
 
 
 def _pieces(stream: BufferedIOBase) -> Iterator[list[bytes]]:
-    """Yield the lines of a stream, those together that one read returns.
+    """Yield the lines of a stream, grouped by read.
 
-    Raises ``OptionError`` for a line that fits into no batch.
+    Raises ``OptionError`` for a line that does not fit into a batch.
     """
     rest = bytearray()
     while data := stream.read1(_READ_BYTES):
@@ -132,7 +132,7 @@ def _pieces(stream: BufferedIOBase) -> Iterator[list[bytes]]:
 
 
 def _whole(stream: BufferedIOBase) -> Iterator[list[bytes]]:
-    """Yield all lines of a stream together. Raises ``OptionError`` if they fit into no batch."""
+    """Yield all lines of a stream together. Raises ``OptionError`` if no batch can hold them."""
     found: list[bytes] = []
     byte_count = 0
     for lines in _pieces(stream):
@@ -223,7 +223,7 @@ def _field(row: dict[str, Any], name: str) -> bytes | None:
 
 
 def _headers(rows: object) -> list[tuple[str, bytes | None]]:
-    """Return the headers that are not raftlog's own. Raises ``ValueError``."""
+    """Return the headers, without raftlog's own. Raises ``ValueError``."""
     from raftlog.append import HEADER_PREFIX
 
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -124,7 +124,7 @@ def _print_records(
 
 
 def _read_rows(file_name: str) -> list[dict[str, Any]]:
-    """Return the changes in a file. Raises ``OptionError`` if it is no such file."""
+    """Return the changes in a file. Raises ``OptionError`` if it is not such a file."""
     from raftlog.errors import OptionError
 
     try:
@@ -206,7 +206,7 @@ def print_export(
     output: Output,
     console: Console,
 ) -> None:
-    """Print what leads from one state, None: the empty one, to another; log what is left out."""
+    """Print what changes one state (None: the empty one) to another; log what is left out."""
     from raftlog_state.exports import CLUSTER_DEFAULT, export
     from raftlog_state.image import MetadataImage
 
@@ -219,6 +219,6 @@ def print_export(
 
 
 def check_export(arguments: argparse.Namespace) -> None:
-    """End the command if ``--strimzi-cluster`` is given without its form."""
+    """End the command if ``--strimzi-cluster`` is specified without its form."""
     if arguments.strimzi_cluster is not None and arguments.form != "strimzi":
         arguments.parser.error("--strimzi-cluster requires --as strimzi")

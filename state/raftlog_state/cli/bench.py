@@ -49,7 +49,7 @@ _NUMBER_MAX: Final = 10**12
 
 
 class Latencies:
-    """Latencies counted in buckets, each 1 % wider than the one before: bounded memory."""
+    """Latencies counted in buckets, each 1 % wider than the previous one, so memory is bounded."""
 
     _GROWTH: Final = math.log(1.01)
     _FIRST_MS: Final = 0.001
@@ -69,7 +69,7 @@ class Latencies:
         self.max_ms = max(self.max_ms, latency_ms)
 
     def merge(self, other: Latencies) -> None:
-        """Add those of another client."""
+        """Add the latencies of another client."""
         self._counts.update(other._counts)
         self.count += other.count
         self.sum_ms += other.sum_ms
@@ -166,7 +166,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _check_is_empty(log: AnyLog) -> None:
-    """Raise ``OptionError`` if a log has records: those of the benchmark could not be removed."""
+    """Raise ``OptionError`` if a log has records, because the benchmark's could not be removed."""
     from raftlog.errors import OptionError, UnexpectedEndOffsetError
 
     with suppress(UnexpectedEndOffsetError):  # a log that cannot be written has its own error
@@ -180,7 +180,7 @@ def _check_is_empty(log: AnyLog) -> None:
 
 
 class _Rounds:
-    """Records that are not taken by a client yet."""
+    """Records that no client has taken yet."""
 
     def __init__(self, record_count: int, batch: int) -> None:
         self._lock = threading.Lock()
@@ -189,7 +189,7 @@ class _Rounds:
         self.taken_count = 0
 
     def take(self) -> int:
-        """Return how many records the next append has, 0 at the end."""
+        """Return the number of records for the next append, 0 at the end."""
         with self._lock:
             count = min(self._batch, self._record_count - self.taken_count)
             self.taken_count += count
@@ -202,7 +202,7 @@ class _Rounds:
 
 
 class _Client(threading.Thread):
-    """Client that appends in a thread of its own, until nothing is left or an append fails."""
+    """Client that appends in its own thread until nothing is left or an append fails."""
 
     def __init__(
         self, log: LogHandle, value: bytes, rounds: _Rounds, timeout_ms: int | None

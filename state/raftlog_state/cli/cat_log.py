@@ -72,9 +72,9 @@ _PART_BYTES: Final = 48 * KIB
 """Divisible by three, so that the concatenated base64 of parts is the base64 of the whole."""
 _INT32_MAX: Final = 2**31 - 1
 _CONTROLS_CACHED_MAX: Final = 256
-"""Texts of control records in memory: of each leader and set of voters."""
+"""Number of cached texts of control records, one for each leader and set of voters."""
 _CONTROL_BYTES_CACHED_MAX: Final = 4 * KIB
-"""Larger ones are not kept: Kafka writes none, and a damaged log may have many."""
+"""Larger control records are not cached: Kafka writes none, and a damaged log may have many."""
 _TIMESTAMP_NAMES: Final = {
     TimestampType.CREATE_TIME: "CreateTime",
     TimestampType.LOG_APPEND_TIME: "LogAppendTime",
@@ -87,8 +87,10 @@ _NO_VALUE: Final = "a metadata record without a value"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Record types to print. ``api_keys`` None: all metadata types; ``control_names`` None: all
-    control types."""
+    """Record types to print.
+
+    ``api_keys`` None: all metadata types. ``control_names`` None: all control types.
+    """
 
     api_keys: frozenset[int] | None
     control_names: frozenset[str] | None
@@ -105,7 +107,7 @@ class Selection:
         return self.api_keys is not None or bool(self.control_names)
 
     def is_any_type(self) -> bool:
-        """Return whether metadata records of all types but NoOp are printed."""
+        """Return whether metadata records of all types except NoOp are printed."""
         return self.api_keys is None and self.hidden_api_keys <= {NoOpRecord.schema.api_key}
 
     def takes_control(self, name: str) -> bool:
@@ -128,9 +130,9 @@ def internal_log(log: LogReader, declared_kind: str | None) -> InternalLog | Non
 def select(
     types: Iterable[str], internal: InternalLog | None = None, *, control: bool, noop: bool
 ) -> Selection:
-    """Return the selection of the options; a named type is printed without ``control``, ``noop``.
+    """Return the options' selection; a named type is printed even without ``control`` or ``noop``.
 
-    ``internal`` has the types of an internal log.
+    ``internal`` contains the types of an internal log.
 
     Raises ``OptionError`` for an unknown type, with the most similar name.
     """
@@ -306,7 +308,7 @@ class _RecordPrinter:
 
 
 def _filtered(records: RecordColumns, wanted: RecordFilter) -> RecordColumns:
-    """Return the records that a filter selects; control records have no name and no typed key."""
+    """Return the records that a filter selects. Control records have no name and no typed key."""
     rows = _selected_rows(records, wanted)
     return records if len(rows) == len(records) else _take(records, rows)
 
@@ -336,7 +338,7 @@ def _file_name(batch: RecordBatch) -> str | None:
 
 
 class _DamagedValues:
-    """Report of the values that cannot be parsed: the first ones, then their number."""
+    """Report of the values that cannot be parsed: first each value, then only their number."""
 
     def __init__(self, path: str, console: Console) -> None:
         self._path = path
@@ -488,9 +490,10 @@ def _byte_counts(records: RecordColumns) -> npt.NDArray[np.int64]:
 
 
 def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the number of bytes or elements of each row; those of a null are none.
+    """Return the number of bytes or elements of each row; a null has none.
 
-    By the offsets: to import Arrow's functions takes as long as to print 100,000 records.
+    They are computed from the offsets, because importing Arrow's functions takes as long as
+    printing 100,000 records.
     """
     offsets = column.buffers()[1]
     if offsets is None or not len(column):
@@ -517,7 +520,7 @@ def print_metadata(
     output: Output,
     on_damage: OnDamage,
 ) -> None:
-    """Print a metadata log's records: those that are plain by the compiled core, if it is used."""
+    """Print a metadata log's records; the compiled core, if it is used, prints the plain ones."""
     written = None
     if compiled.is_native and len(records):
         written = _native_lines(records, selection, redactor.reveal)
@@ -643,7 +646,7 @@ def internal_lines(
     redactor: Redactor,
     on_damage: OnDamage,
 ) -> Iterator[str]:
-    """Yield the lines of an internal log's records; damaged ones are reported as in metadata."""
+    """Yield the lines of an internal log's records; damaged ones are reported as for metadata."""
     controls = records.is_control.tolist()
     count = len(records)
     columns = (_list(records.key, count), _list(records.value, count))
@@ -765,7 +768,7 @@ def _list(column: Any, count: int) -> list[Any]:
 
 
 def _control_json(key: bytes | None, value: bytes | None) -> str:
-    """Return the JSON of a control record; most of a long log are equal to earlier ones."""
+    """Return the JSON of a control record; in a long log, most are equal to earlier ones."""
     is_small = len(key or b"") + len(value or b"") <= _CONTROL_BYTES_CACHED_MAX
     return (_cached_control_text if is_small else _control_text)(key, value)
 

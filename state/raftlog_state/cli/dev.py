@@ -50,7 +50,7 @@ NODES_MAX: Final = 9
 START_TIMEOUT_S: Final = 60.0
 """Time for the first election."""
 STOP_TIMEOUT_S: Final = 20.0
-"""Time for a node to hand over and close its log; then it is killed."""
+"""Time for a node to hand over and close its log, after which it is killed."""
 _LOOK_TIMEOUT_MS: Final = 1_000
 _HOST: Final = "127.0.0.1"
 _PORT_MAX: Final = 65_535
@@ -137,7 +137,7 @@ def _home(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _remove_interrupted(part: str) -> None:
-    """Delete what a command that was killed has left. Raises ``OptionError`` for other files."""
+    """Delete what a killed command has left. Raises ``OptionError`` for other files."""
     from raftlog.errors import OptionError
 
     if os.path.isdir(part) and not all(map(_NODE.fullmatch, os.listdir(part))):
@@ -235,7 +235,7 @@ class _Node:
             self.process: Final = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,  # nothing is written: its end is that of the process
+                stdout=subprocess.PIPE,  # nothing is written: the pipe ends when the process does
                 stderr=lines,
                 start_new_session=True,  # Ctrl-C is a signal to the command only
             )

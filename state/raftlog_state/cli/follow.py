@@ -33,7 +33,7 @@ def check_can_grow(log: LogReader) -> None:
 
 
 def followed_end(log: LogReader, isolation: Isolation, clock: Clock) -> FollowedEnd:
-    """Return the end of what is printed."""
+    """Return the end up to which records are printed."""
     from raftlog.client.followed_records import FollowedEnd  # with asyncio
 
     return FollowedEnd(log, isolation, clock, holdback_ms=TAIL_HOLDBACK_MS_DEFAULT)
@@ -49,13 +49,13 @@ def follow(
     clock: Clock,
     raise_if_stopped: Callable[[], None],
 ) -> NoReturn:
-    """Print the log up to its end, and again each time that it has grown; never return.
+    """Print the log up to its end, and again each time it has grown; never return.
 
-    Errors that may pass, such as a quorum without a leader, are logged, and the read is repeated.
+    Temporary errors, such as a quorum without a leader, are logged, and the read is repeated.
 
     Args:
-        print_up_to: prints what follows its last call, up to an end offset. If it raises, it is
-            called again, and continues after the last record that it has printed.
+        print_up_to: prints the records after its last call, up to an end offset. If it raises, it
+            is called again and continues after the last record that it has printed.
         raise_if_stopped: raises the exception of a signal.
 
     Raises:

@@ -44,7 +44,7 @@ INTERNAL_KINDS: Final = (
     HANGING_TRANSACTIONS,
     "remote_segments",
 )
-"""Kinds of the state of internal logs, but for ``transactions``."""
+"""Kinds of state of internal logs, except ``transactions``."""
 TRANSACTION_TIMEOUT_MINUTES: Final = 15
 """Default of ``--max-transaction-timeout`` (Kafka: of ``transaction.max.timeout.ms``)."""
 _TRANSACTIONS: Final = "__transaction_state"
@@ -52,9 +52,9 @@ _WARNINGS_MAX: Final = 5
 
 
 def is_internal(arguments: argparse.Namespace) -> bool:
-    """Return whether KIND is replayed from an internal log other than that of metadata.
+    """Return whether KIND is replayed from an internal log other than the metadata log.
 
-    ``transactions`` is that of producers only if PATH is a partition of their log, otherwise the
+    ``transactions`` are producers' only if PATH is a partition of their log; otherwise they are the
     history of a metadata log.
     """
     if arguments.kind != "transactions":
@@ -64,12 +64,12 @@ def is_internal(arguments: argparse.Namespace) -> bool:
 
 
 def _ends(path: str) -> tuple[str, ...]:
-    """Return the last two names of a path: of a directory, or of a segment's."""
+    """Return the last two names of a path to a directory, or of the directory of a segment."""
     return Path(path).parts[-2:]
 
 
 def _is_partition(name: str, topic: str) -> bool:
-    """Return whether a name is that of a partition of the topic, or a pattern of some."""
+    """Return whether a name is that of a partition of the topic, or a pattern for some."""
     return re.fullmatch(rf"{topic}-([0-9]+|.*[*?\[].*)", name) is not None
 
 
@@ -128,7 +128,7 @@ def _rows(
     arguments: argparse.Namespace,
     console: Console,
 ) -> list[Row]:
-    """Return the rows of a kind that results from the partitions of one internal topic."""
+    """Return the rows of a kind that are derived from the partitions of one internal topic."""
     from raftlog_state.internal.rows import ROW_KINDS
 
     kind = ROW_KINDS[name]
@@ -142,7 +142,7 @@ def _rows(
 
 
 def number_ranges(numbers: Sequence[int]) -> str:
-    """Return rising numbers as text, three or more that follow each other as a range."""
+    """Return ascending numbers as text, with three or more consecutive numbers as a range."""
     runs: list[list[int]] = []
     for number in numbers:
         if not runs or number != runs[-1][-1] + 1:
@@ -187,9 +187,9 @@ def _read(
     console: Console,
     explanations: set[str] | None,
 ) -> InternalState:
-    """Replay one partition below its end, or below ``--at``.
+    """Replay one partition up to its end, or to ``--at``.
 
-    The end is printed, or its explanation added to ``explanations`` of several partitions.
+    The end is printed, or, for several partitions, its explanation is added to ``explanations``.
     """
     from raftlog.client import Isolation, LogKind, open_path
     from raftlog_state.internal.loader import InternalState
@@ -209,7 +209,7 @@ def _read(
 
 
 def _log_pending_offsets(path: str, state: InternalState, console: Console) -> None:
-    """Print which transactions are open, whose offsets are not committed."""
+    """Print which transactions are open, and whose offsets are therefore not committed."""
     from raftlog.client.offset_spec import time_text
     from raftlog_state.image.rows import PendingOffsetRow
 
@@ -289,10 +289,10 @@ def _joined_rows(
 
 
 def _live_lag(arguments: argparse.Namespace, console: Console) -> list[Row]:
-    """Return the lag of all groups at the running brokers.
+    """Return the lag of all groups from the running brokers.
 
-    Their coordinators do not return the topic of a commit by its id, so that a topic which was
-    deleted and created again is ``Current``.
+    Their coordinators do not return a commit's topic by id, so a topic that was deleted and created
+    again is ``Current``.
     """
     from raftlog_state.internal import joined_rows
 
@@ -330,7 +330,7 @@ class _NodeDirectory:
         return open_path(path, kind=LogKind.PARTITION, decompressed_bytes_max=limit)
 
     def logs(self, topics: Collection[str] | None = None) -> Iterator[LogReader]:
-        """Open the partitions of topics, by default of all, but for that of the metadata."""
+        """Open the partitions of topics (by default all), except the metadata log's."""
         from raftlog.client.inspection import list_names
         from raftlog.errors import LogNotFoundError, NotALogError
         from raftlog.types import CLUSTER_METADATA_TOPIC
@@ -352,7 +352,7 @@ class _NodeDirectory:
         return {(log.topic, log.partition): LogOffsets.of(log) for log in self.logs(topics)}
 
     def cluster(self) -> MetadataImage | None:
-        """Return the state of the node's copy of the metadata log; None without one."""
+        """Return the state of the node's copy of the metadata log; None if it has none."""
         from raftlog.client import open_path
         from raftlog.errors import LogNotFoundError
         from raftlog.types import CLUSTER_METADATA_TOPIC

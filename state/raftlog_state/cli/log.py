@@ -63,7 +63,7 @@ raftlog log /var/lib/kafka acl --from -1d --authorizer-log kafka-authorizer.log
 """
 
 _NAMES_SHOWN_MAX: Final = 5
-"""Names that the message about an unknown one has."""
+"""Names that the message about an unknown name contains."""
 
 
 def add_log(commands: Commands) -> None:
@@ -192,7 +192,7 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
 def _log_if_absent(
     image: MetadataImage, filters: Sequence[RowFilter], what: str, console: Console
 ) -> None:
-    """Print that a state has nothing of a name, with similar ones, if this is so."""
+    """Print that a state contains nothing of a name, with similar names, if that is so."""
     if any(one.matches(row) for one in filters for row in image.rows(one.entity)):
         return
     hint = _similar_name(what, image, filters[0].entity)
@@ -253,7 +253,7 @@ def _authorizer_lines(paths: Sequence[str]) -> Iterator[str]:
 
 
 def _line_with_requests(join: RequestJoin, logged: LoggedChange, *, as_json: bool) -> list[Part]:
-    """Return a change with the requests that may have caused it."""
+    """Return a change together with the requests that may have caused it."""
     from dataclasses import asdict
 
     requests = join.requested(logged).requests
@@ -326,8 +326,10 @@ def follow_changes(
 
 
 def json_line(logged: LoggedChange, *, requests: list[dict[str, Any]] | None = None) -> list[Part]:
-    """Return a change as a JSON object: its record, then a difference as of ``raftlog diff``, and
-    the requests that may have caused it, if they are given."""
+    """Return a change as a JSON object: its record, then a difference as in ``raftlog diff``.
+
+    If requests are given, those that may have caused it follow.
+    """
     from raftlog.client.offset_spec import time_text
     from raftlog_state.image.change_text import change_json
 

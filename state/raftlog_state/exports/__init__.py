@@ -1,9 +1,9 @@
-"""Cluster state, or what differs between two states, in the forms of other tools.
+"""Cluster state, or the differences between two states, in other tools' formats.
 
-``commands`` is a shell script of Kafka's own tools, ``strimzi`` resources for Kubernetes,
-``terraform`` resources of the provider Mongey/kafka. All of them are written from the changes of
-``raftlog_state.desired_state.plan``: a whole state is the changes from the empty one. They have
-what was set, never defaults. What a form cannot express is in ``left_out``.
+``commands`` is a shell script of Kafka's own tools, ``strimzi`` is resources for Kubernetes, and
+``terraform`` is resources of the provider Mongey/kafka. All of them are written from the changes of
+``raftlog_state.desired_state.plan``; a whole state is the changes from the empty one. They contain
+what was set, never defaults. ``left_out`` lists what a format cannot express.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["CLUSTER_DEFAULT", "FORMS", "Exported", "export"]
 def export(
     before: MetadataImage, after: MetadataImage, form: str, *, cluster: str = CLUSTER_DEFAULT
 ) -> Exported:
-    """Return what leads from one state to another in one of ``FORMS``.
+    """Return what changes one state to another, in one of ``FORMS``.
 
     Args:
         before: the empty image, for the whole state ``after``.
-        cluster: name of the resource ``Kafka`` that resources of Strimzi belong to.
+        cluster: name of the ``Kafka`` resource to which Strimzi's resources belong.
     """
     forms: Mapping[str, Callable[[MetadataImage, MetadataImage], Exported]] = {
         "commands": export_commands,

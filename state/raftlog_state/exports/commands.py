@@ -1,10 +1,11 @@
 """Changes as a shell script of Kafka's tools: kafka-topics, kafka-configs, kafka-acls, and others.
 
-One command is one line, quoted for a POSIX shell; ``"$@"`` is the connection, the arguments of the
-script. A text is quoted for the tool before: ``kafka-topics --delete`` takes a regular expression,
-``kafka-configs --add-config`` separates values at commas, and removes brackets and spaces.
+Each command is one line, quoted for a POSIX shell. ``"$@"`` is the connection, passed as the
+script's arguments. A text is first quoted for the tool: ``kafka-topics --delete`` takes a regular
+expression, and ``kafka-configs --add-config`` separates values at commas and removes brackets and
+spaces.
 
-Changes of one resource are one command, as each starts a JVM.
+Changes of one resource are one command, because each command starts a JVM.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ from .exported import (
 )
 
 Words: TypeAlias = tuple[str, ...]
-"""Arguments of a tool that name what it changes."""
+"""Arguments of a tool that name the object to be changed."""
 
 
 class Syntax(str):
-    """Word of a line that is not quoted. A name of a state may have the same characters."""
+    """Word of a line that is not quoted. Names in a state may have the same characters."""
 
 
 HEAD: Final = (
@@ -95,7 +96,7 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def export_commands(before: MetadataImage, after: MetadataImage) -> Exported:
-    """Return the script that leads from one state to another."""
+    """Return the script that changes one state to another."""
     planned = planned_changes(before, after)
     writer = _Writer(before, after, [*planned.left_out])
     if before.offset >= 0:
@@ -163,7 +164,7 @@ class _Writer:
             self._command("kafka-acls.sh", CONNECTION, *words, *found)
 
     def _command(self, *words: str) -> None:
-        """Write a command, or report it if a line cannot have one of its words."""
+        """Write a command, or report it if a line cannot contain one of its words."""
         if all(map(str.isprintable, words)):
             self.lines.append(" ".join(map(_quoted, words)))
         else:
@@ -181,7 +182,7 @@ class _Writer:
             self._command(*tool, "--partitions", str(len(replicas)), *factor)
 
     def _is_registered(self, replicas: Iterable[Sequence[int]], topic: str) -> bool:
-        """Return whether all brokers of the second state are registered; report others."""
+        """Return whether all of these brokers are registered in the second state; report others."""
         missing = sorted(
             number
             for number in set(chain.from_iterable(replicas))
@@ -239,7 +240,7 @@ class _Writer:
             self.left_out.append(f"{config_text(change)}: kafka-configs cannot name it")
             return
         words = _entity(entity, change.resource_name or None)
-        configs[words][change.name] = value  # one that is deleted and set again is set
+        configs[words][change.name] = value  # a config that is deleted and set again is set
 
     def _alter(self, words: Words, values: Mapping[str, str | None]) -> None:
         tool = ("kafka-configs.sh", CONNECTION, "--alter", *words)
@@ -291,8 +292,10 @@ def _quoted(word: str) -> str:
 
 
 def _regular_expression(topic: str) -> str:
-    """Return the regular expression of one topic: of the characters of names only the dot is
-    special."""
+    """Return the regular expression of one topic.
+
+    Of the characters in topic names, only the dot is special.
+    """
     return topic.replace(".", "\\.")
 
 
@@ -312,7 +315,7 @@ def _quota_entity(entity: Mapping[str, str | None]) -> Words:
 
 
 def _property(value: str) -> str:
-    """Return a value as in a file of Java's ``Properties``: ASCII, other characters as escapes."""
+    """Return a value as in a Java ``Properties`` file: ASCII, with other characters escaped."""
     units = value.encode("utf-16-be", "surrogatepass")
     found = []
     for high, low in zip(units[::2], units[1::2], strict=True):

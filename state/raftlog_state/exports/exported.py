@@ -1,4 +1,4 @@
-"""What the forms of exports share: their result, the selected changes, and names of enum values."""
+"""What the export formats share: their result, the selected changes, and names of enum values."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ INTERNAL_TOPICS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Lines of an export, and descriptions of what its form cannot express.
+    """Lines of an export, and descriptions of what its format cannot express.
 
-    The lines contain the secrets of configs in clear text if the state does.
+    The lines contain secrets of configs in clear text if the state does.
     """
 
     lines: tuple[str, ...]
@@ -74,7 +74,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class ExportedTopic:
-    """Topic of a state: what was set of it."""
+    """Topic of a state, with only what was set."""
 
     name: str
     partitions: tuple[PartitionRow, ...]
@@ -100,25 +100,25 @@ class ExportedTopic:
 
 @dataclass(slots=True)
 class Declared:
-    """What differs between two states, for forms that declare whole resources of the second."""
+    """Differences between two states, for formats that declare whole resources of the second."""
 
     topics: dict[str, ExportedTopic] = field(default_factory=dict)
     quotas: dict[QuotaEntity, dict[str, str]] = field(default_factory=dict)
-    """Quotas of each entity that differs; none if all were removed."""
+    """Quotas of each entity whose quotas differ; empty if all were removed."""
     principals: set[str] = field(default_factory=set)
     """Principals whose ACLs differ."""
     credentials: dict[ScramRow, None] = field(default_factory=dict)
     """SCRAM credentials that differ."""
     deleted: list[str] = field(default_factory=list)
-    """What the second state does not have: topics, and credentials."""
+    """Topics and credentials that the second state lacks."""
     left_out: list[str] = field(default_factory=list)
 
 
 def planned_changes(before: MetadataImage, after: MetadataImage) -> PlannedChanges:
-    """Return the changes from one state to another without those of brokers and features.
+    """Return the changes from one state to another, without those of brokers and features.
 
-    Brokers register themselves: all of both states, and those of their replicas, are regarded as
-    running. Features are set when storage is formatted.
+    Brokers register themselves. All brokers of both states, and all that have replicas, are
+    therefore regarded as running. Features are set when storage is formatted.
     """
     brokers = {row.broker_id: row for one in (before, after) for row in one.rows_of(BrokerRow)}
     numbers = {
@@ -154,7 +154,7 @@ def _with_rows(image: MetadataImage, rows: Iterable[BrokerRow | FeatureRow]) -> 
 
 
 def declared(before: MetadataImage, after: MetadataImage) -> Declared:
-    """Return what differs, as ``planned_changes``."""
+    """Return the differences, as in ``planned_changes``."""
     planned = planned_changes(before, after)
     found = Declared(left_out=list(planned.left_out))
     others: dict[str, None] = {}
@@ -214,12 +214,12 @@ def declared(before: MetadataImage, after: MetadataImage) -> Declared:
 
 
 def token_text(change: SetToken | RemoveToken) -> str:
-    """Return why an export has no delegation token."""
+    """Return why an export contains no delegation token."""
     return f"delegation token {change.token_id!r}: it is created by a request of its owner"
 
 
 def config_text(change: SetConfig | DeleteConfig) -> str:
-    """Return which config a change is of, for messages."""
+    """Return the config that a change belongs to, for messages."""
     kind = enum_name(CONFIG_RESOURCE_TYPES, int(change.resource_type)).lower()
     of_all = kind == "broker" and not change.resource_name
     return (
@@ -255,7 +255,7 @@ def _topic_of(image: MetadataImage, name: str) -> ExportedTopic:
 
 
 def number_text(value: float) -> str:
-    """Return a quota as a number: without a fraction if it has none."""
+    """Return a quota as a number, without a fraction if it is whole."""
     return str(int(value)) if value.is_integer() and abs(value) < 2**63 else repr(value)
 
 
@@ -280,7 +280,7 @@ def operation_name(operation: int) -> str:
 
 
 def distinct_name(text: str, allowed: str, separator: str, length_max: int) -> str:
-    """Return a name of ``allowed`` characters and a hash of the text.
+    """Return a name consisting of ``allowed`` characters and a hash of the text.
 
     ``allowed``: a character class of ``re``, such as ``a-z0-9``.
     """

@@ -1,8 +1,8 @@
-"""What differs as resources of Strimzi: KafkaTopic, and KafkaUser with ACLs and quotas.
+"""Differences as Strimzi resources: KafkaTopic, and KafkaUser with ACLs and quotas.
 
-A resource is complete: a topic or user of which anything differs is declared as it is in the second
-state. The name of a resource must be a DNS subdomain; that of a topic may differ from it, that of a
-user may not.
+A resource is complete: if anything differs in a topic or user, it is declared as it is in the
+second state. The name of a resource must be a DNS subdomain. A topic's name may differ from the
+resource's, but a user's name may not.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ _QUOTAS: Final[Mapping[str, str]] = {
 }
 _SCRAM: Final = "SCRAM-SHA-512"
 _PLAIN_KEY: Final = re.compile(r"(?!(?:yes|no|on|off|true|false|null)$)[a-z][A-Za-z]+")
-"""A key that is a text without quotes."""
+"""A key that is a text even without quotes."""
 
 
 def export_strimzi(before: MetadataImage, after: MetadataImage, *, cluster: str) -> Exported:
-    """Return the resources of what differs; ``cluster`` is the name of their resource Kafka."""
+    """Return the resources of what differs. ``cluster``: the name of their Kafka resource."""
     found = declared(before, after)
     resources = [*_topics(found, cluster), *_users(found, after, cluster)]
     lines: list[str] = []
     for resource in resources:
         lines.extend(("---", *yaml_lines(resource)))
     found.left_out.extend(f"{what}: deleted; delete its resource" for what in found.deleted)
-    return Exported(tuple(lines), tuple(dict.fromkeys(found.left_out)))  # a quota may be twice
+    return Exported(tuple(lines), tuple(dict.fromkeys(found.left_out)))  # a quota may occur twice
 
 
 def _resource(kind: str, name: str, cluster: str, spec: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -97,7 +97,7 @@ def _topic_spec(topic: ExportedTopic, name: str) -> Mapping[str, Value]:
 
 
 def _resource_name(topic: str) -> str:
-    """Return the topic's name if a resource can have it, else one with a hash of it."""
+    """Return the topic's name if a resource can have it, or one with a hash of it."""
     if _NAME.fullmatch(topic) and len(topic) <= _NAME_LENGTH_MAX:
         return topic
     return distinct_name(topic, "a-z0-9", "-", _NAME_LENGTH_MAX)
@@ -136,13 +136,13 @@ def _users(found: Declared, after: MetadataImage, cluster: str) -> Iterator[Mapp
 
 
 def _user_of(principal: str) -> str | None:
-    """Return the user of a principal, None for another type, and for all users."""
+    """Return the user of a principal; None for principals of another type, and for all users."""
     user = principal.removeprefix(_USER)
     return None if user in (principal, "*") else user
 
 
 def _common_name(user: str) -> str:
-    """Return the name of a user: of a certificate its common name, if it has nothing else."""
+    """Return a user's name; for a certificate that has nothing else, its common name."""
     return user.removeprefix("CN=")
 
 

@@ -1,7 +1,7 @@
-"""What differs as resources of Terraform's provider Mongey/kafka.
+"""Differences as resources of Terraform's provider Mongey/kafka.
 
-A resource is complete: a topic of which anything differs is declared as it is in the second state.
-Passwords of SCRAM credentials are variables, since the state has only their hashes.
+A resource is complete: if anything differs in a topic, it is declared as it is in the second state.
+Passwords of SCRAM credentials are variables, because the state contains only their hashes.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _credentials(found: Declared) -> Iterator[Iterator[str]]:
 
 
 def _label(text: str) -> str:
-    """Return an identifier that no other text has."""
+    """Return an identifier that is unique to the text."""
     if _LABEL.fullmatch(text):
         return text
     return f"x_{distinct_name(text, 'A-Za-z0-9_-', '_', _LABEL_LENGTH_MAX)}"
@@ -175,7 +175,7 @@ def _lines(head: str, body: Mapping[str, Value]) -> Iterator[str]:
 
 
 def hcl_text(text: str) -> str:
-    """Return a text in HCL's quotes; what is not printable, or begins a template, is escaped."""
+    """Return a text in HCL's quotes, with unprintable characters and template starts escaped."""
     return '"' + "".join(map(_hcl_character, text, f"{text[1:]} ")) + '"'
 
 

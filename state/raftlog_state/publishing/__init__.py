@@ -1,7 +1,7 @@
-"""Publication of a quorum's metadata to its subscribers: snapshots, metrics, and those of a user.
+"""Publication of a quorum's metadata to subscribers: snapshots, metrics, and user-defined ones.
 
-``PublishingLoader`` is a listener of a node's log. It builds the image of what is committed, and
-passes each new one to its publishers:
+``PublishingLoader`` is a listener of a node's log. It builds an image of the committed state, and
+passes each new image to its publishers:
 
     def create_publishers(node: NodeContext) -> Service:    # raftlog.node.service
         listener = ...                                      # log lines and faults
@@ -15,7 +15,7 @@ passes each new one to its publishers:
 
     run_node(config, services=[create_controller, create_publishers])
 
-A publisher of a user has four members:
+A user-defined publisher has four members:
 
     class OfflinePartitions:
         name = "offline partitions"
@@ -29,17 +29,18 @@ A publisher of a user has four members:
 
         def close(self): ...
 
-The Delta tables have a publisher, too: ``raftlog_state.tables.TablesPublisher``. An update states
-how far it may read the log, and the tables are written from the log, as by ``raftlog tables
-follow`` in a process of its own. Their table ``changes`` has exactly what publishers get, in the
-same order. An update lacks what else they need:
+The Delta tables have a publisher, too: ``raftlog_state.tables.TablesPublisher``. An update only
+states how far it may read the log. The tables are written from the log, as by ``raftlog tables
+follow`` in a separate process. Their table ``changes`` contains exactly what publishers receive, in
+the same order. Updates lack other things that the tables need:
 
-1. Table ``log`` has every record: control records, NoOps, aborted ones, with their bytes.
-2. Secrets are redacted before there is a row; an image has them in clear text.
-3. The tables continue after their own last offset, by reading the log from there. The first update
-   of a publisher is the whole image, without the changes that led to it.
-4. An append to tables takes longer than a commit, and may fail for hours. A log keeps what is not
-   written yet on disk; updates would be in memory, without a bound.
+1. Table ``log`` contains every record with its bytes, including control records, NoOps and aborted
+   records.
+2. Secrets are redacted before a row is created. An image contains them in clear text.
+3. The tables continue after their last offset by reading the log from there. A publisher's first
+   update is the whole image, without the changes that led to it.
+4. An append to tables takes longer than a commit and may fail for hours. The log keeps on disk what
+   is not written yet; updates would be kept in memory, without a bound.
 
 Nothing here depends on the node. Source: Kafka ``image.loader``, ``image.publisher``.
 """

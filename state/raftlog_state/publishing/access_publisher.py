@@ -1,17 +1,18 @@
-"""ACLs and credentials of the committed image, and decisions about requests by ACLs.
+"""ACLs and credentials of the committed image, and authorization of requests by ACLs.
 
 The rules are those of Kafka's ``StandardAuthorizer``:
 
-1. An ACL is about a request if its principal is that of the request or ``User:*``, its host the
-   client's, ``*`` or a range that contains the client's, and its pattern matches the resource: the
-   same name or ``*`` (literal), or a prefix of the name. (Kafka 4.4 does not find the ACLs of ``*``
-   for another name that begins with an asterisk, DENY entries included. Here they are about every
-   name.)
-2. A DENY is about its own operation, or about ALL of them. An ALLOW of READ, WRITE, DELETE or ALTER
-   allows DESCRIBE, too, and one of ALTER_CONFIGS allows DESCRIBE_CONFIGS.
-3. A DENY has precedence over every ALLOW. Without either there is no decision.
+1. An ACL applies to a request if all of these match: its principal is the request's or ``User:*``;
+   its host is the client's, ``*`` or a range that contains the client's; and its pattern matches
+   the resource, either by the same name or ``*`` (literal), or by a prefix of the name. (For a name
+   that begins with an asterisk, Kafka 4.4 does not find the ACLs of ``*``, not even DENY entries.
+   Here they apply to every name.)
+2. A DENY applies to its own operation, or to all operations if it is for ALL. An ALLOW of READ,
+   WRITE, DELETE or ALTER also allows DESCRIBE, and an ALLOW of ALTER_CONFIGS also allows
+   DESCRIBE_CONFIGS.
+3. A DENY takes precedence over every ALLOW. Without either, there is no decision.
 
-Super users are not known here: they are in the node's configuration.
+Super users are not known here, because they are in the node's configuration.
 
 Source: Kafka ``StandardAuthorizerData``, ``AclPublisher``, ``ScramPublisher``.
 """
@@ -45,7 +46,7 @@ ALLOW: Final = 3
 LITERAL: Final = 3
 PREFIXED: Final = 4
 ROWS_PER_STEP: Final = 3_000
-"""ACLs or quotas that are indexed in one step: some 10 ms."""
+"""ACLs or quotas that are indexed in one step, which takes some 10 ms."""
 
 CONNECTION_RATE: Final = "connection_creation_rate"
 WILDCARD_PRINCIPAL: Final = "User:*"
@@ -61,20 +62,23 @@ _ALLOWED_BY: Final[Mapping[int, frozenset[int]]] = {
         (Operation.DESCRIBE_CONFIGS, (Operation.ALTER_CONFIGS,)),
     )
 }
-"""Operations of the ALLOW entries that allow an operation."""
+"""Operations whose ALLOW entries allow an operation."""
 
 _Pattern = tuple[int, int, str, str, str]
-"""Type of the resource, type of the pattern, name, principal, text of the host in ``AclHosts``."""
+"""Resource type, pattern type, name, principal, text of the host in ``AclHosts``."""
 
 
 class AclIndex:
-    """ACLs by pattern, principal and host. A decision takes time for the lengths of prefixes in
-    use, those of names and those of ranges of addresses, not for the number of ACLs."""
+    """ACLs by pattern, principal and host.
+
+    The time of a decision depends on the number of prefix lengths in use, both of names and of
+    address ranges, not on the number of ACLs.
+    """
 
     def __init__(self, rows: Iterable[AclRow] = ()) -> None:
         self._rows: dict[_Pattern, dict[str, AclRow]] = {}
         self._prefix_lengths: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        """Number of prefixed ACLs by type of the resource and length of the prefix."""
+        """Number of prefixed ACLs by resource type and prefix length."""
         self._allowed: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
         """Number of ALLOW entries by principal and text of the host, and by operation."""
         self._hosts: Final = AclHosts()
@@ -108,7 +112,7 @@ class AclIndex:
     def authorize(
         self, principal: str, host: str, operation: Operation, resource: Resource
     ) -> bool | None:
-        """Return whether an operation is allowed (True) or denied; None: no ACL is about it."""
+        """Return whether an operation is allowed (True) or denied; None: no ACL applies to it."""
         found: bool | None = None
         for row in self._matching(principal, host, resource):
             if row.permission == ALLOW:
@@ -136,7 +140,7 @@ class AclIndex:
                 yield from self._rows.get((kind, pattern_type, name, *peer), {}).values()
 
     def _peers(self, principal: str, host: str) -> set[tuple[str, str]]:
-        """Return the principals and hosts of the ACLs that are about a client."""
+        """Return the principals and hosts of the ACLs that apply to a client."""
         hosts = tuple(self._hosts.texts_of(host))
         return {(one, at) for one in (principal, WILDCARD_PRINCIPAL) for at in hosts}
 
@@ -151,7 +155,7 @@ class AclIndex:
 
 
 class QuotaIndex:
-    """Quotas by entity and name; ``counts``: how many entities have one of a name."""
+    """Quotas by entity and name. ``counts``: number of entities with a quota of each name."""
 
     def __init__(self) -> None:
         self.values: Final[dict[tuple[tuple[tuple[str, str | None], ...], str], float]] = {}
@@ -173,13 +177,13 @@ class AccessPublisher:
 
     Args:
         committed_at_start: end of the records that were committed when the node started, None while
-            it is unknown. The image is ready once it has them: an earlier one may allow what has
-            been revoked. (The high watermark of a follower is too low for this, since it is at most
-            the end of its own log.)
-        has_failed: returns whether the image has stopped to follow the log. Then everything is
-            denied, since a revoked right would stay.
-        credentials_changed: is called after an update with changes of credentials, or a snapshot
-            of some; after an update that has failed, with the next one.
+            it is unknown. The image is ready once it includes them, because an earlier one may
+            allow what has been revoked. (A follower's high watermark is too low for this, as it is
+            at most the end of its own log.)
+        has_failed: returns whether the image has stopped following the log. If so, everything is
+            denied, because a revoked right would otherwise remain.
+        credentials_changed: called after an update that changes credentials, or with a snapshot
+            that does. If an update has failed, it is called with the next one.
     """
 
     def __init__(
@@ -198,7 +202,7 @@ class AccessPublisher:
         self._credentials: Mapping[Key, Row] | None = None
         """The credentials when their last change was reported; images share an unchanged map."""
         self._is_complete = True
-        """False after an update that has failed: the next one builds the index again."""
+        """False after a failed update, in which case the next one builds the index again."""
 
     @property
     def name(self) -> str:
@@ -206,7 +210,7 @@ class AccessPublisher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether ACLs and credentials are those of the committed log."""
+        """Whether ACLs and credentials are as in the committed log."""
         committed = self._committed_at_start()
         has_caught_up = committed is not None and self._image.offset + 1 >= committed
         return has_caught_up and self._is_complete and not self._has_failed()
@@ -214,7 +218,7 @@ class AccessPublisher:
     def authorize(
         self, principal: str, host: str, operation: Operation, resource: Resource
     ) -> bool | None:
-        """Return the decision of ``AclIndex.authorize``; deny everything until it is ready."""
+        """Return the decision of ``AclIndex.authorize``. Until this is ready, deny everything."""
         if not self.is_ready:
             return False
         return self._index.authorize(principal, host, operation, resource)
@@ -224,13 +228,15 @@ class AccessPublisher:
         return self._index.allowed_operations(principal, host)
 
     def find_credential(self, mechanism: int, user: str) -> ScramRow | None:
-        """Return the credential of a user; None without one, and until it is ready."""
+        """Return the credential of a user; None without one, and until this is ready."""
         return self._image.find(ScramRow, user, mechanism) if self.is_ready else None
 
     def connection_rate(self, host: str) -> float | None:
-        """Return the connections that an address may open per second: the quota of the address, in
-        either form of IPv6, else that of all addresses; None without one. Quotas of host names have
-        no effect, since a node does not resolve names."""
+        """Return how many connections per second an address may open; None without a quota.
+
+        The quota is that of the address, in either form of IPv6, or otherwise that of all
+        addresses. Quotas of host names have no effect, because a node does not resolve names.
+        """
         try:
             forms = (host, str(ipaddress.ip_address(host)), None)
         except ValueError:
@@ -252,13 +258,15 @@ class AccessPublisher:
     def on_metadata_update(
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
     ) -> Steps:
-        """Apply the changes of an update, or replace all ACLs and quotas by those of a snapshot, in
-        steps. Until the last step the decisions are those of the image before."""
+        """Apply an update's changes, or replace all ACLs and quotas with a snapshot's, in steps.
+
+        Until the last step, decisions are based on the previous image.
+        """
         is_delta = self._is_complete and isinstance(manifest, LogDeltaManifest)
         return begin(self._update(image, update.row_changes() if is_delta else None))
 
     def _update(self, image: MetadataImage, changes: Iterator[RowChange] | None) -> Iterator[None]:
-        """``changes`` None: build the indexes from the image."""
+        """Update the indexes. ``changes`` None: build them from the image."""
         try:
             changed = None if changes is None else (yield from _changes_of_index(changes))
             if changed is None:
@@ -292,7 +300,7 @@ class AccessPublisher:
             self._credentials_changed()
 
     def on_controller_change(self, leader: object) -> None:
-        """Do nothing: what is committed does not depend on the leader."""
+        """Do nothing: committed records do not depend on the leader."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -301,7 +309,7 @@ class AccessPublisher:
 def _changes_of_index(
     changes: Iterator[RowChange],
 ) -> Generator[None, None, list[RowChange] | None]:
-    """Return the changes of ACLs and quotas, None if they are more than one step can apply."""
+    """Return the changes of ACLs and quotas; None if there are too many for one step."""
     found: list[RowChange] = []
 
     def collect(change: RowChange) -> None:

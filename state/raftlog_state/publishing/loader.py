@@ -8,11 +8,11 @@ Each call of ``handle_commit`` is one update. Errors are reported as faults:
     whose bytes are damaged                   ``manifest.rejected`` counts it
     any other of a replay                     the image stays as it is until a snapshot is loaded
 
-A log without a controller has what its clients append, so that it may have such records. The
-controller of a node fails at them.
+A log without a controller contains whatever its clients append, so it may contain such records. A
+node's controller fails on them.
 
 Large batches and snapshots are replayed in steps; ``image`` changes with the last one. Then the
-publishers get it, each in steps of its own.
+publishers receive it, each in its own steps.
 
 Source: Kafka ``MetadataLoader`` (``image.loader``).
 """
@@ -91,7 +91,7 @@ class PublishingLoader:
         self._publishers: Final[list[MetadataPublisher]] = []
         self._leader: LeaderAndEpoch = UnknownLeader()
         self._next_offset = 0
-        """End of the last batch; later than that of the image if a transaction is open."""
+        """End of the last batch. It is later than the image's end if a transaction is open."""
         self._failure: str | None = None
         self._rejected: RejectedRecords | None = None
         self._snapshot_count = self._error_count = 0
@@ -105,7 +105,7 @@ class PublishingLoader:
 
     @property
     def failure(self) -> str | None:
-        """Why the image stays as it is, None if it follows the log."""
+        """Why the image is not updated any more; None if it follows the log."""
         return self._failure
 
     def metrics(self) -> MetadataLoaderMetrics:
@@ -122,10 +122,10 @@ class PublishingLoader:
         )
 
     def install(self, publisher: MetadataPublisher) -> None:
-        """Add a publisher. If there is an image, its first update is the whole of it, all steps of
-        it in this call: install the publishers of a large log before the node starts.
+        """Add a publisher. If there is an image, its first update is the whole image.
 
-        Raises ``ValueError`` if there is one with the same name.
+        This call runs all steps of that update, so install the publishers of a large log before the
+        node starts. Raises ``ValueError`` if there is a publisher with the same name.
         """
         if any(one.name == publisher.name for one in self._publishers):
             raise ValueError(f"there is a publisher with the name {publisher.name}")
@@ -138,7 +138,7 @@ class PublishingLoader:
             self._notify_leader([publisher])
 
     def remove_and_close(self, publisher: MetadataPublisher) -> None:
-        """Remove a publisher: it gets no more updates. Do nothing if it is not installed."""
+        """Remove a publisher, which receives no more updates. Do nothing if it is not installed."""
         if publisher in self._publishers:
             self._publishers.remove(publisher)
             self._close([publisher])
@@ -205,7 +205,7 @@ class PublishingLoader:
         self._notify_leader(self._publishers)
 
     def begin_shutdown(self) -> None:
-        """Close the publishers: there are no more updates."""
+        """Close the publishers, because there are no more updates."""
         closed, self._publishers[:] = list(self._publishers), []
         self._close(closed)
 
@@ -236,7 +236,7 @@ class PublishingLoader:
     def _publish_to(
         self, publishers: Iterable[MetadataPublisher], update: MetadataUpdate, manifest: Manifest
     ) -> Iterator[None]:
-        """Publish the image in the steps of each publisher, which may be removed in between."""
+        """Publish the image in each publisher's steps; a publisher may be removed in between."""
         image = self.image
         for publisher in list(publishers):
             try:
@@ -285,7 +285,7 @@ class PublishingLoader:
         self._rejected = RejectedRecords(count + 1, first, error)
 
     def _report_rejected(self, before: RejectedRecords | None, where: str = "") -> None:
-        """Report the records that the last call has rejected, at most once a call."""
+        """Report the records that the last call has rejected, at most once per call."""
         rejected = self._rejected
         if rejected is None or rejected is before:
             return

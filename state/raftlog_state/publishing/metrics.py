@@ -1,4 +1,4 @@
-"""Figures of a cluster's metadata, updated by what changes.
+"""Metrics of a cluster's metadata, updated with each change.
 
 Source: Kafka ``ControllerMetadataMetricsPublisher``, ``ControllerMetricsChanges``.
 """
@@ -21,9 +21,9 @@ _NO_LEADER: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class ControllerMetadataMetrics:
-    """Kafka's figures of kafka.controller:type=KafkaController, by their names there.
+    """Kafka's metrics of kafka.controller:type=KafkaController, by their names there.
 
-    ``unclean_leader_elections``: since the publisher was created (Kafka: a meter,
+    ``unclean_leader_elections`` counts since the publisher was created (Kafka: a meter,
     ``UncleanLeaderElectionsPerSec``).
     """
 
@@ -37,7 +37,7 @@ class ControllerMetadataMetrics:
 
 
 class ControllerMetadataMetricsPublisher:
-    """Publisher that counts brokers, topics and partitions. ``metrics`` are the current figures."""
+    """Publisher that counts brokers, topics and partitions. ``metrics`` has the current values."""
 
     def __init__(self) -> None:
         self.metrics = ControllerMetadataMetrics()
@@ -49,7 +49,7 @@ class ControllerMetadataMetricsPublisher:
     def on_metadata_update(
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
     ) -> Steps:
-        """Count the rows that changed, in steps; the figures change with the last one."""
+        """Count the rows that changed, in steps; the metrics change with the last one."""
         del image
         return begin(self._count_changes(update, isinstance(manifest, LogDeltaManifest)))
 
@@ -67,10 +67,10 @@ class ControllerMetadataMetricsPublisher:
         self.metrics = counted
 
     def on_controller_change(self, leader: LeaderAndEpoch) -> None:
-        """Do nothing: the figures are those of every replica."""
+        """Do nothing: the metrics are the same on every replica."""
 
     def close(self) -> None:
-        """Do nothing: the figures stay."""
+        """Do nothing: the metrics remain."""
 
 
 def _count(metrics: ControllerMetadataMetrics, row: Row | None, by: int) -> None:

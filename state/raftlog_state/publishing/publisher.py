@@ -1,4 +1,4 @@
-"""``MetadataPublisher``: the interface of subscribers to a cluster's metadata, and what they get.
+"""``MetadataPublisher``: the interface of subscribers to a cluster's metadata, and their updates.
 
 Source: Kafka ``MetadataPublisher``, ``LoaderManifest``, ``MetadataProvenance``.
 """
@@ -37,9 +37,9 @@ class UnknownLeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataProvenance:
-    """Position in the log of an image: that of the last record that it contains.
+    """Position of an image in the log: that of the last record that it includes.
 
-    ``is_offset_batch_aligned``: whether that record is the last one of its batch, and no metadata
+    ``is_offset_batch_aligned``: whether that record is the last one of its batch and no metadata
     transaction is open after it, so that a snapshot can end there.
     """
 
@@ -62,7 +62,7 @@ class RejectedRecords:
 class LogDeltaManifest:
     """Committed batches that an update contains.
 
-    ``skipped_count``: records so far that this release does not support, and the image lacks.
+    ``skipped_count``: records so far that this release does not support and that the image lacks.
     ``rejected``: those since the last snapshot that was loaded.
     """
 
@@ -93,9 +93,9 @@ Manifest: TypeAlias = LogDeltaManifest | SnapshotManifest
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """Changes of rows from one image to the next, by record, in order (Kafka: ``MetadataDelta``).
+    """Row changes from one image to the next, by record, in order (Kafka: ``MetadataDelta``).
 
-    Rows that a snapshot contains are changes, too, also if they are equal to those before.
+    Rows that a snapshot contains are changes, too, even if they are equal to the earlier ones.
     """
 
     before: MetadataImage
@@ -109,10 +109,10 @@ class MetadataUpdate:
 class MetadataPublisher(Protocol):
     """Subscriber to a cluster's metadata. An exception of a call is a fault of this publisher.
 
-    Updates are long after the load of a snapshot and after large transactions. An update may do a
-    part of its work, and return the others as steps (``steps.begin``); each is executed between
-    other events. The publisher gets no other update before the last step, and none of its steps is
-    executed after its removal or ``close``.
+    Updates are long after a snapshot is loaded, and after large transactions. An update may do part
+    of its work and return the rest as steps (``steps.begin``), each of which runs between other
+    events. The publisher receives no other update before the last step. None of its steps runs
+    after its removal or ``close``.
     """
 
     @property
@@ -125,7 +125,7 @@ class MetadataPublisher(Protocol):
         """Handle a new image. The first one is an update from the empty image."""
 
     def on_controller_change(self, leader: LeaderAndEpoch) -> None:
-        """Handle a new epoch, or the leader of the current one becoming known."""
+        """Handle a new epoch, or that the leader of the current one has become known."""
 
     def close(self) -> None:
         """Handle the end of the updates."""

@@ -1,15 +1,15 @@
 """``SnapshotGenerator``: snapshots of a node's log by bytes and by age, from committed state only.
 
-A snapshot is begun with the first update after which the log has ``bytes_max`` bytes more than at
-the last one, or any more and the last one is ``interval_ms`` old (KIP-630). It ends at the image's
-offset, so the log can be trimmed up to there. It is written in steps, between other events of the
-thread that drives the log: an image does not change. Its sync, which takes as long as the disk
-needs, runs in another thread.
+A snapshot begins with the first update after which the log has ``bytes_max`` more bytes than at the
+last snapshot, or any more bytes if the last snapshot is ``interval_ms`` old (KIP-630). It ends at
+the image's offset, so the log can be trimmed up to that offset. It is written in steps, between
+other events of the thread that drives the log, which is possible because images do not change. Its
+sync, which takes as long as the disk needs, runs in another thread.
 
-No snapshot is begun if the log has records, or a metadata.version, that this release does not
-support, or records that replay rejects: it would lose records. ``skips_rejected`` permits the
-latter, so that a log which has such a record can be trimmed. (Kafka: a fault of ``MetadataLoader``
-disables snapshots until the process ends.)
+No snapshot is begun if the log has records or a metadata.version that this release does not
+support, or records that replay rejects, because the snapshot would lose records. ``skips_rejected``
+permits rejected records, so that a log with such a record can be trimmed. (In Kafka, a fault of
+``MetadataLoader`` disables snapshots until the process ends.)
 
 Source: Kafka ``SnapshotGenerator``, ``SnapshotEmitter``.
 """
@@ -67,7 +67,7 @@ class SnapshotLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotEmitterMetrics:
-    """Figures of the last snapshot; the bytes are 0 without one, the age is since the start.
+    """Metrics of the last snapshot. Without one, the bytes are 0, and the age is since the start.
 
     Kafka: ``SnapshotEmitterMetrics`` (kafka.server:type=SnapshotEmitter).
     """
@@ -78,7 +78,7 @@ class SnapshotEmitterMetrics:
 
 @dataclass(slots=True)
 class _Writing:
-    """Snapshot that is being written, and the records that it lacks."""
+    """Snapshot that is being written, and the records that are not in it."""
 
     writer: SnapshotWriter
     records: Iterator[DecodedRecord]
@@ -89,7 +89,7 @@ class SnapshotGenerator:
     """Publisher that writes snapshots. Install it in the ``PublishingLoader`` of a node.
 
     Args:
-        log: of the node.
+        log: the node's log.
         time_ms: the monotonic clock.
         schedule: calls its argument later, on the thread that drives the log.
         sync: calls its first argument in another thread, then the second one, with the error of the
@@ -139,7 +139,7 @@ class SnapshotGenerator:
 
     @property
     def stopped_reason(self) -> str | None:
-        """Why no snapshot of the last image may be written, None if one may."""
+        """Why no snapshot of the last image may be written; None if it may."""
         return self._stopped_reason
 
     def metrics(self) -> SnapshotEmitterMetrics:
@@ -173,7 +173,7 @@ class SnapshotGenerator:
         """Do nothing: every replica writes snapshots."""
 
     def close(self) -> None:
-        """Drop the snapshot that is being written, and begin no more."""
+        """Drop the snapshot that is being written, and begin no others."""
         self._disabled_reason = "we are shutting down"
         self._drop()
 
@@ -228,7 +228,7 @@ class SnapshotGenerator:
         self._schedule(self._step)
 
     def _step(self) -> None:
-        """Write the next records, and schedule the step after it."""
+        """Write the next records, and schedule the following step."""
         writing = self._writing
         if writing is None:
             return
@@ -245,7 +245,7 @@ class SnapshotGenerator:
             self._fail(error)
 
     def _synced(self, writing: _Writing, error: Exception | None) -> None:
-        """Publish the snapshot after its sync, unless it failed, or was dropped meanwhile."""
+        """Publish the snapshot after its sync, unless it failed or was dropped meanwhile."""
         writing.is_syncing = False
         if writing is not self._writing:
             writing.writer.close()

@@ -1,7 +1,7 @@
 """``MetadataVersionWatchdog``: reports a metadata.version that this release does not support.
 
-The active controller refuses writes meanwhile, and no snapshot is written. (In Kafka the replay of
-such a level is a fatal fault.)
+While it is unsupported, the active controller refuses writes, and no snapshot is written. (In
+Kafka, the replay of such a level is a fatal fault.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MetadataVersionWatchdog:
     def on_metadata_update(
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
     ) -> None:
-        """Report the level of an image, if it is unsupported and new."""
+        """Report an image's level if it is unsupported and new."""
         del update, manifest
         reason = unsupported_reason(image)
         level = image.metadata_version

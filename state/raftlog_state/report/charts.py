@@ -1,6 +1,6 @@
-"""Charts of a cluster's history, as one specification of Vega-Lite.
+"""Charts of a cluster's history, as one Vega-Lite specification.
 
-All charts have the same axis of time: moving or zooming one moves all of them.
+All charts share one time axis: moving or zooming one of them moves all.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LEADERLESS: Final = "without a leader"
 
 
 def specification(history: ClusterHistory) -> Json:
-    """Return the charts of a history as a specification of Vega-Lite."""
+    """Return the charts of a history as a Vega-Lite specification."""
     charts = list(_charts(history))
     for ordinal, chart in enumerate(charts):
         chart |= {"name": f"chart_{ordinal}", "width": WIDTH}
@@ -264,7 +264,7 @@ def _heat_map(cells: Sequence[Json], shown: int, total: int) -> Json:
 
 
 def _runs(history: ClusterHistory, values: Iterable[int]) -> Iterator[Json]:
-    """Yield neighbouring buckets of equal values as one row, without those of value 0."""
+    """Yield adjacent buckets of equal values as one row, without those of value 0."""
     start, last = 0, 0
     for bucket, value in enumerate([*values, 0]):
         if value != last:
@@ -283,7 +283,7 @@ def _span(history: ClusterHistory, first: int, end: int) -> Json:
 
 
 def _bars(history: ClusterHistory, names: Sequence[str]) -> Iterator[Json]:
-    """Yield the counts as bars, above each other; shrinks of ISRs are below the axis."""
+    """Yield the counts as stacked bars; shrinks of ISRs are below the axis."""
     tops: dict[int, int] = {}
     for name in names:
         for bucket, count in sorted(history.counters[name].by_bucket.items()):
@@ -342,8 +342,10 @@ _SHORT_NAME: Final = (
     "length(datum.label) <= 32 ? datum.label "
     ": slice(datum.label, 0, 13) + '...' + slice(datum.label, -16)"
 )
-"""Label of a topic, without its middle where there is no space: names often differ in their ends
-only. A tooltip has the whole name."""
+"""Label of a topic, shortened in the middle if there is no space.
+
+Names often differ only at their ends. A tooltip shows the whole name.
+"""
 
 
 def _end(history: ClusterHistory) -> int:

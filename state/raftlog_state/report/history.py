@@ -1,14 +1,14 @@
 """History of a cluster between two states, aggregated so that its size is bounded.
 
-Time is that of the records, and never decreases: a record with an earlier timestamp than one before
-it counts as of the later time. It is divided into at most ``BUCKETS_MAX`` buckets of equal width.
-When a record is later than the last bucket, the width doubles and neighbours are merged:
+Time is the records' time and never decreases: a record whose timestamp is earlier than a previous
+one's gets that later time. It is divided into at most ``BUCKETS_MAX`` buckets of equal width. When
+a record is later than the last bucket, the width doubles and neighbors are merged:
 
     width 1 s   | 3 | 0 | 1 | 2 |
     width 2 s   |   3   |   3   |       |       |   counts are added; of gauges, the maximum remains
 
-Beside the buckets there are intervals (which node led, when a broker was fenced), of which the
-longest are retained, and the first events of each kind.
+In addition to the buckets, there are intervals (which node led, when a broker was fenced), of which
+the longest are kept, and the first events of each kind.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Time in which a lane (a node) had a state. ``offset`` is that of the record it began with."""
+    """Time during which a lane (a node) had a state. ``offset``: the record with which it began."""
 
     lane: int
     state: str
@@ -90,7 +90,7 @@ class Counter:
         self.by_bucket[bucket] = self.by_bucket.get(bucket, 0) + 1
 
     def merge_pairs(self) -> None:
-        """Merge neighbouring buckets, because the width has doubled."""
+        """Merge adjacent buckets, because the width has doubled."""
         merged: dict[int, int] = {}
         for bucket, count in self.by_bucket.items():
             merged[bucket // 2] = merged.get(bucket // 2, 0) + count
@@ -125,10 +125,10 @@ class Gauge:
         return self._weight_ms + self.value * (now_ms - self._since_ms)
 
     def merge_pairs(self) -> None:
-        """Merge neighbouring buckets, because the width has doubled.
+        """Merge adjacent buckets, because the width has doubled.
 
-        One without a change has the value before or after its neighbour's changes, both of which
-        are in the neighbour's maximum.
+        A bucket without a change has the value before or after its neighbor's changes. The
+        neighbor's maximum includes both.
         """
         peaks: dict[int, int] = {}
         ends: dict[int, int] = {}
@@ -147,14 +147,14 @@ class Gauge:
 
 @dataclass(slots=True)
 class Lanes:
-    """Intervals of several nodes. Of too many, the longest are retained."""
+    """Intervals of several nodes. If there are too many, the longest are kept."""
 
     intervals: list[Interval] = field(default_factory=list)
     omitted_count: int = 0
     _open: dict[int, tuple[str, int, int]] = field(default_factory=dict)
 
     def set(self, lane: int, state: str | None, now_ms: int, offset: int) -> None:
-        """Begin a state of a lane; None ends the one before."""
+        """Begin a state of a lane; None only ends the previous one."""
         found = self._open.get(lane)
         if found is not None and found[0] == state:
             return
@@ -185,7 +185,7 @@ class Lanes:
 
 @dataclass(slots=True)
 class Events:
-    """First events of a kind, and the number of all."""
+    """First events of a kind, and the number of all events."""
 
     first: list[Event] = field(default_factory=list)
     count: int = 0
@@ -197,7 +197,7 @@ class Events:
 
 
 class ClusterHistory:
-    """History of a cluster from a state on. ``add`` the changes in order, then ``finish``."""
+    """History of a cluster after a state. ``add`` the changes in order, then ``finish``."""
 
     def __init__(self, before: MetadataImage, start_ms: int) -> None:
         """``start_ms``: the time of the first record, if the state before has none."""
@@ -258,14 +258,14 @@ class ClusterHistory:
         self.brokers.finish(self.now_ms)
 
     def most_under_replicated(self, count: int) -> list[tuple[str, Gauge]]:
-        """Return the topics that were under-replicated for the longest, in order of names."""
+        """Return the topics that were under-replicated for the longest time, sorted by name."""
         ranked = sorted(
             self.by_topic.items(), key=lambda one: (-one[1].weight_ms(self.now_ms), one[0])
         )
         return sorted(ranked[:count])
 
     def _advance(self, time_ms: int) -> None:
-        """Set the time, which never decreases, and the bucket that it is in."""
+        """Set the time, which never decreases, and its bucket."""
         self.now_ms = max(self.now_ms, time_ms)
         while self.bucket_count > BUCKETS_MAX:
             self.width_ms *= 2
@@ -310,7 +310,8 @@ class ClusterHistory:
     def _drop_topics(self) -> None:
         """Drop the half of the topics that were under-replicated for the shortest time.
 
-        Those that are now are dropped last; a topic that is counted again begins at 0.
+        Topics that are under-replicated now are dropped last. A topic that is counted again begins
+        at 0.
         """
         ranked = sorted(
             self.by_topic.items(),
@@ -332,7 +333,7 @@ class ClusterHistory:
         self.configs.add(Event(self.now_ms, offset, name_of(row), text))
 
     def _elect(self, row: EpochRow, offset: int) -> None:
-        """Begin the time of a leader, unless the row is of an epoch that is known."""
+        """Begin a leader's time, unless the row's epoch is already known."""
         epoch, leader_id = self._leader
         if row.leader_id is None or (row.leader_epoch <= epoch and leader_id is not None):
             return

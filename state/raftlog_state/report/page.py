@@ -1,9 +1,9 @@
 """The report as one HTML file: charts, tables and the library that draws the charts.
 
-The file requests nothing: its content security policy forbids every connection and every script but
-those in the file, which the policy names by their hashes. Expressions of Vega are interpreted, not
-compiled, so that ``unsafe-eval`` is not needed. All texts of a log are escaped twice: characters
-that are not printable as ``\\uXXXX``, and those of HTML.
+The file makes no requests. Its content security policy forbids every connection, and every script
+except those in the file, which the policy names by their hashes. Vega expressions are interpreted,
+not compiled, so that ``unsafe-eval`` is not needed. All texts of a log are escaped twice:
+characters that are not printable as ``\\uXXXX``, and HTML's special characters.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .charts import duration_text, specification
 from .history import ClusterHistory, Event, Events
 
 DIFFERENCES_MAX: Final = 200
-"""Rows that differ and are listed, of each entity."""
+"""Differing rows of each entity that are listed at most."""
 TEXT_CHARACTERS_MAX: Final = 400
 _OPS: Final = ((Op.CREATE, "created"), (Op.UPDATE, "changed"), (Op.DELETE, "deleted"))
 _PICTURE_PADDING: Final = {"left": 5, "top": 5, "right": 30, "bottom": 5}
-"""On the right for texts of the legend: a browser's font may be wider than the measured one."""
+"""On the right for the legend: a browser's font may be wider than the measured one."""
 _NAMED_EXTRA: Final = 'pip install "raftlog[report]"'
 
 
@@ -116,7 +116,7 @@ class Report:
 
 
 def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[str]:
-    """Yield what differs between the states: a table of numbers, and the first rows."""
+    """Yield the differences between the states: a table of numbers, and the first rows."""
     yield "<h2>What differs between the start and the end</h2>"
     numbers, rows = [], []
     for entity in STATE_ENTITIES:
@@ -165,14 +165,14 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text for HTML, of bounded length."""
+    """Return a text for HTML, limited in length."""
     if len(text) > TEXT_CHARACTERS_MAX:
         text = f"{text[:TEXT_CHARACTERS_MAX]}..."
     return escape(printable(text))
 
 
 def _inline_json(data: object) -> str:
-    """Return data as JSON in a ``script`` element, which no text of the data can end."""
+    """Return data as JSON in a ``script`` element that no text in the data can end."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -185,7 +185,7 @@ def _script() -> str:
 
 
 def chart_library() -> ModuleType:
-    """Return the library that draws charts: 90 MB, which only reports need.
+    """Return the library that draws charts, which has 90 MB and is needed only for reports.
 
     Raises ``OptionError`` if it is not installed.
     """

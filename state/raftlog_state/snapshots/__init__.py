@@ -1,4 +1,4 @@
-"""Encoding of snapshots: the bytes of a ``.checkpoint`` file from an image; values in batches."""
+"""Encoding of snapshots: an image as the bytes of a ``.checkpoint`` file; values in batches."""
 
 from __future__ import annotations
 

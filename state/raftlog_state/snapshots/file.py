@@ -1,4 +1,4 @@
-"""Batches of a file: of a ``.checkpoint`` header, records of an image, footer.
+"""Batches of a file; of a ``.checkpoint`` file: header, records of an image, footer.
 
 Source: Kafka ``RecordsSnapshotWriter``, ``Snapshots``; KIP-630.
 """
@@ -25,9 +25,11 @@ from raftlog_state.loader.control_records import kraft_voters
 from raftlog_state.records import encode
 
 RECORD_OVERHEAD_BYTES_MAX: Final = 19
-"""Maximum bytes of a record besides its value, without key and headers: three varints of 5 bytes
-(length, offset delta, value length), and one byte each for attributes, timestamp delta, key length
-and header count."""
+"""Maximum bytes of a record besides its value, without key and headers.
+
+These are three varints of 5 bytes (length, offset delta, value length), and one byte each for
+attributes, timestamp delta, key length and header count.
+"""
 
 
 def snapshot_bytes(
@@ -68,7 +70,7 @@ def encoded_batches(
     written_ms: int,
     batch_bytes_max: int,
 ) -> Iterator[EncodedBatch]:
-    """Yield the batches of values in order, between two control batches, if these have records.
+    """Yield the batches of values in order, between two control batches if these have records.
 
     Raises ``RecordBatchTooLargeError`` if a single value does not fit into a batch.
     """

@@ -1,4 +1,4 @@
-"""Collections that remember their contents at registered epochs, and revert to them.
+"""Collections that keep their contents at registered epochs, and can revert to them.
 
 Source: Kafka ``org.apache.kafka.timeline``.
 """

@@ -1,11 +1,11 @@
 """``TimelineDict``, ``TimelineSet`` and ``TimelineValue``: state with snapshots.
 
-Each is read and written as the collection that it is named after, and read as of any snapshot of
-its registry with ``at(epoch)``. Values must not be changed in place.
+Each one is read and written like the collection after which it is named. ``at(epoch)`` reads it as
+of any snapshot of its registry. Values must not be changed in place.
 
-An iteration may write to the collection: it yields the elements of its start, except those removed
-before they are reached. A view of a snapshot never changes; when the snapshot is deleted, its views
-raise ``SnapshotEpochError``.
+You may write to a collection while iterating over it: the iteration yields the elements from its
+start, except those removed before it reaches them. A view of a snapshot never changes. After the
+snapshot is deleted, its views raise ``SnapshotEpochError``.
 
 Source: Kafka ``TimelineHashMap``, ``TimelineHashSet``, ``TimelineObject``.
 """
@@ -54,7 +54,7 @@ class TimelineDict(MutableMapping[K, V]):
         return key in self._current
 
     def load(self, elements: Mapping[K, V]) -> None:
-        """Insert or replace elements; before the first snapshot faster than ``update``."""
+        """Insert or replace elements; faster than ``update`` before the first snapshot."""
         self._table.load(elements)
 
     def popitem(self) -> tuple[K, V]:
@@ -79,7 +79,7 @@ class TimelineDict(MutableMapping[K, V]):
 
 
 class TimelineSet(MutableSet[T]):
-    """A set with snapshots. Operators return sets without."""
+    """A set with snapshots. Operators return sets without snapshots."""
 
     __slots__ = ("_registry", "_table")
 
@@ -105,11 +105,11 @@ class TimelineSet(MutableSet[T]):
             self._table.put(value, None)
 
     def load(self, elements: Iterable[T]) -> None:
-        """Insert elements; before the first snapshot faster than ``|=``."""
+        """Insert elements; faster than ``|=`` before the first snapshot."""
         self._table.load(dict.fromkeys(elements))
 
     def discard(self, value: T) -> None:
-        """Remove an element if it is there."""
+        """Remove an element if it exists."""
         if value in self._table.current:
             self._table.remove(value)
 
@@ -137,7 +137,7 @@ class TimelineValue(Generic[T]):
     __slots__ = ("_default", "_registry", "_table")
 
     def __init__(self, registry: SnapshotRegistry, value: T) -> None:
-        """``value``: the first one, which snapshots before this object's creation have, too."""
+        """``value``: the first value, which earlier snapshots have, too."""
         self._registry = registry
         self._default = value
         self._table: SnapshottableTable[None] = SnapshottableTable(registry)

@@ -1,24 +1,26 @@
 """``SnapshotRegistry``: in-memory snapshots of the collections of one state, by epoch.
 
-A snapshot is created in constant time and stores nothing at first. Its delta gets the former value
-of each element that is written before the next snapshot, so memory grows with what changes:
+A snapshot is created in constant time and stores nothing at first. Its delta receives the former
+value of each element that is written before the next snapshot, so memory grows with the number of
+changes:
 
     snapshot 10           a=1
     put a=2, put b=7      delta of 10: a was 1, b was absent
     snapshot 20
     delete a              delta of 20: a was 2
 
-The value at an epoch is that in the first delta from its snapshot on that has the element, else the
-current one: at 10 ``a`` is 1; at 20 ``a`` is 2 and ``b``, which no later delta has, is 7.
+The value at an epoch is the one in the first delta, from its snapshot on, that contains the
+element, or otherwise the current one. At 10, ``a`` is 1. At 20, ``a`` is 2 and ``b``, which no
+later delta contains, is 7.
 
 Invariants:
 
-1. The epochs of a registry's snapshots rise, and so does their order in the chain.
-2. A delta has each element once, with its value at the snapshot, and the size at the snapshot.
-3. Collections write to the delta of the newest snapshot only. Older ones change when the snapshot
-   after them is deleted, by its elements that they lack.
+1. The epochs of a registry's snapshots increase along the chain.
+2. A delta contains each element once, with its value at the snapshot, and the size at the snapshot.
+3. Collections write only to the newest snapshot's delta. An older delta changes when the snapshot
+   after it is deleted: it receives that delta's elements that it lacks.
 
-Not thread-safe. Epochs are any integers that rise, such as offsets.
+Not thread-safe. Epochs are any increasing integers, such as offsets.
 
 Source: Kafka ``SnapshotRegistry``, ``Snapshot``, ``SnapshottableHashTable``.
 """
@@ -35,7 +37,7 @@ from raftlog_state.errors import SnapshotEpochError
 K = TypeVar("K")
 
 ABSENT: Final = object()
-"""The value of an element that a collection did not have."""
+"""The value of an element that a collection does not contain."""
 
 
 @dataclass(slots=True)
@@ -48,9 +50,9 @@ class Delta(Generic[K]):
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """The state at an epoch. ``previous`` and ``next`` are the snapshots around it.
+    """The state at an epoch. ``previous`` and ``next`` are the adjacent snapshots.
 
-    ``deltas`` is by table. A deleted snapshot is no longer ``is_live``, and is not read.
+    ``deltas`` is keyed by table. A deleted snapshot is no longer ``is_live`` and is not read.
     """
 
     epoch: int
@@ -109,7 +111,7 @@ class SnapshotRegistry:
         return created
 
     def revert_to_snapshot(self, epoch: int) -> None:
-        """Restore the state at a snapshot, which stays; delete the later ones.
+        """Restore the state at a snapshot, which is kept; delete the later ones.
 
         Takes time in proportion to what was written since. Raises ``SnapshotEpochError``.
         """
@@ -152,7 +154,7 @@ class SnapshotRegistry:
             table.current.clear()
 
     def add(self, table: SnapshottableTable[Any]) -> None:
-        """Add a new table, which is held by a weak reference."""
+        """Add a new table. It is held by a weak reference."""
         self._tables.add(table)
 
     def _unlink(self, snapshot: Snapshot) -> None:
@@ -171,10 +173,10 @@ class SnapshotRegistry:
 
 
 class SnapshottableTable(Generic[K]):
-    """Elements by key, at present and at each snapshot: what timeline collections consist of.
+    """Elements by key, at present and at each snapshot: the basis of timeline collections.
 
-    ``current`` is always the same dictionary, read directly and written by ``put`` and
-    ``remove`` alone.
+    ``current`` is always the same dictionary. It is read directly, and written only by ``put`` and
+    ``remove``.
     """
 
     __slots__ = ("__weakref__", "_delta", "_newest", "_registry", "current")
@@ -222,19 +224,19 @@ class SnapshottableTable(Generic[K]):
         return len(self.current)
 
     def keys(self) -> Iterator[K]:
-        """Yield the keys that there are now, except those removed before they are reached.
+        """Yield the current keys, except those removed before they are reached.
 
-        Elements may be written meanwhile. A new one is not returned.
+        Elements may be written meanwhile. New keys are not returned.
         """
         for key in list(self.current):
             if key in self.current:
                 yield key
 
     def keys_at(self, snapshot: Snapshot) -> Iterator[K]:
-        """Yield the keys at a snapshot, each once, whatever is written meanwhile.
+        """Yield the keys at a snapshot, each once, regardless of writes meanwhile.
 
         Raises:
-            SnapshotEpochError: the snapshot is deleted before the last one.
+            SnapshotEpochError: the snapshot is deleted before the last key.
         """
         seen = set(self.current)
         for key in list(self.current):
@@ -253,7 +255,7 @@ class SnapshottableTable(Generic[K]):
         return copied
 
     def restore(self, delta: Delta[K]) -> None:
-        """Write the values of a snapshot back. For ``SnapshotRegistry``."""
+        """Restore the values of a snapshot. For ``SnapshotRegistry``."""
         _restore(self.current, delta)
         self._newest = self._delta = None
 
