@@ -3,17 +3,17 @@
 Version 1: ``{"v": 1, "offset": end, "epoch": e, "from": start, "cluster": id}``, followed, if they
 apply, by ``"snapshot": "<end>-<epoch>"``, ``"initial": true``, ``"lost": true``.
 
-Version 2: ``{"v": 2, "logs": {<cluster id>: <offset of version 1>}}``, sorted by cluster id; of a
-pattern of partitions by their names, such as ``__consumer_offsets-12``. A log without rows in a
-batch has the same offset as before it, and a log that is read no more keeps its own. A stream of
-several clusters continues a version 1 with a cluster id, as that log's offset.
+Version 2: ``{"v": 2, "logs": {<cluster id>: <offset of version 1>}}``, sorted by cluster id. For a
+pattern of partitions, the keys are their names, such as ``__consumer_offsets-12``. A log without
+rows in a batch keeps its previous offset, and so does a log that is no longer read. A stream of
+several clusters can continue a version 1 that has a cluster id, as that log's offset.
 
 Invariants:
 
 1. Spark compares the JSON text: the order of keys is fixed, and a stream without new records
    returns the start offset unchanged.
-2. An end offset contains the start of its own batch. Spark does not store the initial offset, and
-   requests it again after a restart, when it may be another one: using it would lose records.
+2. An end offset contains the start of its own batch. Spark does not store the initial offset. It
+   requests it again after a restart, when it may differ, so using it would lose records.
 3. Later versions may add keys, but not reorder them. A later version is rejected.
 """
 
@@ -32,7 +32,7 @@ from .errors import data_loss
 VERSION: Final = 1
 SOURCES_VERSION: Final = 2
 FROM_SPARK: Final = -1
-"""Start of a batch that is unknown here, and passed to ``partitions`` by Spark."""
+"""Start of a batch that is unknown here; Spark passes it to ``partitions``."""
 
 _SNAPSHOT_ID: Final = re.compile(r"(\d{1,19})-(\d{1,10})", re.ASCII)
 
@@ -74,7 +74,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, written: object, *, path: str) -> StreamOffset:
-        """Parse an offset of a checkpoint; ``path`` of the log is for the error.
+        """Parse an offset of a checkpoint. ``path``: the log's path, for the error.
 
         Raises:
             DataLossError: CHECKPOINT_MISMATCH: not an offset of this source, or of a later version.

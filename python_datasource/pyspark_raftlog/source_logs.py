@@ -1,13 +1,13 @@
-"""The logs of ``sources``: what identifies them, and calls to all of them that some may fail.
+"""The logs of ``sources``: their identities, and calls to all of them, some of which may fail.
 
 A log of ``sources`` is identified by its cluster id, a partition of a pattern by its name.
 
-A log that cannot be reached does not delay or stop a stream of the others: it is skipped with one
+A log that cannot be reached neither delays nor stops a stream of other logs: it is skipped with one
 warning and tried again after ``RETRY_MS``. Damage and data loss end the stream, unless
-``failOnDataLoss`` is false for that log. Contradictory options always do.
+``failOnDataLoss`` is false for that log. Contradictory options always end it.
 
-Logs of nodes are called in threads, because a request may wait for its timeout; a log whose call is
-not finished in time is skipped until then. Files are read by the caller's thread.
+Logs of nodes are called in threads, because a request may wait for its timeout. A log whose call
+does not finish in time is skipped until it does. The caller's thread reads files.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class SourceLog:
         """Reason why the log is skipped; None if it can be read."""
         self.retry_at_ms = 0.0
         self.late: dict[str, tuple[object, Future[Any]]] = {}
-        """Calls in threads that were not finished in time, by name, with their keys."""
+        """Calls in threads that did not finish in time, by name, with their keys."""
 
     def identify(self, log: LogReader) -> None:
         """Set the id: the cluster id of ``log`` or of the option ``clusterId``.
 
-        That of a partition is known.
+        A partition's id is already known.
 
         Raises:
             OptionError: neither is known.
@@ -92,7 +92,7 @@ class SourceLog:
         return self.log_id
 
     def check_cluster(self) -> None:
-        """Identify the log as it was read last. Raises as ``identify``."""
+        """Identify the log as it was last read. Raises the errors of ``identify``."""
         log = self.stream.log
         if log is not None:
             self.identify(log)
@@ -109,11 +109,11 @@ class SourceLogs:
 
     @property
     def by_cluster(self) -> Mapping[str, SourceLog]:
-        """Logs that were read at least once, by their ids."""
+        """Logs that have been read at least once, by id."""
         return self._by_cluster
 
     def close(self) -> None:
-        """End the threads; later calls start others."""
+        """End the threads; later calls start new ones."""
         self._threads.close()
 
     def poll(
@@ -126,12 +126,13 @@ class SourceLogs:
     ) -> dict[str, T]:
         """Call a function for each log in ``keys``; return the results of those that can be read.
 
-        ``wait_s``: how long to wait for calls to nodes; None: until all are finished. A result that
-        was late is returned by the next poll with this name and key.
+        ``wait_s``: how long to wait for calls to nodes; None: until all have finished. The next
+        poll with this name and key returns a late result.
 
         Raises:
             OptionError: two logs have the same cluster id, or one has none.
-            RaftlogError: of a log with ``failOnDataLoss``, unless it cannot be reached.
+            RaftlogError: an error of a log with ``failOnDataLoss``, unless the log cannot be
+                reached.
         """
         now_ms = self._clock.now_ms()
         ready = {log: key for log, key in keys.items() if self._is_ready(log, now_ms)}
@@ -159,7 +160,7 @@ class SourceLogs:
         keys: Mapping[SourceLog, object],
         wait_s: float | None,
     ) -> Iterator[tuple[SourceLog, Callable[[], T]]]:
-        """Yield each log with a function that returns its result, unless that is late."""
+        """Yield each log with a function that returns its result, unless the result is late."""
         futures: dict[SourceLog, Future[T]] = {}
         for log, key in keys.items():
             if log.options.nodes is not None:
@@ -208,13 +209,13 @@ class SourceLogs:
 
 
 def is_unavailable(error: RaftlogError) -> bool:
-    """Return whether an error says that a log cannot be reached now, and nothing about records."""
+    """Return whether an error means that a log cannot be reached now, not that records are bad."""
     kinds = (LogNotFoundError, LogAccessError, AccessDeniedError, TooFewVotersError)
     return isinstance(error, kinds) or (error.retriable and not isinstance(error, DataLossError))
 
 
 def _retry_once(call: Callable[[SourceLog], T], log: SourceLog) -> T:
-    """Call again after a retriable error of files, which a node deletes meanwhile."""
+    """Call again after a retriable error of files, as a node may have deleted them meanwhile."""
     try:
         return call(log)
     except RaftlogError as error:

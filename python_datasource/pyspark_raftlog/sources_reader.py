@@ -1,7 +1,7 @@
 """Readers of several logs: the rows of all logs of ``sources``, with their cluster ids.
 
-The invariants are those of ``stream_reader``. A stream's offset has the offset of each log; what is
-decided about one log depends on that offset and on the log, except its share of a limit.
+The invariants are those of ``stream_reader``. A stream's offset contains the offset of each log.
+Decisions about one log depend only on that offset and on the log, except for its share of a limit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .options import RaftlogOptions
 
 SNAPSHOTS_PER_BATCH: Final = 16
-"""Logs whose snapshots a micro-batch has, if its size is limited."""
+"""Number of logs whose snapshots are in one micro-batch, if its size is limited."""
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 

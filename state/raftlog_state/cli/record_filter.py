@@ -1,11 +1,12 @@
 """Records that `raftlog cat --topic`, `--broker` and `--key` print.
 
-Most records of a topic have its id only, and the removal of an ACL has that of the ACL. The ids are
-those in the state before the first record that is printed, and those of the records that are read.
+Most records of a topic contain only its id, and the removal of an ACL contains only the ACL's id.
+The ids are taken from the state before the first printed record, and from the records that are
+read.
 
-A key is compared with what is printed of the record, so that a secret that is not printed is not
-found by its value either. Records of a coordinator have a key; other typed records have none, and
-are found by their fields. The key of an ordinary partition is one text.
+A key is compared with what is printed of the record, so that a secret that is not printed cannot be
+found by its value. Records of a coordinator have a key. Other typed records have none and are found
+by their fields. The key of an ordinary partition is one text.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ _BROKER_CONFIG: Final = 4
 _TOPIC_ACL: Final = 2
 _GROUP_NAMES: Final = ("group", "groupId")
 _FIELDS_SHOWN_MAX: Final = 20
-"""Those of an internal log; metadata records have many more."""
+"""Limit for the fields of internal logs; metadata records have many more."""
 
 
 class NameFilter:
-    """Filter of records by topic name or broker id; exactly one of them is given."""
+    """Filter of records by topic name or broker id; exactly one of them is specified."""
 
     def __init__(self, topic: str | None, broker: int | None) -> None:
         self._topic = topic
@@ -89,13 +90,13 @@ class NameFilter:
         )
 
     def did_you_mean(self) -> str | None:
-        """Return a hint with the most similar topic; None if the topic exists, or none is."""
+        """Return a hint with the most similar topic; None if the topic exists or none is."""
         if self._topic is None or self._topic in self._topics:
             return None
         return did_you_mean(self._topic, self._topics)
 
     def takes(self, value: bytes | None) -> bool:
-        """Return whether a value is printed; one that is damaged is, to be reported."""
+        """Return whether a value is printed; damaged values are, so that they are reported."""
         if value is None:
             return True
         try:
@@ -140,11 +141,11 @@ class NameFilter:
 
 
 class KeyFilter:
-    """Filter of typed records by fields of their key, all of which have the given values.
+    """Filter of typed records by fields of their key, all of which must have the given values.
 
     ``fields_of`` returns the fields of a record as they are printed. Values are compared as JSON
-    prints them, without quotes; a dot is between the names of a struct and of its field. The id of
-    a group has either of its two names.
+    prints them, without quotes. A dot separates the name of a struct from its field. A group's id
+    has either of its two names.
     """
 
     def __init__(self, conditions: Sequence[tuple[str, str]], fields_of: FieldsOf) -> None:
@@ -158,7 +159,7 @@ class KeyFilter:
         return f"key {self._name}"
 
     def takes(self, key: bytes | None, value: bytes | None) -> bool:
-        """Return whether a record is printed; one that is damaged is, to be reported."""
+        """Return whether a record is printed; damaged records are, so that they are reported."""
         try:
             found = self._fields_of(key, value)
         except MetadataParseError:
@@ -184,7 +185,7 @@ class TextKeyFilter:
 
 
 class RecordFilter:
-    """Filters of records, each of which a record has to pass; None for one that is not used."""
+    """Filters of records, all of which a record must pass; None for a filter that is not used."""
 
     def __init__(self, name: NameFilter | None, key: KeyFilter | TextKeyFilter | None) -> None:
         self._name = name
@@ -194,7 +195,7 @@ class RecordFilter:
         return " and ".join(str(one) for one in (self._name, self._key) if one is not None)
 
     def read_ids(self, log: LogReader, start_offset: int, console: Console) -> None:
-        """Read what the filters need of the state before the first record to print."""
+        """Read what the filters need from the state before the first record to print."""
         if self._name is not None:
             self._name.read_ids(log, start_offset, console)
 
@@ -224,7 +225,7 @@ def record_filter(
 
     ``internal`` is the format of an internal log's records.
 
-    Raises ``OptionError`` if the records of the log have no such name, no such field.
+    Raises ``OptionError`` if the log's records have no such name or field.
     """
     by_name = None
     if topic is not None or broker is not None:
@@ -277,19 +278,22 @@ def _key_filter(
 
 
 def _names_of(field: str) -> tuple[str, ...]:
-    """Return the names of a field: keys of commits and classic groups have the id of the group as
-    ``group``, those of KIP-848 and share groups as ``groupId``."""
+    """Return the names of a field.
+
+    Keys of commits and classic groups contain the group's id as ``group``, those of KIP-848 and
+    share groups as ``groupId``.
+    """
     return _GROUP_NAMES if field in _GROUP_NAMES else (field,)
 
 
 def _listed(known: Mapping[str, object]) -> str:
-    """Return the fields as text, of many the first ones."""
+    """Return the fields as text; if there are many, the first ones."""
     shown = [*known] if len(known) <= _FIELDS_SHOWN_MAX else [*[*known][:3], "..."]
     return f"fields are {', '.join(shown)}"
 
 
 def _field_names(kind: type[Struct], prefix: str = "") -> Iterator[str]:
-    """Yield the names of the fields of a type that are no arrays, in structs with dots."""
+    """Yield the names of a type's fields that are not arrays, with dots in structs."""
     for field in kind.fields_schema:
         name = prefix + field.json_name
         if isinstance(field.kind, Nested):

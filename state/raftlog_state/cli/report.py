@@ -111,7 +111,7 @@ def _read(arguments: argparse.Namespace, console: Console) -> Report:
 
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[BinaryIO]:
-    """Create a file that replaces one of that name when it is complete; an error deletes it."""
+    """Create a file that replaces the one of that name when complete; an error deletes it."""
     part = f"{path}.part"
     with _output_errors(path):
         if os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""Signals that end a command which runs until it is stopped."""
+"""Signals that end a command that runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class TerminatedError(BaseException):
 class StopSignals:
     """SIGINT and SIGTERM raise ``KeyboardInterrupt`` and ``TerminatedError`` in the main thread.
 
-    A signal in a block of ``uninterrupted`` raises after it. A second signal ends the process
-    immediately. In another thread this does nothing. C code that calls Python may drop the
-    exception, so a loop calls ``raise_received``.
+    A signal during a block of ``uninterrupted`` raises after the block. A second signal ends the
+    process immediately. In other threads, this class does nothing. C code that calls Python may
+    drop the exception, so loops call ``raise_received``.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Source of a command, PATH or ``--bootstrap-server``: the options, and what they select.
+"""Source of a command, PATH or ``--bootstrap-server``: its options, and the log that they select.
 
 A command that reads a log calls ``add_source``, which adds both; ``open_source`` opens the log.
 """
@@ -171,7 +171,8 @@ def add_decryption(parser: Parser) -> None:
 def with_decryption(arguments: argparse.Namespace, log: LogReader) -> LogReader:
     """Return a reader with decrypted values, or the log itself without ``--encryption-keys``.
 
-    Values that are not encrypted are as in the log. Raises ``WrongCallError`` and ``OptionError``.
+    Values that are not encrypted are returned as in the log. Raises ``WrongCallError`` and
+    ``OptionError``.
     """
     keys, context = arguments.encryption_keys, arguments.encryption_context
     if keys is None and context is None:
@@ -294,10 +295,10 @@ def state_in(
 def states_in_range(
     states: StateSource, start: OffsetSpec | None, end: OffsetSpec | None, console: Console
 ) -> tuple[int, int]:
-    """Return the end offsets that ``--from`` and ``--to`` are in a source of states.
+    """Return the end offsets for ``--from`` and ``--to`` in a source of states.
 
-    They are printed unless they were given as numbers. Raises ``OptionError`` if the first is after
-    the second, ``OffsetOutOfRangeError`` if it is after the end.
+    They are printed unless they were specified as numbers. Raises ``OptionError`` if the first one
+    is after the second, ``OffsetOutOfRangeError`` if it is after the end.
     """
     from raftlog.clock import Clock
 
@@ -352,7 +353,7 @@ def offset_in(
     *,
     is_state: bool = False,
 ) -> int:
-    """Return the offset that an option's value is in a log; print it unless it is a number.
+    """Return the offset in a log for an option's value; print it unless it is a number.
 
     Arguments and errors are those of ``raftlog.client.offset_spec.resolve``.
     """
@@ -371,7 +372,7 @@ def range_in(
     read_end: Callable[[], int],
     console: Console,
 ) -> tuple[int, int]:
-    """Return the offsets that ``--from`` and ``--to`` are in a log, as ``offset_in``.
+    """Return the offsets in a log for ``--from`` and ``--to``, like ``offset_in``.
 
     Arguments and errors are those of ``raftlog.client.offset_spec.resolve_range``.
     """
@@ -388,7 +389,7 @@ def range_in(
 
 
 def _printed(option: str, spec: OffsetSpec | None, found: Resolved, console: Console) -> int:
-    """Print an offset unless it was given as a number, or not given; return it."""
+    """Print an offset unless it was specified as a number or not specified; return it."""
     from raftlog.client.offset_spec import OffsetSpecKind
 
     if spec is not None and spec.kind is not OffsetSpecKind.OFFSET:
@@ -406,14 +407,14 @@ def stdin() -> TextIO:
 
 
 def check_no_node_options(arguments: argparse.Namespace) -> None:
-    """End the command if an option of ``--bootstrap-server`` is given, which it is not."""
+    """End the command if options for ``--bootstrap-server`` are specified without it."""
     for name in NODE_OPTIONS:
         if getattr(arguments, name) is not None:
             arguments.parser.error(f"--{name.replace('_', '-')} requires --bootstrap-server")
 
 
 def _check_cluster(log: LogReader, cluster_id: str | None) -> None:
-    """Raise ``WrongClusterError`` if files are known to be of another cluster."""
+    """Raise ``WrongClusterError`` if files are known to belong to another cluster."""
     if cluster_id is None or log.cluster_id in (None, cluster_id):
         return
     from raftlog.errors import WrongClusterError
@@ -467,7 +468,7 @@ def _timeout_ms(arguments: argparse.Namespace) -> float:
 def client_security(arguments: argparse.Namespace) -> ClientSecurity:
     """Return the security of connections, by ``--config`` and the options of TLS.
 
-    Options of Kafka's clients that are not about security are ignored. Raises ``OptionError``.
+    Kafka client options that do not concern security are ignored. Raises ``OptionError``.
     """
     from raftlog.client.remote.security import SECURITY_OPTIONS, parse_security, read_properties
     from raftlog.errors import OptionError

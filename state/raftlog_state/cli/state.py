@@ -54,7 +54,7 @@ KINDS = (
     "tokens",
 )
 HISTORY_KINDS = ("epochs", "transactions")
-"""Kinds that are not state, but history: from the log start offset on."""
+"""Kinds that are history rather than state: from the log start offset on."""
 TOPIC_KINDS = (
     *("topics", "partitions", "configs"),
     *(one for one in INTERNAL_KINDS if one not in ("groups", "group_members", "share_partitions")),
@@ -556,7 +556,7 @@ def run_snapshot(arguments: argparse.Namespace, output: Output, console: Console
 
 
 def _committed(log: LogReader, at: OffsetSpec, console: Console) -> int:
-    """Return the offset that ``--at`` specifies, a time at most the committed end."""
+    """Return the offset that ``--at`` specifies; a time selects at most the committed end."""
     from raftlog.client import Isolation
 
     def read_end() -> int:

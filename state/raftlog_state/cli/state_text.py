@@ -1,7 +1,7 @@
-"""Cluster state as JSON, one row a line, and as tables.
+"""Cluster state as JSON, one row per line, and as tables.
 
-Columns that a snapshot does not contain (the broker that allocated the last block of producer ids)
-are omitted, so that the state at an offset does not depend on the snapshot that was loaded.
+Columns that are not in snapshots (the broker that allocated the last block of producer ids) are
+omitted, so that the state at an offset does not depend on the snapshot that was loaded.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .text_table import (
 )
 
 VALUE_WIDTH_MAX: Final = 40
-"""Width of a value in a table; longer ones are cut."""
+"""Width of a value in a table; longer values are cut."""
 NAME_WIDTH_MAX: Final = 80
-"""Width of a name in a table; the middle of longer ones is left out."""
+"""Width of a name in a table; longer names lack their middle."""
 _NAME_WIDTH_MIN: Final = 30
 """Width of a name on a terminal that is too narrow."""
 TextOf: TypeAlias = Callable[[str, object], str]
@@ -63,19 +63,19 @@ _OP_STYLES: Final = {"created": GOOD, "changed": WARNING, "deleted": BAD}
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 _NAMES: Final = frozenset({"name", "topic_name", "resource_name", "principal", "user"})
 _UNCUT_ENDS: Final = _NAMES | {"group", "topic", "transactional_id"}
-"""Columns whose long values are cut in the middle: names often differ in their ends only."""
+"""Columns whose long values are cut in the middle: names often differ only at their ends."""
 _ALWAYS: Final = frozenset({"isr"})
-"""Columns of tables also if all their values are empty: all partitions are offline."""
+"""Columns that tables show even if all their values are empty: all partitions are offline."""
 _NO_LEADER: Final = -1
 _UNUSUAL: Final = ("fenced", "in_controlled_shutdown")
-"""Columns of a broker that serves no partition, or soon will not."""
+"""Columns of a broker that serves no partitions, or soon will not."""
 _DETAILS: Final = frozenset(
     {
         *("adding_replicas", "removing_replicas", "features"),
         *("leader_recovery_state", "is_migrating_zk_broker", "zk_migration_ready"),
     }
 )
-"""Columns that a narrow terminal lacks first, after ids and epochs."""
+"""Columns that are first left out on a narrow terminal, after ids and epochs."""
 
 
 def print_image(image: MetadataImage, output: Output) -> None:
@@ -108,10 +108,10 @@ def print_table(
     *,
     topic: str | None = None,
 ) -> None:
-    """Print the rows of one kind as a table, or a table of each kind that has rows, by name.
+    """Print the rows of one kind as a table, or one table for each kind that has rows, by name.
 
-    ``columns``: the columns of a kind, in order, with whole values; None: those that have values,
-    and for which a terminal has space. ``topic``: prints rows of this one only.
+    ``columns``: the columns of a kind, in order, with whole values; None: those that have values
+    and for which the terminal has space. ``topic``: print only this topic's rows.
     """
     if kind is not None:
         found = partial(_rows_by_name, image, _entity_of(kind), topic)
@@ -141,7 +141,7 @@ def _rows_by_name(
 
 
 def _selected(image: MetadataImage, entity: Entity, topic: str | None) -> list[Row]:
-    """Return the rows of an entity, those of one topic if ``topic`` is its name."""
+    """Return the rows of an entity; if ``topic`` is specified, only those of this topic."""
     rows = image.rows(entity)
     if topic is None:
         return rows
@@ -150,7 +150,7 @@ def _selected(image: MetadataImage, entity: Entity, topic: str | None) -> list[R
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """Return the place of a row in a table: the key of some rows begins with a random id."""
+    """Return the sort key of a row in a table, as the key of some rows begins with a random id."""
     match row:
         case TopicRow(name=name):
             return (name,)
@@ -186,8 +186,8 @@ def print_row_table(
 ) -> list[str]:
     """Print rows as a table of the columns that have values, or of the chosen ones, uncut.
 
-    ``rows`` is called twice. Returns the columns for which the terminal has no space; names are cut
-    to fit into the space that is left.
+    ``rows`` is called twice. Returns the columns for which the terminal has no space. Names are cut
+    to fit into the remaining space.
     """
     text_of: TextOf = _cell_text if columns is None else _whole_text
     headings, widths = _headings_and_widths(rows(), columns, text_of)
@@ -255,7 +255,7 @@ def _headings_and_widths(
 
 
 def log_left_out(columns: Sequence[str], console: Console) -> None:
-    """Print the columns that a table lacks, if there are any."""
+    """Print the columns that a table leaves out, if any."""
     if columns:
         names = ", ".join(columns)
         console.log(f"columns left out on this terminal: {names}; --columns chooses some")
@@ -268,9 +268,9 @@ def log_if_empty(
     topic: str | None,
     topics: Iterable[str] = (),
 ) -> None:
-    """Print that there are no rows of a kind, or of one topic, if no output was written.
+    """Print that a kind or one topic has no rows, if no output was written.
 
-    ``topics``: those that have rows, for a hint.
+    ``topics``: the topics that have rows, for a hint.
     """
     if not output.is_empty or kind is None:
         return
@@ -280,7 +280,7 @@ def log_if_empty(
 
 
 def _lack_order(column: str) -> int:
-    """Return how soon a narrow terminal lacks a column: one with a higher number first, 0 never."""
+    """Return when a narrow terminal leaves out a column: higher numbers first, 0 never."""
     column = column.removesuffix("_name")
     if column in IGNORABLE["ids"]:
         return 3
@@ -290,7 +290,7 @@ def _lack_order(column: str) -> int:
 
 
 def _rank(column: str) -> int:
-    """Return the place of a column in a table: names first, ids that users do not use last."""
+    """Return a column's position in a table: names first, ids that users do not use last."""
     if column in IGNORABLE["ids"]:
         return 2
     return 0 if column in _NAMES else 1
@@ -356,8 +356,8 @@ def print_differences(
 ) -> int:
     """Print rows that differ, as JSON lines or as a table; return their number.
 
-    ``ignored`` columns of rows that are in both states are left out. The table has the name of each
-    row, as ``raftlog log`` takes it, and what changed in it; long ones are cut.
+    ``ignored`` columns of rows that are in both states are left out. The table contains each row's
+    name, in the form that ``raftlog log`` accepts, and what changed in it. Long texts are cut.
     """
     if not as_table:
         count = 0
