@@ -1,8 +1,8 @@
 """Appends: requests with their records and conditions, and groups of them that are written.
 
-Used by the embedded log, by the leader of a quorum and by clients. A request is validated before it
-is queued: on the writer thread it can only fail for reasons that depend on the state of the log.
-Deadlines are monotonic milliseconds.
+The embedded log, the leader of a quorum and clients use this module. A request is validated before
+it is queued, so that on the writer thread it can fail only for reasons that depend on the log's
+state. Deadlines are monotonic milliseconds.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from raftlog.log.writing.replicated_log import ReplicatedLog
 
 WAITING_BYTES_MAX: Final = 64 * MIB
-"""Bound on the bytes of a handle's requests without a result (Kafka: ``buffer.memory``); a single
-larger request is accepted."""
+"""Bound on the bytes of a handle's requests that have no result yet (Kafka: ``buffer.memory``). A
+single larger request is accepted."""
 _RECORD_OVERHEAD_BYTES: Final = 24
 """Approximate upper bound of the lengths and deltas in an encoded record."""
 
@@ -75,7 +75,7 @@ class AppendResult:
     """Offsets of appended records, both inclusive, and their leader epoch.
 
     Without records, ``last_offset`` is ``base_offset - 1``. ``was_duplicate``: the log already
-    contained this commit or producer sequence; nothing was appended, and the offsets are the
+    contained this commit or producer sequence. Nothing was appended then, and the offsets are the
     existing ones.
     """
 
@@ -86,7 +86,7 @@ class AppendResult:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the records: the ``required_base_offset`` of the next append."""
+        """Offset after the records, which is the next append's ``required_base_offset``."""
         return self.last_offset + 1
 
 
@@ -96,11 +96,11 @@ NOT_AWAITED: Final[Future[AppendResult]] = Future()
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class AppendRequest:
-    """Records to append, and the conditions. After ``deadline_ms`` the append is not begun."""
+    """Records to append, and the conditions. The append does not begin after ``deadline_ms``."""
 
     records: Sequence[RecordToAppend]
     control: tuple[ControlRecord, ...] = ()
-    """Control records instead of ``records``, in a batch of their own; of nodes only."""
+    """Control records instead of ``records``, in a batch of their own; only in nodes."""
     epoch: int | None = None
     required_end_offset: int | None = None
     required_base_offset: int | None = None
@@ -111,15 +111,16 @@ class AppendRequest:
     producer: ProducerStamp | None = None
     deadline_ms: float
     received_ms: float = 0.0
-    """Time of the receipt, of nodes only."""
+    """Time of receipt; only in nodes."""
     gate: InOrderGate | None = None
     future: Future[AppendResult] = field(default_factory=Future)
 
     @property
     def identity(self) -> CommitName | ProducerStamp | None:
-        """The commit name or producer stamp by which a retry is recognized, if any.
+        """The commit name or producer stamp that identifies a retry, if there is one.
 
-        With both, the producer's sequence keeps its order among the other appends of the producer.
+        If a request has both, this is the commit name; the producer's sequence then keeps it in
+        order among the producer's other appends.
         """
         return self.producer if self.commit is None else self.commit
 
@@ -135,7 +136,7 @@ class AppendRequest:
 
     @property
     def writes(self) -> bool:
-        """Whether it has records. Without any, the outcome is never unknown: it is only a check."""
+        """Whether it has records. Without any it only checks, and its outcome is never unknown."""
         return bool(self.records or self.control)
 
     def byte_count(self) -> int:
@@ -180,7 +181,7 @@ class Operation:
     """Operation on the log under its lock, between the appends before and after it.
 
     ``run`` takes the writer's log and the wall-clock time in milliseconds. What it writes is synced
-    with its group.
+    together with its group.
     """
 
     run: Callable[[Any, int], Any]
@@ -189,7 +190,7 @@ class Operation:
 
     @property
     def writes(self) -> bool:
-        """Always true: ``run`` may write."""
+        """Always true, because ``run`` may write."""
         return True
 
     def byte_count(self) -> int:
@@ -208,7 +209,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Refusal or failure of a request, with an error object of its own."""
+    """Refusal or failure of a request, with its own error object."""
 
     error: RaftlogError
 
@@ -225,10 +226,11 @@ def failed(error: RaftlogError) -> Failed:
 
 
 class BufferPool:
-    """Bound on the bytes of one handle's queued requests, and whether it takes any (``closed``).
+    """Bound on the bytes of one handle's queued requests, and whether it accepts any (``closed``).
 
-    Kafka: ``BufferPool``. ``changed`` guards the handle's queue too: callers of all methods but
-    ``check_process`` hold it. It is notified when there may be room, and when the pool is closed.
+    Kafka: ``BufferPool``. ``changed`` also guards the handle's queue, and callers of all methods
+    except ``check_process`` must hold it. It is notified when there may be room, and when the pool
+    is closed.
     """
 
     def __init__(self, path: str, byte_count_max: int, now_ms: Callable[[], float]) -> None:
@@ -242,7 +244,7 @@ class BufferPool:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a forked child: its parent has the requests, and may hold ``changed``."""
+        """Whether this is a forked child. Its parent has the requests, and may hold ``changed``."""
         return os.getpid() != self._process_id
 
     def check_process(self, opened: str) -> None:
@@ -253,7 +255,7 @@ class BufferPool:
     def wait_for_room(self, byte_count: int, deadline_ms: float) -> None:
         """Wait until ``allocate`` may be called. A request above the bound is accepted alone.
 
-        Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room until the
+        Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room before the
         deadline.
         """
         while True:
@@ -286,22 +288,24 @@ class BufferPool:
 
 
 # --- Order of one client's appends after one of them was refused for lack of room -----------------
-# A client has several appends in flight, and retries the refused one. Its later appends are refused
-# too, or a small one would overtake a large one. The retry of a refused append shows that the
-# client retries all of them in order and has no other in flight, so that it and those after it may
-# pass. Only appends with an identity are kept in order: the retry of any other cannot be
-# recognized. Once the log knows a producer, the sequences alone keep its order: the gate is for its
-# first batches, of which the log accepts any, and for appends with a commit name only.
+# A client has several appends in flight, and retries one that was refused. Until then its later
+# appends are refused too, or a small one would overtake a large one. The retry of a refused append
+# shows that the client retries all of them in order and has no other in flight, so it and those
+# after it may pass. Only appends with an identity are kept in order, because the retry of any other
+# append cannot be recognized. Once the log knows a producer, the sequences alone ensure its order.
+# The gate is therefore only for a producer's first batches, of which the log accepts any, and for
+# appends with a commit name.
 
 REFUSED_MAX: Final = 16
-"""Refusals after which a client that does not retry is accepted again. More than an ordered client
-has in flight (Kafka: ``max.in.flight.requests.per.connection``, 5 with idempotence)."""
+"""Refusals after which a client that does not retry is accepted again. It is more than a client
+that requires order has in flight (Kafka: ``max.in.flight.requests.per.connection``, 5 with
+idempotence)."""
 
 
 class InOrderGate:
     """Gate for the appends of one connection to a leader.
 
-    ``identity`` of an append is what its retry is recognized by.
+    ``identity`` of an append identifies its retry.
     """
 
     __slots__ = ("_refusal", "_refused")
@@ -335,16 +339,16 @@ class InOrderGate:
 # ``key``, ``headers`` and ``timestamp_ms``. A single record may be given instead of a list.
 #
 # A ``msgpack`` log takes ``[type, version, fields]`` as a value, or its encoding. A ``kraft`` log
-# takes framed values (frame version 1, api key, version, fields) and, as KRaft does, no keys,
-# headers or timestamps (Kafka: ``AbstractApiMessageSerde``, ``RecordsIterator``). Header names that
-# begin with ``raftlog.`` and transaction names in the form of a commit's are reserved.
+# takes framed values (frame version 1, api key, version, fields) and, as in KRaft, no keys, headers
+# or timestamps (Kafka: ``AbstractApiMessageSerde``, ``RecordsIterator``). Header names that begin
+# with ``raftlog.`` and transaction names in the form of a commit's name are reserved.
 #
 # Errors name a record by its index, and never contain its bytes.
 
 HEADER_PREFIX: Final = "raftlog."
 USER_HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 3
-"""Headers of one record. Three more are reserved: a commit's name, the query it replaces, and a
-condition on keys."""
+"""Headers of one record that a user may set. Three more are reserved: a commit's name, the query it
+replaces, and a condition on keys."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _MSGPACK_FIELD_COUNT: Final = 3
 
@@ -363,7 +367,7 @@ class RecordLike(Protocol):
 
 
 _NO_RECORDS: Final = frozenset({bytes, bytearray, memoryview, list, tuple})
-"""Types that have no ``value``: to find that out by the protocol takes longer than all else."""
+"""Types without ``value``. A check against the protocol would take longer than all the rest."""
 
 UserRecord: TypeAlias = BytesLike | tuple[Any, ...] | list[Any] | RecordLike
 """One record in any accepted form."""
@@ -374,8 +378,8 @@ def new_records(
 ) -> tuple[RecordToAppend, ...]:
     """Validate records for a log with values of this kind, and return them in its form.
 
-    A record without key, headers and timestamp is returned as its value. Indexes in errors count
-    from ``first_ordinal``.
+    A record without key, headers and timestamp is returned as its value alone. Indexes in errors
+    count from ``first_ordinal``.
 
     Raises ``InvalidAppendError``.
     """
@@ -400,7 +404,7 @@ def new_records(
 
 
 def _new_bytes_record(record: object, ordinal: int) -> RecordToAppend:
-    """Return a record for a ``bytes`` log; the usual ones need no conversion of their fields."""
+    """Return a record for a ``bytes`` log. The usual ones need no conversion of their fields."""
     if type(record) is tuple and len(record) == 2:
         key, value = record
         if type(key) is bytes and type(value) is bytes:
@@ -570,15 +574,15 @@ def _refuse(ordinal: int | None, reason: str) -> NoReturn:
 # --- Appends of one group: conditions are checked, offsets assigned, batches written --------------
 # Invariants:
 #
-# 1. For each append the epoch is checked first, then its identity (commit, producer), then its keys
-#    and its required offset, in the same step that assigns the offsets. A refused append changes
-#    nothing, and the others of the group continue.
-# 2. No lock, sync or thread: the caller excludes other writers, and decides when records are
-#    durable or committed.
+# 1. For each append, these are checked in order and in the same step that assigns the offsets: the
+#    epoch, the identity (commit, producer), the keys and the required offset. A refused append
+#    changes nothing, and the others of the group continue.
+# 2. There are no locks, syncs or threads: the caller excludes other writers, and decides when
+#    records are durable or committed.
 
 
 class AppendBatch:
-    """One group of requests to one log, to which nothing else is appended meanwhile."""
+    """One group of requests to one log, during which nothing else is appended to the log."""
 
     def __init__(self, log: ReplicatedLog, now_ms: int) -> None:
         self._log = log
@@ -593,7 +597,7 @@ class AppendBatch:
         self._commits: dict[int, CommitName] = {}
 
     def process(self, request: Request) -> RequestResult:
-        """Execute a request, up to the sync. Raises errors that fail the whole group."""
+        """Execute a request except for its sync. Raises errors that fail the whole group."""
         if isinstance(request, Operation):
             return self._run(request)
         try:
@@ -653,7 +657,7 @@ class AppendBatch:
         return result
 
     def _append_control(self, control: Sequence[ControlRecord], epoch: int) -> AppendResult:
-        """Write the earlier appends, and these control records."""
+        """Write the earlier appends, then these control records."""
         self.write()
         base_offset = self._log.end_offset
         self._log.append_control(control, now_ms=self._now_ms)
@@ -661,7 +665,7 @@ class AppendBatch:
         return AppendResult(base_offset, self._log.end_offset - 1, epoch)
 
     def _add_identity(self, request: AppendRequest, result: AppendResult) -> None:
-        """Add the identity of an append: the next one is checked against it, written or not."""
+        """Add an append's identity, so that the next one is checked against it, written or not."""
         base_offset, last_offset = result.base_offset, result.last_offset
         if request.commit is not None:
             self._pending.add_commit(request.commit, base_offset, last_offset)
@@ -701,9 +705,10 @@ class AppendBatch:
         return epoch
 
     def _duplicate(self, request: AppendRequest, record_count: int) -> Duplicate | None:
-        """Return the offsets of the same append, if the log or this group has it already.
+        """Return the offsets of the same append, if the log or this group already has it.
 
-        A commit's name is checked before its producer: it may have been appended by another one.
+        A commit's name is checked before its producer, because another producer may have appended
+        it.
         """
         found = None
         if request.commit is not None:
@@ -718,10 +723,10 @@ class AppendBatch:
         )
 
     def _check_markers(self, request: AppendRequest) -> bool:
-        """Return whether the append has markers of metadata transactions. Writes earlier appends.
+        """Return whether the append has markers of metadata transactions. Write earlier appends.
 
-        Raises ``InvalidAppendError`` if the markers do not fit the open transaction: at most one is
-        open at a time, and a named commit is one itself (KIP-868).
+        Raises ``InvalidAppendError`` if the markers do not fit the open transaction: at most one
+        can be open at a time, and a named commit is itself a transaction (KIP-868).
         """
         found = [one.marker for one in metadata_markers(request.records, 0)]
         if not found and request.commit is None:
@@ -743,7 +748,7 @@ class AppendBatch:
         return True
 
     def write(self, *, markers: Sequence[MetadataMarker] = ()) -> None:
-        """Write the accumulated batches. On a full disk the group must end."""
+        """Write the accumulated batches. If the disk is full, the group must end."""
         batches, values = self._accumulator.drain(), self._log.config.values
         if not batches:
             return
@@ -760,7 +765,7 @@ class AppendBatch:
     def interrupted(self) -> list[RequestResult]:
         """Return the result of the append that ``process`` was writing when it raised, if any.
 
-        It is the result of a complete append, of which only a part may be in the log.
+        The result is that of a complete append, although only a part may be in the log.
         """
         return [] if self._being_written is None else [Done(self._being_written)]
 
@@ -821,13 +826,13 @@ _ABOUT_IDENTITIES: Final = (
     OutOfOrderSequenceError,
     StaleCommitError,
 )
-"""Refusals by an earlier append of a producer or application id, which may be unwritten."""
+"""Refusals because of an earlier append of a producer or application id, which may be unwritten."""
 
 
 def fail_if_unwritten(answer: RequestResult, end_offset: int, full: DiskFullError) -> RequestResult:
-    """Return the result of a request, given that only ``end_offset`` was reached on a full disk.
+    """Return a request's result, given that a full disk ended the log at ``end_offset``.
 
-    A refusal, or a duplicate, that may be due to unwritten records becomes ``full`` too.
+    A refusal or duplicate that may be due to unwritten records becomes ``full``, too.
     """
     if isinstance(answer, Failed):
         error = answer.error

@@ -1,11 +1,12 @@
-"""The compiled core ``raftlog._native``: whether it is used.
+"""The compiled core ``raftlog._native``, and whether it is used.
 
-It is built from ``connector/native`` where cargo is installed. Without it, with
-``RAFTLOG_NATIVE=0`` in the environment, or if it has another interface than this package, the same
-functions run in Python, with the same results and errors. A function of the core returns None for
-input that is not plain, which Python then handles, so that each error has one place and one text.
+It is built from ``connector/native`` if cargo is installed. The same functions run in Python, with
+the same results and errors, if the core is missing, if ``RAFTLOG_NATIVE=0`` is in the environment,
+or if the core has another interface than this package. A function of the core returns None for
+input that is not plain. Python then handles the input, so each error is raised in one place with
+one text.
 
-``make check`` fails for a core that was built from other sources than those beside this package.
+``make check`` fails if the core was built from other sources than those beside this package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Encoding and decoding of Kafka record batches (magic 2), without I/O, clock or randomness.
 
-The package exports one batch at a time, as objects. ``raftlog.records.scan`` and
-``raftlog.records.batch_columns`` decode many batches to columns; they import numpy and pyarrow.
+The package itself exports functions for one batch at a time, as objects. ``raftlog.records.scan``
+and ``raftlog.records.batch_columns`` decode many batches to columns, and import numpy and pyarrow.
 """
 
 from __future__ import annotations

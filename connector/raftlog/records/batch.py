@@ -1,11 +1,11 @@
 """Record batches (magic 2), read one at a time; ``builder`` encodes them.
 
 A ``RecordBatch`` exists only if its CRC matched, so its records are never read unverified. Bytes
-that end inside a batch, or that are zeros up to the end (a preallocated file), are a ``TornTail``,
-not an error. Other bytes raise ``CorruptBatchError`` or ``UnsupportedMagicError``, with path,
+that end inside a batch, or that are zeros up to the end (a preallocated file), are a ``TornTail``
+and not an error. Other bytes raise ``CorruptBatchError`` or ``UnsupportedMagicError``, with path,
 position and offset.
 
-Batches of any Kafka topic are accepted: KRaft's restrictions (no keys, no headers, one timestamp
+Batches of any Kafka topic are accepted. KRaft's restrictions (no keys, no headers, one timestamp
 per batch) are not checked here.
 """
 
@@ -72,14 +72,14 @@ __all__ = [
 ]
 _COMPRESSIONS: Final = tuple(Compression)
 _TIMESTAMP_TYPES: Final = tuple(TimestampType)
-"""By their numbers, which a call of an enumeration takes five times as long to find."""
+"""Types by number. Calling the enumeration to find one takes five times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
     """End of the data at ``position``, with ``byte_count`` bytes of an incomplete batch or zeros.
 
-    0 bytes are a clean end.
+    A ``byte_count`` of 0 is a clean end.
     """
 
     position: int
@@ -92,7 +92,7 @@ class RecordBatch:
     """Batch with a verified CRC, its records still encoded in ``payload``.
 
     ``position`` is the position of its first byte in the file. ``last_offset`` is inclusive.
-    ``delete_horizon_ms`` is set if the base timestamp field holds a delete horizon (KIP-534).
+    ``delete_horizon_ms`` is set if the base timestamp field contains a delete horizon (KIP-534).
     """
 
     base_offset: int
@@ -117,14 +117,14 @@ class RecordBatch:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch."""
+        """Offset after the batch."""
         return self.last_offset + 1
 
     def records(self, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
         """Yield the records in order.
 
         Raises:
-            CorruptBatchError: a record is corrupt, or bytes are left after the last one.
+            CorruptBatchError: a record is corrupt, or bytes remain after the last one.
             DecompressionLimitError: the records exceed ``decompressed_bytes_max``.
             HeaderLimitError: a record or the batch has too many headers.
         """
@@ -144,7 +144,7 @@ class RecordBatch:
     def stored_records(
         self, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
     ) -> Iterator[StoredRecord]:
-        """Yield the records with their deltas, in order. Raises as ``records``."""
+        """Yield the records with their deltas, in order. Raises what ``records`` raises."""
         try:
             data = decompress(self.payload, self.compression, byte_count_max=decompressed_bytes_max)
         except CorruptBatchError as error:
@@ -275,7 +275,7 @@ def _batch_byte_count(
         (length,) = BATCH_LENGTH.unpack_from(buffer, position + LENGTH_POSITION)
         has_magic = left > MAGIC_POSITION and buffer[position + MAGIC_POSITION] == BATCH_MAGIC
         if has_magic and LENGTH_MIN <= length <= LENGTH_MAX:
-            return length + LOG_OVERHEAD_BYTES  # nearly each batch, without a call for errors
+            return length + LOG_OVERHEAD_BYTES  # nearly every batch, without a call for errors
     error = length_error(buffer, position, path, file_position)
     if error is not None:
         raise error
@@ -283,13 +283,13 @@ def _batch_byte_count(
 
 
 # --- Streaming reads of single fields of a batch's records ----------------------------------------
-# Memory is bounded by the requested fields and one decompressed piece, whatever the batch expands
-# to, so that a log can examine every batch that it has appended. Bytes after the last requested
-# field are not decompressed. Each length is checked against the record's length;
+# Memory is bounded by the requested fields and one decompressed piece, no matter how large the
+# batch is when decompressed, so a log can examine every batch that it has appended. Bytes after the
+# last requested field are not decompressed. Each length is checked against the record's length.
 # ``CorruptBatchError`` is raised without path, position and offset.
 
 _BYTES_MAX: Final = INT32_MAX + VARINT_BYTES_MAX
-"""Largest size of a record, its length field included."""
+"""Largest size of a record, including its length field."""
 
 
 class ForwardReader:
@@ -305,7 +305,7 @@ class ForwardReader:
 
     @property
     def position(self) -> int:
-        """The position of the next field in the decompressed records."""
+        """Position of the next field in the decompressed records."""
         return self._base + self._at
 
     def varint(self) -> int:
@@ -341,7 +341,7 @@ class ForwardReader:
         self._at += byte_count
 
     def _load(self, byte_count: int) -> bool:
-        """Buffer ``byte_count`` bytes; return whether there are that many."""
+        """Buffer ``byte_count`` bytes; return whether that many are left."""
         while len(self._buffer) - self._at < byte_count:
             if not self._next_piece():
                 return False
@@ -388,7 +388,7 @@ def first_record_headers(
 ) -> list[bytes | None]:
     """Return the values of the headers ``key`` among the first headers of the first record.
 
-    At most ``header_count_max`` headers are read. A null value, and one of more than
+    At most ``header_count_max`` headers are read. A null value, or one of more than
     ``byte_count_max`` bytes, is returned as None. Raises ``CorruptBatchError``.
     """
     reader, wanted = ForwardReader(batch), key.encode()
@@ -420,8 +420,8 @@ def iter_value_starts(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield offset delta and value of the records whose values start with one of ``starts``.
 
-    Values are truncated to ``byte_count_max`` bytes. ``starts`` have equal lengths. Raises
-    ``CorruptBatchError`` at the first corrupt record.
+    Values are truncated to ``byte_count_max`` bytes. All ``starts`` must have the same length.
+    Raises ``CorruptBatchError`` at the first corrupt record.
     """
     reader, start_bytes = ForwardReader(batch), len(starts[0])
     for _ in range(batch.record_count):
@@ -440,7 +440,7 @@ def iter_value_starts(
 
 
 def contains_any(batch: RecordBatch, texts: tuple[bytes, ...]) -> bool:
-    """Return whether the decompressed records contain one of ``texts``, of equal lengths."""
+    """Return whether the decompressed records contain one of ``texts``, all of the same length."""
     before = b""
     for piece in _pieces(batch):
         joined = before + piece if before else piece

@@ -49,7 +49,7 @@ from .header import (
 )
 from .varint import Buffer
 
-if TYPE_CHECKING:  # a recovery reads headers only, without the memory of Arrow
+if TYPE_CHECKING:  # a recovery reads only headers, without the memory of Arrow
     import pyarrow as pa
 
 Int16s = npt.NDArray[np.int16]
@@ -86,14 +86,14 @@ class Stop(enum.Enum):
     END_OFFSET = "end_offset"
     """The base offset of the next batch is >= the requested ``end_offset``."""
     FULL = "full"
-    """A limit of one scan was reached: continue with another scan at ``end_position``."""
+    """A limit of one scan was reached. Another scan may continue at ``end_position``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchColumns:
     """Headers of batches, one element per batch.
 
-    From ``scan_headers`` they are unverified: no CRC was checked.
+    Those from ``scan_headers`` are unverified: no CRC was checked.
     """
 
     position: Int64s
@@ -186,9 +186,9 @@ class HeaderScan:
 class Scan:
     """Verified batches of a buffer and their records, and where and why the scan ended.
 
-    ``end_position`` is the number of bytes of the buffer that were scanned, skipped batches
-    included and the batch that ended the scan excluded. ``error`` is set if ``stop`` is DAMAGED:
-    the batches before it are valid, so return them first, then raise it.
+    ``end_position`` is the number of bytes of the buffer that were scanned, including skipped
+    batches but not the batch that ended the scan. ``error`` is set if ``stop`` is DAMAGED. The
+    batches before it are valid, so return them first and then raise it.
     """
 
     batches: BatchColumns
@@ -199,9 +199,9 @@ class Scan:
 
 
 # --- Vectorized reading of varints with numpy -----------------------------------------------------
-# ``at`` are the positions of the varints. Positions beyond the end of ``data`` read its last byte
-# repeatedly, so the caller must check the end position of a record's last field. ``bad`` is set for
-# each varint that ``varint.read_varint`` or ``read_varlong`` rejects for its length or value.
+# ``at`` are the positions of the varints. For positions beyond the end of ``data`` its last byte is
+# read repeatedly, so the caller must check the end position of a record's last field. ``bad`` is
+# set for varints that ``varint.read_varint`` or ``read_varlong`` rejects for their length or value.
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -241,11 +241,11 @@ def _read(
 
 
 # --- Positions of the batches in a buffer ---------------------------------------------------------
-# Each batch's length gives the position of the next one: a chain that starts at the first byte. A
-# metadata log has so many batches of one record that following the chain in Python costs more than
-# decoding the batches. For small batches numpy therefore finds *candidates*, positions whose bytes
-# look like a batch header, and the chain is compared with them. Only candidates on the chain count,
-# so the result is the same as that of following every length.
+# Each batch's length gives the position of the next one, which forms a chain that starts at the
+# first byte. A metadata log has so many batches of one record that following the chain in Python
+# costs more than decoding the batches. For small batches numpy therefore finds *candidates*,
+# positions whose bytes look like a batch header, and the chain is compared with them. Only
+# candidates on the chain count, so the result is the same as if every length were followed.
 #
 #     candidate    c0    c1    c2    c3    c4    c5
 #     start         0    80   160   210   300   380
@@ -253,23 +253,23 @@ def _read(
 #     break                     x     x           x     next is not the start of the next candidate
 #
 # From position 0 the chain takes c0, c1, c2 as one slice, up to the break, and continues at 300
-# with c4, c5. c3 is never reached: its bytes are inside a record of batch c2. Where the chain
-# reaches no candidate, one batch is followed in Python.
+# with c4, c5. c3 is never reached, because its bytes are inside a record of batch c2. Where the
+# chain does not reach a candidate, one batch is followed in Python.
 #
-# The positions are those of plausible lengths; magic, header and CRC are checked by the callers.
+# Only lengths are checked for plausibility here; callers check magic, header and CRC.
 
 _PROBE_BATCHES: Final = 64
 _SMALL_BYTES: Final = 400
-"""Mean batch size below which the pass over all bytes for candidates pays off."""
+"""Mean batch size below which the pass over all bytes for candidates saves time."""
 _MISSES_MAX: Final = 16
-"""Candidates are used if at most one in this many is a break: each break costs as much as following
-many batches in Python."""
+"""Candidates are used if at most one in this many is a break, because each break costs as much as
+following many batches in Python."""
 
 
 def find_batch_positions(view: memoryview) -> tuple[Int64s, int]:
     """Return the positions of complete batches, and the end position of the last one.
 
-    The end is that of the buffer, or the position of an incomplete batch or an invalid length.
+    That end is the end of the buffer, or the position of an incomplete batch or an invalid length.
     """
     positions, position, ended = _follow(view, 0, _PROBE_BATCHES)
     found = [np.array(positions, np.int64)]
@@ -384,8 +384,8 @@ assert HEADER_DTYPE.itemsize == BATCH_HEADER_BYTES
 class BatchSpans:
     """Contiguous batches of a buffer, and the reason why they end.
 
-    ``position`` has the position of each batch in the buffer; ``end_position`` is the one after the
-    last batch. ``error`` is set if ``stop`` is DAMAGED.
+    ``position`` has the position of each batch in the buffer, and ``end_position`` is the position
+    after the last batch. ``error`` is set if ``stop`` is DAMAGED.
     """
 
     position: Int64s
@@ -396,7 +396,7 @@ class BatchSpans:
 
     @property
     def batch_end(self) -> Int64s:
-        """The position after each batch."""
+        """Position after each batch."""
         end: Int64s = self.position + LOG_OVERHEAD_BYTES + self.headers["length"]
         return end
 
@@ -421,8 +421,8 @@ def scan_headers(
 
     ``file_position`` is the position of the buffer in the file ``path``. Leading batches whose last
     offset is < ``start_offset`` are skipped. The first batch whose base offset is >= ``end_offset``
-    ends the scan. With ``crcs`` the CRC of each batch in the range is verified, and the error is
-    that of ``batch.read_batch``; without, only header fields are.
+    ends the scan. With ``crcs``, the CRC of each batch in the range is verified, and the error is
+    the one that ``batch.read_batch`` raises; otherwise only header fields are checked.
     """
     view = memoryview(buffer)
     walked = None
@@ -439,7 +439,7 @@ def scan_headers(
         stop, error = end_of_walk(view, end_position, stop, path, file_position)
     else:
         spans = index_batches(view, path, file_position)
-        if crcs:  # only those of the range
+        if crcs:  # only of batches in the range
             spans = clip(spans, start_offset, end_offset)
         bad = first_invalid(view, spans) if crcs else _first_damaged(spans.headers)
         if bad is not None:
@@ -481,7 +481,7 @@ def _gather_headers(view: memoryview, position: Int64s) -> Headers:
     count = len(view) - BATCH_HEADER_BYTES + 1
     if count <= 0 or len(position) == 0:
         return np.empty(0, HEADER_DTYPE)
-    # A view with one overlapping element per position of the buffer, without a copy.
+    # A view with an overlapping element for each position of the buffer, without a copy.
     everywhere: Headers = np.ndarray((count,), f"V{BATCH_HEADER_BYTES}", view, strides=(1,))
     return everywhere[position].view(HEADER_DTYPE)
 
@@ -573,15 +573,16 @@ def batch_columns(spans: BatchSpans, file_position: int) -> BatchColumns:
 
 
 # --- Verification of the CRCs of batches ----------------------------------------------------------
-# A call of ``crc32c`` costs more than the bytes of a small batch, so small batches are checked in
-# windows, by one call over a modified copy of their bytes (``_all_match``). If that fails, each
-# batch is checked alone to find the first corrupt one.
+# A call of ``crc32c`` costs more than reading the bytes of a small batch, so small batches are
+# checked in windows, by one call over a modified copy of their bytes (``_all_match``). If that
+# fails, each batch is checked alone to find the first corrupt one.
 #
-# One corrupt batch is detected as reliably as by its own CRC. Several in one window must cancel
-# each other out to be missed: probability 2**-32, as for any corrupt batch to match its CRC.
+# One corrupt batch is detected as reliably as by its own CRC. Several in one window are missed only
+# if they cancel each other out. The probability is 2**-32, as for any corrupt batch to match its
+# CRC.
 
 _WINDOW_BYTES: Final = 1 * MIB
-"""Bytes per copy: they should fit into a CPU cache."""
+"""Bytes per copy, which should fit into a CPU cache."""
 _TOGETHER_BYTES_MAX: Final = 2048
 """Mean batch size above which batches are checked one by one: a call costs less than the copy."""
 _ALL_ONES: Final = 0xFFFF_FFFF
@@ -632,13 +633,13 @@ def _all_match(view: memoryview, position: Int64s, end_position: int, stored: UI
 
     With an initial register of zero, a CRC is the remainder of a polynomial division. Bytes
     followed by their own remainder have remainder zero, and so have several such pieces in a row,
-    with zeros in between. CRC-32C starts with a register of ones and inverts its result; inverting
-    the first four bytes and the CRC of a batch converts it to such a piece:
+    with zeros in between. CRC-32C starts with a register of ones and inverts its result. Inverting
+    the first four bytes and the CRC of a batch converts the batch to such a piece:
 
         batch n    [21 bytes, the last 4 are its CRC     ][body                         ]
         copy       [inverted CRC of batch n-1][17 zeros  ][body, first 4 bytes inverted ]
 
-    The CRC of the last batch is appended; the remainder of the whole copy must be zero.
+    The CRC of the last batch is appended. The remainder of the whole copy must be zero.
     """
     start = int(position[0])
     copy = np.frombuffer(view[start:end_position], np.uint8).copy()
@@ -648,7 +649,7 @@ def _all_match(view: memoryview, position: Int64s, end_position: int, stored: UI
     seams = everywhere[at].view(np.uint8).reshape(-1, seam)
     seams[:, :CRC_START] = 0
     seams[:, CRC_START:] ^= 0xFF
-    # A remainder's lowest byte is first, a CRC in the header is big-endian.
+    # A remainder's lowest byte is first, whereas a CRC in the header is big-endian.
     remainders = (stored ^ np.uint32(_ALL_ONES)).astype("<u4").view(np.uint8).reshape(-1, 4)
     seams[1:, :4] = remainders[:-1]
     everywhere[at] = seams.view(everywhere.dtype).ravel()
@@ -659,7 +660,7 @@ def _all_match(view: memoryview, position: Int64s, end_position: int, stored: UI
 # --- Columns that the compiled core built ---------------------------------------------------------
 
 NATIVE_STOPS: Final = (Stop.END, Stop.TORN, Stop.DAMAGED, Stop.END_OFFSET, Stop.FULL)
-"""Stops by their number in the core, which leaves it to Python whether TORN bytes are damaged."""
+"""Stops by their number in the core. Python decides whether the bytes after TORN are damaged."""
 
 
 def walk_native(
@@ -670,9 +671,9 @@ def walk_native(
     end_offset: int | None,
     crcs: bool,
 ) -> tuple[BatchColumns, int, Stop] | None:
-    """Walk the headers of ``buffer`` in the compiled core; None if it gives the call back.
+    """Walk the headers of ``buffer`` in the compiled core; None if the core cannot handle them.
 
-    With ``crcs`` each batch must be valid; without, only its header fields.
+    With ``crcs`` each batch must be valid; otherwise only its header fields must be.
     """
     data = buffer if type(buffer) is bytes else bytes(buffer)
     try:

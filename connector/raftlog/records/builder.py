@@ -2,7 +2,7 @@
 
 In the builder, encoding and adding are two steps, and only ``add`` changes it, so that an append
 can be rejected in between. Records without a timestamp get the base timestamp of the batch. Equal
-input, equal bytes.
+input produces equal bytes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def finish_batch(
 ) -> bytes:
     """Prepend the header, with length and CRC, to encoded and compressed records.
 
-    ``flags`` are the attributes without the compression bits; ``producer`` is producer id, producer
+    ``flags`` are the attributes without the compression bits. ``producer`` is producer id, producer
     epoch and base sequence. Raises ``RecordBatchTooLargeError``.
     """
     if last_offset_delta > INT32_MAX:
@@ -90,7 +90,7 @@ def finish_batch(
                 *producer,
                 record_count,
             )
-        except OverflowError:  # a number that does not fit into its field: struct names it
+        except OverflowError:  # a number that does not fit into its field; struct names the field
             sealed = None
         if sealed is not None:
             return sealed
@@ -114,13 +114,13 @@ def finish_batch(
 # --- Builder --------------------------------------------------------------------------------------
 
 _SIZED_AT_ONCE: Final = 1024
-"""Records per step when the records that fit into a batch are counted."""
+"""Records per step when counting the records that fit into a batch."""
 
 
 @fast_init
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """Producer id, producer epoch and base sequence of a batch; -1 each for no producer."""
+    """Producer id, producer epoch and base sequence of a batch; each is -1 without a producer."""
 
     producer_id: int
     producer_epoch: int
@@ -129,7 +129,7 @@ class ProducerStamp:
 
 
 class EncodedPart(NamedTuple):
-    """Records encoded for one position in the batch of ``builder``."""
+    """Records encoded for one position in a builder's batch."""
 
     builder: BatchBuilder
     data: bytes
@@ -137,7 +137,7 @@ class EncodedPart(NamedTuple):
     max_timestamp_ms: int
     header_count: int
     compressed: bytes | None
-    """``data`` compressed with the builder's codec, if it is already known."""
+    """``data`` compressed with the builder's codec, if that is already known."""
 
 
 NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
@@ -146,8 +146,8 @@ NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
 class EncodedBatch(NamedTuple):
     """Bytes of a batch that this process has built, and the fields of its header.
 
-    The log appends them without parsing the bytes again. A tuple, since one is built for each
-    append of a few records.
+    The log appends them without parsing the bytes again. It is a tuple because one is built for
+    each append of a few records.
     """
 
     data: bytes
@@ -167,16 +167,16 @@ class EncodedBatch(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record (inclusive)."""
+        """Offset of the last record (inclusive)."""
         return self.base_offset + self.record_count - 1
 
 
 class BatchBuilder:
-    """Batch that is being filled; its base offset and leader epoch are arguments of ``build``.
+    """Batch that is being filled. Its base offset and leader epoch are arguments of ``build``.
 
-    ``byte_count_max`` limits the built batch, header included; ``RAW_BATCH_BYTES_MAX`` limits it
-    before compression, below every reader's decompression limit. Records that do not shrink under
-    the codec are stored uncompressed.
+    ``byte_count_max`` limits the built batch, including its header. ``RAW_BATCH_BYTES_MAX`` limits
+    it before compression, below every reader's decompression limit. Records that the codec does not
+    shrink are stored uncompressed.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class BatchBuilder:
 
     @property
     def byte_count(self) -> int:
-        """Current size of the batch before compression, header included."""
+        """Current size of the batch before compression, including its header."""
         return self._byte_count
 
     @property
@@ -226,8 +226,8 @@ class BatchBuilder:
         return self._max_timestamp_ms
 
     def too_large(self, records: Sequence[RecordToAppend]) -> AppendError:
-        """Return the error for records that do not fit: it names the size of a batch of these
-        records alone, and the limit that it exceeds."""
+        """Return the error for records that do not fit. It has the size of a batch of these records
+        alone, and the limit that this exceeds."""
         header_count = RecordsToEncode(records).header_count()
         if header_count > HEADERS_PER_BATCH_MAX:
             reason = f"{header_count} headers exceed the {HEADERS_PER_BATCH_MAX} of a batch"
@@ -245,7 +245,7 @@ class BatchBuilder:
     def encode(self, records: Sequence[RecordToAppend]) -> EncodedPart | None:
         """Return the records encoded for the end of this batch, or None if they do not fit.
 
-        The first records of a compressed batch fit if their compressed size fits. For later ones
+        The first records of a compressed batch fit if their compressed size fits. For later records
         the uncompressed size counts, since the compressed size is known only at the end.
         """
         is_packed = self.compression is not Compression.NONE and not self._record_count
@@ -411,7 +411,7 @@ def build_batch(
                 producer.producer_epoch,
                 producer.base_sequence,
             )
-        except OverflowError:  # a number that does not fit into its field: struct names it
+        except OverflowError:  # a number that does not fit into its field; struct names the field
             built = None
         if built is not None:
             data, max_timestamp_ms = built
@@ -442,8 +442,8 @@ def _flags(producer: ProducerStamp, is_control: bool) -> int:
 
 
 # --- Accumulator of the records of one leader epoch: checks, offsets, batches ---------------------
-# As Kafka's ``BatchAccumulator``, but without a lock of its own: the caller's lock makes the check
-# of required offsets and the assignment of offsets one step. Time is an argument.
+# Like Kafka's ``BatchAccumulator``, but without a lock of its own: the caller's lock makes the
+# check of required offsets and the assignment of offsets one step. Time is an argument.
 #
 # The checks have Kafka's order: epoch, required offsets, size. A rejected append changes neither
 # offsets nor batches.
@@ -452,8 +452,8 @@ def _flags(producer: ProducerStamp, is_control: bool) -> int:
 class BatchAccumulator:
     """Batches of the appends of one leader epoch, in offset order. Not thread-safe.
 
-    Offsets are contiguous from ``next_offset`` on. ``byte_count_max`` is the largest batch, header
-    included.
+    Offsets are contiguous from ``next_offset`` on. ``byte_count_max`` is the size of the largest
+    batch, including its header.
     """
 
     def __init__(
@@ -480,7 +480,7 @@ class BatchAccumulator:
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next record."""
+        """Offset of the next record."""
         return self._next_offset
 
     # --- appending --------------------------------------------------------------------------------
@@ -520,9 +520,9 @@ class BatchAccumulator:
         """Append all records in one batch, or none. Returns the offset of the last record.
 
         ``required_base_offset`` is the offset required for the first record, and
-        ``required_end_offset`` the one for the last (Kafka: ``requiredBaseOffset``; begin and end
-        markers of a transaction count). With a required offset ``records`` may be empty: the
-        offsets are checked only, and the last assigned offset is returned.
+        ``required_end_offset`` that for the last one (Kafka: ``requiredBaseOffset``). Begin and end
+        markers of a transaction count as records. With a required offset ``records`` may be empty;
+        then only the offsets are checked, and the last assigned offset is returned.
 
         The batch has no records of other appends if ``standalone`` is set, an offset is required, a
         producer is given, or the records are ``PackedRecords``. A ``SealedBatch`` keeps its bytes.
@@ -596,7 +596,7 @@ class BatchAccumulator:
     def _encode_whole(
         self, current: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
     ) -> list[EncodedPart] | None:
-        """Encode all records for the current batch, else for a new one; None if too large."""
+        """Encode all records for the current batch, or else for a new one; None if too large."""
         encoded = current.encode(records)
         if encoded is None and current.record_count:
             current = self._new_builder(now_ms)

@@ -1,11 +1,12 @@
 """Compression codecs of record batches, through pyarrow, with a limit on the decompressed size.
 
-Decompression holds at most ``byte_count_max`` bytes plus one read of ``_READ_BYTES_MAX``. Its
-errors have no path, position or offset; the caller adds them.
+Decompression needs memory for at most ``byte_count_max`` bytes plus one read of
+``_READ_BYTES_MAX``. Its errors have no path, position or offset; the caller adds them.
 
-The formats are those that Kafka reads: snappy in xerial's framing (Kafka: ``SnappyCompression``);
-lz4 as a frame of independent blocks of 64 KiB, since Kafka's ``Lz4BlockInputStream`` rejects linked
-blocks, the default of the lz4 library. ``decompress`` reads more than Kafka: ``is_read_by_kafka``.
+The formats are those that Kafka reads. snappy uses xerial's framing (Kafka: ``SnappyCompression``).
+lz4 is a frame of independent blocks of 64 KiB, since Kafka's ``Lz4BlockInputStream`` rejects linked
+blocks, which are the default of the lz4 library. ``decompress`` reads more than Kafka does, see
+``is_read_by_kafka``.
 
 pyarrow is imported at the first use, so that logs without compression do not load it.
 """
@@ -88,10 +89,10 @@ def decompress(
 
 
 def is_read_by_kafka(data: Buffer, codec: Compression) -> bool:
-    """Return whether Kafka decompresses ``data`` too, which ``decompress`` does.
+    """Return whether Kafka, too, can decompress ``data``, which ``decompress`` can.
 
-    Kafka reads one lz4 frame, of independent blocks and without a dictionary, and no zlib format
-    under the codec gzip. False also for more than 4096 lz4 blocks.
+    Kafka reads one lz4 frame, which must have independent blocks and no dictionary, and does not
+    read zlib's format under the codec gzip. The result is False for more than 4096 lz4 blocks, too.
     """
     view = memoryview(data)
     if codec is Compression.GZIP:
@@ -119,7 +120,7 @@ def decompress_onto(
 ) -> None:
     """Append the decompressed ``data`` to ``out``, without a second copy.
 
-    Raises as ``decompress``; ``out`` is unchanged then.
+    Raises what ``decompress`` raises; ``out`` is unchanged then.
     """
     start = len(out)
     try:
@@ -139,10 +140,10 @@ def iter_decompressed(
     byte_count_max: int = DECOMPRESSED_BYTES_MAX,
     piece_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[bytes]:
-    """Yield ``data`` decompressed, in pieces of at most a few MiB, lazily.
+    """Yield ``data`` decompressed, lazily and in pieces of at most a few MiB.
 
-    A raw snappy block is one piece; it must not exceed ``piece_bytes_max`` bytes. Raises as
-    ``decompress``.
+    A raw snappy block is one piece, which must not exceed ``piece_bytes_max`` bytes. Raises what
+    ``decompress`` raises.
     """
     if codec is Compression.NONE:
         yield bytes(data)
@@ -201,7 +202,7 @@ def _xerial(data: bytes) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, byte_count_max: int, piece_bytes_max: int) -> Iterator[bytes]:
-    """Yield the blocks of xerial's framing, or one raw block: Kafka reads both."""
+    """Yield the blocks of xerial's framing, or one raw block. Kafka reads both."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_HEADER[:8]:
         yield _snappy_block(view, 0, min(byte_count_max, piece_bytes_max))

@@ -18,7 +18,7 @@ from .varint import MalformedVarintError, read_unsigned_varint, unsigned_varint
 
 # --- Fields of Kafka's flexible messages, as far as control records use them ----------------------
 # Fixed-width numbers are big-endian. Lengths and counts are unsigned varints of the value plus 1; 0
-# means null, which no field of a control record may be (Kafka: ``MessageDataGenerator``). Every
+# means null, which is not allowed in control records (Kafka: ``MessageDataGenerator``). Every
 # structure ends with its tagged fields. Control records define none, so unknown ones are kept and
 # written back.
 #
@@ -153,7 +153,7 @@ class ControlType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaderChangeVoter:
-    """Voter in a ``LeaderChange``. The directory id is written in version 1 only."""
+    """Voter in a ``LeaderChange``. The directory id is written only in version 1."""
 
     voter_id: int
     voter_directory_id: str = ZERO_UUID
@@ -199,7 +199,7 @@ class SnapshotFooter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KRaftVersion:
-    """The kraft.version feature. 0: static voters from configuration. 1: voters in the log
+    """The kraft.version feature. 0: static voters from the configuration. 1: voters in the log
     (KIP-853)."""
 
     kraft_version: int
@@ -259,10 +259,11 @@ _OWNER_TAG: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit:
-    """Offset that a consumer group has committed in this log; a negative one deletes the group.
+    """Offset that a consumer group has committed in this log. A negative one deletes the group.
 
-    The fields are those of Kafka's ``OffsetCommitKey`` and ``OffsetCommitValue`` (KIP-211, KIP-320)
-    but topic and partition, which are those of the log, and ``owner``, a tagged field.
+    The fields are those of Kafka's ``OffsetCommitKey`` and ``OffsetCommitValue`` (KIP-211,
+    KIP-320), except that topic and partition are the log's and are left out, and ``owner`` is an
+    additional tagged field.
     """
 
     group: str
@@ -281,7 +282,7 @@ class OffsetCommit:
 
     @property
     def owner(self) -> str:
-        """The principal that has created the group; "" if it is unknown."""
+        """Principal that has created the group; "" if unknown."""
         found = [one.data for one in self.tagged_fields if one.tag == _OWNER_TAG]
         return found[0].decode("utf-8", errors="replace") if found else ""
 
@@ -334,7 +335,8 @@ _TAGGED: Final = _Type(FieldReader.tagged_fields, tagged_bytes)
 class _Field(NamedTuple):
     """Attribute, its name in JSON ("" if it is not printed), and its type.
 
-    A class as type is that of an array's elements. ``first`` is the first version with the field.
+    If the type is a class, it is the type of an array's elements. ``first`` is the first version
+    with the field.
     """
 
     attribute: str

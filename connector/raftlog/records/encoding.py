@@ -1,4 +1,4 @@
-"""Records to be appended as bytes: encoded by a producer already, or many at a time here."""
+"""Records to be appended as bytes, which a producer has encoded or which are encoded here."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from .varint import unsigned_varint, varint, varint_byte_count
 class PackedRecords(Sequence[NewRecord]):
     """Sequence of encoded records, decoded on access.
 
-    ``data`` can be the payload of a batch unchanged if it is at the start of the batch and the base
-    timestamps are equal. The caller has validated it: ``record_count`` complete records, offset
-    deltas from 0 without gaps, no negative timestamp.
+    ``data`` can be used unchanged at the start of a batch's payload if the base timestamps are
+    equal. The caller has validated that it consists of ``record_count`` complete records, with
+    offset deltas from 0 without gaps and no negative timestamp.
 
     ``base_timestamp_ms`` None means that no record has a timestamp, so all get the batch's.
     ``max_timestamp_ms`` is the largest timestamp. ``is_named`` means that the first record has the
@@ -91,7 +91,7 @@ class PackedRecords(Sequence[NewRecord]):
         return tuple(self)[index]
 
     def byte_count(self) -> int:
-        """Return the memory held, in bytes."""
+        """Return the memory used, in bytes."""
         return len(self.data) + (0 if self.compressed is None else len(self.compressed[1]))
 
     def with_first(self, first: NewRecord, *, is_named: bool = False) -> PackedRecords:
@@ -135,8 +135,8 @@ _HEAD: Final = struct.Struct(">q4siB")
 class SealedBatch(Sequence[NewRecord]):
     """Records of one batch as their producer encoded it, decoded on access.
 
-    ``data`` is the batch: CRC, records and timestamps are valid. It is appended with these bytes;
-    only base offset and leader epoch, which the CRC does not cover, become those of the log.
+    ``data`` is the batch, with valid CRC, records and timestamps. It is appended with these bytes.
+    Only base offset and leader epoch, which the CRC does not cover, are replaced by the log's.
     ``is_named``: its first record names the commit as the log does.
     """
 
@@ -167,7 +167,7 @@ class SealedBatch(Sequence[NewRecord]):
         return tuple(self)[index]
 
     def byte_count(self) -> int:
-        """Return the size of the batch, which is the memory held."""
+        """Return the size of the batch, which is the memory used."""
         return len(self._data)
 
     def stamped(self, *, base_offset: int, leader_epoch: int) -> bytes:
@@ -178,11 +178,11 @@ class SealedBatch(Sequence[NewRecord]):
 
 
 # --- Check of a batch as its producer encoded it, without a decoded record ------------------------
-# The compiled core checks CRC and records in one pass. In Python a few records are read one by one,
-# many in columns. Both accept and refuse the same bytes, and return the same.
+# The compiled core checks CRC and records in one pass. In Python, a few records are read one by one
+# and many are read in columns. All of these accept and reject the same bytes, with equal results.
 
 _CHECKED_COLUMNS_MIN: Final = 64
-"""Number of records from which columns are faster than records one by one."""
+"""Number of records from which on columns are faster than records one by one."""
 _TIMESTAMP: Final = 2
 """Value of ``Column.TIMESTAMP``, whose module imports numpy."""
 _LIMITS: Final = (
@@ -206,8 +206,9 @@ def summarize_records(
 ) -> RecordSummary | None:
     """Check the CRC and all records of ``data``, one batch with records and a base offset >= 0.
 
-    None if anything is invalid or exceeds a limit: ``read_batch`` and ``RecordBatch.records`` raise
-    the error. ``has_text``: whether the decompressed records contain ``text``, anywhere.
+    Returns None if anything is invalid or exceeds a limit; ``read_batch`` and
+    ``RecordBatch.records`` raise the error. ``has_text``: whether the decompressed records contain
+    ``text`` anywhere.
     """
     if compiled.is_native:
         return _summarize_native(data, text, decompressed_bytes_max)
@@ -262,26 +263,26 @@ def _summarize_native(
 
 # --- Encoding of many records ---------------------------------------------------------------------
 # The bytes are those of ``record.record_bytes`` per record, with offset deltas that count up from
-# ``first_delta``. Common cases are faster: varints below ``_SMALL`` are in a table, and records
-# that are only values of few different lengths (no key, headers or timestamp) are encoded by
-# columns, with loops that run in C; the compiled core encodes all that are of ``NATIVE_TYPES``. The
-# bytes of ``PackedRecords`` are reused if possible.
+# ``first_delta``. Common cases are faster. Varints below ``_SMALL`` are in a table. Records that
+# are only values of few different lengths (no key, headers or timestamp) are encoded by columns,
+# with loops that run in C. The compiled core encodes all records of ``NATIVE_TYPES``. The bytes of
+# ``PackedRecords`` are reused if possible.
 
 RecordToAppend: TypeAlias = bytes | NewRecord
-"""A value only, or a record with key, timestamp or headers."""
+"""A value alone, or a record with key, timestamp or headers."""
 NATIVE_TYPES: Final = (NewRecord, Header)
-"""Types that the compiled core reads, beside bytes."""
+"""Types that the compiled core reads, in addition to bytes."""
 
 _SMALL_BITS: Final = 13
 _SMALL: Final = 1 << _SMALL_BITS
-"""Varints of numbers below this are in a table; they have at most two bytes."""
+"""Varints of numbers below this are in a table. They have at most two bytes."""
 _ONE_BYTE: Final = 1 << 6
 """Varints of numbers below this have one byte."""
 _VALUE_FIELDS_BYTES: Final = 4
 """One byte each for attributes, timestamp delta, key length (null) and header count (0)."""
 _ANY_SIZE: Final = 2**62
 _COLUMNS_MIN: Final = 16
-"""Records per different value length from which on encoding by columns is faster."""
+"""Records per distinct value length from which on encoding by columns is faster."""
 
 
 class RecordsToEncode:
@@ -477,7 +478,7 @@ def _encode_columns(
 ) -> bytes:
     """Encode values of few different lengths, in runs of offset deltas.
 
-    The varints of a run's deltas have the same length and differ in their first two bytes only.
+    The varints of a run's deltas have the same length and differ only in their first two bytes.
     """
     pieces: list[bytes] = []
     start = 0

@@ -1,7 +1,7 @@
 """Layout and validation of the header of a magic-2 record batch (Kafka: ``DefaultRecordBatch``).
 
-Base offset, length, leader epoch and magic are not covered by the CRC. Length and magic are checked
-first, since they locate the CRC and its bytes (``length_error``; Kafka:
+The CRC does not cover base offset, length, leader epoch and magic. Length and magic are checked
+first, since they determine where the CRC and its bytes are (``length_error``; Kafka:
 ``ByteBufferLogInputStream``). The other fields are checked after the CRC (``header_damage``).
 """
 
@@ -80,8 +80,8 @@ def length_error(
 ) -> CorruptBatchError | None:
     """Return why the bytes at ``position`` are not the start of a batch, or None.
 
-    Checks length and magic only, as far as the buffer has them. Zeros up to the end of the buffer
-    are not an error.
+    Only length and magic are checked, as far as the buffer has them. Zeros up to the end of the
+    buffer are not an error.
     """
     left = len(buffer) - position
     if left < LOG_OVERHEAD_BYTES:

@@ -1,6 +1,6 @@
 """Encoding and decoding of one record of a batch.
 
-Layout (Kafka: ``DefaultRecord``), all numbers but the attributes are zigzag varints:
+Layout (Kafka: ``DefaultRecord``). All numbers except the attributes are zigzag varints:
 
     length of the rest
     attributes (one byte, 0)
@@ -11,7 +11,7 @@ Layout (Kafka: ``DefaultRecord``), all numbers but the attributes are zigzag var
     header count
     per header: key length, key, value length, value
 
-A record fills its length exactly. Errors have no path, position or offset; the batch adds them.
+A record must fill its length exactly. Errors have no path, position or offset; the batch adds them.
 A ``repr`` has the sizes of keys and values, not their bytes, which may be secret.
 """
 
@@ -28,7 +28,7 @@ from .varint import MalformedVarintError, read_varint, read_varlong, varint
 
 
 def _describe(record: Any) -> str:
-    """Return the ``repr`` of a record or header: of fields without one their sizes."""
+    """Return the ``repr`` of a record or header, with sizes for fields that are not shown."""
     parts = []
     for one in fields(record):
         value = getattr(record, one.name)
@@ -42,8 +42,8 @@ def _describe(record: Any) -> str:
 class Header:
     """Header of a record. Keys may repeat.
 
-    If the stored key is not valid UTF-8, ``raw_key`` has its bytes and ``key`` has U+FFFD in place
-    of the invalid ones, as in Kafka. ``raw_key`` is written back unchanged.
+    If the stored key is not valid UTF-8, ``raw_key`` has its bytes, and ``key`` has U+FFFD in place
+    of invalid bytes, as in Kafka. ``raw_key`` is written back unchanged.
     """
 
     key: str
@@ -82,7 +82,7 @@ class NewRecord:
 
 
 new_record: Final = fast_dataclass(NewRecord)
-"""Constructor of ``NewRecord`` for many of them."""
+"""Constructor of ``NewRecord`` for creating many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def header_key(header: Header) -> bytes:
 
 
 def record_bytes(record: StoredRecord) -> bytes:
-    """Encode a record, its length included."""
+    """Encode a record, including its length."""
     parts = [b"\0", varint(record.timestamp_delta), varint(record.offset_delta)]
     _add_bytes(parts, record.key)
     _add_bytes(parts, record.value)
@@ -189,5 +189,5 @@ def _add_bytes(parts: list[bytes], data: bytes | None) -> None:
 
 
 def wrapped_int64(value: int) -> int:
-    """Wrap ``value`` like Java's long: a timestamp delta may overflow."""
+    """Wrap ``value`` like Java's long, since a timestamp delta may overflow."""
     return (value + 2**63) % 2**64 - 2**63

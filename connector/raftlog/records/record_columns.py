@@ -1,9 +1,9 @@
 """Records of many batches, parsed with numpy into columns.
 
 The start of a record is known only from the length of the record before it, so the records of one
-batch (a *run*) cannot be located in parallel. Runs of different batches are independent: they are
-followed together, one record of each run per step. Runs are sorted by record count, descending,
-so that those with records left are always a prefix:
+batch (a *run*) cannot be located in parallel. But runs of different batches are independent, so
+they are followed together, one record of each run per step. Runs are sorted by record count,
+descending, so that the runs with records left are always a prefix:
 
     data        |a0 |a1     |a2 |b0   |b1   |c0 |        runs: a (3 records), b (2), c (1)
     position    0   4       12  16    22    28  32
@@ -14,18 +14,16 @@ so that those with records left are always a prefix:
     at[c]       28            ->  32 = end of c
     live         3    2    1
 
-Each step adds the lengths of all live runs' records, looked up by their first two bytes
-(``_LENGTHS``). The positions of all steps, sorted, are the starts of all records. Then all fields
-are parsed by column: the lengths of all records, all timestamp deltas, all offset deltas, and so
-on.
+Each step adds the lengths of all live runs' records, which are looked up by their first two bytes
+(``_LENGTHS``). The sorted positions of all steps are the starts of all records. Then all fields are
+parsed by column: the lengths of all records, all timestamp deltas, all offset deltas, and so on.
 
-Runs that the steps do not follow to their end are followed one by one in Python: the last few
-long runs (fewer than ``_LIVE_MIN`` live ones), and runs with a record length of three bytes or
-more.
+Some runs are followed one by one in Python: the last few long runs (fewer than ``_LIVE_MIN`` live
+ones), and runs with a record length of three bytes or more.
 
-A record must fill its length exactly, and the records of a batch its bytes. Otherwise the result
-is the ordinal of the first corrupt batch; ``batch.read_batch`` finds the reason. Work and memory
-are linear in the number of bytes, whatever they contain.
+A record must fill its length exactly, and the records of a batch must fill its bytes. Otherwise the
+result is the ordinal of the first corrupt batch, and ``batch.read_batch`` finds the reason. Run
+time and memory are linear in the number of bytes, whatever they contain.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 
 # --- Runs of contiguous records, and the split of long runs into shorter ones ---------------------
 # All runs are followed together, one record of each run per step, so the speed depends on the
-# number of runs. A few large batches are few long runs; they are split every 32 records:
+# number of runs. A few large batches would be few long runs, so they are split every 32 records:
 #
 #     records of a batch      r0 ... r31  r32 ... r63  r64 ... r95  r96 ... r99
 #     runs                    |-- 32 --|  |-- 32 --|   |-- 32 --|   |--- 4 ---|
@@ -59,7 +57,7 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 #    ... headers: 00  length: ..  attributes: 00  timestamp delta: 00  offset delta: 40  key: 01 ...
 #                                |-------------------- searched ---------------------------|
 #
-# A value may contain the same bytes, so a split is a guess. The caller verifies it: following 32
+# A value may contain the same bytes, so a split is a guess that the caller verifies: following 32
 # records must end exactly at the start of the next run. Otherwise the unsplit runs are followed.
 # Batches of any other form are not split.
 
@@ -85,7 +83,7 @@ class RecordRuns:
 
 @dataclass(frozen=True, slots=True)
 class BatchRuns:
-    """One run per batch, contiguous in ``data`` and in order of the batches."""
+    """One run per batch, contiguous in ``data`` and in the order of the batches."""
 
     runs: RecordRuns
     last_offset_delta: Int64s
@@ -177,7 +175,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """Fields of all records, in order; ``header_key`` and ``header_value`` of all their headers."""
+    """Fields of all records, in order, with ``header_key`` and ``header_value`` of all headers."""
 
     batch_ordinal: Int32s
     timestamp_delta: Int64s
@@ -212,7 +210,7 @@ class DamagedBatch:
 
 @dataclass(frozen=True, slots=True)
 class HeadersFull:
-    """Ordinal of the batch that exceeds the header limit of one scan; those before it do not."""
+    """Ordinal of the first batch with which the headers of one scan exceed their limit."""
 
     ordinal: int
 
@@ -241,9 +239,9 @@ def _first_damaged(batch_runs: BatchRuns, damaged: Bools) -> DamagedBatch | Head
 
 
 def _length_table() -> Int64s:
-    """Return the size of a record, its length field included, by its first two bytes.
+    """Return the size of a record, including its length field, by its first two bytes.
 
-    0 if the length field has more than two bytes or is negative: the run does not advance then, and
+    0 if the length field has more than two bytes or is negative. The run then does not advance and
     is followed in Python.
     """
     word = np.arange(2**16, dtype=np.uint32)  # little-endian: the first byte is the low one
@@ -449,7 +447,8 @@ def _parse_headers(
 ) -> tuple[Spans, Spans]:
     """Parse the headers of all records and advance ``at`` after them.
 
-    As with runs of records: one header of each record per step, the last few records one by one.
+    As with runs of records, one header of each record is parsed per step, and the headers of the
+    last few records one by one.
     """
     rows = np.flatnonzero(header_count)
     counts = header_count[rows]
@@ -510,16 +509,16 @@ def _parse_headers_of_record(
 
 
 # --- Arrow columns built from positions in a buffer, without a Python object per value ------------
-# A column of byte strings is an Arrow ``take`` from an array over the buffer: its even elements are
-# the strings, its odd elements the bytes between them. The keys of records, for example:
+# A column of byte strings is an Arrow ``take`` from an array over the buffer, whose even elements
+# are the strings and whose odd elements are the bytes between them. For example, record keys:
 #
 #     buffer      --key0--value0--key1--value1--
 #     elements      [0 ][---1----][2 ]            keys = take(0, 2, ...)
 #
-# Positions are below 2**31 (``limits.SCAN_BYTES_MAX``), since Arrow's offsets are 32-bit.
+# Positions are below 2**31 (``limits.SCAN_BYTES_MAX``), because Arrow's offsets are 32-bit.
 
 _LONG_BYTES: Final = 64 * KIB
-"""Mean length from which on the call per string costs little compared to copying its bytes."""
+"""Mean length from which on a call per string costs little compared to copying its bytes."""
 
 
 def number_column(numbers: npt.NDArray[np.integer], kind: pa.DataType) -> pa.Array:
@@ -555,7 +554,7 @@ def _take(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
 
 
 def _copied(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
-    """Copy long strings one by one: ``take`` would grow its buffer and hold them twice."""
+    """Copy long strings one by one. ``take`` would grow its buffer and need twice the memory."""
     offsets = np.zeros(len(start) + 1, np.int32)
     np.cumsum(byte_count, out=offsets[1:])
     values = np.empty(int(offsets[-1]), np.uint8)
@@ -575,7 +574,7 @@ def headers_column(data: Bytes, count: Int64s, key: Spans, value: Spans) -> pa.L
 
 
 def lists_column(offsets: Int32s, key: pa.BinaryArray, value: pa.BinaryArray) -> pa.ListArray:
-    """Return the list of headers of each record: those from its offset to the next one."""
+    """Return the list of headers of each record, from its offset to the next one."""
     pairs = pa.StructArray.from_arrays([_text(key), value], ["key", "value"])
     lists = pa.ListArray.from_arrays(number_column(offsets, pa.int32()), pairs)
     return lists.cast(HEADERS_TYPE)

@@ -1,6 +1,6 @@
 """Scan of a buffer of record batches to columns, without a Python object per record.
 
-Steps, each on all batches of the buffer:
+The steps, each of which handles all batches of the buffer:
 
     index_batches       lengths and magic     positions and headers of the batches
     first_bad_crc       CRCs
@@ -11,8 +11,8 @@ Steps, each on all batches of the buffer:
 
 The compiled core does the same steps batch by batch (``_scan_native``).
 
-A corrupt batch ends the scan; the batches before it are returned, together with the error. The
-result is the same as that of ``batch.read_batch`` for each batch, errors included.
+A corrupt batch ends the scan, which returns the batches before it together with the error. The
+result, including errors, is the same as that of ``batch.read_batch`` for each batch.
 
 Memory is bounded by the buffer, by ``SCAN_DECOMPRESSED_BYTES_MAX`` plus one batch, and by
 ``HEADERS_PER_BATCH_MAX``. At these limits the scan ends with ``Stop.FULL``.
@@ -104,9 +104,9 @@ def scan(
 ) -> Scan:
     """Verify and decode the batches of ``buffer``.
 
-    Records in [``start_offset``, ``end_offset``) are returned; with ``value_prefixes`` only those
-    of control batches, and those whose value begins with one of them. Leading batches below
-    ``start_offset`` are skipped without verification; the first batch whose base offset is >=
+    Records in [``start_offset``, ``end_offset``) are returned. With ``value_prefixes``, only
+    records of control batches and records whose value begins with a prefix are. Leading batches
+    below ``start_offset`` are skipped without verification. The first batch whose base offset is >=
     ``end_offset`` ends the scan. ``file_position`` is the position of the buffer in the file
     ``path``.
 
@@ -180,7 +180,7 @@ def _find_error(source: _Source, position: int) -> CorruptBatchError | None:
 
 
 def _batch_runs(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, BatchRuns]:
-    """Return the decompressed records, of fewer batches if one is corrupt or a limit is reached."""
+    """Return the decompressed records; of fewer batches if one is corrupt or a limit is reached."""
     if not len(spans.position):
         data = np.empty(0, np.uint8)
         start = end = spans.position
@@ -200,9 +200,9 @@ def _batch_runs(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, BatchRu
 
 
 def _decompress(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, bytearray, list[int]]:
-    """Return the batches that were decompressed, their records, and the end of each one's records.
+    """Return the batches that were decompressed, their records, and where each one's records end.
 
-    Stops after the batch that exceeds ``SCAN_DECOMPRESSED_BYTES_MAX`` in total.
+    Stops after the batch with which the total exceeds ``SCAN_DECOMPRESSED_BYTES_MAX``.
     """
     plain = bytearray()
     ends: list[int] = []
@@ -304,7 +304,7 @@ def _timestamps_ms(batches: BatchColumns, parsed: RecordFields) -> Int64s:
 
 # --- Scan by the compiled core --------------------------------------------------------------------
 # The core returns buffers of columns, and where the scan ends. Compressed batches are decompressed
-# here, and the error of a corrupt batch is found here.
+# here, and this module determines the error of a corrupt batch.
 
 
 def _scan_native(
@@ -315,7 +315,7 @@ def _scan_native(
     end_offset: int | None,
     value_prefixes: tuple[bytes, ...],
 ) -> Scan | None:
-    """Scan in the compiled core; None if it gives the scan back."""
+    """Scan in the compiled core; None if the core cannot handle the scan."""
 
     def expand(start: int, end: int, codec: int) -> bytes | None:
         limit = source.decompressed_bytes_max
@@ -387,7 +387,7 @@ def _native_columns(
 
 
 _OFFSET, _TIME, _EPOCH, _KEY, _VALUE, _HEADERS = (column.value for column in Column)
-# Operators of a Flag cost more than a column of a small scan.
+# Operators of a Flag take longer than decoding a column of a small scan.
 
 
 def _native_numbers(block: compiled.core.Block, count: int, kind: pa.DataType) -> pa.Array:

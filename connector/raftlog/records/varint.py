@@ -1,7 +1,7 @@
 """Variable-length integers of Kafka's records and flexible messages (Kafka: ``ByteUtils``).
 
-Little-endian base 128 with continuation bit 0x80. Records use zigzag varints (``read_varint``,
-``read_varlong``), flexible messages unsigned ones (``read_unsigned_varint``).
+Varints are little-endian base 128 with continuation bit 0x80. Records use zigzag varints
+(``read_varint``, ``read_varlong``), flexible messages unsigned ones (``read_unsigned_varint``).
 
 Readers return the value and the position after it. They raise ``MalformedVarintError`` if the data
 ends inside the varint, if a 32-bit varint has more than 5 bytes or a 64-bit one more than 10, or if

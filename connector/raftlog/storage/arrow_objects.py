@@ -1,9 +1,9 @@
-"""Objects in the file systems of ``pyarrow.fs``: S3, Google Cloud Storage, Azure, by URI.
+"""Objects in the file systems of ``pyarrow.fs`` (S3, Google Cloud Storage, Azure), by URI.
 
-``ArrowObjects`` has the objects of backups, ``ArrowStorage`` the files of a log for its readers.
-Imported where a URI is opened, not by the log. A stream that is closed, also by its destructor,
-completes the upload of the bytes so far: so an upload that fails leaves a truncated object, which
-no entry of the manifest declares as finished.
+``ArrowObjects`` stores the objects of backups; ``ArrowStorage`` reads the files of a log. The log
+itself does not import this module; it is imported where a URI is opened. Closing a stream, even by
+its destructor, completes the upload with the bytes so far. An upload that fails therefore leaves a
+truncated object, which no entry of the manifest declares as finished.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .objects import ReadAheadFile, StoredObject
 from .protocol import Closeable, ReadableFile
 
 READ_AHEAD_BYTES: Final = 1 * MIB
-"""Bytes of a file that one request reads at least: batch headers are read one by one."""
+"""Least bytes of a file that one request reads, since batch headers are read one by one."""
 _ALIAS: Final = re.compile(r"s3[an]?(?=://)", re.IGNORECASE)
-"""Schemes of Hadoop for S3."""
+"""Hadoop's URI schemes for S3."""
 _MAGIC: Final = re.compile(r"[*\[]")
 _QUERY: Final = re.compile(r"(://[^\s?]*)\?[^\s'\"]*")
-"""Query of a URL, which may have a key."""
+"""Query of a URL, which may contain a key."""
 
 
 def _file_system(uri: str, option: str) -> tuple[fs.FileSystem, str]:
@@ -54,7 +54,7 @@ def _file_system(uri: str, option: str) -> tuple[fs.FileSystem, str]:
 
 
 class ArrowObjects:
-    """Objects below a path of a file system of pyarrow's."""
+    """Objects below a path of a pyarrow file system."""
 
     def __init__(self, files: fs.FileSystem, root: str, location: str) -> None:
         self._files = files
@@ -63,7 +63,7 @@ class ArrowObjects:
 
     @classmethod
     def of_uri(cls, uri: str) -> ArrowObjects:
-        """Open a URI; its query has the options of the file system (``pyarrow.fs.S3FileSystem``).
+        """Open a URI, whose query has the file system's options (``pyarrow.fs.S3FileSystem``).
 
         Raises ``OptionError``, which never contains the URI's user info or query.
         """
@@ -115,7 +115,7 @@ class ArrowObjects:
 
 
 class _ArrowFile(Closeable):
-    """File of pyarrow's; ``errors`` returns the context that raises raftlog's own errors."""
+    """File of pyarrow; ``errors`` returns the context that raises raftlog's own errors."""
 
     def __init__(
         self, path: str, file: Any, errors: Callable[[], contextlib.AbstractContextManager[None]]
@@ -138,10 +138,10 @@ class _ArrowFile(Closeable):
 
 
 class ArrowStorage:
-    """Tree of files in a file system of pyarrow's, for reading (``Storage``).
+    """Tree of files in a pyarrow file system, for reading (``Storage``).
 
-    Paths are URIs without a query. Those below ``uri`` and its parents are those of the
-    file system below and above ``path``.
+    Paths are URIs without a query. Paths below ``uri`` and its parents correspond to the file
+    system's paths below and above ``path``.
     """
 
     def __init__(self, files: fs.FileSystem, path: str, uri: str) -> None:
@@ -156,9 +156,9 @@ class ArrowStorage:
 
     @classmethod
     def of_uri(cls, uri: str) -> tuple[ArrowStorage, str]:
-        """Open the file system of a URI; return it with the path, which may be a pattern of it.
+        """Open the file system of a URI. Return it with the path, which may be a pattern.
 
-        The URI's query has the options of the file system; it has no keys. Raises ``OptionError``.
+        The URI's query has the file system's options, but no keys. Raises ``OptionError``.
         """
         text, mark, query = uri.partition("?")
         text = text.rstrip("/")
@@ -210,7 +210,7 @@ class ArrowStorage:
         return sorted(filter(self._is_there, found))
 
     def _names_in(self, path: str) -> list[str]:
-        """Return the names in a path; none if it is no directory."""
+        """Return the names in a path; none if it is not a directory."""
         try:
             return self.list_names(path)
         except (LogNotFoundError, NotALogError):
@@ -248,5 +248,5 @@ class ArrowStorage:
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of an error of pyarrow, without the queries of URLs."""
+    """Return the text of a pyarrow error, without the queries of URLs."""
     return _QUERY.sub(r"\1", " ".join(str(error).split())) or type(error).__name__

@@ -1,8 +1,8 @@
 """Reads of an object store that end within a time limit.
 
-A store may not answer at all: a mount of a network, or a server that hangs. A node has threads for
-that (``raftlog.node.apis.remote_reads``); the readers of a directory call the store in the caller's
-thread, which would wait without a limit and could not be interrupted.
+A store may never respond, for example a network mount, or a server that hangs. A node has threads
+for that (``raftlog.node.apis.remote_reads``). The readers of a directory call the store in the
+caller's thread, which would wait without a limit and could not be interrupted.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ T = TypeVar("T")
 class BoundedReads:
     """Object store whose objects are read in another thread. Used by one thread at a time.
 
-    A read has a result within ``timeout_ms``, or raises ``RemoteStorageError``. A thread for each
-    read, so that none is kept between reads or missing in a forked child; while one hangs no other
-    is started in its process. Writes are not bounded: they are those of runs, in threads of their
-    own.
+    A read has a result within ``timeout_ms``, or raises ``RemoteStorageError``. Each read has its
+    own thread, so that no thread remains between reads or is missing in a forked child. While one
+    hangs, its process starts no other. Writes are not bounded, because only runs write, in their
+    own threads.
     """
 
     def __init__(self, objects: ObjectStore, timeout_ms: int) -> None:
@@ -51,7 +51,7 @@ class BoundedReads:
         return self.call(directory, partial(self._objects.list_objects, directory))
 
     def call(self, name: str, request: Callable[[], T]) -> T:
-        """Return the result of a request for an object. Raises its error, and as the class."""
+        """Return the result of a request for an object. Raises its error, and the errors above."""
         process_id = os.getpid()
         if self._hanging is not None and self._hanging[0] == process_id:
             self._await(self._hanging[1], name)
@@ -61,7 +61,7 @@ class BoundedReads:
         threads.close()
         try:
             self._await(reading, name)
-        except BaseException:  # also an interrupt of the caller
+        except BaseException:  # including an interrupt of the caller
             reading.add_done_callback(_close_file)
             raise
         return reading.result()
@@ -77,13 +77,13 @@ class BoundedReads:
 
 
 def _close_file(reading: Future[Any]) -> None:
-    """Close the file that a read has opened after its caller has left."""
+    """Close the file that a read has opened after its caller stopped waiting."""
     if reading.exception() is None and isinstance(file := reading.result(), ReadableFile):
         file.close()
 
 
 class _BoundedFile(Closeable):
-    """Object that is read within the limit of its store."""
+    """Object that is read within its store's time limit."""
 
     def __init__(self, file: ReadableFile, reads: BoundedReads, name: str) -> None:
         self.path = file.path

@@ -1,9 +1,9 @@
 """Permissions of other users on keys, configurations and logs with secrets.
 
-Permissions of a group count unless the owner is its only member (as in Debian's OpenSSH). A group
-may read a key that root owns, which is how services get keys (as in PostgreSQL). Write permission
-on a directory allows replacing its files, unless it is sticky; of a symbolic link, the directories
-of the link and of its target are checked.
+A group's permissions count unless the owner is its only member (as in Debian's OpenSSH). A group
+may read a key that root owns, since services get keys this way (as in PostgreSQL). Write permission
+on a directory allows replacing its files, unless it is sticky. For a symbolic link, the directories
+of both the link and its target are checked.
 """
 
 from __future__ import annotations

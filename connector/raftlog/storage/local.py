@@ -1,4 +1,4 @@
-"""Local files: read without effects on the node that writes them, written, and locked.
+"""Local files: reading without effects on the node that writes them, writing, and locks.
 
 Only this module accesses the files of a log. Every ``OSError`` is raised as an error of raftlog
 with the path.
@@ -36,8 +36,8 @@ from .protocol import Closeable
 _T = TypeVar("_T")
 
 # --- Reading --------------------------------------------------------------------------------------
-# Files are opened ``O_RDONLY`` and read with ``pread``: no lock, no shared position, and nothing is
-# created.
+# Files are opened ``O_RDONLY`` and read with ``pread``. There are no locks and no shared position,
+# and nothing is created.
 
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -58,7 +58,7 @@ class LocalFile(Closeable):
         descriptor = self._open_descriptor()
         parts = []
         try:
-            # One pread may return less before the end of the file: after a signal, or at 2 GiB.
+            # Before the end of the file, one pread may return less: after a signal, or at 2 GiB.
             while byte_count > 0 and (part := os.pread(descriptor, byte_count, position)):
                 parts.append(part)
                 position += len(part)
@@ -86,7 +86,7 @@ class LocalFile(Closeable):
 
 
 class LocalStorage:
-    """Files of this machine. Stateless: may be shared, copied and pickled."""
+    """Files of this machine. Stateless, so it may be shared, copied and pickled."""
 
     def list_names(self, directory: str) -> list[str]:
         """Return the names in ``directory``, sorted."""
@@ -94,7 +94,7 @@ class LocalStorage:
             return sorted(self._with_descriptor(lambda: os.listdir(directory)))
 
     def open_file(self, path: str) -> LocalFile:
-        """Open a regular file for reading; ``NotALogError`` for anything else."""
+        """Open a regular file for reading. Raises ``NotALogError`` for anything else."""
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise NotALogError(path=path, reason="a file was expected there")
@@ -128,10 +128,11 @@ class LocalStorage:
     def expand(self, pattern: str) -> list[str]:
         """Return the paths that match a shell pattern, sorted.
 
-        Raises ``LogAccessError`` if there are none as the directory before it cannot be listed.
+        Raises ``LogAccessError`` if there are none because a directory of the path cannot be
+        listed.
         """
         with _errors_of(pattern, _read_error):
-            found = sorted(glob.glob(pattern))  # it takes such a directory for an empty one
+            found = sorted(glob.glob(pattern))  # it treats such a directory as empty
         directory = pattern
         while not found and glob.has_magic(directory):
             directory = os.path.dirname(directory)
@@ -154,7 +155,7 @@ def _errors_of(path: str, translate: Callable[[str, OSError], LogError]) -> Iter
 
 
 def _read_error(path: str, error: OSError) -> LogError:
-    """Return raftlog's error for an error of the operating system on a read."""
+    """Return raftlog's error for an operating system error during a read."""
     match error.errno:
         case errno.ENOENT | errno.ENAMETOOLONG:
             return LogNotFoundError(path=path)
@@ -174,14 +175,15 @@ def _read_error(path: str, error: OSError) -> LogError:
 # --- Writing --------------------------------------------------------------------------------------
 # Invariants:
 #
-# 1. Only ``create_file``, ``make_directory`` and ``try_lock`` create files; a descriptor that was
+# 1. Only ``create_file``, ``make_directory`` and ``try_lock`` create files. A descriptor that was
 #    opened for reading is never written.
 # 2. Only ``sync`` and ``sync_directory`` make anything durable. Neither is ever retried, here or by
-#    a caller: after a failed fsync the kernel may drop the dirty pages (``DiskFailedError``).
+#    a caller, because the kernel may drop the dirty pages after a failed fsync
+#    (``DiskFailedError``).
 # 3. A file has no permission that its directory does not have, so that files of a private directory
 #    are private from their creation. If a directory has no permissions for others, its group
 #    permissions apply to new files whatever the umask is; otherwise the umask applies.
-# 4. Symbolic links are not written through: they may point out of the log's directory.
+# 4. Symbolic links are not written through, because they may point out of the log's directory.
 
 _WRITE_FLAGS: Final = (
     os.O_RDWR | os.O_NOFOLLOW | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -238,8 +240,8 @@ class WritableLocalFile(LocalFile):
 class WritableLocalStorage(LocalStorage):
     """Files of this machine, for reading and writing.
 
-    ``directory_mode`` is the mode of directories that are created, or exist and are empty; None for
-    the umask's.
+    ``directory_mode`` is the mode for directories that are created, or that exist and are empty. If
+    it is None, the umask applies.
     """
 
     file_mode: ClassVar[int] = 0o666
@@ -252,7 +254,7 @@ class WritableLocalStorage(LocalStorage):
         return WritableLocalFile(path, self._create(path, os.O_CREAT | os.O_EXCL))
 
     def open_for_writing(self, path: str) -> WritableLocalFile:
-        """Open an existing regular file; ``NotALogError`` for anything else."""
+        """Open an existing regular file. Raises ``NotALogError`` for anything else."""
         with _errors_of(path, _read_error):
             is_file = stat.S_ISREG(os.stat(path).st_mode)
         if not is_file:
@@ -260,7 +262,7 @@ class WritableLocalStorage(LocalStorage):
         return WritableLocalFile(path, self._open(path))
 
     def make_directory(self, path: str) -> bool:
-        """Create a directory; False if it exists."""
+        """Create a directory; return False if it exists."""
         with _errors_of(path, _write_error):
             try:
                 os.mkdir(path, _ANY_MODE if self._directory_mode is None else _OWNER_MODE)
@@ -274,7 +276,7 @@ class WritableLocalStorage(LocalStorage):
         return True
 
     def remove_directory(self, path: str) -> bool:
-        """Delete an empty directory; False if it has entries, or does not exist."""
+        """Delete an empty directory; return False if it has entries or does not exist."""
         with _errors_of(path, _write_error):
             try:
                 os.rmdir(path)
@@ -303,7 +305,7 @@ class WritableLocalStorage(LocalStorage):
             os.unlink(path)
 
     def set_read_only(self, path: str, *, owner_only: bool = False) -> None:
-        """Remove all write permissions, as Kafka does with a frozen snapshot."""
+        """Remove all write permissions, as Kafka does for a frozen snapshot."""
         removed = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
         if owner_only:
             removed |= stat.S_IRWXG | stat.S_IRWXO
@@ -322,7 +324,7 @@ class WritableLocalStorage(LocalStorage):
             os.close(descriptor)
 
     def try_lock(self, path: str) -> LocalLock | None:
-        """Lock a file, created if absent; None if another opening has the lock."""
+        """Lock a file, created if absent; return None if another opening has the lock."""
         descriptor = self._create(path, os.O_CREAT)
         is_locked = False
         try:
@@ -360,7 +362,7 @@ class WritableLocalStorage(LocalStorage):
                 raise  # the files would be as accessible as the directory
 
     def boot_id(self) -> str:
-        """Return the random id of this boot, by Linux or macOS. Raises ``LogAccessError``."""
+        """Return the random id of this boot from Linux or macOS. Raises ``LogAccessError``."""
         try:
             if sys.platform == "linux":
                 with self._with_descriptor(lambda: open(_LINUX_BOOT_ID, encoding="ascii")) as file:
@@ -380,7 +382,7 @@ class WritableLocalStorage(LocalStorage):
 
 
 class PrivateLocalStorage(WritableLocalStorage):
-    """Files of a node: new files and directories are accessible to their owner only."""
+    """Files of a node. New files and directories are accessible only to their owner."""
 
     file_mode = _PRIVATE_FILE_MODE
 
@@ -424,8 +426,8 @@ def _reason(error: OSError) -> str:
 
 
 # --- Files of a node, with file descriptors in reserve --------------------------------------------
-# When the process has no descriptor left, files of the log are opened with reserved ones. The node
-# then accepts no connection until the reserve is full again.
+# When the process has no free descriptor, files of the log are opened with reserved ones. The node
+# then accepts no connections until the reserve is full again.
 
 SPARE_DESCRIPTORS: Final = 16
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
@@ -464,17 +466,17 @@ class ReservedDescriptorStorage(PrivateLocalStorage, Closeable):
 
 
 # --- Exclusive locks on files, between processes and within one -----------------------------------
-# On Linux these are open-file-description locks. They belong to one opening of the file: two
-# openings in one process exclude each other, and closing another opening does not release them, as
-# it releases POSIX locks of a process. They exclude Java's locks, which ``flock`` does not.
-# Elsewhere it is ``flock``, which belongs to one opening too.
+# On Linux these are open-file-description locks, which belong to one opening of the file. Two
+# openings in one process exclude each other. Closing another opening does not release the lock,
+# whereas it would release a process's POSIX locks. Unlike ``flock``, these locks exclude Java's.
+# Elsewhere ``flock`` is used, which belongs to one opening too.
 #
-# A lock is on the whole file and is never waited for. A forked child shares the opening and would
-# keep the lock after its parent was killed, so it closes its copy first. ``release`` unlocks before
-# it closes, since a child may not have closed its copy yet.
+# A lock covers the whole file and is never waited for. A forked child shares the opening and would
+# keep the lock after its parent was killed, so the child closes its copy first. ``release`` unlocks
+# before it closes, since a child may not have closed its copy yet.
 
 _OFD_SETLK: Final = 37
-"""F_OFD_SETLK of Linux on every architecture; Python lacks it if libc's headers did."""
+"""F_OFD_SETLK of Linux on every architecture. Python lacks it if libc's headers did."""
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` with 64-bit offsets: type, whence, start, length, process id (must be 0)."""
 _LOCK_ALL: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -520,7 +522,7 @@ class LocalLock(Closeable):
         os.close(descriptor)
 
     def close_in_child(self) -> None:
-        """Close the copy of a forked child; the parent keeps the lock."""
+        """Close a forked child's copy; the parent keeps the lock."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

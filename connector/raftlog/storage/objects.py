@@ -1,15 +1,16 @@
-"""Protocol of object stores, the one that keeps objects as files of a storage, and read-ahead.
+"""Protocol of object stores, a store that keeps objects as files of a storage, and read-ahead.
 
 Invariants:
 
-1. An object has one content: its name contains a unique id, and is written once. Names are relative
-   and use ``/``.
-2. ``put`` is durable on return. After an error, or a crash before its return, the object may be
-   absent, complete or, where uploads have parts, truncated: what is stored is the manifest's to
-   say, not the store's.
-3. A directory of a storage without objects is deleted with the last of them, if it can be.
-4. Errors are raftlog's own: ``RemoteObjectNotFoundError``, ``RemoteStorageError``, and those of
-   ``storage.protocol`` where objects are files.
+1. An object never changes: its name contains a unique id, and it is written once. Names are
+   relative and use ``/``.
+2. ``put`` is durable on return. After an error, or a crash before it returns, the object may be
+   absent, complete or, if uploads have parts, truncated. The manifest decides what is stored, not
+   the store.
+3. When the last object of a storage's directory is deleted, the directory is deleted too if
+   possible.
+4. Errors are raftlog's own: ``RemoteObjectNotFoundError``, ``RemoteStorageError`` and, if objects
+   are files, those of ``storage.protocol``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ObjectStore(Protocol):
 
     @property
     def location(self) -> str:
-        """Location in messages, without user info."""
+        """Location for messages, without user info."""
         ...
 
     def put(self, name: str, chunks: Iterable[bytes]) -> None:
@@ -51,7 +52,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Delete an object, durably on return; one that does not exist is deleted."""
+        """Delete an object, durably on return. An object that does not exist counts as deleted."""
         ...
 
     def list_objects(self, directory: str) -> list[StoredObject]:
@@ -86,15 +87,15 @@ class StorageObjects:
                     position += len(chunk)
                 file.sync()
         except BaseException:
-            # A retry has another name: on a full disk each one would leave more.
+            # A retry uses another name, so on a full disk each attempt would leave another file.
             with contextlib.suppress(LogError):
                 self._unlink(temporary)
             raise
         self._storage.rename(temporary, path)
         for directory in reversed(directories):
             self._storage.sync_directory(directory)
-        # They cannot be removed any more, and may have been created by another process, which has
-        # not synced them yet.
+        # The directories cannot be removed any more. Another process may have created them and not
+        # synced them yet.
         self._storage.sync_directory(self._storage.split(self._directory)[0])
 
     def open_object(self, name: str) -> ReadableFile:
@@ -114,7 +115,7 @@ class StorageObjects:
             self._unlink(path + _TEMPORARY_SUFFIX)  # left by a crash
             self._storage.unlink(path)
             self._storage.sync_directory(self._storage.split(path)[0])
-        with contextlib.suppress(LogAccessError):  # a mount point, or one above it is not writable
+        with contextlib.suppress(LogAccessError):  # a mount point, or its parent is not writable
             for _ in name.split("/")[1:]:
                 path = self._storage.split(path)[0]
                 if not self._storage.remove_directory(path):
@@ -151,8 +152,8 @@ class StorageObjects:
             self._storage.unlink(path)
 
     def _created(self, path: str, directories: Sequence[str]) -> WritableFile:
-        """Create a file and the directories above it. Another process may remove an empty one in
-        between, with the last object in it."""
+        """Create a file and the directories above it. Another process may remove such a directory
+        in between, if it is empty because the process has deleted the last object in it."""
         for _ in range(_ATTEMPTS_MAX):
             with contextlib.suppress(LogNotFoundError):
                 for directory in directories:
@@ -162,11 +163,11 @@ class StorageObjects:
 
 
 class ReadAheadFile(Closeable):
-    """Object that is read in few requests: each has more bytes than are requested.
+    """Object that is read in few requests, each of which reads more bytes than requested.
 
-    A request that continues in or after the last one has ``sequential_bytes`` at least, another one
-    ``byte_count_min``. Memory is one request. Objects are written as a whole, so the size is that
-    at the opening.
+    A request that continues in or after the last one reads at least ``sequential_bytes``, any other
+    at least ``byte_count_min``. One request's bytes are kept in memory. Objects are written as a
+    whole, so the size at the opening stays valid.
     """
 
     def __init__(self, file: ReadableFile, *, byte_count_min: int, sequential_bytes: int) -> None:

@@ -8,12 +8,13 @@ Invariants:
    (permission denied, or an I/O error), ``NotALogError`` (a directory instead of a file, or the
    reverse), ``SegmentDeletedError`` (an open file is no longer accessible: ESTALE). Writes also
    raise ``FileExistsLogError``, ``DiskFullError`` and ``DiskFailedError``.
-4. After a power loss only this is certain: the bytes and length of a file at its last ``sync``, and
-   the names in a directory at its last ``sync_directory``. Later changes may be there completely,
-   in part, as zeros or not at all, each operation independently and in any order. A synced file
-   does not make its name durable, nor a synced name the bytes of its file.
+4. After a power loss only two things are certain: the bytes and length of a file at its last
+   ``sync``, and the names in a directory at its last ``sync_directory``. Later changes may be there
+   completely, in part, as zeros or not at all, each operation independently and in any order.
+   Syncing a file does not make its name durable, and syncing a name does not make the file's bytes
+   durable.
 5. After ``DiskFailedError`` all writes since the last successful sync are in doubt, even if they
-   can be read back, and no later sync makes them durable: the caller closes the log.
+   can be read back, and no later sync makes them durable. The caller closes the log.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ReadableFile(Closeable, Protocol):
 
     @property
     def path(self) -> str:
-        """Path by which it was opened; it may have been renamed since."""
+        """Path with which it was opened. It may have been renamed since."""
         ...
 
     def read_at(self, position: int, byte_count: int) -> bytes:
@@ -66,7 +67,7 @@ class ReadableFile(Closeable, Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """Tree of files. Paths are in the storage's own form; only its methods take them apart."""
+    """Tree of files. Paths are in the storage's own form, and only its methods parse them."""
 
     def list_names(self, directory: str) -> list[str]:
         """Return the names of all files and directories in ``directory``, sorted."""
@@ -91,7 +92,8 @@ class Storage(Protocol):
     def expand(self, pattern: str) -> list[str]:
         """Return the paths that match a shell pattern (``*``, ``?``, ``[...]``), sorted.
 
-        Raises ``LogAccessError`` if there are none as the directory before it cannot be listed.
+        Raises ``LogAccessError`` if there are none because a directory of the path cannot be
+        listed.
         """
         ...
 
@@ -101,24 +103,24 @@ class WritableFile(ReadableFile, Protocol):
     """File open for reading and writing. Not thread-safe."""
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
-        """Write all of ``data``, not durably; a gap before it reads as zeros.
+        """Write all of ``data``, not durably. A gap before it reads as zeros.
 
         Raises ``DiskFullError`` (a part may have been written) and ``DiskFailedError``.
         """
         ...
 
     def truncate(self, byte_count: int) -> None:
-        """Set the size of the file, not durably; bytes added are zeros."""
+        """Set the size of the file, not durably. Added bytes are zeros."""
         ...
 
     def is_in_place(self) -> bool:
-        """Return whether its path still leads to this file: not replaced, renamed or deleted."""
+        """Return whether its path still leads to this file, not replaced, renamed or deleted."""
         ...
 
     def sync(self) -> None:
-        """Make the bytes and the length of the file durable, not its name.
+        """Make the file's bytes and length durable, but not its name.
 
-        Raises ``DiskFailedError``: never sync again then (invariant 5).
+        Raises ``DiskFailedError``, after which it must never be called again (invariant 5).
         """
         ...
 
@@ -145,17 +147,17 @@ class WritableStorage(Storage, Protocol):
         ...
 
     def make_directory(self, path: str) -> bool:
-        """Create a directory in an existing one; False if it exists."""
+        """Create a directory in an existing one; return False if it exists."""
         ...
 
     def remove_directory(self, path: str) -> bool:
-        """Delete an empty directory; False if it has entries, or does not exist."""
+        """Delete an empty directory; return False if it has entries or does not exist."""
         ...
 
     def rename(self, path: str, new_path: str) -> None:
         """Rename a file or directory within its directory, atomically.
 
-        A file with the new name is replaced; openings of it stay valid.
+        A file with the new name is replaced. Open files stay valid.
         """
         ...
 
@@ -164,25 +166,25 @@ class WritableStorage(Storage, Protocol):
         ...
 
     def set_read_only(self, path: str, *, owner_only: bool = False) -> None:
-        """Remove all write permissions of a file; with ``owner_only`` others' read permissions too.
+        """Remove a file's write permissions, and with ``owner_only`` others' read permissions.
 
-        It may still be renamed or deleted, and written through existing openings.
+        The file may still be renamed or deleted, and written through existing openings.
         """
         ...
 
     def sync_directory(self, directory: str) -> None:
         """Make the names in ``directory`` durable, each with the file that it refers to.
 
-        The contents of the files are not included, nor the name of ``directory`` itself. Raises
+        This includes neither the contents of the files nor the name of ``directory`` itself. Raises
         ``DiskFailedError``.
         """
         ...
 
     def try_lock(self, path: str) -> FileLock | None:
-        """Lock a file that exists for this purpose only; None if the lock is held. Never waits.
+        """Lock a file that exists only for this purpose; None if the lock is held. Never waits.
 
-        The file is created if absent, and stays. Two locks of one process exclude each other like
-        those of two processes. The lock ends with its process.
+        The file is created if absent, and stays. Two locks of one process exclude each other just
+        as those of two processes do. The lock ends with its process.
         """
         ...
 

@@ -32,21 +32,21 @@ from .transactions import (
 )
 
 # --- Search for transaction markers and voters in the records of a log ----------------------------
-# Of metadata records the log layer knows only the three that delimit a transaction (KIP-868): their
-# values begin with frame version 1 and api key 23, 24 or 25.
+# Of the metadata records, the log layer knows only the three that delimit a transaction (KIP-868).
+# Their values begin with frame version 1 and api key 23, 24 or 25.
 #
 # Kafka: ``BeginTransactionRecord``, ``EndTransactionRecord``, ``AbortTransactionRecord``,
 # ``LeaderChangeMessage``, ``VotersRecord``.
 
 MARKER_COLUMNS: Final = Column.OFFSET | Column.KEY | Column.VALUE
-"""Columns that a scan needs for the search for markers and voters."""
+"""Columns that the search for markers and voters needs in a scan."""
 MARKER_PREFIXES: Final = tuple(bytes((FRAME_VERSION, marker)) for marker in Marker)
-"""First bytes of the values that are markers; of other values it needs no rows."""
+"""First bytes of the values that are markers. The search needs no rows for other values."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """Voters from ``offset`` on. Directory ids are known with KIP-853 only."""
+    """Voters from ``offset`` on. Directory ids are known only with KIP-853."""
 
     offset: int
     voters: tuple[ReplicaKey, ...]
@@ -55,7 +55,7 @@ class VoterSet:
 def add_metadata_markers(chunk: Scan, transactions: TransactionIndex, *, from_offset: int) -> None:
     """Add the transaction markers of a metadata log's scan, from ``from_offset`` on.
 
-    The scan has the rows of ``MARKER_PREFIXES``.
+    The scan must have the rows of ``MARKER_PREFIXES``.
     """
     records = chunk.records
     assert records.offset is not None, "MARKER_COLUMNS were read"
@@ -78,7 +78,7 @@ def add_metadata_markers(chunk: Scan, transactions: TransactionIndex, *, from_of
 def add_producer_transactions(
     chunk: HeaderChunk, transactions: TransactionIndex, *, from_offset: int
 ) -> None:
-    """Add producers' transactions by the headers of an ordinary partition."""
+    """Add producers' transactions from the batch headers of an ordinary partition."""
     batches = chunk.batches
     control = dict(chunk.control)
     chosen = batches.is_transactional & (batches.last_offset >= from_offset)
@@ -102,7 +102,7 @@ def add_producer_transactions(
 def last_voters(chunk: Scan, known: VoterSet | None, path: str) -> VoterSet | None:
     """Return the voters after a scan of a metadata log, given those before it.
 
-    A leader change may lack directory ids: it replaces a voter set only if the node ids differ.
+    A leader change may lack directory ids, so it replaces a voter set only if the node ids differ.
     Raises ``CorruptBatchError`` if a control record cannot be parsed.
     """
     if not chunk.records.is_control.any():
@@ -123,7 +123,7 @@ def last_voters(chunk: Scan, known: VoterSet | None, path: str) -> VoterSet | No
 
 
 def _last_rows(chunk: Scan) -> list[int]:
-    """Return the rows that decide: the last voter set, and the last leader change if after it."""
+    """Return the rows that decide: the last voter set, and the last leader change if later."""
     assert chunk.records.key is not None, "MARKER_COLUMNS were read"
     last: dict[bytes, int] = {}
     for row in np.flatnonzero(chunk.records.is_control).tolist():
@@ -167,21 +167,21 @@ def _node_ids(voters: tuple[ReplicaKey, ...]) -> set[int]:
 
 
 # --- Aborted and open transactions of a range of an ordinary partition, found by reading ahead ----
-# The outcome of a transactional record is its producer's next marker, so headers are read from the
-# record up to that marker (KIP-98, ``ProducerStateManager``). ``.txnindex`` would list aborted
-# transactions sooner, but it has no checksum, and a missing entry cannot be detected.
+# A transactional record's outcome is its producer's next marker, so headers are read from the
+# record up to that marker (KIP-98, ``ProducerStateManager``). ``.txnindex`` lists aborted
+# transactions without this, but it has no checksum, and a missing entry cannot be detected.
 #
-# Ranges are requested in ascending order and no header is read twice. Only aborted and open
-# transactions are kept, from the last requested range on. After damage, outcomes decided before it
-# remain known.
+# Ranges are requested in ascending order, and no header is read twice. Only aborted and open
+# transactions from the last requested range on are kept. After damage, the outcomes decided before
+# it remain known.
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
     """Transactions of a range that are not committed.
 
-    ``spans`` are complete below ``known_end`` (exclusive). ``known_end`` is the end of the range,
-    unless ``error`` is set: damage, or a log that ends before the outcome of a transaction.
+    ``spans`` are complete below ``known_end`` (exclusive). This is the end of the range unless
+    ``error`` is set, because of damage or because the log ends before a transaction's outcome.
     """
 
     spans: tuple[TransactionSpan, ...]
@@ -214,7 +214,7 @@ class AbortedTransactionsReader:
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         """Return the uncommitted transactions of batches that overlap [start_offset, end_offset).
 
-        Damage is not raised: it is ``error`` of the result. Raises ``LogAccessError``,
+        Damage is not raised, but stored as ``error`` of the result. Raises ``LogAccessError``,
         ``SegmentDeletedError`` or ``DataLossError`` if a file cannot be read or the log was
         truncated.
         """
@@ -240,8 +240,8 @@ class AbortedTransactionsReader:
     def _aborted(self, start_offset: int, end_offset: int) -> tuple[TransactionSpan, ...]:
         """Return the aborted transactions that overlap a range.
 
-        Transactions end in the order of their markers and are requested in the order of their first
-        offsets: a heap holds those that begin after the range.
+        Transactions end in the order of their markers, but are requested in the order of their
+        first offsets. Therefore a heap keeps those that begin after the range.
         """
         for span in self._transactions.drain_ended():
             heapq.heappush(self._later, (span.first_offset, span.producer_id, span))

@@ -1,9 +1,9 @@
 """Reader of the bootstrap checkpoint: the initial voters of a dynamic quorum (KIP-853).
 
-``00000000000000000000-0000000000.checkpoint`` is read whole or not at all: a replica that used a
-partial voter set could elect itself. It holds no records of the log and is not one of its
-snapshots. Every node reads it at its start, so unlike ``SnapshotReader`` this module does not
-import numpy.
+``00000000000000000000-0000000000.checkpoint`` is read completely or not at all, because a replica
+that used a partial voter set could elect itself. It contains no records of the log and does not
+count as one of its snapshots. Every node reads it at its start, so unlike ``SnapshotReader`` this
+module does not import numpy.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from raftlog.storage.protocol import ReadableFile, Storage
 def bootstrap_voters(storage: Storage, directory: str) -> tuple[KRaftVoters, int] | None:
     """Return the voters and the kraft.version that a partition's directory was formatted with.
 
-    None if there is no bootstrap checkpoint or it holds no voters: then they are configured. Raises
-    ``CorruptFileError``.
+    Returns None without a bootstrap checkpoint, or if it contains no voters; then they are
+    configured. Raises ``CorruptFileError``.
     """
     path = storage.join(directory, checkpoint_name(BOOTSTRAP_ID))
     try:

@@ -1,8 +1,8 @@
 """Bytes of one segment as columns: batches in chunks, index entries, a valid batch after damage.
 
-Memory is bounded by the chunk size, or by one batch where a batch is larger. A batch whose length
-reaches past the end of the file is torn and is not read. A decoder of headers skips the records of
-large batches.
+Memory is bounded by the chunk size, or by one batch if that is larger. A batch whose length extends
+past the end of the file is torn and is not read. A decoder of headers skips the records of large
+batches.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from raftlog.records.header import (
 from raftlog.storage.protocol import ReadableFile
 
 HEADER_CHUNK_BYTES: Final = 128 * 1024
-"""Chunk size where only headers are read; the records of larger batches are skipped."""
+"""Chunk size if only headers are read. The records of larger batches are skipped."""
 
 
 class Chunk(Protocol):
@@ -85,7 +85,7 @@ P = TypeVar("P", bound=Chunk)
 class ChunkBytes(NamedTuple):
     """Bytes at ``position`` of a file, and the range [start_offset, end_offset) to decode of them.
 
-    ``path`` is the file's. A bound of None does not exclude any batch.
+    ``path`` is the file's path. A bound of None excludes no batch.
     """
 
     data: bytes
@@ -141,9 +141,9 @@ class ChunkDecoder(abc.ABC, Generic[P]):
 class ColumnDecoder(ChunkDecoder[Scan]):
     """Decoder of records into columns; CRCs are checked.
 
-    ``decompressed_bytes_max`` limits the records of one compressed batch. With ``whole_batches``
+    ``decompressed_bytes_max`` limits the records of one compressed batch. With ``whole_batches``,
     the last batch keeps its records after the end of the range, so that a caller may continue after
-    that batch. ``value_prefixes`` are those of ``scan``.
+    that batch. ``value_prefixes`` are passed to ``scan``.
     """
 
     columns: Column
@@ -195,7 +195,7 @@ class ColumnDecoder(ChunkDecoder[Scan]):
 
 @dataclass(frozen=True, slots=True)
 class HeaderChunk:
-    """Headers of batches, and the control batches among them by ordinal."""
+    """Headers of batches, and the control batches among them, by ordinal."""
 
     batches: BatchColumns
     end_position: int
@@ -208,9 +208,9 @@ class HeaderChunk:
 class HeaderDecoder(ChunkDecoder[HeaderChunk]):
     """Decoder of headers alone.
 
-    CRCs are checked for control batches, unless they are not requested, and for the last batch of
-    each chunk, so that the last batch of a log counts only if it is valid. With ``check_all`` every
-    CRC is checked.
+    CRCs are checked for control batches, if these are requested, and for the last batch of each
+    chunk, so that a log's last batch counts only if it is valid. With ``check_all`` every CRC is
+    checked.
     """
 
     chunk_bytes: int = HEADER_CHUNK_BYTES
@@ -271,7 +271,7 @@ class BatchChunk:
 
 @dataclass(frozen=True, slots=True)
 class BatchDecoder(ChunkDecoder[BatchChunk]):
-    """Decoder of batches into one object each; for tools, where speed does not matter."""
+    """Decoder of batches into one object each, for tools in which speed does not matter."""
 
     chunk_bytes: int
 
@@ -298,11 +298,11 @@ def read_chunks(
     start_offset: int | None,
     end_offset: int | None,
 ) -> Iterator[tuple[int, P]]:
-    """Read a file from ``position``, which must be the start of a batch, in chunks.
+    """Read a file in chunks from ``position`` on, which must be the start of a batch.
 
     Yields each chunk with the position after its last batch. Reading ends at the end of the file,
-    at damage or at ``end_offset``; ``stop`` of the last chunk is the reason. END and TORN mean the
-    current end of the file. ``start_offset`` is applied until the first batch that reaches it.
+    at damage or at ``end_offset``; ``stop`` of the last chunk is the reason. END and TORN refer to
+    the current end of the file. ``start_offset`` is applied until a batch reaches it.
     """
     wanted = decoder.chunk_bytes
     while True:
@@ -319,7 +319,7 @@ def read_chunks(
                 yield position, chunk
                 return
             jumped = None
-            if byte_count < left:  # the last batch of a file is decoded whole: its CRC decides
+            if byte_count < left:  # the file's last batch is decoded whole, as its CRC decides
                 jumped = decoder.decode_header(source)
             if jumped is None:
                 wanted = byte_count
@@ -343,9 +343,9 @@ def _first_batch_bytes(buffer: bytes) -> int | None:
 
 
 def epoch_mismatches(batches: BatchColumns, epochs: EpochCache) -> tuple[Bools, Bools]:
-    """Return which batches have another epoch than ``epochs``, and for which batches that is known.
+    """Return which batches have another epoch than ``epochs``, and for which batches it is known.
 
-    A batch's epoch is outside its CRC; ``epochs`` is a trusted checkpoint.
+    A batch's CRC does not cover its epoch; ``epochs`` is a trusted checkpoint.
     """
     starts = np.array([entry.start_offset for entry in epochs.entries], np.int64)
     numbers = np.array([entry.epoch for entry in epochs.entries], np.int64)
@@ -361,9 +361,9 @@ def epoch_mismatches(batches: BatchColumns, epochs: EpochCache) -> tuple[Bools, 
 
 # --- Sparse offset index of a segment (Kafka: ``OffsetIndex``) ------------------------------------
 # Entry: int32 last offset of a batch minus the base offset, int32 position at which that batch
-# begins. There is no entry for position 0. The file has no checksum, and that of a running node is
-# 10 MiB of zeros after a few entries: entries are read up to the first that does not ascend, and
-# callers check that a batch begins at a position.
+# begins. There is no entry for position 0. The file has no checksum, and a running node's file
+# consists of a few entries followed by zeros, 10 MiB in total. Therefore entries are read up to the
+# first that does not ascend, and callers check that a batch begins at an entry's position.
 
 OFFSET_ENTRY_BYTES: Final = OFFSET_ENTRY.size
 _OFFSET_ENTRY: Final = np.dtype([("offset_delta", ">i4"), ("position", ">i4")])
@@ -372,7 +372,7 @@ _READ_ENTRIES: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndex:
-    """Last offsets of batches and the positions at which these begin; both strictly ascending."""
+    """Last offsets of batches, and the positions at which they begin. Both ascend strictly."""
 
     last_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     positions: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -428,7 +428,7 @@ _TIME_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("offset_delta", ">i4")]
 
 @dataclass(frozen=True, slots=True)
 class TimeIndex:
-    """Timestamps and last offsets; both strictly ascending."""
+    """Timestamps and last offsets. Both ascend strictly."""
 
     timestamps_ms: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     last_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -445,8 +445,8 @@ class TimeIndex:
 def parse_time_index(data: bytes, base_offset: int) -> TimeIndex:
     """Parse a ``.timeindex`` up to the first entry that does not ascend.
 
-    The first entry may have offset delta 0 (a first batch of one record); an entry with zeros in
-    both fields is the end.
+    The first entry may have offset delta 0 (if the first batch has one record). An entry with zeros
+    in both fields is the end.
     """
     entries = np.frombuffer(data, _TIME_ENTRY, count=len(data) // TIME_ENTRY_BYTES)
     timestamps_ms = entries["timestamp_ms"].astype(np.int64)
@@ -456,30 +456,31 @@ def parse_time_index(data: bytes, base_offset: int) -> TimeIndex:
 
 
 # --- Search for a valid batch after an unreadable one: was the log torn or damaged there? ---------
-# A batch's length is outside its CRC. A batch with a wrong length hides all batches after it, and
-# looks like a batch that a crash cut off. The bytes after its header decide: in a torn tail there
-# is only the rest of the torn batch, or zeros; otherwise a valid batch follows.
+# A batch's CRC does not cover its length. A batch with a wrong length hides all batches after it,
+# and looks like a batch that a crash cut off. The bytes after its header distinguish the cases: a
+# torn tail has only the rest of the torn batch, or zeros; otherwise a valid batch follows.
 #
 #     position   0    100               190  280  400
 #     torn       | b1 | b2: 900 bytes by its length |     find_valid_batch(file, 100, ...): None
 #     damaged    | b1 | b2: 900 bytes   | b3 | b4   |     190: b2's length is wrong, it has 90 bytes
 #
-# The rest of a torn batch may itself contain valid batches: a client may send a batch as the value
-# of a record. So a candidate inside the length of the unreadable batch counts only if that batch
-# ends there, which its CRC shows: it covers the bytes from its attributes to its end.
+# The rest of a torn batch may itself contain valid batches, because a client may send a batch as
+# the value of a record. Therefore a candidate within the length of the unreadable batch counts only
+# if that batch ends where the candidate begins. Its CRC shows this: it covers the bytes from the
+# attributes to the end of the batch.
 #
 #     damaged    | b2 ............ | b3 ...      crc32c(b2 up to b3) == crc of b2: b3 counts
 #     torn       | b2 ... value [ b3 ] ...       crc32c(b2 up to b3) != crc of b2: b3 is payload
 #
 # Invariants:
 #
-# 1. A candidate has a plausible header and is whole, its CRC holds, and its base offset is not
+# 1. A candidate has a plausible header, is whole, has a matching CRC, and has a base offset not
 #    below the expected one.
 # 2. The work is linear in the bytes searched, although clients choose payloads in which every few
 #    bytes may look like the header of a batch of any size. The CRC of a candidate is computed from
 #    the CRCs of two prefixes of the file (``range_crcs``), so that one sweep reads each byte once
-#    for all of its candidates; each sweep covers twice as many chunks as the one before.
-# 3. No batch of a segment begins after ``SEGMENT_BYTES_MAX``: the rest of a longer file is not
+#    for all of its candidates. Each sweep covers twice as many chunks as the one before.
+# 3. No batch of a segment begins after ``SEGMENT_BYTES_MAX``, so the rest of a longer file is not
 #    searched.
 # 4. Memory is bounded by one chunk and by ``_CANDIDATES_MAX`` candidates plus those of one chunk.
 
@@ -491,13 +492,13 @@ _CANDIDATE: Final = np.dtype(
     [("start", np.int64), ("end", np.int64), ("crc", np.uint32)], align=True
 )
 Candidates: TypeAlias = npt.NDArray[np.void]
-"""Plausible headers: start and end positions of their batches, and the CRCs in them."""
+"""Plausible headers: start and end positions of their batches, and the CRCs that they contain."""
 
 
 def find_valid_batch(file: ReadableFile, position: int, *, next_offset: int | None) -> int | None:
     """Return the position of the first valid batch after the one at ``position``, or None.
 
-    ``next_offset`` is the least base offset that it may have; None for any.
+    ``next_offset`` is the least base offset that it may have, or None for any.
     """
     unreadable = _UnreadableBatch(file, position)
     at, chunk_count, is_end = position + 1, 1, False
@@ -519,7 +520,7 @@ def find_valid_batch(file: ReadableFile, position: int, *, next_offset: int | No
 
 
 def _valid_positions(file: ReadableFile, candidates: Candidates) -> list[int]:
-    """Return the start positions of candidates whose CRC holds, ascending, in one sweep."""
+    """Return the start positions of candidates with a matching CRC, ascending, in one sweep."""
     if not len(candidates):
         return []
     begins, ends = candidates["start"] + CRC_START, candidates["end"]
@@ -531,7 +532,7 @@ def _valid_positions(file: ReadableFile, candidates: Candidates) -> list[int]:
 
 
 class _PrefixCrcs:
-    """CRCs of a file's bytes from ``position`` up to later positions; each byte is read once."""
+    """CRCs of a file's bytes from ``position`` to later positions. Each byte is read once."""
 
     def __init__(self, file: ReadableFile, position: int) -> None:
         self._file = file
@@ -540,7 +541,7 @@ class _PrefixCrcs:
         self._crc = 0
 
     def crcs(self, positions: Int64s) -> UInt32s:
-        """Return the CRCs up to ``positions``, which ascend within a call and from call to call."""
+        """Return the CRCs up to ``positions``, which ascend within a call and between calls."""
         return np.fromiter(map(self._up_to, positions.tolist()), np.uint32, len(positions))
 
     def _up_to(self, position: int) -> int:
@@ -558,7 +559,7 @@ class _PrefixCrcs:
 
 
 class _UnreadableBatch:
-    """Batch that cannot be read: its end by its length, and by its CRC."""
+    """Batch that cannot be read, and where it may end: according to its length, and to its CRC."""
 
     def __init__(self, file: ReadableFile, position: int) -> None:
         self._claimed_end = position
@@ -574,8 +575,8 @@ class _UnreadableBatch:
     def may_end_at(self, starts: Int64s) -> Bools:
         """Return which of ``starts`` may be the end of this batch, or are after it.
 
-        ``starts`` ascend from call to call. All after the end by the batch's length are allowed;
-        before that, those up to which its CRC holds.
+        ``starts`` ascend from call to call. All positions after the end by the batch's length are
+        allowed. Before that end, only positions up to which the batch's CRC matches are.
         """
         allowed: Bools = starts >= self._claimed_end
         inside = starts[~allowed]
@@ -591,7 +592,7 @@ def _candidates(
 ) -> Candidates:
     """Return the plausible headers in ``buffer``, which is at ``position`` of the file.
 
-    Only batches that end within ``file_bytes``, the size of the file.
+    Only batches that end within ``file_bytes``, the size of the file, are included.
     """
     count = len(buffer) - BATCH_HEADER_BYTES + 1
     data = np.frombuffer(buffer, np.uint8)
@@ -617,7 +618,7 @@ def _candidates(
     return candidates[plausible]
 
 
-# --- CRCs of overlapping ranges, from those of prefixes: the bytes are read once ------------------
+# --- CRCs of overlapping ranges, from the CRCs of prefixes, so that the bytes are read once -------
 # For a prefix ``A`` and a range ``B`` after it, ``crc(AB) = shift(crc(A), len(B)) ^ crc(B)``, so
 # ``crc(B)`` follows from the CRCs of two prefixes. ``shift`` is linear over GF(2): the operator for
 # ``2 ** k`` bytes is the square of the one for ``2 ** (k - 1)`` bytes (zlib: ``crc32_combine``).

@@ -1,6 +1,6 @@
 """Reader of one copy of a log: a directory, a segment or a checkpoint.
 
-Nothing is read before it is requested: a task that scans a planned range reads that range only.
+Nothing is read before it is requested: a task that scans a planned range reads only that range.
 """
 
 from __future__ import annotations
@@ -82,20 +82,20 @@ from .snapshot import SnapshotReader
 from .transactions import TransactionSpan
 
 # --- Cached state of one copy: its end, leader epochs, transactions and voters --------------------
-# By rising cost: the directory listing, the end of the log (one read in the last segment), and a
-# replay (forward from a snapshot; only new batches afterwards).
+# In order of increasing cost: the directory listing, the end of the log (one read in the last
+# segment), and a replay (forward from a snapshot; afterwards only new batches).
 #
 # Invariants:
 #
 # 1. The main replay follows the end of the log. A second one, the backlog, serves reads below the
 #    main replay's start.
 # 2. If the node truncated records that a replay has read, the replay starts again.
-# 3. An embedded log ends at the offset that its writers published in this boot or, without one,
-#    after the batches that follow its recovery point. Bytes after that belong to a running or
-#    crashed writer and are not read.
+# 3. An embedded log ends at the offset that its writers published in this boot. Without one, it
+#    ends after the batches that follow its recovery point. Bytes after its end belong to a running
+#    or crashed writer and are not read.
 
 _RESTARTS_MAX: Final = 5
-"""Restarts of a replay in one call, after segments were truncated or deleted."""
+"""Maximum restarts of a replay in one call, because segments were truncated or deleted."""
 _SETTLE_STEP: Final = 65_536
 """Offsets per step of the search for the end of a transaction."""
 _NO_EPOCHS: Final = EpochCache()
@@ -130,7 +130,7 @@ class LogStateCache:
 
     @property
     def epochs(self) -> EpochCache:
-        """Leader epochs of the batches on disk, and earlier ones of the checkpoint."""
+        """Leader epochs of the batches on disk, and earlier ones from the checkpoint."""
         replay = self._replay if self._is_replayed else None
         if replay is None or replay.damage is not None:
             known, below, first = _NO_EPOCHS, self.end_offset, None
@@ -168,9 +168,9 @@ class LogStateCache:
 
     @property
     def start_offset(self) -> int:
-        """Start offset of the log; in an embedded log, the checkpointed one if that is greater.
+        """Start offset of the log; for an embedded log, the checkpointed one if that is greater.
 
-        Of a tiered log that is the local start; the log starts with its first remote segment.
+        For a tiered log this is the local start; the log itself starts at its first remote segment.
         """
         listing = self.files.listing
         if self._start is None or self._start[0] is not listing:
@@ -188,7 +188,10 @@ class LogStateCache:
         return max(self.log_end().end_offset, self.start_offset)
 
     def last_stable_offset(self, end_offset: int) -> int:
-        """Return the last stable offset if the log ended at ``end_offset``, a batch boundary."""
+        """Return the last stable offset that a log ending at ``end_offset`` would have.
+
+        ``end_offset`` must be a batch boundary.
+        """
         replay = self.replay()
         start_offset = self.files.listing.start_offset
         if replay is None or end_offset <= start_offset:
@@ -218,7 +221,7 @@ class LogStateCache:
     ) -> tuple[TransactionSpan, ...]:
         """Return the transactions that touch the range; in a partition, the uncommitted ones.
 
-        With READ_COMMITTED raises damage and contradictory markers in the range.
+        With READ_COMMITTED, raises damage and contradictory markers in the range.
         """
         is_metadata = self._kind is LogKind.METADATA
         if not is_metadata and isolation is Isolation.READ_UNCOMMITTED:
@@ -228,16 +231,16 @@ class LogStateCache:
             return ()
         if isolation is Isolation.READ_COMMITTED:
             if replay.damage is not None and replay.next_offset < end_offset:
-                raise replay.damage  # the range's transactions are unknown after it
+                raise replay.damage  # the range's transactions after the damage are unknown
             problem = replay.transactions.first_problem(start_offset, end_offset)
             if problem is not None:
                 raise problem
         return replay.transactions.spans(start_offset, end_offset, with_committed=is_metadata)
 
     def covering(self, start_offset: int, end_offset: int) -> LogReplay | None:
-        """Return a replay with every transaction that touches the range, up to the first damage.
+        """Return a replay that has every transaction touching the range, up to the first damage.
 
-        None for a log without segments.
+        Returns None for a log without segments.
         """
         replay = self.replay()
         if replay is None or _covers(replay, start_offset):
@@ -372,7 +375,7 @@ class LogStateCache:
 
 
 def _covers(replay: LogReplay, offset: int) -> bool:
-    """Return whether a replay has every transaction that ends at or after ``offset``."""
+    """Return whether a replay knows every transaction that ends at or after ``offset``."""
     is_whole = replay.damage is None or replay.next_offset > offset
     return is_whole and replay.transactions.complete_from <= offset
 
@@ -386,7 +389,7 @@ _BASES: Final = {
     SourceKind.SEGMENT: EndBasis.FILE,
     SourceKind.CHECKPOINT: EndBasis.SNAPSHOT,
 }
-"""Attempts of a look-up whose segments are deleted meanwhile."""
+"""Attempts of a lookup, during which the segments that it needs may be deleted."""
 
 T = TypeVar("T")
 
@@ -456,10 +459,11 @@ class DirectoryLog(LogReader):
 
     @property
     def compacted_offset(self) -> int:
-        """In a log of Kafka's, the cleaner's checkpoint, one of all logs of a log directory.
+        """End of the records that may supersede a removed one.
 
-        Kafka writes it after it has replaced segments: until then the offset is too low. A replica
-        of a quorum also stores that of the leader from which it fetches below it.
+        For Kafka's logs this is the cleaner's checkpoint, a file for all logs of a log directory.
+        Kafka writes it after it has replaced segments, so until then the offset is too low. A
+        replica of a quorum also stores the offset of the leader if it fetches from below it.
         """
         if self.files.listing.is_embedded:
             return self.files.parse_small(COMPACTED_CHECKPOINT_NAME, parse_single_offset) or 0
@@ -481,7 +485,7 @@ class DirectoryLog(LogReader):
         return self.cached.epochs
 
     def voters(self) -> VoterSet | None:
-        """Return the voters by the newest record or snapshot of this copy; None without one.
+        """Return the voters from the newest record or snapshot of this copy; None without one.
 
         Raises ``CorruptBatchError`` if the newest record of the voters cannot be parsed.
         """
@@ -498,7 +502,7 @@ class DirectoryLog(LogReader):
         self._aborted_reader = None
 
     def close(self) -> None:
-        """Do nothing: files are open during reads only."""
+        """Do nothing, because files are open only during reads."""
 
     # --- planning ---------------------------------------------------------------------------------
 
@@ -541,12 +545,12 @@ class DirectoryLog(LogReader):
     def _is_quorum_replica(self) -> bool:
         """Return whether a node of a quorum writes this copy.
 
-        Its synced records may be uncommitted, unlike those of an embedded log.
+        Unlike an embedded log's, its synced records may be uncommitted.
         """
         return self.files.read_small(QUORUM_STATE_NAME) is not None
 
     def extent(self) -> LogExtent:
-        """Return path, offsets and leader epochs of this copy, for validation of an earlier end."""
+        """Return this copy's path, offsets and leader epochs, to validate an earlier end."""
         return LogExtent(self.path, self.log_start_offset, self.log_end_offset, self.epochs)
 
     def plan(
@@ -639,7 +643,7 @@ class DirectoryLog(LogReader):
                 found = offset_for_timestamp(scan, timestamp_ms)
                 if found is not None:
                     return found
-            start_offset = next_offset  # no record has the batch's maximum timestamp: search on
+            start_offset = next_offset  # no record has the batch's maximum timestamp: continue
 
     def range_size(self, start_offset: int, end_offset: int) -> RangeSize:
         found = super().range_size(start_offset, end_offset)
@@ -694,9 +698,10 @@ class DirectoryLog(LogReader):
             yield chunk
 
     def _durable_epochs(self) -> EpochCache:
-        """Return the epochs that an embedded log's writer stored before the batches of that epoch.
+        """Return the epochs that an embedded log's writer stored before their batches.
 
-        Empty for Kafka's logs: their ``leader-epoch-checkpoint`` may be older than the batches.
+        The result is empty for Kafka's logs, whose ``leader-epoch-checkpoint`` may be older than
+        the batches.
         """
         if self.files.listing.is_embedded:
             with contextlib.suppress(CorruptFileError):
@@ -722,7 +727,7 @@ class DirectoryLog(LogReader):
     # --- private ----------------------------------------------------------------------------------
 
     def _static_voters(self) -> VoterSet | None:
-        """Return static voters, which no snapshot has, by the leader change of the last epoch."""
+        """Return static voters, which no snapshot has, from the last epoch's leader change."""
         newest = self.epochs.entries[-1:]
         if not newest or newest[0].start_offset < self.log_start_offset:
             return None
@@ -752,8 +757,8 @@ class DirectoryLog(LogReader):
     ) -> int:
         """Return the offset of the first batch that is younger than ``holdback_ms``.
 
-        A timestamp far in the future is a producer's clock error and is skipped: it would hold back
-        everything until that time.
+        A timestamp far in the future is due to a producer's wrong clock and is skipped, because it
+        would hold back everything until that time.
         """
         start_offset = self.log_start_offset
         if previous is not None:
@@ -778,9 +783,10 @@ class DirectoryLog(LogReader):
     def _are_outside_transactions(
         self, batches: BatchColumns, start_offset: int
     ) -> npt.NDArray[np.bool_]:
-        """Return, by batch, whether a micro-batch may end after it: outside metadata transactions.
+        """Return for each batch whether a micro-batch may end after it.
 
-        Transactions of producers in an ordinary partition may be split.
+        It may not end inside a metadata transaction. Producers' transactions in an ordinary
+        partition may be split.
         """
         ends = batches.next_offset
         outside = np.ones(len(ends), np.bool_)

@@ -1,8 +1,8 @@
-"""Files of one log by its last directory listing, positions in them, and a cursor that reads them.
+"""Files of one log from its last directory listing, positions in them, and a cursor to read them.
 
-Between two listings the node may roll, rename and delete segments: opening a listed file that no
+Between two listings the node may roll, rename and delete segments. Opening a listed file that no
 longer exists raises ``SegmentDeletedError``, and the caller lists again. An index is only a hint: a
-position from it is used if a valid batch begins there that ends with the entry's offset.
+position from it is used only if a valid batch that ends with the entry's offset begins there.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class LogFiles:
     ) -> Self:
         """List a partition's directory.
 
-        With ``open_store`` a tiered log has the segments, too, that only its object store has.
+        With ``open_store``, a tiered log includes the segments that only its object store has.
         """
         return cls(storage, directory, read_listing(storage.list_names(directory)), open_store)
 
@@ -110,7 +110,7 @@ class LogFiles:
 
     @classmethod
     def of_checkpoint(cls, storage: Storage, path: str, snapshot_id: SnapshotId) -> Self:
-        """Open one checkpoint: a log without records after the snapshot."""
+        """Open one checkpoint as a log without records after the snapshot."""
         files = cls(storage, storage.split(path)[0], Listing(snapshots=(snapshot_id,)))
         files._single_path = path
         return files
@@ -131,7 +131,7 @@ class LogFiles:
         self.listing = self._with_remote_segments(self.listing)
 
     def retry_on_deletion(self, read: Callable[[], V]) -> V:
-        """Call ``read``, and again with a new listing while segments that it needs are deleted.
+        """Call ``read``, and repeat it with a new listing while segments that it needs are deleted.
 
         Raises ``SegmentDeletedError`` after ``_ATTEMPTS_MAX`` attempts.
         """
@@ -143,9 +143,9 @@ class LogFiles:
         raise SegmentDeletedError(path=self.path)
 
     def _with_remote_segments(self, local: Listing) -> Listing:
-        """Return a listing with the segments that only the object store has.
+        """Return a listing that includes the segments that only the object store has.
 
-        No segment is below a local start of 0: no file is opened for a list of them then.
+        If the local start is 0, no segment is below it, so the list of remote segments is not read.
         """
         if self._tier is None:
             if self._open_store is None or local.start_offset == 0:
@@ -154,7 +154,7 @@ class LogFiles:
         return self._tier.merge(local)
 
     def log_start_offset(self, checkpointed: int) -> int:
-        """Return the start of a log whose local start was checkpointed at an offset."""
+        """Return the log start, given the checkpointed start of the local files."""
         if self._tier is None:
             return max(self.listing.start_offset, checkpointed)
         local_start = max(self._tier.local_start_offset, checkpointed)
@@ -190,7 +190,7 @@ class LogFiles:
         return self._single_path if suffix == LOG_SUFFIX else _stem(path) + suffix + tail
 
     def byte_count(self, base_offset: int) -> int:
-        """Return the size of a segment; of a remote one by the list of them, without a request."""
+        """Return the size of a segment; for a remote one from their list, without a request."""
         if self._tier is not None and self._tier.is_remote(base_offset):
             return self._tier.byte_count(base_offset)
         with self.open(self.segment_path(base_offset)) as file:
@@ -242,7 +242,7 @@ class LogFiles:
         return parse_time_index(data, base_offset)
 
     def remember_position(self, offset: int, *, base_offset: int, position: int) -> None:
-        """Cache the position of ``offset``: the next read often continues there."""
+        """Cache the position of ``offset``, because the next read often continues there."""
         _keep(self._hints, offset, (base_offset, position), _HINTS_KEPT)
 
     def was_read_to(self, offset: int, base_offset: int) -> bool:
@@ -253,8 +253,8 @@ class LogFiles:
     def find(self, file: ReadableFile, base_offset: int, offset: int) -> int:
         """Return a position at which a batch with a base offset <= ``offset`` begins.
 
-        The batch that contains ``offset`` is at that position or after it. 0 without a valid hint
-        or index entry.
+        The batch that contains ``offset`` is at that position or after it. Without a valid hint or
+        index entry, the result is 0.
         """
         hint = self._nearest_hint(base_offset, offset)
         if hint is not None and hint[0] == offset and _begins_with(file, hint[1], offset=offset):
@@ -269,7 +269,7 @@ class LogFiles:
         return position
 
     def _nearest_hint(self, base_offset: int, offset: int) -> tuple[int, int] | None:
-        """Return the greatest cached offset <= ``offset`` of a segment, and its position."""
+        """Return a segment's greatest cached offset <= ``offset``, and its position."""
         known = [
             (hinted, position)
             for hinted, (segment, position) in self._hints.items()
@@ -308,7 +308,7 @@ def _keep(kept: OrderedDict[int, V], key: int, value: V, count_max: int) -> None
 
 
 # --- Cursor that reads a log across segments, which may roll or be deleted while they are read ----
-# At a batch that cannot be read, the kind of segment and the bytes after it decide:
+# At a batch that cannot be read, the kind of segment and the bytes after the batch decide:
 #
 #   sealed     | batch | batch | cut off    |                 CorruptBatchError
 #   active     | batch | batch | cut off    | end of file     end of the log, a torn tail
@@ -318,23 +318,23 @@ def _keep(kept: OrderedDict[int, V], key: int, value: V, count_max: int) -> None
 # Invariants:
 #
 # 1. Batches before damage are returned; the error is raised after them.
-# 2. Offsets never decrease, and have no gaps in a metadata log. The base offset is outside the CRC,
-#    so this check also detects a flipped bit in it.
+# 2. Offsets never decrease, and have no gaps in a metadata log. The CRC does not cover the base
+#    offset, but this check detects a flipped bit in it.
 # 3. A sealed segment ends with a whole batch. The active one may end in a torn batch or in zeros,
 #    unless a valid batch follows (``find_valid_batch``).
-# 4. A segment that was deleted is looked up again; offsets that the log no longer holds raise
-#    ``DataLossError``.
+# 4. The position in a deleted segment is looked up again by its offset. If the log no longer has
+#    the offset, ``DataLossError`` is raised.
 
 _ZEROS_BYTES: Final = 4096
-"""That many zeros after a batch are preallocated space: no search for a valid batch follows."""
+"""This many zeros after a batch are preallocated space; no search for a valid batch follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
     """Bytes after the last valid batch of the active segment.
 
-    ``byte_count`` is 0 at a clean end. ``error`` is set if the bytes are neither a batch that was
-    cut off nor zeros: the last batch is damaged, or the file is not a log.
+    ``byte_count`` is 0 at a clean end. ``error`` is set if the bytes are neither zeros nor a batch
+    that was cut off, because the last batch is damaged or the file is not a log.
     """
 
     path: str
@@ -346,8 +346,8 @@ class LogTail:
 class LogCursor:
     """Position in a log from which reading continues. Not thread-safe.
 
-    ``next_offset`` is the offset after the last batch that was read; ``tail`` is set after the end
-    of the log was reached.
+    ``next_offset`` is the offset after the last batch that was read. ``tail`` is set when the end
+    of the log has been reached.
     """
 
     def __init__(self, files: LogFiles, offset: int, *, contiguous: bool) -> None:
@@ -401,7 +401,7 @@ class LogCursor:
                         continue
                     self._files.refresh()
                     if self._files.segment_after(self.segment) is not None:
-                        continue  # the segment rolled: read what was appended before that
+                        continue  # the segment rolled: read what was appended before the roll
                     if self._is_end_of_log(file, error, end_offset):
                         return
             except SegmentDeletedError:
@@ -428,7 +428,7 @@ class LogCursor:
     def _read_segment(
         self, file: ReadableFile, decoder: ChunkDecoder[P], end_offset: int | None
     ) -> Generator[P, None, tuple[Stop, CorruptBatchError | None]]:
-        """Read the current segment; return why reading ended, and the damage if that is why."""
+        """Read the current segment; return why reading ended, and the damage if there is any."""
         start_offset = None
         if self._position and not self._is_position_current(file):
             self._position = None  # compaction has replaced the segment
@@ -462,8 +462,9 @@ class LogCursor:
         return stop, error
 
     def _is_position_current(self, file: ReadableFile) -> bool:
-        """Return whether the batch that was read last still ends at the position. What begins there
-        does not show it: in a segment that was replaced it may be a later batch, or the end."""
+        """Return whether the batch that was read last still ends at the position. The bytes that
+        begin there do not prove it: if the segment was replaced, they may be a later batch, or it
+        may end there."""
         header = None if self._last_position is None else find_header(file, self._last_position)
         return (
             header is not None
@@ -497,8 +498,9 @@ class LogCursor:
     def _check_end(self, file: ReadableFile, end_offset: int) -> None:
         """Check the base offset of the batch that ended the range.
 
-        A flipped bit in it would end the range before records that belong to it. Not checked if the
-        whole range was read: the batch after it may be the torn one of a crashed writer.
+        A flipped bit in it would end the range before records that belong to it. The check is
+        skipped if the whole range was read, because the next batch may be a crashed writer's torn
+        one.
         """
         if self.next_offset >= end_offset:
             return
@@ -524,8 +526,8 @@ class LogCursor:
             )
 
     def _following_after(self, last_offset: int) -> int | None:
-        """Return the base offset of the next segment. If that is not after the last offset of this
-        one, the directory is listed again: a cleaner may have replaced both by this one since."""
+        """Return the base offset of the next segment. If it is not greater than the last offset of
+        this one, list the directory again, because a cleaner may have replaced both by one."""
         following = self._files.segment_after(self.segment)
         if following is not None and following <= last_offset:
             self._files.refresh()
@@ -535,10 +537,10 @@ class LogCursor:
     def _leave(self, file: ReadableFile, following: int) -> None:
         """Move from a sealed segment to the next one.
 
-        If that begins at another offset than this one ends, the offset is looked up again, once: a
-        compaction may have replaced segments while they were listed or since, and the names that
-        are listed meanwhile may be of no state of the directory. A remote segment may have offsets
-        of the next one, as another node has copied it, whose segments begin at other offsets.
+        If the next one does not begin where this one ends, the offset is looked up again, once. A
+        compaction may have replaced segments during or after the listing, and the names listed
+        meanwhile may not correspond to any state of the directory. A remote segment may also
+        overlap the next one, if another node, whose segments begin at other offsets, copied it.
         """
         position = self._position or 0
         head = file.read_at(position, BATCH_HEADER_BYTES)
@@ -575,15 +577,15 @@ class LogCursor:
     ) -> bool:
         """Return whether the active segment ends here, and set ``tail``.
 
-        False if the node appended in the meantime: reading continues.
+        Returns False if the node has appended in the meantime, so that reading continues.
         """
         position = self._position or 0
         byte_count = file.byte_count() - position
         head = file.read_at(position, _ZEROS_BYTES)
         if any(head):
             valid_position = find_valid_batch(file, position, next_offset=self.next_offset)
-            # Read after the search, during which the node may have completed the batch. A whole
-            # batch that fails to decode a second time has damaged contents.
+            # Read this after the search, during which the node may have completed the batch. If a
+            # whole batch fails to decode a second time, its content is damaged.
             if read_batch_at(file, position) is not None:
                 if error is not None and self._failed_position == position:
                     raise error

@@ -1,9 +1,9 @@
 """Batches in a replica's log that its quorum did not write. No I/O.
 
-A node stores an epoch, and its leader once that is known, in ``quorum-state`` before it appends a
-batch of the epoch, and each epoch begins with the leader change record of its leader. A log that
-contradicts this has batches of another process. So has, possibly, a log with the file
-``published``: only writers of embedded logs create it.
+Before a node appends a batch of an epoch, it stores the epoch in ``quorum-state``, and its leader
+once that is known. Each epoch begins with its leader's leader change record. A log that contradicts
+this contains batches of another process. A log with the file ``published`` may contain some too,
+because only writers of embedded logs create that file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raftlog.records.control import LeaderChange
 
 @dataclass(frozen=True, slots=True)
 class ForeignBatches:
-    """Where they begin, None if unknown, and how they were found."""
+    """Offset at which they begin, None if unknown, and how they were found."""
 
     offset: int | None
     reason: str
@@ -33,11 +33,11 @@ def find_foreign_batches(
     log_start_offset: int,
     batch_at: Callable[[int], RecordBatch | None],
 ) -> ForeignBatches | None:
-    """Return what shows that the log of a replica has batches of another process, if anything.
+    """Return the evidence that a replica's log has batches of another process, or None.
 
-    ``names`` are the files of its directory, ``state`` its quorum-state, ``epochs`` those of its
-    batches, of which the first may have begun before ``log_start_offset``. ``batch_at`` returns the
-    batch with a base offset, None without one.
+    ``names`` are the files of its directory, and ``state`` is its quorum-state. ``epochs`` are the
+    epochs of its batches, the first of which may have begun before ``log_start_offset``.
+    ``batch_at`` returns the batch with a base offset, or None.
     """
     if state is not None:
         for entry in epochs.entries:
@@ -69,6 +69,6 @@ def find_foreign_batches(
 
 
 def _leader_id(batch: RecordBatch) -> int | None:
-    """Return the leader in the first record of a batch; None if that is no leader change."""
+    """Return the leader in a batch's first record; None if that is not a leader change."""
     first = next(iter(control_records(batch)), None) if batch.is_control else None
     return first.leader_id if isinstance(first, LeaderChange) else None

@@ -1,13 +1,13 @@
-"""Latest record of each key of a log, as one of Kafka's coordinators that loads it has them.
+"""Latest record of each key of a log, as a Kafka coordinator that loads the log has them.
 
 Rules of this file:
 
 1. The last record of a key decides; a tombstone deletes the key.
 2. Records of a producer's transaction are pending until its marker: a commit applies them, an abort
    drops them. Pending records are not part of the state.
-3. Among a key's records the one with the larger offset decides, also if its transaction ends later:
-   compaction, which knows no markers, keeps that one. So tombstones are kept while a transaction is
-   open.
+3. Among a key's records the one with the larger offset decides, even if its transaction ends later,
+   because compaction, which ignores markers, keeps that one. Therefore tombstones are kept while a
+   transaction is open.
 
     offset   10     11         12          13
     record   k = a  k = b (p)  k = c       p commits     k is c
@@ -35,7 +35,7 @@ LATEST_COLUMNS: Final = Column.OFFSET | Column.TIMESTAMP | Column.KEY | Column.V
 
 @dataclass(frozen=True, slots=True)
 class LatestRecord:
-    """Last record of a key. ``timestamp_ms`` is that of the record."""
+    """Last record of a key. ``timestamp_ms`` is the record's timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -44,7 +44,7 @@ class LatestRecord:
 
 @dataclass(slots=True, kw_only=True)
 class OpenTransaction:
-    """Transaction of a producer without a marker below the end, with its pending records."""
+    """Transaction of a producer that has no marker below the end, with its pending records."""
 
     producer_id: int
     producer_epoch: int
@@ -54,7 +54,7 @@ class OpenTransaction:
 
 
 class LatestByKey:
-    """Latest records of one partition below an offset, in memory: one for each key."""
+    """Latest record of each key of one partition below an offset, in memory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -62,15 +62,15 @@ class LatestByKey:
         self._deleted: set[bytes] = set()
         self._open: dict[int, OpenTransaction] = {}
         self.without_key = 0
-        """Records that have no key, and are left out."""
+        """Number of records without a key, which are left out."""
 
     def read(self, log: LogReader, end_offset: int) -> None:
-        """Replay the records of a log below ``end_offset``. Raises as ``LogReader.scan``."""
+        """Replay a log's records below ``end_offset``. Raises what ``LogReader.scan`` raises."""
         for scan in log.scan(log.log_start_offset, end_offset, columns=LATEST_COLUMNS):
             self.apply(scan, end_offset)
 
     def apply(self, scan: Scan, end_offset: int) -> None:
-        """Replay the records of a scan below ``end_offset``; scans are in offset order."""
+        """Replay a scan's records below ``end_offset``. Scans must be in offset order."""
         records, batches = scan.records, scan.batches
         assert records.offset is not None, "a requested column"
         assert records.timestamp_ms is not None, "a requested column"
@@ -152,5 +152,5 @@ class LatestByKey:
         return ((key, one) for key, one in self._records.items() if one.value is not None)
 
     def open_transactions(self) -> list[OpenTransaction]:
-        """Return the open transactions by their first offsets."""
+        """Return the open transactions, ordered by first offset."""
         return sorted(self._open.values(), key=lambda one: one.first_offset)

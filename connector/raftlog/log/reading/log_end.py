@@ -1,4 +1,4 @@
-"""Searches in the files of a log that read little: leader epochs, the end, batches by timestamp."""
+"""Searches in a log's files that read few bytes: leader epochs, the end, batches by timestamp."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .files import LogCursor, LogFiles, LogTail
 
 # --- Leader epochs of a log's batches, found with few reads ---------------------------------------
 # ``leader-epoch-checkpoint`` may be missing, older than the log, or truncated at a log start offset
-# below which segments are still on disk, so the batches are read. Epochs never decrease from batch
-# to batch: if two batches have the same epoch, all batches between them have it. Hence a binary
-# search over the offset index, with a scan between two entries:
+# below which segments are still on disk. Therefore the batches are read. Epochs never decrease from
+# batch to batch, so if two batches have the same epoch, all batches between them have it. This
+# allows a binary search over the offset index, with a scan between two entries:
 #
 #   epoch     3     3     3     4     4     7
 #   batches   |=====|=====|==*==|=====|==*==|      * first batch of another epoch
@@ -36,8 +36,8 @@ _EPOCHS: Final = HeaderDecoder(with_control=False)
 def epochs_below(files: LogFiles, end_offset: int, *, end_epoch: int | None) -> EpochCache:
     """Return the epochs of all batches on disk below ``end_offset``.
 
-    ``end_epoch`` is the epoch of the batch at ``end_offset``, if any. A segment with damage at a
-    position that is read adds no entry.
+    ``end_epoch`` is the epoch of the batch at ``end_offset``, if there is one. A segment that is
+    damaged at a position that is read adds no entry.
     """
     segments = [base for base in files.listing.segments if base < end_offset]
     found: list[tuple[int, int]] = []
@@ -121,15 +121,15 @@ def _next_change(
 #
 # Invariants:
 #
-# 1. The end is after the last valid batch of the last segment, also if there is damage before it: a
-#    read to an end before the damage would not report it.
+# 1. The end is after the last valid batch of the last segment, even if there is damage before it.
+#    If the log ended before the damage, no read would report it.
 # 2. A last batch with a wrong CRC is not part of the log (``LogTail.error``).
-# 3. In an embedded log damage above the recovery point is a torn tail, with or without valid
-#    batches after it: the next writer truncates there, so the log ends there for readers too.
+# 3. In an embedded log, damage above the recovery point is a torn tail, with or without valid
+#    batches after it. The next writer truncates there, so the log ends there for readers too.
 
 _ZEROS_BYTES: Final = 4096
 _ENTRIES_TRIED: Final = 8
-"""After so many wrong index entries in a row the segment is read from its start."""
+"""After this many wrong index entries in a row the segment is read from its start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +168,9 @@ def find_log_end(files: LogFiles, *, contiguous: bool) -> LogEnd:
 
 
 def find_durable_log_end(files: LogFiles, recovery_point: int) -> LogEnd | None:
-    """Return the end of an embedded log whose writers have published none in this boot.
+    """Return the end of an embedded log whose writers have not published one in this boot.
 
-    None if the log ends below its recovery point: it is damaged, not torn. Raises
+    Returns None if the log ends below its recovery point: it is then damaged, not torn. Raises
     ``SegmentDeletedError``.
     """
     base_offset = files.listing.segments[-1]
@@ -198,7 +198,7 @@ def find_durable_log_end(files: LogFiles, recovery_point: int) -> LogEnd | None:
 
 
 def _chained_count(batches: BatchColumns, next_offset: int) -> int:
-    """Return how many batches follow ``next_offset`` in order, with no falling epoch."""
+    """Return how many batches follow ``next_offset`` in order, without a decreasing epoch."""
     falls = np.flatnonzero(np.diff(batches.leader_epoch) < 0)
     count = batches.in_order_count(next_offset)
     return min(count, int(falls[0]) + 1) if len(falls) else count
@@ -207,8 +207,8 @@ def _chained_count(batches: BatchColumns, next_offset: int) -> int:
 def _end_after(batches: BatchColumns, end_offset: int, *, is_chained: bool) -> int:
     """Return the end offset after ``batches``, given the end offset before them.
 
-    With ``is_chained`` the batches must be consecutive. A base offset is outside the CRC: a batch
-    with a wrong one counts with its number of offsets, and a read up to the end reports it.
+    With ``is_chained``, the batches must be consecutive. The CRC does not cover the base offset: a
+    batch with a wrong one counts with its number of offsets, and a read up to the end reports it.
     """
     if is_chained:
         return end_offset + int((batches.last_offset - batches.base_offset + 1).sum())
@@ -235,8 +235,8 @@ def _find_valid_after(file: ReadableFile, position: int, *, next_offset: int) ->
 
 
 # --- Search for batches by timestamp --------------------------------------------------------------
-# Timestamps need not ascend, since producers and leaders have different clocks: the result is the
-# first batch in log order whose maximum timestamp is above a bound. An entry of the time index is
+# Timestamps need not ascend, since producers and leaders have different clocks. The result is the
+# first batch in log order whose maximum timestamp exceeds a bound. An entry of the time index is
 # used only as a start position, and only if its batch has the entry's timestamp.
 
 
@@ -263,8 +263,8 @@ def find_batch_after_timestamp(
 ) -> BatchColumns | None:
     """Return the first batch in [start_offset, end_offset) with a timestamp > ``timestamp_ms``.
 
-    Batches with a maximum timestamp above ``timestamp_ms_max`` are skipped. None without one.
-    Errors as ``LogCursor.read``.
+    Batches with a maximum timestamp above ``timestamp_ms_max`` are skipped. Returns None if there
+    is no such batch. Raises what ``LogCursor.read`` raises.
     """
     for base_offset in files.listing.segments:
         following = files.segment_after(base_offset)
@@ -282,7 +282,7 @@ def find_batch_after_timestamp(
             found = np.flatnonzero((claimed_ms > timestamp_ms) & (claimed_ms <= timestamp_ms_max))
             if len(found):
                 batch = chunk.batches[found[:1]]
-                # The next search, for a later timestamp, starts here.
+                # The next search, which is for a later timestamp, starts here.
                 files.remember_position(
                     int(batch.base_offset[0]),
                     base_offset=base_offset,
@@ -304,7 +304,8 @@ def find_record_for_timestamp(
 
     ``end_offset`` must be a batch boundary of a log without gaps. ``read_batches`` returns the
     batches between two boundaries. Control records have timestamps too (Kafka:
-    ``LogSegment.findOffsetByTimestamp``). Errors as ``LogCursor.read``, and ``CorruptBatchError``.
+    ``LogSegment.findOffsetByTimestamp``). Raises what ``LogCursor.read`` raises, and
+    ``CorruptBatchError``.
     """
     while start_offset < end_offset:
         found = find_batch_after_timestamp(
@@ -321,7 +322,7 @@ def find_record_for_timestamp(
             for record in batch.records():
                 if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
                     return record
-        start_offset = next_offset  # a header's timestamp may exceed all of its records'
+        start_offset = next_offset  # a header's timestamp may exceed those of all its records
     return None
 
 

@@ -1,8 +1,8 @@
 """Interface of all readers of a log.
 
-A reader has the state of the log at its last ``refresh``; a read may return later records, never
-fewer. It writes and locks nothing, and has no file open between calls. It is not thread-safe, and
-each process opens its own. The clock is an argument.
+A reader shows the state of the log at its last ``refresh``. A read may return later records, but
+never fewer. A reader writes and locks nothing, and has no file open between calls. It is not
+thread-safe, and each process opens its own. The clock is an argument.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
 _ONE_BATCH_BYTES: Final = 16 * KIB
 
 # --- Validation of the end of a read against an earlier one, and descriptions of ends -------------
-# The end of one copy may decrease between two reads: a voter truncates uncommitted records, or
-# another directory is given. No record is lost by that: the previous end is kept until the log
-# passes it again. Loss is a conflicting leader epoch at the offset before the previous end
-# (``RaftLog.validateOffsetAndEpoch``, ``DivergingEpoch``).
+# The end of one copy may decrease between two reads, because a voter truncates uncommitted records
+# or because another directory is used. No record is lost then: the previous end is kept until the
+# log passes it again. Records are lost if there is a conflicting leader epoch at the offset before
+# the previous end (``RaftLog.validateOffsetAndEpoch``, ``DivergingEpoch``).
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ def not_below_previous(found: ReadEnd, previous: ReadEnd | None, log: LogExtent)
 
 
 def _check_epoch_before(end: ReadEnd, log: LogExtent) -> None:
-    """Check that the record before an end has its leader epoch, if the log has the record.
+    """Check that the record before an end has the end's leader epoch, if the log has the record.
 
-    Passes where that record was deleted or is not replicated to this copy yet, unless a later epoch
-    begins before the end.
+    The check passes if that record was deleted or is not yet replicated to this copy, unless a
+    later epoch begins before the end.
     """
     offset, epoch = end.offset, end.epoch
     if epoch <= 0 or offset <= log.log_start_offset:
@@ -85,7 +85,7 @@ def _check_epoch_before(end: ReadEnd, log: LogExtent) -> None:
 
 
 def describe_end(basis: EndBasis, tail: LogTail | None, *, holdback_ms: int = 0) -> str:
-    """Return how an end was chosen, and the damage after it, as text."""
+    """Return text on how an end was chosen, and on the damage after it."""
     match basis:
         case EndBasis.DIRECTORY:
             text = "the end of this one directory: its last records may not be committed"
@@ -119,7 +119,7 @@ def describe_end(basis: EndBasis, tail: LogTail | None, *, holdback_ms: int = 0)
 class LogReader(Closeable, abc.ABC):
     """Readable log: one directory, one file, or the copies of several voters.
 
-    Files are open only during reads; connections to nodes are open until ``close``.
+    Files are open only during reads; connections to nodes stay open until ``close``.
     """
 
     path: str
@@ -150,9 +150,9 @@ class LogReader(Closeable, abc.ABC):
     @property
     @abc.abstractmethod
     def is_raftlog(self) -> bool:
-        """Whether raftlog writes this log: headers with the prefix ``raftlog.`` are then internal.
+        """Whether raftlog writes this log: headers with the prefix ``raftlog.`` are its own then.
 
-        In other logs, they are headers of users.
+        In other logs they are the users' headers.
         """
 
     @property
@@ -185,7 +185,7 @@ class LogReader(Closeable, abc.ABC):
 
     @property
     def compacted_offset(self) -> int:
-        """Offset below which a state may lack keys, because compaction removed their records.
+        """Offset below which a state may lack keys, because a compaction removed their records.
 
         0 for a log that is not compacted. Raises ``CorruptFileError``.
         """
@@ -216,7 +216,7 @@ class LogReader(Closeable, abc.ABC):
     def check_range(self, start_offset: int, end_offset: int) -> None:
         """Check that the log contains [start_offset, end_offset).
 
-        Raises ``DataLossError`` below its start, ``OffsetOutOfRangeError`` above its end.
+        Raises ``DataLossError`` below its start, and ``OffsetOutOfRangeError`` above its end.
         """
         log_start_offset = self.log_start_offset
         if start_offset < log_start_offset:
@@ -247,10 +247,10 @@ class LogReader(Closeable, abc.ABC):
         """List the files again, at the cost of a listing; batches that were read are kept."""
 
     def begin_wait(self) -> Future[bool] | None:
-        """Start to wait for records after those of the last refresh, for about a second at most.
+        """Start to wait, for at most about a second, for records after those of the last refresh.
 
-        The future has whether that was possible, and is cancelled when the log is closed. None: the
-        log has to be refreshed from time to time.
+        The future's result is whether waiting was possible; it is cancelled when the log is closed.
+        Returns None if the log must be refreshed from time to time instead.
         """
         return None
 
@@ -267,9 +267,9 @@ class LogReader(Closeable, abc.ABC):
     ) -> ReadEnd:
         """Return the end of a read that starts now.
 
-        With READ_COMMITTED, the end is never inside an open transaction. ``holdback_ms``, which
-        requires ``now_ms``, excludes younger records of a log whose committed end is unknown. If
-        the end of the log decreases, ``previous`` is returned.
+        With READ_COMMITTED the end is never inside an open transaction. ``holdback_ms``, which
+        requires ``now_ms``, excludes younger records of a log whose committed end is unknown. The
+        end of a log may decrease; ``previous`` is then returned.
 
         Raises:
             DivergedLogError: the log has another leader epoch at ``previous``.
@@ -288,11 +288,11 @@ class LogReader(Closeable, abc.ABC):
         max_records_per_split: int | None = None,
         with_producers: bool = True,
     ) -> ReadPlan:
-        """Divide a range into about ``max_splits`` splits, more if one would be too large.
+        """Divide a range into about ``max_splits`` splits, or more if a split would be too large.
 
         A split ends between batches, so a large batch may exceed ``max_records_per_split``. In an
-        ordinary partition the transactions of the splits require a read of all headers of the
-        range; with ``with_producers`` false the splits have none, see ``aborted_transactions``.
+        ordinary partition, the splits' transactions require reading all headers of the range. With
+        ``with_producers`` false the splits have none, see ``aborted_transactions``.
 
         Raises:
             DataLossError: ``start_offset`` is below the log's start.
@@ -311,9 +311,9 @@ class LogReader(Closeable, abc.ABC):
     ) -> int:
         """Return the end of a read from ``start_offset`` within the limits, at most ``end_offset``.
 
-        The end is between batches and outside metadata transactions. A first batch or transaction
-        above a limit is included whole, so that reads advance. The range ends at damage, which is
-        raised if it is at ``start_offset``.
+        The end is between batches and outside metadata transactions. If the first batch or
+        transaction exceeds a limit, it is included as a whole, so that reads advance. The range
+        ends before damage, which is raised if it is at ``start_offset``.
         """
 
     @abc.abstractmethod
@@ -324,9 +324,9 @@ class LogReader(Closeable, abc.ABC):
         """
 
     def range_size(self, start_offset: int, end_offset: int) -> RangeSize:
-        """Return bytes and number of the batches of a range, and the time of the first of them.
+        """Return the bytes and the number of a range's batches, and the time of the first of them.
 
-        Errors as ``scan``.
+        Raises what ``scan`` raises.
         """
         batches = self.batches(start_offset, end_offset, chunk_bytes=_ONE_BATCH_BYTES)
         batch = next(batches, None)
@@ -367,16 +367,17 @@ class LogReader(Closeable, abc.ABC):
     ) -> Iterator[RecordBatch]:
         """Yield the batches that overlap the range as objects; for tools.
 
-        ``chunk_bytes``: size of one read, unless a batch is larger. Errors as ``scan``.
+        ``chunk_bytes``: size of one read, unless a batch is larger. Raises what ``scan`` raises.
         """
 
     @abc.abstractmethod
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         """Return the transactions of [start_offset, end_offset) that are not committed.
 
-        For the ranges of consecutive scans of an ordinary partition: headers are read ahead as far
-        as needed, and none twice while ranges ascend. Empty for a metadata log, whose plans have
-        its transactions. Damage is in the result; other errors as ``scan``.
+        This is for the ranges of consecutive scans of an ordinary partition. Headers are read ahead
+        as far as needed, and none is read twice while ranges ascend. The result is empty for a
+        metadata log, whose plans have its transactions. Damage is part of the result; other errors
+        are raised as by ``scan``.
         """
 
     @abc.abstractmethod

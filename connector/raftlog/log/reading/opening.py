@@ -1,6 +1,6 @@
 """Opening of a path as a log.
 
-The kind of the records is detected from its files, unless the caller declares it.
+The kind of the records is detected from the log's files, unless the caller declares it.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ from .remote_segments import RemoteSegments, has_remote_segments, parse_remote_d
 from .remote_tier import OpenStore
 
 # --- Detection of files that are not segments at all: text, an archive, another program's log -----
-# Damage rarely affects two fields, so one impossible field means a damaged segment. A file is
-# foreign only if at least two of base offset, length and magic of its first bytes are impossible in
-# every message format, and no valid batch follows. Kafka: ``Records`` (base offset, length),
-# ``DefaultRecordBatch`` and ``LegacyRecord`` (magic).
+# Damage rarely affects two fields, so one impossible field means a damaged segment. A file counts
+# as foreign only if at least two of the base offset, length and magic in its first bytes are
+# impossible in every message format, and no valid batch follows. Kafka: ``Records`` (base offset,
+# length), ``DefaultRecordBatch`` and ``LegacyRecord`` (magic).
 
 _PREFIX: Final = struct.Struct(
     ">"
@@ -76,14 +76,14 @@ _PREFIX: Final = struct.Struct(
 assert _PREFIX.size == MAGIC_POSITION + 1
 _LEGACY_LENGTH_MIN: Final = 14
 _OFFSET_LIKELY_MAX: Final = 2**48
-"""More records than any log has; eight characters of text are a far larger number."""
+"""More records than any log has. Eight characters of text are a far larger number."""
 _SHOWN_BYTES: Final = 24
 
 
 def check_segment_format(file: ReadableFile, base_offset: int | None) -> None:
     """Raise ``NotALogError`` if ``file`` is not a segment, damaged or not.
 
-    ``base_offset`` is that in the file's name, or None if the name has none.
+    ``base_offset`` is the one in the file's name, or None.
     """
     head = file.read_at(0, _PREFIX.size)
     if not _is_foreign(head, base_offset):
@@ -113,10 +113,10 @@ def _is_foreign(head: bytes, base_offset: int | None) -> bool:
 #
 # 1. Detection fails closed. A log is metadata if its topic name or topic id is that of
 #    ``__cluster_metadata``, if its records have the frame of metadata records, or if its
-#    ``raftlog.properties`` has ``values=kraft``; no name and no property overrides that.
-# 2. A valid ``raftlog.properties`` with ``bytes`` or ``msgpack`` explains ``quorum-state``,
-#    snapshots or leader changes next to records without the frame. Without it such a log is
-#    metadata. If the records contradict that or cannot be decoded, or if the file is damaged,
+#    ``raftlog.properties`` has ``values=kraft``. No name and no property overrides this.
+# 2. A log that has ``quorum-state``, snapshots or leader changes, but records without the frame, is
+#    metadata, unless a valid ``raftlog.properties`` with ``bytes`` or ``msgpack`` explains them. If
+#    the records contradict that file or cannot be decoded, or if the file is damaged,
 #    ``UnknownRecordKindError`` is raised until the caller declares the kind.
 # 3. Only samples of bounded size are read: the first batches of the first and the last segment, and
 #    of the newest snapshot.
@@ -127,9 +127,9 @@ _KRAFT: Final = "kraft"
 _OTHER_VALUES: Final = ("bytes", "msgpack")
 _FRAME_VERSION: Final = 1
 _API_KEYS_END: Final = 0x40
-"""Above every api key of a metadata record so far; still a varint of one byte."""
+"""Greater than every api key of a metadata record so far, and still a varint of one byte."""
 _VERSIONS_END: Final = 0x20
-"""Above every version of a metadata record so far; still a varint of one byte."""
+"""Greater than every version of a metadata record so far, and still a varint of one byte."""
 
 
 class _Content(enum.Enum):
@@ -140,11 +140,11 @@ class _Content(enum.Enum):
     OTHER = "other"
     """Data records without that frame."""
     CONTROL = "control"
-    """No data record, but a leader change: the log of a Raft quorum."""
+    """No data records, but a leader change: the log of a Raft quorum."""
     NONE = "none"
     """No readable batch."""
     UNREADABLE = "unreadable"
-    """There are valid batches, or may be, but no sample can be decoded."""
+    """There are valid batches, or there may be, but no sample can be decoded."""
 
 
 def identify(
@@ -152,14 +152,15 @@ def identify(
 ) -> tuple[TopicPartition, LogKind]:
     """Return the partition of a directory or a segment, and the kind of its records.
 
-    ``declared`` is the kind by the caller; None to detect it. Raises ``UnknownRecordKindError``.
+    ``declared`` is the kind that the caller declares; None to detect it. Raises
+    ``UnknownRecordKindError``.
     """
     named = parse_partition_name(directory_name)
     if _is_cluster_metadata(files, named):
         return _metadata_partition(named), declared or LogKind.METADATA
     kind = declared
     if kind is None and named is not None and named.topic == REMOTE_LOG_METADATA_TOPIC:
-        kind = LogKind.PARTITION  # its records have the frame of metadata records, other types
+        kind = LogKind.PARTITION  # its records have the metadata frame, but other types
     kind = kind or _guessed_kind(files, _content(files))
     if kind is LogKind.PARTITION or files.listing.is_embedded:
         return named or UNNAMED_PARTITION, kind
@@ -171,8 +172,8 @@ def identify_checkpoint(
 ) -> tuple[TopicPartition, LogKind]:
     """Return the partition of a checkpoint file and the kind of its records.
 
-    It is metadata, unless ``raftlog.properties`` in its directory has other values and its records
-    do not contradict them.
+    They are metadata, unless ``raftlog.properties`` in its directory has other values and the
+    records do not contradict them.
     """
     named = parse_partition_name(directory_name)
     kind = declared
@@ -255,7 +256,7 @@ def _has_quorum_files(files: LogFiles) -> bool:
 
 
 def _content(files: LogFiles) -> _Content:
-    """Return the content of all samples together: one sample with the frame decides."""
+    """Return the content of all samples together. One sample with the frame decides."""
     found = set()
     for path in _sampled_paths(files):
         with files.open(path) as file:
@@ -310,9 +311,9 @@ def _is_framed(record: Record) -> bool:
 
 
 def _first_batches(file: ReadableFile) -> Iterator[RecordBatch | None]:
-    """Yield the first valid batches, also after damage.
+    """Yield the first valid batches, including batches after damage.
 
-    None is yielded last if damage is longer than the search for the next batch.
+    If damage is longer than the search for the next batch, the last value is None.
     """
     position = 0
     for _ in range(IDENTIFY_BATCHES_MAX):
@@ -375,7 +376,7 @@ def open_log(
 
     ``kind`` is the kind of the records; None to detect it. ``decompressed_bytes_max`` limits the
     decompressed records of one batch, in bytes. ``open_store`` opens the object store of a tiered
-    log; without it only the local segments of one are read.
+    log; without it only the log's local segments are read.
 
     Raises:
         LogNotFoundError: nothing is at ``path``.
@@ -427,7 +428,7 @@ def _open_directory(
             "of one cluster, comma-separated or as a pattern with *",
         )
     partitions = [name for name in names if parse_partition_name(name) is not None]
-    if len(partitions) == 1 and _is_raftlog(storage, path, partitions[0]):  # of a node of raftlog
+    if len(partitions) == 1 and _is_raftlog(storage, path, partitions[0]):  # of a raftlog node
         directory = storage.join(path, partitions[0])
         return _directory_log(path, LogFiles.of_directory(storage, directory, open_store), kind)
     if partitions:
@@ -472,7 +473,7 @@ def _directory_log(path: str, files: LogFiles, kind: LogKind | None) -> Director
 
 
 def _remote_log(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
-    """Return the log of segments that a broker, or a backup, has copied."""
+    """Return the log whose segments a broker, or a backup, has copied to remote storage."""
     files = LogFiles.of_directory(RemoteSegments(storage, path), path)
     partition = parse_remote_directory(storage.split(path)[1])
     identified = identify(files, str(partition or UNNAMED_PARTITION), kind)
@@ -509,7 +510,7 @@ def _open_file(storage: Storage, path: str) -> ReadableFile:
 
 
 def _unnamed_snapshot(file: ReadableFile) -> SnapshotId:
-    """Return the id of a checkpoint whose name has none: epoch of its first batch, end offset 0.
+    """Return an id for a checkpoint without one in its name: end offset 0, first batch's epoch.
 
     The epoch of a ``bootstrap.checkpoint`` is 0.
     """

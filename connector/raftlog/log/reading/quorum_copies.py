@@ -1,11 +1,11 @@
 """Reader of one log from the copies of several nodes, up to the end that a majority has.
 
-Replicas of an ordinary partition have no voters: there the end is the one that all copies have.
+Replicas of an ordinary partition have no voters. The end is then the one that all copies have.
 
-Records are read from the most up-to-date copy, which has all committed records; records that it has
-deleted, from a copy that is equal up to there. The copies are read one after the other while their
-nodes may run, so epochs are read before and after, to detect elections. After each refresh all
-directories must still be copies of one log.
+Records are read from the most up-to-date copy, which has all committed records. Records that it has
+deleted are read from another copy that is equal up to there. The copies are read one after another
+while their nodes may be running, so epochs are read before and after, to detect elections. After
+each refresh all directories must still be copies of one log.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind, 
 from .snapshot import SnapshotReader
 
 # --- Committed end of a log, inferred from the copies of several voters ---------------------------
-# No file of a voter has the high watermark, and a voter's log may end in uncommitted records. A
-# record that a majority has is in the log of every later leader, since a candidate needs the vote
-# of a voter that has it, unless the candidate's last epoch is later. That is figure 8 of the Raft
-# paper: a record of epoch 2 is on a majority, copied there by the leader of epoch 4, and is still
-# lost if a voter that led epoch 3 without it wins the next election, by its last epoch 3.
+# No file of a voter contains the high watermark, and a voter's log may end in uncommitted records.
+# A record that a majority has is in the log of every later leader, because a candidate needs the
+# vote of a voter that has it, unless the candidate's last epoch is later. The exception is figure 8
+# of the Raft paper: a record of epoch 2 is on a majority, copied there by the leader of epoch 4. It
+# is still lost if a voter that led epoch 3 without it wins the next election with its last epoch 3.
 #
 #     voter 1   | e1 | e2 | e4 |
 #     voter 2   | e1 | e2 |
@@ -51,19 +51,19 @@ from .snapshot import SnapshotReader
 #     voter 4   | e1 |
 #     voter 5   | e1 | e3 |              wins an election against voters 2, 3 and 4
 #
-# So a record of epoch e counts as committed only if both hold:
+# Therefore a record of epoch e counts as committed only if both conditions are true:
 #
 # - A majority of the voters has it, and no given log with a later epoch lacks it.
 # - Each epoch after e and below the latest known epoch (a voter's ``quorum-state`` has the epoch of
-#   its last vote) is in a given log that has the record. Or all voters' logs are given, and no
-#   epoch changed while they were read.
+#   its last vote) is in a given log that has the record. Alternatively, the logs of all voters are
+#   given, and no epoch changed while they were read.
 #
 # Why the second condition suffices: let f be the first epoch after e whose leader lacks the record.
-# A voter of the given majority voted for it, so it did not have the record yet and got it in an
-# epoch after f, before its log was read. So f is between e and the latest known epoch, and no log
-# with the record contains f, since its leader lacks the record.
+# A voter of the given majority voted for that leader. It did not have the record at that time, so
+# it got the record in an epoch after f, before its log was read. Hence f is between e and the
+# latest known epoch. No log with the record contains f, because f's leader lacks the record.
 #
-# A snapshot contains committed records only (KIP-630), so all records below its end are committed.
+# A snapshot contains only committed records (KIP-630), so all records below its end are committed.
 # Two logs with the same epoch at the same offset are equal up to it (Raft's log matching), so only
 # leader epochs are compared. This module does no I/O.
 
@@ -72,8 +72,8 @@ from .snapshot import SnapshotReader
 class ReplicaLogState:
     """Log of one replica, as it was read.
 
-    ``known_epoch``: the latest epoch in the node's files, read after its log. ``is_quiet``: it was
-    the same before the logs were read.
+    ``known_epoch``: the latest epoch in the node's files, read after its log. ``is_quiet``: that
+    epoch was the same before the logs were read.
     """
 
     path: str
@@ -88,7 +88,7 @@ class ReplicaLogState:
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record; that of the newest snapshot if the log has no record."""
+        """Epoch of the last record; without records, that of the newest snapshot."""
         if self.log_end_offset > self.log_start_offset:
             return self.epochs.epoch_at(self.log_end_offset - 1) or 0
         return self.newest_snapshot.epoch if self.newest_snapshot else 0
@@ -104,9 +104,9 @@ class MajorityEnd:
 
 
 def is_voter(copy: ReplicaLogState, voters: Iterable[ReplicaKey]) -> bool:
-    """Return whether a copy is that of a voter, by node id and by directory id if both are known.
+    """Return whether a copy is a voter's, by node id, and by directory id if both are known.
 
-    A node with a replaced disk has another directory id: it is no voter until it is added again
+    A node with a replaced disk has another directory id. It is not a voter until it is added again
     (KIP-853).
     """
     return any(
@@ -117,9 +117,9 @@ def is_voter(copy: ReplicaLogState, voters: Iterable[ReplicaKey]) -> bool:
 
 
 def most_up_to_date(copies: Sequence[ReplicaLogState]) -> ReplicaLogState:
-    """Return the copy that wins an election among these: greatest last epoch, then longest log.
+    """Return the copy that would win an election: greatest last epoch, then longest log.
 
-    Among the copies of a majority it has every committed record.
+    Among the copies of a majority, it has every committed record.
     """
     return max(copies, key=lambda copy: (copy.last_epoch, copy.log_end_offset))
 
@@ -141,7 +141,7 @@ def agreed_end(one: ReplicaLogState, other: ReplicaLogState) -> int:
 
 
 def majority_end(copies: Sequence[ReplicaLogState], voters: tuple[ReplicaKey, ...]) -> MajorityEnd:
-    """Return the committed end by the copies of a majority of ``voters``.
+    """Return the committed end according to the copies of a majority of ``voters``.
 
     Copies of observers are not counted, but may contradict it. Raises ``TooFewVotersError``.
     """
@@ -195,7 +195,7 @@ def common_end(copies: Sequence[ReplicaLogState]) -> MajorityEnd:
 
 
 def _one_per_voter(copies: list[ReplicaLogState]) -> list[ReplicaLogState]:
-    """Return one copy per voter; of two with one node id, the less up-to-date one."""
+    """Return one copy per voter; if two have the same node id, the less up-to-date one."""
     chosen: dict[int, ReplicaLogState] = {}
     for copy in copies:
         known = chosen.get(copy.node_id)
@@ -255,8 +255,9 @@ def _describe_counted(counted: Sequence[ReplicaLogState], voters: tuple[ReplicaK
 
 # --- Comparison of two copies of one log, batch by batch ------------------------------------------
 # Replicas hold the same batches, byte for byte; copies may differ within one leader epoch (KIP-101,
-# KAFKA-3919). Compaction runs on each replica by itself: batches that it touched and batches that
-# are missing are skipped. Damage ends the comparison; ``raftlog check`` of that copy reports it.
+# KAFKA-3919). Each replica compacts its log by itself, so batches that a compaction touched, and
+# missing batches, are skipped. Damage ends the comparison; ``raftlog check`` of that copy reports
+# it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +269,7 @@ class Divergence:
     other: RecordBatch
 
     def text(self) -> str:
-        """Return both batches as text: path, position, offsets, epoch, size and CRC."""
+        """Return text on both batches: path, position, offsets, epoch, size and CRC."""
         return f"{_describe(self.one)}; {_describe(self.other)}"
 
 
@@ -402,7 +403,7 @@ class QuorumCopies(LogReader):
         now_ms: int | None = None,
         previous: ReadEnd | None = None,
     ) -> ReadEnd:
-        """Return the end by a majority of the voters, or by all copies of a log without voters.
+        """Return the end that a majority of the voters has; without voters, that of all copies.
 
         ``holdback_ms`` is not used.
         """
@@ -424,10 +425,10 @@ class QuorumCopies(LogReader):
         return not_below_previous(found, previous, extent)
 
     def voters(self) -> tuple[ReplicaKey, ...]:
-        """Return the voters by the most up-to-date copy; empty for a partition without voters.
+        """Return the voters from the most up-to-date copy; empty for a partition without voters.
 
         A change of voters is effective when it is appended, committed or not (KIP-853). Without a
-        record of voters, those of ``quorum-state`` are returned. Raises ``CorruptFileError``.
+        record of voters, those in ``quorum-state`` are returned. Raises ``CorruptFileError``.
         """
         newest = most_up_to_date(self.copies())
         log = self._log_of(newest)
@@ -485,7 +486,7 @@ class QuorumCopies(LogReader):
         )
         if boundary < end or end == end_offset or self.kind is LogKind.PARTITION:
             return boundary
-        # The copies change at the newest one's start, which may be inside a transaction.
+        # The copy to read from changes at the newest copy's start, maybe inside a transaction.
         replay = log.cached.covering(start, end)
         stable = end if replay is None else replay.transactions.last_stable_offset(end)
         return (
@@ -600,7 +601,7 @@ class QuorumCopies(LogReader):
             start_offset = end
 
     def _check_same_log(self) -> None:
-        """Check that all are copies of one log.
+        """Check that all directories are copies of one log.
 
         Raises ``NotALogError``, ``WrongClusterError``, or ``CorruptFileError`` if the node of a
         copy is unknown.
@@ -640,7 +641,7 @@ class QuorumCopies(LogReader):
 def _copy(log: DirectoryLog, ordinal: int) -> ReplicaLogState:
     """Return the state of one copy, without its known epoch.
 
-    A copy of an unknown node is no voter; its node id is negative, by its ordinal.
+    A copy of an unknown node is not a voter; it gets a negative node id, from its ordinal.
     """
     return ReplicaLogState(
         path=log.path,

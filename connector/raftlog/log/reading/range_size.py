@@ -1,8 +1,8 @@
-"""Size of a range of a log: its bytes by positions in the segment files, its batches by a walk.
+"""Size of a range of a log: bytes from positions in the segment files, batches from a walk.
 
-The bytes are those between the position of the first batch and the end of the last one, which are
-looked up. A range may be a whole log: one of more than ``_WALKED_BYTES_MAX`` is not walked::
-
+The bytes are those between the start of the first batch and the end of the last one, both of which
+are looked up. The range may be a whole log; if it has more than ``_WALKED_BYTES_MAX``, its batches
+are not counted::
     | segment 0  [first batch ...  | segment 900 ...  | segment 1800  ... last batch]  ... |
 """
 
@@ -25,9 +25,10 @@ _HEADERS: Final = HeaderDecoder(with_control=False)
 class RangeSize:
     """Size of the batches that overlap a range of offsets, and the time of the first of them.
 
-    ``byte_count`` is None for a log without files here, ``batch_count`` also for a range of more
-    than 16 MiB. ``first_timestamp_ms`` is that of the first record, with LOG_APPEND_TIME and after
-    compaction the latest of its batch; None for a range without batches.
+    ``byte_count`` is None for a log without files here. ``batch_count`` is None in that case, and
+    for a range of more than 16 MiB. ``first_timestamp_ms`` is the first record's timestamp. With
+    LOG_APPEND_TIME, and after compaction, it is the latest one of its batch. It is None for a range
+    without batches.
     """
 
     byte_count: int | None
@@ -36,7 +37,7 @@ class RangeSize:
 
     @classmethod
     def of_parts(cls, parts: Iterable[RangeSize]) -> RangeSize:
-        """Return the size of parts of a range, in their order."""
+        """Return the total size of the parts of a range, which are in order."""
         found = tuple(parts)
         times = [one.first_timestamp_ms for one in found if one.first_timestamp_ms is not None]
         return cls(
@@ -47,7 +48,7 @@ class RangeSize:
 
 
 def _sum_of(counts: Iterable[int | None]) -> int | None:
-    """Return a sum of counts; None if one of them is not known."""
+    """Return a sum of counts; None if one of them is unknown."""
     total = 0
     for count in counts:
         if count is None:
@@ -64,9 +65,9 @@ def size_in_files(
     contiguous: bool,
     walked_bytes_max: int = _WALKED_BYTES_MAX,
 ) -> tuple[int, int | None]:
-    """Return the bytes and the number of the batches in a range; None if they are too many.
+    """Return the bytes and the number of the batches in a range; None if there are too many.
 
-    Errors are those of ``LogCursor.read``.
+    Raises what ``LogCursor.read`` raises.
     """
     cursor = LogCursor(files, start_offset, contiguous=contiguous)
     first = next(cursor.read(_HEADERS, end_offset), None)
@@ -88,7 +89,8 @@ def size_in_files(
 def _end_of_batches(files: LogFiles, end_offset: int, contiguous: bool) -> tuple[int, int]:
     """Return a segment, and the position in it after the last batch that begins below an offset.
 
-    No batch may have the offset before it: that was compacted, or a new segment has no batch yet.
+    There may be no batch with the offset before ``end_offset``: a compaction removed it, or a new
+    segment has no batch yet.
     """
     segment = LogCursor(files, end_offset - 1, contiguous=contiguous).segment
     with files.open(files.segment_path(segment)) as file:

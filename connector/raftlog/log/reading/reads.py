@@ -1,7 +1,7 @@
 """Values of a read: its kind, isolation, end and splits.
 
-All are immutable, small and picklable: a plan is sent to other processes. Ends are exclusive and
-between batches.
+All are immutable, small and picklable, because a plan is sent to other processes. Ends are
+exclusive and between batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LogKind(enum.Enum):
     METADATA = "metadata"
     """Kafka's ``__cluster_metadata``: consecutive offsets, transactions by marker records."""
     PARTITION = "partition"
-    """An ordinary partition: offsets with gaps (compaction), transactions by producers."""
+    """An ordinary partition: offsets with gaps (compaction), transactions of producers."""
 
 
 class SourceKind(enum.Enum):
@@ -37,32 +37,33 @@ class Isolation(enum.Enum):
     """Isolation level of a read."""
 
     READ_COMMITTED = "read_committed"
-    """No record of an open transaction; aborted transactions are marked."""
+    """No records of open transactions; aborted transactions are marked."""
     READ_UNCOMMITTED = "high_watermark"
-    """Every replicated record, of open and aborted transactions too."""
+    """Every replicated record, including those of open and aborted transactions."""
 
 
 READ_UNCOMMITTED_NAME: Final = "read_uncommitted"
-"""Kafka's name of ``READ_UNCOMMITTED`` (``isolation.level``)."""
+"""Kafka's name for ``READ_UNCOMMITTED`` (``isolation.level``)."""
 
 
 class EndBasis(enum.Enum):
     """How the end of a read was chosen."""
 
     DIRECTORY = "directory"
-    """The end of one directory: its last records may not be committed."""
+    """The end of one directory, whose last records may not be committed."""
     HOLDBACK = "holdback"
-    """The end of one directory without its youngest records: very likely committed."""
+    """The end of one directory without its youngest records, which is very likely committed."""
     MAJORITY = "majority"
-    """The records that a majority of the voters has: committed."""
+    """The end of the records that a majority of the voters has, which are committed."""
     REPLICAS = "replicas"
-    """The records that all given copies have: committed if they include all in-sync replicas."""
+    """The end of the records that all given copies have, which are committed if the copies include
+    all in-sync replicas."""
     EMBEDDED = "embedded"
     """The synced end of an embedded log: committed."""
     HIGH_WATERMARK = "high_watermark"
     """The high watermark of the quorum's leader."""
     FILE = "file"
-    """The end of the one segment that was given: its last records may not be committed."""
+    """The end of the one segment that was given, whose last records may not be committed."""
     SNAPSHOT = "snapshot"
     """The end of the one snapshot that was given: committed."""
 
@@ -71,8 +72,8 @@ class EndBasis(enum.Enum):
 class ReadEnd:
     """End of a read (exclusive), and the reason for it.
 
-    ``epoch`` is the leader epoch of the record before it, 0 if unknown (as in Kafka).
-    ``lower_offset`` is a smaller end that was found later, None if there was none.
+    ``epoch`` is the leader epoch of the record before it, or 0 if unknown (as in Kafka).
+    ``lower_offset`` is a smaller end that was found later, or None.
     """
 
     offset: int
@@ -96,7 +97,7 @@ class ReadEnd:
 class Split:
     """Offsets [start_offset, end_offset), between batches except at the ends of the range.
 
-    ``spans``: the transactions that touch it; in an ordinary partition aborted and open ones only.
+    ``spans``: the transactions that touch it; in an ordinary partition only aborted and open ones.
     """
 
     start_offset: int
@@ -106,7 +107,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Range, divided into consecutive splits."""
+    """Range that is divided into consecutive splits."""
 
     start_offset: int
     end_offset: int

@@ -20,10 +20,10 @@ from .remote_tier import OpenStore
 
 
 class RemoteReader:
-    """Reader of one log's remote segments, for one thread. Indexes are kept, in a bounded number.
+    """Reader of one log's remote segments, for one thread. A bounded number of indexes is cached.
 
-    Each call raises ``SegmentDeletedError`` after retention has deleted a segment, the errors of
-    the store, and ``CorruptBatchError``.
+    Each call raises ``SegmentDeletedError`` after retention has deleted a segment, the store's
+    errors, and ``CorruptBatchError``.
     """
 
     def __init__(self, storage: Storage, directory: str, open_store: OpenStore) -> None:
@@ -32,8 +32,8 @@ class RemoteReader:
     def read_bytes(self, offset: int, byte_count_max: int) -> bytes:
         """Return batches from the one that contains ``offset`` on; the last may be incomplete.
 
-        At least one whole batch, otherwise at most ``byte_count_max`` bytes, of one segment. b"" if
-        the offset is not in a remote segment.
+        The result is from one segment and has at least one whole batch, and otherwise at most
+        ``byte_count_max`` bytes. It is b"" if the offset is not in a remote segment.
         """
         files = self._files
         files.refresh()
@@ -55,7 +55,7 @@ class RemoteReader:
     ) -> Record | None:
         """Return the first record in [start_offset, end_offset) with a timestamp >= the given one.
 
-        ``end_offset`` is a batch boundary, up to the local start of the log.
+        ``end_offset`` must be a batch boundary, at most the local start of the log.
         """
         self._files.refresh()
         return find_record_for_timestamp(

@@ -1,12 +1,12 @@
-"""Segments in remote storage by the names of Kafka's ``LocalTieredStorage``, read as a log.
+"""Segments in remote storage with the names of Kafka's ``LocalTieredStorage``, read as a log.
 
-The directory of a partition and its files have ids in their names; a backup has the same::
+The names of a partition's directory and of its files contain ids; a backup uses the same names::
 
     orders-0-LWgrMmVrT0a__7a4SasuPA/00000000000000000011-oAtiIQ95REujbuzNd_lkLQ.log
 
-Segments are copied in order, and when they are sealed, so a log of them ends at the last one that
-is complete. ``.snapshot`` files are not read: they have the producers at the end of their segment,
-and those of a log at its start.
+Segments are copied in order, and only after they are sealed, so a log of them ends at the last
+complete one. ``.snapshot`` files are not read: here they contain the producers at the end of their
+segment, whereas those of a log contain the producers at its start.
 
 Kafka: ``RemoteTopicPartitionDirectory``, ``RemoteLogSegmentFileset``.
 """
@@ -22,26 +22,26 @@ from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import TopicPartition
 
 _DIRECTORY: Final = re.compile(r"(.+-[0-9]+)-[A-Za-z0-9_-]{21}[AQgw]")
-"""A topic id of 16 bytes: the last character has two bits. No name that ends with a UUID in
-hexadecimal digits, such as a directory of Spark, is one."""
+"""Ends with a topic id of 16 bytes, whose last character encodes two bits. A name that ends with a
+UUID in hexadecimal digits, such as a directory of Spark, does not match."""
 _FILE: Final = re.compile(r"([0-9]{20})-[A-Za-z0-9_-]{22}(\.log|\.index|\.timeindex|\.txnindex)")
 
 
 def parse_remote_directory(name: str) -> TopicPartition | None:
-    """Return the partition in the name of a directory, else None."""
+    """Return the partition in a directory's name, else None."""
     match = _DIRECTORY.fullmatch(name)
     return None if match is None else parse_partition_name(match[1])
 
 
 def has_remote_segments(names: list[str]) -> bool:
-    """Return whether one of the names in a directory is that of a remote segment."""
+    """Return whether one of a directory's file names is that of a remote segment."""
     return any(name.endswith(".log") and _FILE.fullmatch(name) for name in names)
 
 
 class RemoteSegments:
-    """View of a storage: the files of one directory have the names that they have in a log.
+    """View of a storage in which the files of one directory have the names that they have in a log.
 
-    Names of other files are hidden. All other paths are those of the storage.
+    Other files of the directory are hidden. All other paths are those of the storage.
     """
 
     def __init__(self, storage: Storage, directory: str) -> None:

@@ -1,16 +1,16 @@
-"""Remote segments of a tiered log, for readers: its older segments are objects of a store.
+"""Remote segments of a tiered log, for readers: its older segments are objects in a store.
 
-Readers get the list of them from ``remote-log-segments`` in the log's directory, never from the
-manifest, and read objects by ranges. Where both exist the local file is read.
+Readers get the list of remote segments from ``remote-log-segments`` in the log's directory, never
+from the manifest, and read objects in ranges. If a segment exists locally too, the local file is
+read.
 
 Invariants:
 
-1. Only segments that reach the local ones without a gap are part of the log.
-2. An object that is missing although the log still has its segment is
-   ``RemoteObjectNotFoundError``; after a deletion by retention it is ``LogNotFoundError``, like a
-   local file.
-3. An object of another size than its segment is ``CorruptRemoteObjectError``; its batches have
-   CRCs, which are verified as those of local ones.
+1. Remote segments are part of the log only if they reach the local ones without a gap.
+2. A missing object is a ``RemoteObjectNotFoundError`` if the log still has its segment. After a
+   deletion by retention it is a ``LogNotFoundError``, as for a local file.
+3. An object whose size differs from its segment's is a ``CorruptRemoteObjectError``. The CRCs of
+   its batches are verified like those of local ones.
 
 Kafka: ``RemoteLogManager.read``, ``RemoteIndexCache``.
 """
@@ -40,7 +40,7 @@ OpenStore: TypeAlias = Callable[[str], ObjectStore]
 """Opens the object store at a URI."""
 
 _READ_BYTES: Final = 64 * KIB
-"""Bytes of a request anywhere else than after the last one."""
+"""Size of a request, unless it continues the last one."""
 _SEQUENTIAL_BYTES: Final = 4 * MIB
 
 
@@ -52,7 +52,7 @@ class RemoteTier:
         self._directory = directory
         self._open_store = open_store
         self.local_start_offset = 0
-        """The first offset of the local files, as of the last listing."""
+        """First offset of the local files, as of the last listing."""
         self._head = b""
         self._chain: RemoteChain | None = None
         self._stores: dict[str, ObjectStore] = {}
@@ -70,7 +70,7 @@ class RemoteTier:
         return replace(local, segments=(*self._remote, *local.segments))
 
     def start_at(self, local_start_offset: int) -> int | None:
-        """Return the start of the log if it is below that of its local files."""
+        """Return the log start if it is below the start of the local files, else None."""
         return None if self._chain is None else self._chain.start_at(local_start_offset)
 
     def is_remote(self, base_offset: int) -> bool:
@@ -82,7 +82,7 @@ class RemoteTier:
         return self._remote[base_offset].byte_count
 
     def path(self, base_offset: int, suffix: str) -> str:
-        """Return the path of a remote segment's object, as in messages."""
+        """Return the path of a remote segment's object, as shown in messages."""
         assert self._chain is not None, "the segment is listed"
         segment = self._remote[base_offset]
         name = segment.object_name(self._chain.directory, suffix)
@@ -93,7 +93,7 @@ class RemoteTier:
     def open(self, path: str) -> ReadableFile | None:
         """Open an object by its path; None for the path of a local file.
 
-        Raises ``LogNotFoundError``, and as the class.
+        Raises ``LogNotFoundError`` and the errors above.
         """
         if path not in self._paths:
             return None

@@ -3,12 +3,12 @@
 Invariants:
 
 1. A replay starts where the open transactions are known: at the end of a snapshot, which is never
-   inside one (KIP-630), at a producer snapshot, which contains them, or at the log's start. No
+   inside one (KIP-630); at a producer snapshot, which contains them; or at the log's start. No
    batch is read twice.
-2. A node may truncate records that were read and append others. So each ``follow`` first compares
-   the header of the last batch that was read; if it differs, the replay is invalid
+2. A node may truncate records that were read and append others. Therefore each ``follow`` first
+   compares the header of the last batch that was read. If it differs, the replay is invalid
    (``LogTruncated``).
-3. A replay ends at damage, which is ``damage``.
+3. A replay ends at damage, which it stores as ``damage``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .files import LogCursor, LogFiles, LogTail
 from .transactions import TransactionIndex
 
 ENDED_RETAINED_MAX: Final = 65_536
-"""Ended transactions that are kept; earlier ones are read again if needed."""
+"""Ended transactions that are retained; earlier ones are read again if needed."""
 
 
 class LogTruncated(Exception):  # noqa: N818 - not an error: the replay starts again
@@ -48,8 +48,8 @@ class LogTruncated(Exception):  # noqa: N818 - not an error: the replay starts a
 class LogReplay:
     """Forward read of one log. Not thread-safe.
 
-    ``damage`` is the error at which the read ended, ``voters_damage`` that of the newest record of
-    the voters; None without.
+    ``damage`` is the error at which the read ended, and ``voters_damage`` the error of the newest
+    record of the voters. Both are None without an error.
     """
 
     def __init__(self, files: LogFiles, start_offset: int, *, is_metadata: bool) -> None:
@@ -86,8 +86,8 @@ class LogReplay:
     def follow(self, end_offset: int | None = None) -> None:
         """Read up to ``end_offset`` (exclusive, a batch boundary), or to the end of the log.
 
-        Damage is not raised: it is ``damage``. Raises ``LogTruncated``, and errors of files that
-        cannot be read.
+        Damage is not raised, but stored as ``damage``. Raises ``LogTruncated``, and errors of files
+        that cannot be read.
         """
         if self.damage is not None:
             return
@@ -117,7 +117,7 @@ class LogReplay:
                 self.voters = last_voters(chunk, self.voters, self._files.path)
                 self.voters_damage = None
             except CorruptBatchError as error:
-                self.voters_damage = error  # raised by ``voters()`` only: records remain readable
+                self.voters_damage = error  # raised only by ``voters()``: records remain readable
 
     def _follow_headers(self, end_offset: int | None) -> None:
         for chunk in self._cursor.read(HeaderDecoder(), end_offset):
@@ -133,7 +133,7 @@ class LogReplay:
         self._last_batch = (self.segment, int(batches.position[-1]), b"")
 
     def _store_last_header(self) -> None:
-        """Keep the header of the last batch: its CRC and epoch identify the batch."""
+        """Store the header of the last batch, because its CRC and epoch identify the batch."""
         if self._last_batch is not None:
             segment, position, _ = self._last_batch
             self._last_batch = segment, position, self._header_at(segment, position)
@@ -159,7 +159,7 @@ class LogReplay:
 def metadata_replay(files: LogFiles, before_offset: int | None = None) -> LogReplay:
     """Start a replay of a metadata log at the end of the newest snapshot that the log reaches.
 
-    With ``before_offset``, of the newest whose end offset is <= ``before_offset``.
+    With ``before_offset``, use the newest snapshot whose end offset is <= ``before_offset``.
     """
     start_offset = files.listing.start_offset
     for snapshot_id in reversed(files.listing.snapshots):
@@ -177,7 +177,7 @@ def metadata_replay(files: LogFiles, before_offset: int | None = None) -> LogRep
 def partition_replay(files: LogFiles, before_offset: int | None = None) -> LogReplay:
     """Start a replay of an ordinary partition at its newest valid producer snapshot.
 
-    With ``before_offset``, at the newest whose offset is <= ``before_offset``.
+    With ``before_offset``, use the newest one whose offset is <= ``before_offset``.
     """
     start_offset = files.listing.start_offset
     for offset, producers in _producer_snapshots(files):

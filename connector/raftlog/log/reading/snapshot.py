@@ -1,9 +1,9 @@
 """Reader of a snapshot: the state of a metadata log up to an offset, as records (KIP-630).
 
 Offsets in a snapshot file begin at 0 and are unrelated to the log's; the end offset is in the name.
-The file begins with a SnapshotHeader and ends with a SnapshotFooter, in control batches. Unlike
-Kafka's reader, this one requires the footer: ``CorruptSnapshotError`` is raised after the valid
-batches. Kafka: ``RecordsSnapshotReader``, ``RecordsSnapshotWriter``.
+The file begins with a SnapshotHeader and ends with a SnapshotFooter, both in control batches.
+Unlike Kafka's reader, this one requires the footer: without it, ``CorruptSnapshotError`` is raised
+after the valid batches. Kafka: ``RecordsSnapshotReader``, ``RecordsSnapshotWriter``.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class SnapshotReader:
 
     @property
     def last_contained_log_timestamp_ms(self) -> int:
-        """Append time of the last record in the snapshot's state, in milliseconds."""
+        """Append time of the last record that the snapshot's state contains, in milliseconds."""
         return self._read_head()[0].last_contained_log_timestamp_ms
 
     @property
     def kraft_version(self) -> int:
-        """``kraft.version``; 0 (static voters) without a record, since 0 is never written."""
+        """``kraft.version``; without a record 0 (static voters), since 0 is never written."""
         versions = (one for one in self._read_head()[1] if isinstance(one, KRaftVersion))
         return max((one.kraft_version for one in versions), default=0)
 
     @property
     def voters(self) -> KRaftVoters | None:
-        """Voters at the snapshot's end offset; None if voters are static, which are not written."""
+        """Voters at the snapshot's end offset; None if voters are static and thus not written."""
         named = (one for one in self._read_head()[1] if isinstance(one, KRaftVoters))
         return next(named, None)
 
@@ -73,14 +73,14 @@ class SnapshotReader:
     def scan(
         self, *, columns: Column = Column.ALL_BUT_HEADERS, chunk_bytes: int = READ_CHUNK_BYTES
     ) -> Iterator[Scan]:
-        """Yield all batches in order, control batches included.
+        """Yield all batches in order, including control batches.
 
         Raises ``CorruptSnapshotError`` after the valid batches, for damage or a missing footer.
         """
         return self._read(ColumnDecoder(columns, chunk_bytes, self._files.decompressed_bytes_max))
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yield all batches in order, one object each. Errors as ``scan``."""
+        """Yield all batches in order, one object each. Raises what ``scan`` raises."""
         for chunk in self._read(BatchDecoder(READ_CHUNK_BYTES)):
             yield from chunk.objects
 
@@ -114,7 +114,7 @@ class SnapshotReader:
             raise self._damaged(end_position, "it does not end with a SnapshotFooter record")
 
     def _check_epochs(self, batches: BatchColumns) -> None:
-        """Check that all batches have the epoch in the name, as by Kafka; no CRC covers it."""
+        """Check that all batches have the epoch in the name, as Kafka does; no CRC covers it."""
         wrong = np.flatnonzero(batches.leader_epoch != self.snapshot_id.epoch)
         if len(wrong):
             at = int(wrong[0])

@@ -1,17 +1,17 @@
-"""Transactions of a log, their offsets and outcomes; and what its batches say about them.
+"""Transactions of a log, their offsets and outcomes; and the metadata of its batches.
 
-- In a metadata log (KIP-868) the records Begin, End and Abort delimit one transaction at a time.
-  Its records become visible at the End.
-- In an ordinary partition (KIP-98) a batch has a producer id and a transactional flag; a control
-  batch ends the open transaction of its producer. Many producers may have one open at a time.
+- In a metadata log (KIP-868) the records Begin, End and Abort delimit one transaction at a time. A
+  transaction's records become visible at its End.
+- In an ordinary partition (KIP-98) a batch has a producer id and a transactional flag. A control
+  batch ends its producer's open transaction. Many producers may have one open at a time.
 
       offset      0     1     2     3      4      5      6
       partition   p1    p2    p1    p2 C   p1     p1 A   p2         C commit, A abort
       spans       p2 [1, 3] committed, p1 [0, 5] aborted, p2 [6, ... open; last stable offset 6
 
-A Begin inside a transaction, and an End or Abort outside of one, are kept as ``problems``, change
-nothing else and are raised by reads of committed records only. An End before the first marker of a
-log whose first records were deleted is valid.
+A Begin inside a transaction, and an End or Abort outside of one, are stored as ``problems`` and
+have no other effect. Only reads of committed records raise them. If the first records of a log were
+deleted, an End before any other marker is valid.
 
 Kafka: ``MetadataBatchLoader``, ``ProducerStateManager``, ``TransactionIndex``. This module does no
 I/O: markers and headers are added in log order.
@@ -83,10 +83,10 @@ class Marker(enum.IntEnum):
 class TransactionSpan:
     """Offsets of one transaction.
 
-    ``first_offset`` and ``marker_offset`` are inclusive; ``marker_offset`` is that of the record
-    that ended it, or None while it is open. In a metadata log all records between belong to it,
-    ``producer_id`` is -1, and ``name`` is that of its Begin record. In an ordinary partition only
-    transactional batches of ``producer_id`` belong to it.
+    ``first_offset`` and ``marker_offset`` are inclusive. ``marker_offset`` is the offset of the
+    record that ended it, or None while it is open. In a metadata log all records between the two
+    belong to it, ``producer_id`` is -1, and ``name`` is from its Begin record. In an ordinary
+    partition only the transactional batches of ``producer_id`` belong to it.
     """
 
     first_offset: int
@@ -106,7 +106,7 @@ class TransactionSpan:
 
 @dataclass(frozen=True, slots=True)
 class _RetainedSpan:
-    """Span, and base offset of the batch with its first record: a micro-batch may end there."""
+    """Span, and base offset of the batch with its first record, where a micro-batch may end."""
 
     span: TransactionSpan
     batch_base_offset: int
@@ -115,9 +115,9 @@ class _RetainedSpan:
 class TransactionIndex:
     """Open transactions of a log, and its latest ended ones.
 
-    All transactions with a marker at or after ``complete_from`` are known; beyond ``retained_max``
+    All transactions with a marker at or after ``complete_from`` are known. Beyond ``retained_max``
     the oldest ended ones are dropped. With ``retains_committed`` false, committed transactions of
-    producers are dropped when they end, and ``last_stable_offset`` of earlier ends is undefined.
+    producers are dropped when they end, and ``last_stable_offset`` for earlier ends is undefined.
     """
 
     def __init__(
@@ -165,9 +165,9 @@ class TransactionIndex:
             self._open[producer_id] = _RetainedSpan(span, first_offset)
 
     def end_transaction(self, producer_id: int, *, marker_offset: int, commit: bool) -> None:
-        """Add a control batch; ignored if the producer has no open transaction here.
+        """Add a control batch. It is ignored if the producer has no open transaction here.
 
-        That is usual: the transaction had records in other partitions only.
+        This is common: the transaction then had records only in other partitions.
         """
         kept = self._open.pop(producer_id, None)
         if kept is not None and (self._retains_committed or not commit):
@@ -213,8 +213,8 @@ class TransactionIndex:
     ) -> tuple[TransactionSpan, ...]:
         """Return the transactions that touch [start_offset, end_offset), by first offset.
 
-        Complete if ``start_offset`` is not below ``complete_from``. A transaction with a marker at
-        or after ``end_offset`` has its outcome if the marker was read.
+        The result is complete if ``start_offset`` is not below ``complete_from``. A transaction
+        with a marker at or after ``end_offset`` has its outcome if that marker was read.
         """
         found = [
             kept.span
@@ -228,8 +228,8 @@ class TransactionIndex:
         """Return the last stable offset of a log that ends at ``end_offset`` (exclusive).
 
         No record below it belongs to a transaction without a marker below ``end_offset``. In a
-        metadata log it is a batch boundary outside every transaction; since one batch may contain
-        the end of a transaction and the start of the next, more than one step back may be needed.
+        metadata log it is a batch boundary outside every transaction. Since one batch may contain
+        the end of a transaction and the start of the next, finding it may take several steps back.
         """
         stable = end_offset
         while True:
@@ -247,13 +247,13 @@ class TransactionIndex:
         return next(inside, None)
 
     def retain_all(self, *, with_committed: bool) -> None:
-        """Drop ended transactions by ``drop_ended_before`` only, from now on."""
+        """From now on, drop ended transactions only in ``drop_ended_before``."""
         self._retained_max = None
         self._retains_committed = with_committed
 
     def drop_ended_before(self, offset: int) -> None:
-        """Drop the transactions that ended before ``offset``; one that may be open since before the
-        log's start cannot be open below it."""
+        """Drop the transactions that ended before ``offset``. A transaction that may be open since
+        before the log's start cannot be open below ``offset`` then."""
         while self._ended and self._ended[0].span.ended_before(offset):
             self._ended.popleft()
         self.complete_from = max(self.complete_from, offset)
@@ -296,7 +296,7 @@ def spans_by_range(
 ) -> Iterator[tuple[TransactionSpan, ...]]:
     """Yield, for each of ``ranges``, the spans that touch it, in linear time.
 
-    Both ascend by start, and ranges do not overlap.
+    Spans and ranges must ascend by start, and ranges must not overlap.
     """
     remaining = iter(spans)
     following = next(remaining, None)
@@ -310,9 +310,9 @@ def spans_by_range(
 
 
 # --- Values of the three metadata records that delimit a transaction: recognition and encoding ----
-# A value is one of them if it begins with frame version 1 and their api key; the rest is validated
-# by the decoder of metadata records. Only a Begin's name is read here, and a name that cannot be
-# parsed is ignored. Values are written in version 0, as by Kafka (KIP-868:
+# A value is one of them if it begins with frame version 1 and their api key. The decoder of
+# metadata records validates the rest. Only a Begin's name is read here, and a name that cannot be
+# parsed is ignored. Values are written in version 0, as Kafka does (KIP-868:
 # ``BeginTransactionRecord``, ``EndTransactionRecord``, ``AbortTransactionRecord``).
 
 FRAME_VERSION: Final = 1
@@ -321,7 +321,7 @@ assert max(Marker) < 0x80, "an api key of one byte, as an unsigned varint"
 _FRAME_BYTES: Final = 3
 """Frame version, api key and version."""
 _TEXT_TAG: Final = 0
-"""Tag of the one field of Begin (its name) and Abort (its reason): a compact string."""
+"""Tag of the only field of Begin (its name) and Abort (its reason), a compact string."""
 
 
 def marker_of(value: bytes | None) -> Marker | None:
@@ -352,36 +352,36 @@ def marker_value(marker: Marker, text: str | None = None) -> bytes:
 
 
 # --- Metadata of a batch: the fields of its header, and the few that are in its records -----------
-# A commit is named by (application id, query id, version): in a header of the batch's first record
-# as MessagePack ``[application id, query id, version]``; or in a ``kraft`` log as the name of a
-# metadata transaction, the same as JSON, whose Begin is the first record and whose End is the last.
+# A commit is named by (application id, query id, version). The name is in a header of the batch's
+# first record, as MessagePack ``[application id, query id, version]``. In a ``kraft`` log it is the
+# name of a metadata transaction, as JSON; the batch's first record is the Begin, the last the End.
 #
 # To find the name, only the first headers of the first record are read, and no more of the batch is
-# decompressed. In a ``kraft`` log whose bytes may contain a transaction marker, the values of all
-# records are scanned. Only control batches are decoded.
+# decompressed. In a ``kraft`` log, the values of all records are scanned if the batch's bytes may
+# contain a transaction marker. Only control batches are decoded.
 #
-# Records that raftlog did not write are data: a malformed name is no name, and records that do not
-# decode contain none. Neither is an error. A control record that does not parse is
-# ``CorruptBatchError``, as for every reader; reaching a limit before the name is found is
+# Records that raftlog did not write are data: a malformed name counts as no name, and records that
+# do not decode as having none. Neither is an error. A control record that does not parse raises
+# ``CorruptBatchError``, as in every reader. Reaching a limit before the name is found raises
 # ``DecompressionLimitError``.
 
 COMMIT_HEADER: Final = "raftlog.commit"
 _COMMIT_HEADER_BYTES: Final = COMMIT_HEADER.encode()
 TAKE_OVER_HEADER: Final = "raftlog.take-over"
-"""Header after a commit's name: the query id that the commit replaces, as UTF-8."""
+"""Header after a commit's name, with the id of the query that the commit replaces, as UTF-8."""
 VERSION_MAX: Final = INT64_MAX
 _HEADER_BYTES_MAX: Final = 2 * (COMMIT_ID_BYTES_MAX + 3) + 10
 _HEADERS_READ_MAX: Final = 16
-"""Headers of a first record that are read: raftlog writes the name before the user's headers."""
+"""Headers of a first record that are read. raftlog writes the name before the user's headers."""
 _NAME_TO_FIND: Final = (_COMMIT_HEADER_BYTES, _HEADERS_READ_MAX, _HEADER_BYTES_MAX)
-"""For the compiled core."""
+"""The limits in the form that the compiled core takes."""
 _MARKER_BYTES_MAX: Final = 64 * KIB
-"""Bytes of a marker that are read: a longer name is not that of a commit."""
+"""Bytes of a marker that are read. A longer name cannot be a commit's."""
 _MARKER_STARTS: Final = tuple(bytes((FRAME_VERSION, marker)) for marker in Marker)
 
 
 class ValueKind(enum.StrEnum):
-    """The kind of a log's record values; fixed when the log is created."""
+    """The kind of a log's record values, which is fixed when the log is created."""
 
     BYTES = "bytes"
     MSGPACK = "msgpack"
@@ -465,12 +465,12 @@ class BatchMetadata:
 
     @property
     def next_offset(self) -> int:
-        """The offset after this batch."""
+        """Offset after this batch."""
         return self.last_offset + 1
 
 
 def batch_metadata(batch: RecordBatch, values: ValueKind) -> BatchMetadata:
-    """Return the metadata of a batch of a log whose values are ``values``.
+    """Return the metadata of a batch in a log whose values are of the kind ``values``.
 
     Raises ``CorruptBatchError`` for a control record that does not parse, and
     ``DecompressionLimitError`` for a raw snappy block that is too large to decompress.
@@ -505,12 +505,14 @@ def batch_metadata(batch: RecordBatch, values: ValueKind) -> BatchMetadata:
 def followed_batches(
     data: bytes, values: ValueKind, *, end_offset: int, epoch: int, leader_epoch: int
 ) -> list[tuple[int, BatchMetadata]] | None:
-    """Return sizes and metadata of all batches in ``data``, as ``batch_metadata``, by the compiled
-    core; they follow a log that ends at ``end_offset`` with a record of ``epoch``.
+    """Return the sizes and metadata of all batches in ``data``, if the compiled core can read them.
 
-    None without it, for damaged batches or those that do not follow each other, a last one that is
-    incomplete, one of an epoch after ``leader_epoch``, and any that is compressed, has control
-    records, or values of a ``kraft`` log.
+    The metadata are the same as from ``batch_metadata``. The batches must follow a log that ends at
+    ``end_offset`` with a record of ``epoch``.
+
+    Returns None without the core; if batches are damaged or do not follow each other; if the last
+    one is incomplete; if one has an epoch after ``leader_epoch``; and if any is compressed, has
+    control records, or has values of a ``kraft`` log.
     """
     if not compiled.is_native or values is ValueKind.KRAFT:
         return None
@@ -560,8 +562,8 @@ def encoded_metadata(
 ) -> BatchMetadata:
     """Return the metadata of a batch that this process has built, without parsing its bytes.
 
-    Equal to ``batch_metadata`` of the bytes. ``markers`` may contain those of other batches. In a
-    ``kraft`` log the markers name the commit, and ``commit`` is not used.
+    The result equals ``batch_metadata`` of the bytes. ``markers`` may include markers of other
+    batches. In a ``kraft`` log the markers name the commit, and ``commit`` is not used.
     """
     own = tuple(one for one in markers if batch.base_offset <= one.offset <= batch.last_offset)
     if values is ValueKind.KRAFT:
@@ -649,14 +651,14 @@ def _commit_name(fields: object) -> CommitName | None:
 
 
 def commit_of_header(batch: RecordBatch) -> CommitName | None:
-    """Return the name of a commit in the first record's headers, if it is there exactly once.
+    """Return the commit's name from the first record's headers, if it occurs there exactly once.
 
     Raises ``DecompressionLimitError``.
     """
     if batch.record_count == 0:
         return None
     if batch.compression is Compression.NONE and _COMMIT_HEADER_BYTES not in batch.payload:
-        return None  # as of nearly all batches
+        return None  # true for nearly all batches
     try:
         found = first_record_headers(
             batch,
@@ -704,7 +706,7 @@ def _commit_of_transaction(
 
 
 def metadata_marker(offset: int, value: bytes | None) -> MetadataMarker | None:
-    """Return the transaction marker that a record's value is; None for another record."""
+    """Return the transaction marker that a record's value encodes; None for another record."""
     marker = marker_of(value)
     if marker is None or value is None:
         return None
