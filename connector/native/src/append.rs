@@ -1,5 +1,5 @@
-//! Bytes of an append: the request and the batch of a producer, and the batches that a follower
-//! fetched (`raftlog/wire/produce_codec.py`, `raftlog/node/apis/produced_batch.py`,
+//! Bytes of an append: a producer's request and batch, and the batches that a follower fetched
+//! (`raftlog/wire/produce_codec.py`, `raftlog/node/apis/produced_batch.py`,
 //! `raftlog/log/writing/quorum_log.py`).
 
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use crate::python::guarded;
 use crate::reader::Reader;
 use crate::scan::{RECORD_BYTES_MIN, Record};
 
-/// Number of elements of an array of one, in its compact form.
+/// Number of elements of an array with one element, in compact form.
 const ONE: u8 = 2;
 const ID_BYTES: usize = 16;
 
@@ -60,7 +60,7 @@ fn is_next(fields: &mut Reader<'_>, byte: u8) -> Option<()> {
     (fields.byte()? == byte).then_some(())
 }
 
-/// Read bytes whose length is in the compact form, and that are not null.
+/// Read bytes that are not null and whose length is in compact form.
 fn compact<'a>(fields: &mut Reader<'a>) -> Option<&'a [u8]> {
     let length = fields.unsigned_varint()?.checked_sub(1)?;
     fields.take(usize::try_from(length).ok()?)
@@ -75,7 +75,7 @@ pub struct Limits {
 }
 
 /// Header of a producer's batch that may be appended with its bytes, and the value of the first
-/// header of its first record, if that was asked for.
+/// header of its first record, if it was requested.
 pub type Produced<'a> = (Header, Option<&'a [u8]>);
 
 /// Check CRC, header and records of one batch that is not compressed.
@@ -141,8 +141,8 @@ pub fn produced<'a>(data: &'a [u8], limits: &Limits, name: Option<&[u8]>) -> Opt
     Some((header, named))
 }
 
-/// Header of a first record that names a commit: its key, the number of headers that are read, and
-/// the largest value.
+/// Header of a first record that names a commit: its key, the number of headers to read, and the
+/// maximum size of its value.
 pub struct Name<'a> {
     pub key: &'a [u8],
     pub headers_max: usize,
@@ -152,9 +152,9 @@ pub struct Name<'a> {
 /// Size and header of a fetched batch, and the value of the header that names its commit.
 pub type Followed<'a> = (usize, Header, Option<&'a [u8]>);
 
-/// Read the batches that a follower appends at `end_offset`: all bytes are batches that are valid,
-/// neither compressed nor of control records, and follow each other, in ascending epochs from
-/// `epoch` to `leader_epoch`.
+/// Read the batches that a follower appends at `end_offset`. All bytes must be valid batches that
+/// are contiguous, neither compressed nor of control records, and in ascending epochs from `epoch`
+/// to `leader_epoch`.
 pub fn followed<'a>(
     data: &'a [u8],
     end_offset: i64,
@@ -188,8 +188,8 @@ pub fn followed<'a>(
 }
 
 impl Name<'_> {
-    /// Return the value of the header in the first record, if it is there once and not too large;
-    /// the outer `None` for a damaged record.
+    /// Return the value of the header in the first record, if it occurs once and is not too large.
+    /// The outer `None` is for a damaged record.
     #[allow(clippy::option_option)]
     fn find<'a>(&self, payload: &'a [u8]) -> Option<Option<&'a [u8]>> {
         let record = Record::read(&mut Reader::new(payload), usize::MAX)?;
@@ -208,7 +208,7 @@ impl Name<'_> {
 
 // --- Functions that Python calls ---
 
-/// Return an object of bytes; an error without memory.
+/// Return a bytes object, or an error if there is no memory.
 fn py_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, bytes.len(), |out| {
         out.copy_from_slice(bytes);
@@ -226,7 +226,7 @@ type RequestFields<'py> = (
     Bound<'py, PyBytes>,
 );
 
-/// Read the body of a Produce request of one batch, which begins at `start`.
+/// Read the body, which begins at `start`, of a Produce request with one batch.
 #[pyfunction]
 #[pyo3(signature = (data, start, has_ids, name_bytes_max, /))]
 pub fn produce_request<'py>(
@@ -318,8 +318,8 @@ type FollowedFields<'py> = (
 
 /// Read the batches that a follower appends at `end_offset`, after a record of `epoch`.
 ///
-/// `name`: key of the header that names a commit, number of headers that are read, bytes of a value;
-/// `None` if no batch names one.
+/// `name`: key of the header that names a commit, number of headers to read, and size of a value.
+/// It is `None` if no batch names a commit.
 #[pyfunction]
 #[pyo3(signature = (data, end_offset, epoch, leader_epoch, name, /))]
 pub fn followed_batches<'py>(

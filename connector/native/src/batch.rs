@@ -1,7 +1,7 @@
 //! Headers of record batches (magic 2), and the walk from one batch to the next.
 //!
-//! Kafka: `DefaultRecordBatch`. The checks are those of `raftlog/records/header.py`; this module
-//! decides only whether a batch passes them, Python finds the reason if it does not.
+//! Kafka: `DefaultRecordBatch`. The checks are those of `raftlog/records/header.py`. This module
+//! decides only whether a batch passes them; Python finds the reason if it does not.
 
 use crate::memory::{Grow, borrowed};
 use crate::reader::Reader;
@@ -72,12 +72,12 @@ impl Header {
         self.attributes & CODEC_BITS
     }
 
-    /// Return whether the batch holds control records.
+    /// Return whether the batch contains control records.
     pub const fn is_control(&self) -> bool {
         self.attributes & CONTROL_BIT != 0
     }
 
-    /// Return whether the batch is of a transaction of its producer.
+    /// Return whether the batch is part of its producer's transaction.
     pub const fn is_transactional(&self) -> bool {
         self.attributes & TRANSACTIONAL_BIT != 0
     }
@@ -98,7 +98,7 @@ impl Header {
     }
 }
 
-/// Whole batch in a buffer: length and magic are valid, nothing else is checked.
+/// Whole batch in a buffer. Length and magic are valid; nothing else is checked.
 #[derive(Clone, Copy)]
 pub struct Batch<'a> {
     /// Position of the first byte in the buffer.
@@ -116,7 +116,7 @@ impl<'a> Batch<'a> {
             .is_some_and(|covered| crc32c::crc32c(covered) == self.header.crc)
     }
 
-    /// Return the records, compressed if the header says so.
+    /// Return the records, which are compressed if the header says so.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.bytes.get(HEADER_BYTES..).unwrap_or_default()
@@ -128,7 +128,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Walk of the batches of a buffer, up to an incomplete one, an invalid length or magic.
+/// Walk of the batches of a buffer, up to an incomplete one or an invalid length or magic.
 pub struct Walk<'a> {
     data: &'a [u8],
     position: usize,
@@ -168,23 +168,23 @@ impl<'a> Iterator for Walk<'a> {
     }
 }
 
-/// Why a walk or a scan ended. Python reads the numbers.
+/// Reason why a walk or a scan ended. Python reads the numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stop {
     /// The whole buffer was read.
     End = 0,
-    /// The bytes that follow are no whole batch, or have an invalid length or magic.
+    /// The next bytes are not a whole batch, or have an invalid length or magic.
     Unreadable = 1,
-    /// A batch that follows fails a check.
+    /// The next batch fails a check.
     Damaged = 2,
-    /// The base offset of the batch that follows is at or above the end of the range.
+    /// The base offset of the next batch is at or above the end of the range.
     EndOffset = 3,
     /// A limit was reached.
     Full = 4,
 }
 
-/// Offsets to return: batches below `start` at the beginning are skipped, `end` ends the walk.
+/// Offsets to return. Leading batches below `start` are skipped; `end` ends the walk.
 #[derive(Clone, Copy)]
 pub struct Range {
     pub start: Option<i64>,
@@ -221,7 +221,7 @@ pub struct Walked {
     pub stop: Stop,
 }
 
-/// Walk the batches of `data` that are in `range`. `None` without memory.
+/// Walk the batches of `data` that are in `range`. `None` if there is no memory.
 pub fn walk(data: &[u8], range: Range, checks: Checks) -> Option<Walked> {
     let mut batches = Walk::new(data);
     let mut headers = borrowed();

@@ -43,9 +43,9 @@ impl Block {
         let (start, length) = slf.get().span();
         let length = isize::try_from(length)
             .map_err(|_| PyBufferError::new_err("the block is too large for a buffer"))?;
-        // SAFETY: Python calls with a valid `view` or null, which FillInfo refuses. The vector is
-        // never changed (the class is frozen), so `start` is valid for `length` bytes as long as
-        // the object is alive: the view holds a reference to it until it is released.
+        // SAFETY: Python passes a valid `view`, or null, which FillInfo rejects. The vector never
+        // changes (the class is frozen), so `start` is valid for `length` bytes as long as the
+        // object is alive. The view holds a reference to the object until it is released.
         let result = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast_mut(), length, 1, flags)
         };
@@ -76,7 +76,7 @@ impl Drop for Block {
 macro_rules! from_vector {
     ($number:ty, $variant:ident) => {
         impl From<Vec<$number>> for Block {
-            /// Take the numbers, without most of the memory that is reserved for more.
+            /// Take the numbers, and release most of the memory that is reserved for more.
             fn from(vector: Vec<$number>) -> Self {
                 Self(Numbers::$variant(fitted(vector)))
             }

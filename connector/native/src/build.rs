@@ -13,7 +13,7 @@ const fn zigzag(value: usize) -> u64 {
     (value as u64) << 1
 }
 
-/// Return the size of the fields of a record, its length field excluded.
+/// Return the size of a record's fields, without its length field.
 const fn body_bytes(value_bytes: usize, delta: usize) -> usize {
     // one byte each: attributes, timestamp delta, null key, number of headers
     4 + varint_bytes(zigzag(delta)) + varint_bytes(zigzag(value_bytes)) + value_bytes
@@ -55,7 +55,7 @@ pub struct Record<'a, H> {
 }
 
 impl<H: Header> Record<'_, H> {
-    /// Return the size of the fields, the length field excluded.
+    /// Return the size of the fields, without the length field.
     pub fn body_bytes(&self) -> usize {
         let header_bytes = |header: &H| {
             let (key, value) = header.as_bytes();
@@ -75,7 +75,7 @@ pub const fn whole_bytes(body_bytes: usize) -> usize {
     varint_bytes(zigzag(body_bytes)) + body_bytes
 }
 
-/// Writer into memory of the computed size. `None`: it is full.
+/// Writer into memory of the computed size. `None` means that it is full.
 pub struct Writer<'a> {
     rest: &'a mut [u8],
 }
@@ -118,7 +118,7 @@ impl<'a> Writer<'a> {
         self.byte(value as u8)
     }
 
-    /// Write a record of one value, at this offset delta, with the timestamp of the batch.
+    /// Write a record with only a value, at this offset delta and with the batch's timestamp.
     #[inline]
     pub fn value(&mut self, value: &[u8], delta: usize) -> Option<()> {
         self.varint(zigzag(body_bytes(value.len(), delta)))?;

@@ -1,9 +1,9 @@
 //! Compaction of batches: the last offset of each key, and what each batch retains
 //! (`raftlog/log/cleaning/retained_records.py`).
 //!
-//! A call handles the batches from a position on and ends at the first one that Python has to
+//! A call handles the batches from a position on, and ends at the first one that Python has to
 //! handle: one that fails a check, a control batch, a batch that is retained in any case, or one
-//! with records whose encoding is not that of the builder.
+//! whose records are not encoded as by the builder.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -17,11 +17,11 @@ use crate::scan::{RECORD_BYTES_MIN, Record};
 /// Largest batch that is read (`limits.READ_BATCH_BYTES_MAX`).
 const BATCH_BYTES_MAX: usize = 256 * 1024 * 1024;
 const CODEC_BITS: i16 = 0x07;
-/// Timestamp type, transactional, control, delete horizon: what a batch with fewer records keeps.
+/// Timestamp type, transactional, control, delete horizon: bits that a reduced batch keeps.
 const KEPT_BITS: i16 = 0x78;
 const DELETE_HORIZON_BIT: i16 = 0x40;
 
-/// Bytes of keys in one block; a key that is longer than a sixteenth has a block of its own.
+/// Bytes of keys in one block. A key longer than a sixteenth of this has its own block.
 const BLOCK_BYTES: usize = 1024 * 1024;
 const SLOTS_MIN: usize = 1024;
 
@@ -41,15 +41,15 @@ pub enum Put {
     Added,
     /// The map has no room for another key.
     Full,
-    /// The process has no memory for it.
+    /// There is no memory for it.
     NoMemory,
 }
 
-/// Last offset of each key of a range, by a table with open addressing.
+/// Last offset of each key of a range, in a table with open addressing.
 ///
-/// The bound is that of the map in Python, which needs more memory: an entry takes 32 bytes and a
-/// slot of 4 at a load of at most a half, in vectors that are copied when they grow: 120 bytes at
-/// most, beside its key.
+/// The bound is that of the map in Python, which needs more memory. Here an entry takes 32 bytes,
+/// and a slot of 4 bytes at a load of at most a half. Both are in vectors that are copied when they
+/// grow, so a key takes at most 120 bytes in addition to its own.
 pub struct OffsetMap {
     pub end_offset: i64,
     entry_bytes: usize,
@@ -59,7 +59,7 @@ pub struct OffsetMap {
     slots: Vec<u32>,
     entries: Vec<Entry>,
     blocks: Vec<Vec<u8>>,
-    /// Last block of many keys, and its bytes that are used.
+    /// Last block of many keys, and the number of its bytes that are used.
     shared: Option<u32>,
 }
 
@@ -90,7 +90,7 @@ impl OffsetMap {
         self.entries.get(found).map(|entry| entry.offset)
     }
 
-    /// Set the offset of a key's last record, which is that of the last record of the range.
+    /// Set the offset of a key's last record, which must be the last record of the range.
     #[inline]
     pub fn put(&mut self, key: &[u8], offset: i64) -> Put {
         let hash = self.hasher.hash_one(key);
@@ -136,7 +136,7 @@ impl OffsetMap {
         block.get(start..start + entry.length as usize)
     }
 
-    /// Add a key that the map does not have. `None` without memory: the map is as before.
+    /// Add a key that the map does not have. Without memory return `None` and change nothing.
     fn insert(&mut self, hash: u64, key: &[u8], offset: i64) -> Option<()> {
         let ordinal = u32::try_from(self.entries.len() + 1).ok()?;
         if self.entries.len() + 1 > self.slots.len() / 2 {
@@ -153,7 +153,7 @@ impl OffsetMap {
         self.occupy(hash, ordinal)
     }
 
-    /// Copy a key to a block with room for it; return its place.
+    /// Copy a key to a block with room for it; return where it is.
     fn store(&mut self, key: &[u8]) -> Option<(u32, u32)> {
         let is_large = key.len() > BLOCK_BYTES / 16;
         if !is_large
@@ -175,7 +175,7 @@ impl OffsetMap {
         Some((ordinal, 0))
     }
 
-    /// Replace the slots by twice as many.
+    /// Double the number of slots.
     fn grow(&mut self) -> Option<()> {
         let count = self.slots.len().checked_mul(2)?.max(SLOTS_MIN);
         let mut slots = Vec::new();
@@ -191,7 +191,7 @@ impl OffsetMap {
         Some(())
     }
 
-    /// Set the first free slot of a hash; there is one.
+    /// Set the first free slot for a hash. There must be one.
     #[inline]
     fn occupy(&mut self, hash: u64, ordinal: u32) -> Option<()> {
         let mask = self.slots.len().checked_sub(1)?;
@@ -216,7 +216,7 @@ const fn slot_of(hash: u64, mask: usize) -> usize {
     hash as usize & mask
 }
 
-/// Where a call begins, and what its batches are checked against.
+/// Position at which a call begins, and what its batches are checked against.
 #[derive(Clone, Copy)]
 pub struct Place {
     pub position: usize,
@@ -250,8 +250,8 @@ impl Place {
         self.next_offset = batch.header.last_offset() + 1;
     }
 
-    /// Call `each` with the records of a batch and their bytes, until it returns false. `None` if
-    /// they fail a check.
+    /// Call `each` with each record of a batch and its bytes, until it returns false. Return `None`
+    /// if the records fail a check.
     fn records<'a>(
         &self,
         header: &Header,
@@ -290,7 +290,7 @@ impl Place {
     }
 }
 
-/// Bytes of the headers of a record, their number excluded. `None` if they are damaged.
+/// Size of a record's headers, without their number. `None` if they are damaged.
 fn header_bytes(record: &Record<'_>) -> Option<usize> {
     let mut fields = Reader::new(record.headers.rest());
     let mut count = 0;
@@ -305,7 +305,7 @@ const fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
 }
 
-/// Size of a key or a value with its length.
+/// Size of a key or value including its length.
 fn field_bytes(field: Option<&[u8]>) -> usize {
     field.map_or(1, |bytes| {
         varint_bytes((bytes.len() as u64) << 1) + bytes.len()
@@ -324,8 +324,8 @@ fn body_bytes(record: &Record<'_>, timestamp_delta: i64) -> Option<usize> {
     )
 }
 
-/// Return whether the bytes of a record are those that the builder writes: no field is longer than
-/// needed.
+/// Return whether a record's bytes are those that the builder writes, in which no field is longer
+/// than needed.
 fn is_canonical(record: &Record<'_>, bytes: &[u8]) -> bool {
     body_bytes(record, record.timestamp_delta).is_some_and(|body| {
         record.attributes == 0 && varint_bytes((body as u64) << 1) + body == bytes.len()
@@ -350,7 +350,7 @@ fn append_record(
     append_varint(out, (body as u64) << 1)?;
     out.try_push(0)?; // attributes
     append_varint(out, zigzag(timestamp_delta))?;
-    // What follows the timestamp is the end of the record, whatever its length is now.
+    // The bytes after the timestamp are the end of the record, whatever its length is now.
     let rest = body - 1 - varint_bytes(zigzag(timestamp_delta));
     out.try_extend(bytes.get(bytes.len() - rest..)?)
 }
@@ -365,7 +365,7 @@ fn append_varint(out: &mut Vec<u8>, mut value: u64) -> Option<()> {
     out.try_push(value as u8)
 }
 
-/// End of a call: where it has ended, and whether the map is full.
+/// End of a call: its position, and whether the map is full.
 pub struct Added {
     pub position: usize,
     pub next_offset: i64,
@@ -387,7 +387,7 @@ impl<D: AsRef<[u8]>> Payload<'_, D> {
     }
 }
 
-/// Return the records of a batch, by `decompress` as in `scan`.
+/// Return the records of a batch, decompressed by `decompress` as in `scan`.
 fn payload_of<'a, D, E>(
     batch: &Batch<'a>,
     begin: usize,
@@ -402,9 +402,9 @@ fn payload_of<'a, D, E>(
     Ok(decompress(start, end, header.codec())?.map(Payload::Expanded))
 }
 
-/// Map the keys of the batches from a place on, as far as they are plain.
+/// Map the keys of the batches from a position on, as long as they are plain.
 ///
-/// `Ok(None)` without memory; then some keys of the batch at the place may be mapped.
+/// `Ok(None)` if there is no memory; some keys of the current batch may be mapped then.
 pub fn add<D: AsRef<[u8]>, E>(
     map: &mut OffsetMap,
     data: &[u8],
@@ -454,7 +454,7 @@ pub fn add<D: AsRef<[u8]>, E>(
     }))
 }
 
-/// What is retained, beside the last record of each key.
+/// What is retained in addition to the last record of each key.
 pub struct Retention {
     now_ms: i64,
     horizon_ms: i64,
@@ -463,7 +463,7 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// `horizon_ms` is that of a tombstone that gets one now.
+    /// `horizon_ms` is the delete horizon for tombstones that get one now.
     pub fn new(now_ms: i64, horizon_ms: i64, mut given_back: Vec<i64>) -> Self {
         given_back.sort_unstable();
         Self {
@@ -497,7 +497,7 @@ impl Dropped {
         }
     }
 
-    /// Return whether one empty batch can have the offsets of another batch, too.
+    /// Return whether one empty batch can have another batch's offsets, too.
     fn takes(&self, header: &Header) -> bool {
         header.leader_epoch == self.leader_epoch
             && header
@@ -530,7 +530,7 @@ fn append_batch(out: &mut Vec<u8>, fields: &Fields, payload: &[u8]) -> Option<()
     Writer::new(out.get_mut(start..)?).batch(fields, payload)
 }
 
-/// Records and batches of a call, before and after.
+/// Number of records and batches of a call, before and after.
 #[derive(Clone, Copy, Default)]
 pub struct Counts {
     pub records_read: u64,
@@ -539,7 +539,7 @@ pub struct Counts {
     pub batches_retained: u64,
 }
 
-/// Batches that replace those of a call, where it has ended, and what it has dropped last.
+/// Batches that replace those of a call, the position of its end, and what it dropped last.
 pub struct Filtered {
     pub out: Vec<u8>,
     pub position: usize,
@@ -551,13 +551,13 @@ pub struct Filtered {
 /// What a batch retains.
 enum Retained {
     Nothing,
-    /// All of it, with its bytes.
+    /// All of it, with unchanged bytes.
     Whole,
-    /// Some records, or others' timestamps.
+    /// Some of the records, or changed timestamps.
     Changed(Changed),
 }
 
-/// Records of a batch that is encoded again, not compressed.
+/// Records of a batch that is encoded again, not yet compressed.
 struct Changed {
     payload: Vec<u8>,
     count: usize,
@@ -565,9 +565,9 @@ struct Changed {
     horizon_ms: Option<i64>,
 }
 
-/// Append what replaces the batches from a place on, as far as they are plain.
+/// Append what replaces the batches from a position on, as long as they are plain.
 ///
-/// `compress` returns compressed records by their codec. `Ok(None)` without memory.
+/// `compress` returns compressed records for a codec. `Ok(None)` if there is no memory.
 pub fn filter<D: AsRef<[u8]>, E>(
     map: &OffsetMap,
     data: &[u8],
@@ -643,7 +643,7 @@ pub fn filter<D: AsRef<[u8]>, E>(
     }))
 }
 
-/// Return what a batch retains, and the number of its records. `None` if Python must handle it.
+/// Return what a batch retains, and its number of records. `None` if Python must handle it.
 fn retained(
     map: &OffsetMap,
     place: Place,
@@ -697,7 +697,7 @@ fn retained(
     Some((Retained::Changed(changed), count))
 }
 
-/// Append a batch with the header of another one and these records; `packed`: compressed.
+/// Append a batch with another one's header and these records; `packed` are compressed.
 fn append_changed(
     out: &mut Vec<u8>,
     header: &Header,

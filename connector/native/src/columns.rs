@@ -1,9 +1,9 @@
 //! Fields of the metadata records of one type as columns, in Arrow's layout
 //! (`state/raftlog_state/records/typed_columns.py`).
 //!
-//! A column tree has the fields of the latest version. A record of an older version has the defaults
-//! of the fields that it lacks, as a tagged field that is absent. A record is plain as in `program`,
-//! except that its strings may have all characters.
+//! A column tree has the fields of the latest version. A record of an older version gets the
+//! defaults of the fields that it lacks, like those of an absent tagged field. A record is plain as
+//! defined in `program`, except that its strings may have all characters.
 
 use crate::memory::{Grow, reused};
 use crate::program::{
@@ -12,9 +12,9 @@ use crate::program::{
 };
 use crate::reader::Reader;
 
-/// Rows of a byte of a bitmap.
+/// Rows per byte of a bitmap.
 const BITS: usize = 8;
-/// Bytes by which a bitmap becomes longer at once.
+/// Bytes by which a bitmap grows in one step.
 const BITMAP_STEP: usize = 64;
 
 /// Value of a row whose field is absent from its record.
@@ -23,29 +23,30 @@ enum Absent {
     Null,
     /// String or array without elements.
     Empty,
-    /// Number, in native byte order from the first byte on.
+    /// Number in native byte order, starting at the first byte.
     Number([u8; 8]),
 }
 
 /// Column of a field, or of the elements of an array.
 ///
-/// Its vectors end at the last row that has a value: the rows without one get that of an absent
-/// field before the next row that has one, and at the end. So a field that a record lacks, and a
+/// Its vectors end at the last row with a value. Rows without one get the value of an absent field
+/// only before the next row with a value is added, or at the end. So a field that a record lacks
+/// costs nothing, and neither does a record of another type.
 /// record of another type, cost nothing.
 pub struct Column {
     /// Arrow's bitmap of a nullable column, up to the last row that is not null.
     valid: Vec<u8>,
-    /// Of strings and arrays: the end of each row in `data` or in the inner columns, after a 0.
+    /// For strings and arrays: the end of each row in `data` or in the inner columns, after a 0.
     ends: Vec<i32>,
     /// Numbers in native byte order, booleans as bytes, or the bytes of all strings.
     data: Vec<u8>,
     shape: Shape,
-    /// Strings and arrays alone are nullable.
+    /// Only strings and arrays are nullable.
     nullable: bool,
     absent: Absent,
     /// Rows for which the vectors of strings and arrays reserve memory once they need it.
     room: usize,
-    /// Of an array: its elements, or the fields of its structs.
+    /// For arrays: the elements, or the fields of their structs.
     inner: Vec<Column>,
 }
 
@@ -53,7 +54,7 @@ pub struct Column {
 pub struct Buffers {
     /// `None` if no row is null.
     pub valid: Option<Vec<u8>>,
-    /// Of strings and arrays.
+    /// For strings and arrays only.
     pub ends: Option<Vec<i32>>,
     /// Numbers, Arrow's bitmap of booleans, or the bytes of all strings; empty for arrays.
     pub data: Vec<u8>,
@@ -61,22 +62,22 @@ pub struct Buffers {
 
 /// Columns of the plain records, and the ordinals of the others.
 pub struct Columns {
-    /// Buffers of each column before those of its inner ones; `None`, without inner ones, for a
-    /// column of which all rows are null.
+    /// Buffers of each column, before those of its inner columns. A column whose rows are all null
+    /// is `None`, without inner columns.
     pub fields: Vec<Option<Buffers>>,
-    /// If the columns are spread: Arrow's bitmap of the rows of the type; `None` for all.
+    /// If the columns are spread: Arrow's bitmap of the rows of the type, `None` if all are.
     pub valid: Option<Vec<u8>>,
     pub given_back: Vec<i32>,
 }
 
-/// Build the columns of the records in `which` rows: numbers in native byte order, ascending. All
-/// are of the type `api_key`, whose latest version is `version`.
+/// Build the columns of the records in the rows `which`, numbers in native byte order, ascending.
+/// All records are of the type `api_key`, whose latest version is `version`.
 ///
-/// The columns have a row for each plain record, or if they are `spread` for each row of `rows`:
-/// any value for all others.
+/// The columns have a row for each plain record. If they are `spread`, they have a row for each row
+/// of `rows`, with any value for all other records.
 ///
 /// `None` if the program lacks that version, the rows are inconsistent, a column exceeds 32-bit
-/// offsets, or memory is refused.
+/// offsets, or there is no memory.
 pub fn build(
     program: &Program,
     rows: &Rows<'_>,
@@ -125,7 +126,7 @@ pub fn build(
     })
 }
 
-/// Set the bit of a row in Arrow's bitmap, for which memory for `room` rows is reserved.
+/// Set a row's bit in Arrow's bitmap, for which memory for `room` rows is reserved.
 #[inline(always)]
 fn set_bit(bitmap: &mut Vec<u8>, row: usize, room: usize) -> Option<()> {
     let at = row / BITS;
@@ -136,7 +137,7 @@ fn set_bit(bitmap: &mut Vec<u8>, row: usize, room: usize) -> Option<()> {
     Some(())
 }
 
-/// Add bytes to a bitmap, of which all up to the one at `at` are needed now.
+/// Add bytes to a bitmap, of which those up to the one at `at` are needed now.
 #[inline(never)]
 fn lengthen(bitmap: &mut Vec<u8>, at: usize, room: usize) -> Option<()> {
     let byte_count = at.checked_add(BITMAP_STEP)?;
@@ -150,7 +151,7 @@ fn lengthen(bitmap: &mut Vec<u8>, at: usize, room: usize) -> Option<()> {
     bitmap.try_resize(byte_count, 0)
 }
 
-/// Return Arrow's bitmap of `count` rows; the inner `None` if all are set.
+/// Return Arrow's bitmap of `count` rows; the inner `None` if all bits are set.
 #[allow(clippy::option_option)]
 fn bitmap(mut bits: Vec<u8>, count: usize) -> Option<Option<Vec<u8>>> {
     bits.try_resize(count.div_ceil(BITS), 0)?;
@@ -203,9 +204,9 @@ fn add_value(
 }
 
 /// Add a row to the columns of `latest`: the fields of the struct at the reader, in the order of
-/// its bytes. Those that it lacks are absent. Return the reader after it.
+/// its bytes. Fields that it lacks are absent. Return the reader after it.
 ///
-/// The reader is a value, so that it is in registers.
+/// The reader is passed by value, so that it stays in registers.
 fn add_struct<'a>(
     program: &Program,
     body: &Struct,
@@ -227,7 +228,7 @@ fn add_struct<'a>(
         let tag = reader.unsigned_varint()?;
         let length = usize::try_from(reader.unsigned_varint()?).ok()?;
         let mut inner = Reader::new(reader.take(length)?);
-        // None is left for a tag that is unknown, or does not ascend.
+        // Nothing is left for a tag that is unknown or does not ascend.
         let field = tagged.find(|field| field.tag == Some(tag))?;
         let column = columns.get_mut(field.place)?;
         column.add_field(program, field, &mut inner, shows, row)?;
@@ -248,12 +249,12 @@ fn add_struct<'a>(
     Some(reader)
 }
 
-/// Return whether a record may lack a field: its default is in the tables.
+/// Return whether a record may lack a field, because its default is in the tables.
 const fn can_be_absent(field: &Field) -> bool {
     !matches!(field.shape, Shape::Scalar(Kind::Float64 | Kind::Uuid))
 }
 
-/// `None` unless all fields of the struct at the start of `bytes` are shown.
+/// Return `None` unless all fields of the struct at the start of `bytes` may be shown.
 fn check_public(program: &Program, body: &Struct, bytes: &[u8], shows: &Shows) -> Option<()> {
     let mut located = [None; FIELDS_MAX];
     program.locate(body, &mut Reader::new(bytes), &mut located)?;
@@ -316,7 +317,7 @@ impl Column {
         })
     }
 
-    /// Reserve memory for `count` rows, without that of strings and elements.
+    /// Reserve memory for `count` rows, except for their strings and elements.
     fn try_room(&mut self, count: usize) -> Option<()> {
         match self.shape {
             Shape::Scalar(kind) if !has_ends(self.shape) => {
@@ -327,7 +328,7 @@ impl Column {
         Some(())
     }
 
-    /// Add absent rows up to `row`. `None` if there are more.
+    /// Add absent rows up to `row`. `None` if there already are more.
     #[inline(never)]
     fn fill(&mut self, row: usize) -> Option<()> {
         let (Shape::Scalar(kind), Absent::Number(number)) = (self.shape, self.absent) else {
@@ -489,7 +490,7 @@ impl Column {
             .try_extend_arrays(numbers.map(|number| i32::from_be_bytes(*number).to_ne_bytes()))
     }
 
-    /// Reserve the memory, and add the absent rows before a row of strings or arrays.
+    /// Reserve the memory, and add the absent rows that precede a row of strings or arrays.
     #[inline(always)]
     fn begin_row(&mut self, row: usize) -> Option<()> {
         if self.ends.len() == row.checked_add(1)? {
@@ -515,7 +516,7 @@ impl Column {
             return None;
         }
         if matches!(self.absent, Absent::Null) {
-            return Some(()); // as one that is absent
+            return Some(()); // like an absent one
         }
         self.begin_row(row)?;
         let end = *self.ends.last()?;
@@ -559,7 +560,7 @@ const fn has_ends(shape: Shape) -> bool {
     !matches!(shape, Shape::Scalar(kind) if !matches!(kind, Kind::String | Kind::Uuid))
 }
 
-/// Return Arrow's bitmap of a byte per row.
+/// Return Arrow's bitmap for one byte per row.
 fn bits_of(flags: &[u8]) -> Option<Vec<u8>> {
     let mut bits = Vec::with_room(flags.len().div_ceil(BITS))?;
     for rows in flags.chunks(BITS) {
@@ -568,7 +569,7 @@ fn bits_of(flags: &[u8]) -> Option<Vec<u8>> {
     Some(bits)
 }
 
-/// Return a number or boolean of the tables in native byte order; `None` if it is out of bounds.
+/// Return a number or boolean from the tables in native byte order; `None` if out of bounds.
 fn number(kind: Kind, value: i64) -> Option<[u8; 8]> {
     let mut number = [0; 8];
     let mut write = |bytes: &[u8]| {
@@ -588,7 +589,7 @@ fn number(kind: Kind, value: i64) -> Option<[u8; 8]> {
 /// Return the number of bytes of a row.
 const fn column_width(kind: Kind) -> Option<usize> {
     match kind {
-        Kind::UInt16 => Some(4), // as Arrow's int32
+        Kind::UInt16 => Some(4), // Arrow's int32
         _ => kind.width(),
     }
 }

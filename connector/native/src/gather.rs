@@ -1,14 +1,14 @@
-//! Rows of a column by the numbers of its distinct values, in Arrow's layout
+//! Rows of a column, gathered by the numbers of its distinct values, in Arrow's layout
 //! (`state/raftlog_state/replay/distinct_values.py`).
 
 use crate::memory::{Grow, Temporary, reused};
 
 /// Code of a null.
 const NULL: i32 = -1;
-/// Rows of a byte of a bitmap.
+/// Rows per byte of a bitmap.
 const BITS: usize = 8;
 
-/// Distinct values: the end of each in `data` after a first end, in elements of `element_bytes`.
+/// Distinct values: the end of each one in `data`, after a first end, in units of `element_bytes`.
 pub struct Values {
     ends: Temporary,
     data: Temporary,
@@ -23,7 +23,7 @@ pub struct Gathered {
 }
 
 impl Values {
-    /// `ends` are 32-bit numbers in native byte order. They are checked where a row is gathered.
+    /// `ends` are 32-bit numbers in native byte order. They are checked when a row is gathered.
     pub const fn new(ends: Temporary, data: Temporary, element_bytes: usize) -> Self {
         Self {
             ends,
@@ -35,7 +35,7 @@ impl Values {
     /// Return a row for each of `codes`, 32-bit numbers in native byte order.
     ///
     /// `None` if a code has no value, the values are inconsistent, the rows exceed 32-bit offsets,
-    /// or memory is refused.
+    /// or there is no memory.
     pub fn gather(&self, codes: &[u8]) -> Option<Gathered> {
         let (codes, []) = codes.as_chunks::<4>() else {
             return None;
@@ -73,7 +73,7 @@ impl Values {
         })
     }
 
-    /// Return where the value of a code begins and ends; the inner `None` is that of a null.
+    /// Return where a code's value begins and ends; the inner `None` is a null.
     #[inline]
     fn bounds(&self, code: [u8; 4]) -> Option<Option<(usize, usize)>> {
         let code = i32::from_ne_bytes(code);

@@ -1,15 +1,16 @@
 //! The compiled core of raftlog (`raftlog._native`).
 //!
-//! It handles what is provably plain and gives everything else back to Python: it has no error
-//! texts, and does not decide what may be shown. Rules of this crate:
+//! It handles only input that is provably plain, and gives everything else back to Python. It has
+//! no error texts, and does not decide what may be shown. Rules of this crate:
 //!
-//! 1. A function returns `None` for what it gives back; the Python function of the same purpose
+//! 1. A function returns `None` for what it gives back. The Python function with the same purpose
 //!    then handles all of it, or the batch or row that is named.
-//! 2. No indexing that can fail, no `unwrap`: bytes are hostile (lints in `Cargo.toml`).
-//! 3. A panic is caught at the boundary and counts as given back.
-//! 4. Memory is bounded by the input, or by limits that Python passes. Where it is exhausted, the call
-//!    is given back (`memory.rs`): Python raises the `MemoryError`.
-//! 5. `unsafe` is in `block.rs` only.
+//! 2. No indexing that can fail, and no `unwrap`, because bytes are hostile (lints in
+//!    `Cargo.toml`).
+//! 3. A panic is caught at the boundary, and the call counts as given back.
+//! 4. Memory is bounded by the input, or by limits that Python passes. If memory is exhausted, the
+//!    call is given back (`memory.rs`), and Python raises the `MemoryError`.
+//! 5. Only `block.rs` contains `unsafe`.
 
 mod append;
 mod batch;
@@ -29,7 +30,7 @@ mod scan;
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
-/// Number of this interface; `raftlog/compiled.py` names the one it uses.
+/// Number of this interface. `raftlog/compiled.py` has the number of the one that it uses.
 const INTERFACE: u32 = 14;
 
 /// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.

@@ -1,16 +1,16 @@
-//! Growth of vectors that returns `None` where memory is exhausted; Rust's own ends the process.
+//! Growth of vectors that returns `None` if memory is exhausted; Rust's own ends the process.
 //!
 //! `clippy.toml` denies the methods of `Vec` that allocate.
 //!
-//! Large vectors of finished calls are kept for the next ones, up to a limit: a scan fills its
-//! columns in less time than the kernel needs to map and clear new pages for them.
+//! Large vectors of finished calls are kept for the next calls, up to a limit, because a scan fills
+//! its columns in less time than the kernel needs to map and clear new pages for them.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Smaller vectors are not kept: the allocator has memory for them.
+/// Smaller vectors are not kept, because the allocator has memory for them.
 const KEPT_BYTES_MIN: usize = 16 * 1024;
-/// All that is kept in a process.
+/// Total bytes that a process keeps.
 const KEPT_BYTES_MAX: usize = 16 * 1024 * 1024;
 const KEPT_VECTORS_MAX: usize = 64;
 
@@ -37,24 +37,24 @@ kept!(u8, i16, i32, i64, (usize, crate::batch::Header));
 
 /// Return an empty vector with memory for `count` elements, from a finished call if there is one.
 ///
-/// It is the smallest one that suffices, so that a larger one is left to the columns that need it;
-/// none is taken that is far larger. Where another thread has the lock, as of a process that was
-/// forked meanwhile, the memory is new.
+/// It is the smallest sufficient one, so that larger ones are left to the columns that need them. A
+/// far larger one is not used. If another thread has the lock, or had it when the process was
+/// forked, the memory is new.
 pub fn reused<T: Kept>(count: usize) -> Option<Vec<T>> {
     let mut vector = taken(count)?;
     vector.clear();
     Some(vector)
 }
 
-/// Return a vector of `count` bytes of any values, for a caller that overwrites them all.
+/// Return a vector of `count` bytes with any values, for a caller that overwrites all of them.
 pub fn scratch(count: usize) -> Option<Vec<u8>> {
     let mut vector = taken(count)?;
-    vector.try_resize(count, 0)?; // the bytes of the call before are not written again
+    vector.try_resize(count, 0)?; // bytes left by the previous call are not written again
     Some(vector)
 }
 
-/// Return an empty vector for a call that keeps its memory again: the largest one of finished calls,
-/// so that there is one for as many calls as run at a time, however many elements these find.
+/// Return an empty vector for a call that keeps its memory afterwards. It is the largest one of
+/// finished calls, so that as many vectors are kept as calls run at a time, whatever their sizes.
 pub fn borrowed<T: Kept>() -> Vec<T> {
     let Ok(mut vectors) = T::kept().try_lock() else {
         return Vec::new();
@@ -73,13 +73,13 @@ pub fn borrowed<T: Kept>() -> Vec<T> {
     found
 }
 
-/// Return a vector with memory for `count` elements, and with those of a finished call.
+/// Return a vector with memory for `count` elements, and with the elements of a finished call.
 fn taken<T: Kept>(count: usize) -> Option<Vec<T>> {
     let bytes = count.saturating_mul(size_of::<T>());
     if bytes < KEPT_BYTES_MIN {
         return Vec::with_room(count);
     }
-    // Up to an eighth more, so that the next call, which needs about as much, finds it sufficient.
+    // Up to an eighth more, so that it suffices for the next call, which needs about as much.
     let step = (bytes.checked_next_power_of_two()? / 8).max(KEPT_BYTES_MIN / 8);
     let count = bytes
         .checked_next_multiple_of(step)?
@@ -98,7 +98,7 @@ fn taken<T: Kept>(count: usize) -> Option<Vec<T>> {
     Vec::with_room(count)
 }
 
-/// Keep the memory of a vector for the next calls, in place of the oldest ones of its type.
+/// Keep a vector's memory for the next calls, in place of the oldest ones of its type.
 pub fn keep<T: Kept>(vector: Vec<T>) {
     let bytes = vector.capacity() * size_of::<T>();
     if bytes < KEPT_BYTES_MIN {
@@ -122,7 +122,7 @@ pub fn keep<T: Kept>(vector: Vec<T>) {
     }
 }
 
-/// Return a vector without memory for more than twice as many elements again; such memory is kept.
+/// Return a vector with memory for at most three times its elements; keep that of a larger one.
 pub fn fitted<T: Kept + Copy>(mut vector: Vec<T>) -> Vec<T> {
     if vector.capacity() / 3 > vector.len() {
         let mut exact = Vec::new();
@@ -135,7 +135,7 @@ pub fn fitted<T: Kept + Copy>(mut vector: Vec<T>) -> Vec<T> {
     vector
 }
 
-/// Bytes of one call, whose memory is kept after it.
+/// Bytes of one call, whose memory is kept after the call.
 pub struct Temporary(pub Vec<u8>);
 
 impl Drop for Temporary {
@@ -144,7 +144,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Vector that has or gets the memory for more elements, or refuses them.
+/// Vector that reserves the memory for more elements, or returns `None`.
 pub trait Grow<T>: Sized {
     /// Return an empty vector with memory for `count` elements.
     fn with_room(count: usize) -> Option<Self>;

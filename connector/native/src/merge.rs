@@ -1,10 +1,10 @@
-//! Records that change some fields of a key: those of a key, one after the other, as one record
+//! Merge of records that each change some fields of a key: successive records of a key become one
 //! (`state/raftlog_state/records/merged_records.py`).
 //!
-//! A record is merged if all its fields but those of the key are tagged ones of the request, none of
-//! them is at its default, and each number is within its bounds: whatever the state before it, it has
-//! an effect that the next record of the field replaces. Every other record is one of its own, with
-//! its bytes.
+//! A record is merged if all its fields except those of the key are tagged fields of the request,
+//! none of them has its default, and each number is within its bounds. Whatever the state before it
+//! is, the next record of the field then replaces its effect. Every other record stays separate,
+//! with its bytes.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -15,29 +15,29 @@ use crate::program::{
 };
 use crate::reader::Reader;
 
-/// Fields that are merged.
+/// Maximum number of fields that are merged.
 const MERGED_MAX: usize = 8;
 /// Bytes of a frame.
 const FRAME_BYTES: usize = 3;
-/// Words of a key.
+/// Number of words of a key.
 const KEY_WORDS: usize = 3;
 const WORD_BYTES: usize = size_of::<u64>();
 const SLOTS_MIN: usize = 1024;
-/// Row, or run, that there is none of.
+/// Value for no row and no run.
 const NONE: i32 = -1;
 
 /// Which records are merged.
 pub struct Request {
     api_key: u8,
-    /// Bytes of the key, which a record begins with.
+    /// Size of the key, with which a record begins.
     key_bytes: usize,
-    /// Of each field by its place: its ordinal among those that are merged, and the bounds of a
+    /// For each field by its place: its ordinal among the merged ones, and the bounds if it is a
     /// number.
     fields: [Option<(usize, i64, i64)>; FIELDS_MAX],
 }
 
-/// Records after the merge, in the order of their first rows: Arrow's offsets and bytes, rows,
-/// numbers of records, and those of them with the first one of the fields.
+/// Records after the merge, in the order of their first rows: Arrow's offsets and bytes, rows, and
+/// the numbers of merged records, in total and with the first of the fields.
 pub struct Merged {
     pub ends: Vec<i32>,
     pub data: Vec<u8>,
@@ -50,8 +50,8 @@ pub struct Merged {
 /// Bytes of each field that a record sets.
 type Set<'a> = [Option<&'a [u8]>; MERGED_MAX];
 
-/// Records of a key that are one after the merge: as small as a line of the processor's cache,
-/// since the next record is nearly always one of another key.
+/// Records of a key that are one record after the merge. It is as small as a line of the
+/// processor's cache, since the next record nearly always has another key.
 #[repr(align(64))]
 struct Run {
     /// The last record that sets each field.
@@ -63,7 +63,7 @@ struct Run {
     version: u8,
 }
 
-/// The run of a key that the next record continues, by a table with open addressing.
+/// The run of each key that its next record continues, in a table with open addressing.
 struct OpenRuns {
     seeds: [u64; KEY_WORDS],
     /// Ordinal of an entry plus one; 0 is free.
@@ -75,7 +75,7 @@ type Key = [u64; KEY_WORDS];
 
 struct Entry {
     key: Key,
-    /// `NONE`: the next record begins another one.
+    /// `NONE`: the next record begins another run.
     run: i32,
 }
 
@@ -90,7 +90,7 @@ impl OpenRuns {
         }
     }
 
-    /// Return the entry of a key; a new one has no run. `None` without memory.
+    /// Return the entry of a key; a new entry has no run. `None` if there is no memory.
     #[inline]
     fn entry(&mut self, key: Key) -> Option<&mut Entry> {
         if self.entries.len() >= self.slots.len() / 2 {
@@ -113,7 +113,7 @@ impl OpenRuns {
         self.entries.get_mut(ordinal)
     }
 
-    /// Return the first slot of a key. The seeds are not known to those that write records.
+    /// Return the first slot of a key. Writers of records do not know the seeds.
     #[inline]
     fn slot_of(&self, key: &Key) -> usize {
         let mut hash = 0_u64;
@@ -128,7 +128,7 @@ impl OpenRuns {
         at
     }
 
-    /// Replace the slots by twice as many.
+    /// Double the number of slots.
     #[cold]
     fn grow(&mut self) -> Option<()> {
         let count = self.slots.len().checked_mul(2)?.max(SLOTS_MIN);
@@ -159,8 +159,8 @@ fn key_of(bytes: &[u8]) -> Option<Key> {
 }
 
 impl Request {
-    /// Return the request for `fields`: place, lowest and highest number. `None` if they are too
-    /// many.
+    /// Return the request for `fields`, each with place, lowest and highest number. `None` if there
+    /// are too many.
     pub fn new(api_key: u8, key_bytes: usize, fields: &[(usize, i64, i64)]) -> Option<Self> {
         let mut own = [None; FIELDS_MAX];
         for (ordinal, &(place, lowest, highest)) in fields.iter().enumerate() {
@@ -176,7 +176,7 @@ impl Request {
         })
     }
 
-    /// Return the fields of a version; `None` if its key has other bytes.
+    /// Return the fields of a version; `None` if its key has another size.
     #[inline]
     fn body<'a>(&self, program: &'a Program, version: u8) -> Option<&'a Struct> {
         let record = program.record(self.api_key, version)?;
@@ -190,7 +190,7 @@ impl Request {
 
     /// Return the fields that a record sets, whose bytes after the key are those of the reader.
     ///
-    /// `None` if it is not merged.
+    /// `None` if the record is not merged.
     #[inline]
     fn read<'a>(&self, body: &Struct, reader: &mut Reader<'a>) -> Option<Set<'a>> {
         let mut set = Set::default();
@@ -199,7 +199,7 @@ impl Request {
             let tag = reader.unsigned_varint()?;
             let length = usize::try_from(reader.unsigned_varint()?).ok()?;
             let bytes = reader.take(length)?;
-            // None is left for a tag that is unknown, or does not ascend.
+            // Nothing is left for a tag that is unknown or does not ascend.
             let field = tagged.find(|field| field.tag == Some(tag))?;
             let (ordinal, lowest, highest) = self.field(field)?;
             let mut inner = Reader::new(bytes);
@@ -228,11 +228,11 @@ impl Request {
     }
 }
 
-/// Merge the records in `which` rows: numbers in native byte order, ascending.
+/// Merge the records in the rows `which`, numbers in native byte order, ascending.
 ///
-/// Those of another type than that of the request begin with the bytes of a key, too, and are
-/// between the records before and after them. `None` if a record has no plain frame or no key, its
-/// key is not that of the program, or memory is refused.
+/// Records of another type than the request's also begin with the bytes of a key. The key's records
+/// before such a record are not merged with those after it. `None` if a record has no plain frame
+/// or no key, its key is not that of the program, or there is no memory.
 pub fn merge(
     program: &Program,
     rows: &Rows<'_>,
@@ -281,7 +281,7 @@ pub fn merge(
     written(program, rows, &runs, request)
 }
 
-/// Return the bytes of the fields without a tag, all of which have a size.
+/// Return the size of the fields without a tag, all of which have a fixed size.
 fn key_bytes(body: &Struct) -> Option<usize> {
     let mut count = 0;
     for &at in &body.untagged {
@@ -308,7 +308,7 @@ impl Run {
         Some(())
     }
 
-    /// Write the bytes of the record after the merge.
+    /// Write the bytes of the merged record.
     fn write(
         &self,
         rows: &Rows<'_>,

@@ -1,5 +1,5 @@
 //! Records to be encoded, as Python has them: values, or instances of `NewRecord`
-//! (`raftlog/records/record.py`). Only exact types are read, so that no code of a user runs.
+//! (`raftlog/records/record.py`). Only exact types are read, so that no user code runs.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ pub struct Request<'a, 'py> {
     pub types: &'a Bound<'py, PyTuple>,
     pub first_delta: usize,
     pub base_timestamp_ms: i64,
-    /// Limit of all that is encoded, the header of a batch included.
+    /// Limit of everything that is encoded, including a batch header.
     pub byte_count_max: usize,
     pub header_count_max: usize,
 }
@@ -24,9 +24,9 @@ pub struct Request<'a, 'py> {
 /// Encoded records, their largest timestamp, and the number of their headers.
 pub type Encoded<'py> = (Bound<'py, PyBytes>, i64, usize);
 
-/// Encode records, after the header of their batch if there are `fields`.
+/// Encode records, after their batch header if `fields` are given.
 ///
-/// `None` if one has another type, or they exceed a limit.
+/// `None` if a record has another type or the records exceed a limit.
 pub fn encode<'py, I: Iterator<Item = Bound<'py, PyAny>>>(
     py: Python<'py>,
     records: impl Fn() -> I,
@@ -155,8 +155,8 @@ fn write_records<'py>(
     })
 }
 
-/// Return how many records are within the limits of `request`, in order; `None` if one of them or
-/// the first one that is not has another type.
+/// Return how many records, in order, are within the limits of `request`. `None` if one of these,
+/// or the first one that is not, has another type.
 pub fn fitting<'py>(
     records: impl Iterator<Item = Bound<'py, PyAny>>,
     request: &Request<'_, 'py>,
@@ -290,7 +290,7 @@ fn header_of<'py>(header: &Bound<'py, PyAny>, types: &Types<'py>) -> Option<NewH
     } else {
         let text = header.getattr(intern!(py, "key")).ok()?;
         let text = text.cast_into_exact::<PyString>().ok()?;
-        HeaderKey::Text(text.try_into().ok()?) // not of surrogates, which UTF-8 lacks
+        HeaderKey::Text(text.try_into().ok()?) // fails for surrogates, which UTF-8 lacks
     };
     let value = bytes_or_null(header.getattr(intern!(py, "value")).ok()?)?;
     Some(NewHeader {

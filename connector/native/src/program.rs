@@ -1,9 +1,9 @@
-//! Metadata records by a program, which Python compiles from their declarations
-//! (`state/raftlog_state/records/native_program.py`): their fields, and their JSON.
+//! Metadata records, their fields and their JSON, by a program that Python compiles from their
+//! declarations (`state/raftlog_state/records/native_program.py`).
 //!
 //! A record is plain if its type and version are in the program, its bytes are valid, it has no
-//! unknown tagged field, its text is printable ASCII or Latin, and a field that may be secret is null or its
-//! name is in the list of public configs. Every other record is given back.
+//! unknown tagged fields, its text is printable ASCII or Latin, and each field that may be secret
+//! is null or has its name in the list of public configs. Every other record is given back.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,13 +12,13 @@ use crate::reader::Reader;
 
 /// Longest string (`limits.STRING_BYTES_MAX`).
 pub const STRING_BYTES_MAX: usize = 32_767;
-/// Fields of one struct that are located at once.
+/// Maximum number of fields of a struct that are located in one step.
 pub const FIELDS_MAX: usize = 32;
 const FRAME_VERSION: u8 = 1;
 const NO_OP_VALUE: [u8; 4] = [1, 20, 0, 0];
 const URL_DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Kind of a value; the numbers are those of the table.
+/// Kind of a value. The numbers are those in the tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Bool,
@@ -48,7 +48,7 @@ impl Kind {
         })
     }
 
-    /// Return the number of bytes, `None` for a string.
+    /// Return the number of bytes; `None` for a string.
     pub const fn width(self) -> Option<usize> {
         Some(match self {
             Self::Bool | Self::Int8 => 1,
@@ -77,7 +77,7 @@ pub struct Field {
     pub tag: Option<u32>,
     pub nullable: bool,
     pub hidden: bool,
-    /// The number, or of a string or array -1 for null and 0 for empty.
+    /// The number. For a string or array, -1 is null and 0 is empty.
     pub default: i64,
     /// Position among the fields of all versions.
     pub place: usize,
@@ -100,7 +100,7 @@ pub struct Record {
     head: Vec<u8>,
     /// Index of its struct.
     pub body: usize,
-    /// Fields that hold the resource type and the name of a config, which decide what is public.
+    /// Fields with the resource type and the name of a config, which decide what is public.
     pub guard: Option<(usize, usize)>,
 }
 
@@ -129,11 +129,11 @@ pub struct Tables {
     pub public: Vec<(i64, Vec<u8>)>,
 }
 
-/// Kinds from here on are arrays of the kind that is less by this number.
+/// Kinds from this number on are arrays of the kind with the number less this.
 const ARRAY: i64 = 16;
 const STRUCTS: i64 = 32;
 
-#[allow(clippy::disallowed_methods)] // once a process, and small
+#[allow(clippy::disallowed_methods)] // runs once per process, and is small
 impl Program {
     /// Build a program; `None` if the tables are inconsistent.
     pub fn new(tables: Tables) -> Option<Self> {
@@ -234,11 +234,11 @@ pub struct Style<'a> {
     pub takes: Option<&'a [u8]>,
     /// Write NoOp records.
     pub noop: bool,
-    /// Offset, leader epoch and timestamp of each record: whole lines. `None`: the data alone.
+    /// Offset, leader epoch and timestamp of each record, to write whole lines. `None`: only data.
     pub places: Option<Places<'a>>,
 }
 
-/// Columns of the numbers that begin a line, in native byte order.
+/// Columns of the numbers at the beginning of a line, in native byte order.
 pub struct Places<'a> {
     pub offsets: &'a [u8],
     pub leader_epochs: &'a [u8],
@@ -302,19 +302,19 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Text of all plain records, its end after each row, and the rows for Python.
+/// Text of all plain records, its end after each row, and the rows that Python must handle.
 pub struct Written {
     pub text: Vec<u8>,
     pub ends: Vec<i32>,
     pub given_back: Vec<i32>,
 }
 
-/// Bytes of text that are reserved for each byte of a value.
+/// Bytes of text to reserve for each byte of a value.
 const TEXT_PER_BYTE: usize = 4;
 
-/// Write the records of a column of values. A row that `given` marks is given back.
+/// Write the records of a column of values. A row that is marked in `given` is given back.
 ///
-/// `None` if the column is inconsistent, its text exceeds 32-bit offsets, or memory is refused.
+/// `None` if the column is inconsistent, its text exceeds 32-bit offsets, or there is no memory.
 pub fn write(
     program: &Program,
     rows: &Rows<'_>,
@@ -346,16 +346,16 @@ pub fn write(
     Some(written)
 }
 
-/// Read API key and version, which have a byte each in all known records.
+/// Read API key and version, each of which has one byte in all known records.
 #[inline]
 pub fn read_frame(reader: &mut Reader<'_>) -> Option<(u8, u8)> {
     let [frame, api_key, version] = reader.array()?;
     (frame == FRAME_VERSION && api_key < 0x80 && version < 0x80).then_some((api_key, version))
 }
 
-/// Read the API keys and versions of all values: -1 where a frame is not plain, as of a null.
+/// Read the API keys and versions of all values; -1 for a null and for a frame that is not plain.
 ///
-/// `None` if the column is inconsistent, or memory is refused.
+/// `None` if the column is inconsistent or there is no memory.
 pub fn frames(rows: &Rows<'_>) -> Option<(Vec<i32>, Vec<i32>)> {
     let mut api_keys = reused(rows.len())?;
     let mut versions = reused(rows.len())?;
@@ -395,7 +395,7 @@ impl Program {
             && let Some(takes) = style.takes
             && *takes.get(usize::from(api_key))? == 0
         {
-            // Not decoded in Python either: a damaged record of another type is not reported.
+            // Python does not decode it either: damage in a record of another type is not reported.
             return Some(());
         }
         let record = self.record(api_key, version)?;
@@ -443,7 +443,7 @@ impl Program {
 
     /// Write the fields of a struct, each after a comma, as they are read.
     ///
-    /// Return false at a field that is declared before another one whose bytes precede its own.
+    /// Return false at a field that is declared before another one whose bytes precede it.
     fn write_in_order(
         &self,
         body: &Struct,
@@ -463,7 +463,7 @@ impl Program {
             let tag = reader.unsigned_varint()?;
             let length = usize::try_from(reader.unsigned_varint()?).ok()?;
             let bytes = reader.take(length)?;
-            // None is left for a tag that is unknown, or does not ascend.
+            // Nothing is left for a tag that is unknown or does not ascend.
             let (at, field) = tagged.by_ref().find_map(|&at| {
                 let field = body.fields.get(at)?;
                 (field.tag == Some(tag)).then_some((at, field))
@@ -486,8 +486,8 @@ impl Program {
         Some(true)
     }
 
-    /// Write the fields of a struct, each after a comma, of which all are located before: what is
-    /// shown depends on others.
+    /// Write the fields of a struct, each after a comma. All of them are located first, because
+    /// what is shown of one depends on others.
     fn write_located(
         &self,
         body: &Struct,
@@ -499,7 +499,7 @@ impl Program {
         self.locate(body, reader, &mut located)?;
         for (field, at) in body.fields.iter().zip(located.iter()) {
             let Some(bytes) = at else {
-                continue; // a tagged field at its default
+                continue; // a tagged field with its default
             };
             if field.tag.is_some() && is_default(field, bytes)? {
                 continue;
@@ -513,8 +513,8 @@ impl Program {
         Some(())
     }
 
-    /// Write the bytes of each field in the order of declaration to `located`, which is all `None`,
-    /// as it is at an absent tag.
+    /// Write the bytes of each field, in the order of declaration, to `located`, which must be all
+    /// `None` and stays `None` for an absent tag.
     pub fn locate<'a>(
         &self,
         body: &Struct,
@@ -604,7 +604,7 @@ impl Program {
         out.try_push(b']')
     }
 
-    /// Return whether a value that may be secret is shown: a null, or that of a public config.
+    /// Return whether a value that may be secret is shown, because it is null or a public config.
     pub fn is_public(
         &self,
         body: &Struct,
@@ -634,7 +634,7 @@ pub struct Shows {
     pub guard: Option<(usize, usize)>,
 }
 
-/// Return whether the bytes of a tagged field are its default, which is not written.
+/// Return whether a tagged field's bytes are its default, which is not written.
 fn is_default(field: &Field, bytes: &[u8]) -> Option<bool> {
     let mut reader = Reader::new(bytes);
     Some(match field.shape {
@@ -648,7 +648,7 @@ fn is_default(field: &Field, bytes: &[u8]) -> Option<bool> {
     })
 }
 
-/// Read a length or count: the inner `None` is null, if that is allowed.
+/// Read a length or count. The inner `None` is null, if that is allowed.
 #[inline(always)]
 pub fn read_length(nullable: bool, reader: &mut Reader<'_>) -> Option<Option<usize>> {
     match reader.unsigned_varint()?.checked_sub(1) {
@@ -701,7 +701,7 @@ fn write_scalar(
         }),
         Kind::Float64 => {
             let value = f64::from_be_bytes(reader.array()?);
-            // Only numbers that Java and Rust write alike: whole ones without an exponent.
+            // Only numbers that Java and Rust write in the same way: integers without an exponent.
             if value.fract() != 0.0
                 || value.abs() >= 1e7
                 || (value == 0.0 && value.is_sign_negative())
@@ -731,10 +731,10 @@ fn write_integer(value: i64, out: &mut Vec<u8>) -> Option<()> {
     out.try_extend(itoa::Buffer::new().format(value).as_bytes())
 }
 
-/// Write a string in quotes; `None` if a character is not surely printable.
+/// Write a string in quotes; `None` if a character may not be printable.
 fn write_text(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     out.try_push(b'"')?;
-    // Without an early end, so that the compiler compares several bytes at a time.
+    // Without an early exit, so that the compiler compares several bytes at a time.
     if text.iter().fold(true, |is_plain, byte| {
         is_plain & matches!(byte, b' '..=b'~') & !matches!(byte, b'"' | b'\\')
     }) {
@@ -752,15 +752,15 @@ fn write_text(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     out.try_push(b'"')
 }
 
-/// Return whether a character is one of ASCII or a letter of Latin script that is printable.
+/// Return whether a character is printable and is ASCII or a letter of Latin script.
 const fn is_printable(character: char) -> bool {
     matches!(character, ' '..='~' | '\u{a1}'..='\u{ac}' | '\u{ae}'..='\u{2af}')
 }
 
-/// Characters of the text of a uuid.
+/// Number of characters of a uuid's text.
 pub const UUID_CHARACTERS: usize = 22;
 
-/// Characters of each number of twelve bits.
+/// Characters for each number of twelve bits.
 #[allow(clippy::indexing_slicing)] // by the compiler
 const PAIRS: [[u8; 2]; 1 << 12] = {
     let mut pairs = [[0; 2]; 1 << 12];
@@ -772,7 +772,7 @@ const PAIRS: [[u8; 2]; 1 << 12] = {
     pairs
 };
 
-/// Return the text of a uuid as Kafka's: base64 for URLs.
+/// Return the text of a uuid in Kafka's form, base64 for URLs.
 #[inline]
 pub fn uuid_text(uuid: [u8; 16]) -> [u8; UUID_CHARACTERS] {
     let mut text = [0; UUID_CHARACTERS];
@@ -784,12 +784,12 @@ pub fn uuid_text(uuid: [u8; 16]) -> [u8; UUID_CHARACTERS] {
         *four = [first, second, third, fourth];
     }
     if let ([first, second], &[last]) = (ends, tail) {
-        [*first, *second] = url_pair(u32::from(last) << 4); // the second one has the last two bits
+        [*first, *second] = url_pair(u32::from(last) << 4); // the second has the last two bits
     }
     text
 }
 
-/// Return the characters of the last twelve bits.
+/// Return the characters for the last twelve bits.
 #[inline]
 fn url_pair(bits: u32) -> [u8; 2] {
     let at = usize::try_from(bits & 0xfff).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Functions that Python calls: arguments in, blocks out, panics caught.
+//! Functions that Python calls: they take arguments, return blocks and catch panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -20,12 +20,12 @@ use crate::new_records::{self, Encoded};
 use crate::program::{self, Places, Rows, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
 
-/// Run `work`; a panic counts as given back.
+/// Run `work`. If it panics, it counts as given back.
 pub fn guarded<T>(work: impl FnOnce() -> PyResult<Option<T>>) -> PyResult<Option<T>> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Ok(None))
 }
 
-/// Header columns: those of 64, 32 and 16 bits, each one after the other (`_NATIVE_FIELDS`).
+/// Header columns: those of 64, 32 and 16 bits, each concatenated (`_NATIVE_FIELDS`).
 type HeaderBlocks = (Block, Block, Block);
 /// Stop, end position, number of batches, and their headers.
 type WalkedBlocks = (u8, usize, usize, HeaderBlocks);
@@ -43,7 +43,7 @@ type NumberBlocks = (usize, Block, Block, Block, Block, Block);
 /// Offsets of the headers of each record, their keys and values.
 type RecordHeaderBlocks = (Block, StringBlocks, StringBlocks);
 
-/// Return the columns of the headers; `None` without memory.
+/// Return the columns of the headers; `None` if there is no memory.
 fn walked_blocks(walked: Walked, file_position: i64) -> Option<WalkedBlocks> {
     let Walked {
         headers,
@@ -90,7 +90,7 @@ fn string_blocks(column: Option<StringBuffers>) -> StringBlocks {
     })
 }
 
-/// Walk the headers of the batches of `data`; `crcs` also checks each batch.
+/// Walk the headers of the batches of `data`. With `crcs`, each batch is checked as well.
 #[pyfunction]
 #[pyo3(signature = (data, start_offset, end_offset, file_position, crcs))]
 pub fn walk(
@@ -117,10 +117,10 @@ pub fn walk(
 
 /// Scan the batches of `data` to columns of headers and records.
 ///
-/// `prefixes`: unless there are none, the rows are those of control records, and of values that
-/// begin with one. `limits`: bytes and decompressed bytes of one scan, headers of a record and of
-/// one scan.
-/// `decompress(start, end, codec)` returns the records of a batch, `None` if they are damaged.
+/// `prefixes`: if there are any, only the rows of control records, and of values that begin with a
+/// prefix, are returned. `limits`: bytes and decompressed bytes of one scan, headers of a record
+/// and of one scan.
+/// `decompress(start, end, codec)` returns the records of a batch, or `None` if they are damaged.
 #[pyfunction]
 #[pyo3(signature = (data, columns, prefixes, start_offset, end_offset, file_position, limits,
     decompress))]
@@ -194,14 +194,14 @@ pub struct Program(program::Program);
 type WrittenBlocks = (Block, Block, Block);
 /// Validity, ends and data of a column; `None` if all its rows are null.
 type ColumnBlocks = Option<(Option<Block>, Option<Block>, Block)>;
-/// Columns of a type and of their elements, each before its inner ones; if they are spread the bitmap
-/// of its rows, `None` for all; ordinals given back.
+/// Columns of a type and of their elements, each before its inner ones; if they are spread, the
+/// bitmap of its rows, `None` for all; ordinals that are given back.
 type TypedBlocks = (Vec<ColumnBlocks>, Option<Block>, Block);
-/// Arrow's offsets and bytes of merged records; their first and last rows, the number of records,
-/// and of those with the first field.
+/// Arrow's offsets and bytes of merged records; their first and last rows; the number of records,
+/// in total and with the first field.
 type MergedBlocks = (Block, Block, Block, Block, Block, Block);
 
-/// Return a copy of a buffer, `None` if memory is refused.
+/// Return a copy of a buffer; `None` if there is no memory.
 fn copied(py: Python<'_>, buffer: &PyBuffer<u8>) -> PyResult<Option<Temporary>> {
     let Some(mut bytes) = scratch(buffer.item_count()) else {
         return Ok(None);
@@ -250,8 +250,8 @@ impl Program {
         .ok_or_else(|| PyValueError::new_err("the tables of the program are inconsistent"))
     }
 
-    /// Write lines of records: `places` are their offsets, leader epochs and timestamps.
-    /// Without `places` the data of each record.
+    /// Write lines of records. `places` are their offsets, leader epochs and timestamps; without
+    /// them only the data of each record is written.
     #[pyo3(signature = (offsets, data, given, reveal, takes, noop, places))]
     #[allow(clippy::too_many_arguments)]
     fn json(
@@ -307,9 +307,9 @@ impl Program {
         })
     }
 
-    /// Build the columns of the records of several types: their rows, API key and latest version.
-    /// `None` for a type whose records are all given back. With `spread` they have a row for each
-    /// value.
+    /// Build the columns of the records of several types, given by rows, API key and latest
+    /// version. `None` for a type whose records are all given back. With `spread`, they have a row
+    /// for each value.
     #[pyo3(signature = (offsets, data, kinds, reveal, spread))]
     fn columns(
         &self,
@@ -345,8 +345,8 @@ impl Program {
         Ok(Some(found))
     }
 
-    /// Merge the records of a type in `which` rows: those of a key of `key_bytes`, one after the
-    /// other, to one. `fields`, which alone may be set, have a place and the bounds of a number.
+    /// Merge successive records of a key of `key_bytes` bytes in the rows `which`, all of one type.
+    /// Only `fields` may be set; each has a place and the bounds of a number.
     #[pyo3(signature = (offsets, data, which, api_key, key_bytes, fields, /))]
     #[allow(clippy::too_many_arguments)]
     fn merged(
@@ -384,7 +384,7 @@ impl Program {
     }
 }
 
-/// Read the API keys and versions of a column of metadata records: -1 for Python, and for null.
+/// Read the API keys and versions of a column of metadata records; -1 for null and for Python.
 #[pyfunction]
 #[pyo3(signature = (offsets, data, /))]
 pub fn frames(
@@ -407,7 +407,7 @@ pub fn frames(
 #[pyclass(frozen, module = "raftlog._native")]
 pub struct Values(gather::Values);
 
-/// Keep a copy of the distinct values of a column: texts, or lists of elements of a size.
+/// Keep a copy of a column's distinct values: texts, or lists of elements of a fixed size.
 #[pyfunction]
 #[pyo3(signature = (ends, data, element_bytes, /))]
 pub fn distinct_values(
@@ -445,8 +445,8 @@ impl Values {
 
 /// Encode records, with offset deltas from `first_delta` on: bytes, largest timestamp, headers.
 ///
-/// `types` are those of a record and of a header. `None` if one of them has another type, or they
-/// have more than `byte_count_max` bytes or `header_count_max` headers.
+/// `types` are those of a record and of a header. `None` if a record or header has another type, or
+/// if there are more than `byte_count_max` bytes or `header_count_max` headers.
 #[pyfunction]
 #[pyo3(signature = (records, types, first_delta, base_timestamp_ms, byte_count_max,
     header_count_max, /))]
@@ -468,7 +468,7 @@ pub fn encode_records<'py>(
 
 /// Return how many of the records from `start` on are within the limits, in order.
 ///
-/// `None` if one of them has another type.
+/// `None` if a record has another type.
 #[pyfunction]
 #[pyo3(signature = (records, start, types, first_delta, base_timestamp_ms, byte_count_max,
     header_count_max, /))]
@@ -513,9 +513,9 @@ fn request_of<'a, 'py>(
     })
 }
 
-/// Build a batch of records: its bytes, and their largest timestamp.
+/// Build a batch of records; return its bytes and their largest timestamp.
 ///
-/// `None` if there are no records, one of them has another type, or a limit is exceeded.
+/// `None` if there are no records, a record has another type, or a limit is exceeded.
 #[pyfunction]
 #[pyo3(signature = (records, types, byte_count_max, header_count_max, base_offset, leader_epoch,
     attributes, timestamp_ms, producer_id, producer_epoch, base_sequence, /))]
@@ -542,7 +542,7 @@ pub fn build_batch<'py>(
         base_offset,
         leader_epoch,
         attributes,
-        last_offset_delta: -1, // as `record_count`, when the records are counted
+        last_offset_delta: -1, // set like `record_count`, when the records have been counted
         base_timestamp_ms: request.base_timestamp_ms,
         max_timestamp_ms: request.base_timestamp_ms,
         producer_id,
@@ -571,7 +571,7 @@ fn encode<'py>(
     })
 }
 
-/// Build a batch of encoded records: the header, with length and CRC, before them.
+/// Build a batch of encoded records by prepending the header, with length and CRC.
 #[pyfunction]
 #[pyo3(signature = (payload, base_offset, leader_epoch, attributes, last_offset_delta,
     base_timestamp_ms, max_timestamp_ms, producer_id, producer_epoch, base_sequence,
@@ -617,11 +617,11 @@ pub fn seal_batch<'py>(
 
 /// Position, next offset, epoch and its end, headers of a record and of a batch: `clean::Place`.
 type PlaceFields = (usize, i64, Option<i32>, Option<i64>, usize, usize);
-/// Offsets, epoch and greatest timestamp of batches that are dropped.
+/// Offsets, epoch and greatest timestamp of dropped batches.
 type DroppedFields = (i64, i64, i32, i64);
 /// Records read and retained, batches read and retained.
 type CountFields = (u64, u64, u64, u64);
-/// Bytes that replace batches, position, next offset, counts, what was dropped last.
+/// Bytes that replace batches, position, next offset, counts, and what was dropped last.
 type FilteredFields = (Block, usize, i64, CountFields, Option<DroppedFields>);
 
 fn place_of(fields: PlaceFields) -> Place {
@@ -637,7 +637,7 @@ fn place_of(fields: PlaceFields) -> Place {
     }
 }
 
-/// Return a call of `decompress(start, end, codec)` for the records of a batch.
+/// Return a function that calls `decompress(start, end, codec)` for the records of a batch.
 fn expander(
     decompress: Py<PyAny>,
 ) -> impl FnMut(usize, usize, i16) -> PyResult<Option<PyBackedBytes>> {
@@ -646,7 +646,7 @@ fn expander(
     }
 }
 
-/// What a compaction retains beside the last record of each key.
+/// What a compaction retains in addition to the last record of each key.
 #[pyclass(frozen, module = "raftlog._native")]
 pub struct Retention(clean::Retention);
 
@@ -695,7 +695,7 @@ impl OffsetMap {
         self.0.get(key)
     }
 
-    /// Set it; false if the map is full, `None` without memory.
+    /// Set a key's offset; false if the map is full, `None` if there is no memory.
     #[pyo3(signature = (key, offset, /))]
     fn put(&mut self, key: &[u8], offset: i64) -> Option<bool> {
         match self.0.put(key, offset) {
@@ -724,7 +724,7 @@ impl OffsetMap {
     }
 
     /// Return what replaces plain batches: their bytes, position, next offset, counts, and the
-    /// batches that are dropped last.
+    /// batches that were dropped last.
     #[pyo3(signature = (data, place, retention, dropped, decompress, compress, /))]
     #[allow(clippy::too_many_arguments)]
     fn filter(

@@ -1,6 +1,6 @@
-//! Forward reader of the fields of records; every length is checked against the bytes left.
+//! Forward reader of the fields of records. Every length is checked against the remaining bytes.
 
-/// Bytes that are not read yet. `None` from a method means that the bytes do not hold the field.
+/// Bytes that have not been read. `None` from a method means that the bytes lack the field.
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -16,12 +16,12 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// Return the number of bytes left.
+    /// Return the number of remaining bytes.
     pub const fn left(&self) -> usize {
         self.rest.len()
     }
 
-    /// Return the bytes left.
+    /// Return the remaining bytes.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         Some((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
     }
 
-    /// Read the length of a byte string and the string; the inner `None` is a null.
+    /// Read the length of a byte string and the string; the inner `None` is null.
     #[inline(always)]
     pub fn bytes(&mut self) -> Option<Option<&'a [u8]>> {
         let length = self.varint()?;
@@ -100,9 +100,9 @@ impl<'a> Reader<'a> {
         Some(value)
     }
 
-    /// Read the bytes after the second one of a varint; return the bytes left, too.
+    /// Read the bytes after the second one of a varint; return the remaining bytes, too.
     ///
-    /// It has no reference to a reader, which a caller then keeps in registers.
+    /// It takes no reference to a reader, so that a caller can keep the reader in registers.
     #[cold]
     fn long_varint<const MAX: usize>(
         mut value: u64,

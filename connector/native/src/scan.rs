@@ -1,7 +1,7 @@
 //! Scan of a buffer of batches to columns of headers and records (`raftlog/records/scan.py`).
 //!
-//! The scan ends at the first batch that fails a check; Python finds the reason. It is given back as
-//! a whole (`None`) where it would need more headers than a scan may return, or more memory than
+//! The scan ends at the first batch that fails a check; Python finds the reason. The whole scan is
+//! given back (`None`) if it would need more headers than a scan may return, or more memory than
 //! there is.
 
 use std::iter::repeat_with;
@@ -14,16 +14,16 @@ use crate::reader::Reader;
 
 /// Smallest record: seven fields of one byte each.
 pub const RECORD_BYTES_MIN: usize = 7;
-/// Bytes of the log for which memory for one record is reserved: of a batch of one small record.
+/// Memory for one record is reserved per this many bytes of the log: a batch of one small record.
 const RECORD_BYTES_RESERVED: usize = 128;
 
-/// Fewer records are added one by one in the same time.
+/// Fewer records than this take the same time if added one by one.
 const PLAIN_RECORDS_MIN: usize = 4;
-/// Length of a key that is null.
+/// Encoded length of a null key.
 const NULL_KEY: u8 = 1;
-/// End of a record without headers: their number.
+/// Last byte of a record without headers: their number.
 const NO_HEADERS: [u8; 1] = [0];
-/// Prefixes whose first bytes are compared at once.
+/// Number of prefixes whose first bytes are compared in one step.
 const HEADS: usize = 4;
 /// First bytes of a prefix.
 type Head = [u8; 2];
@@ -44,7 +44,7 @@ impl Columns {
         self.0 & column != 0
     }
 
-    /// Return whether records without keys and headers have these.
+    /// Return whether records without keys and headers have values for these.
     const fn are_of_plain_records(self) -> bool {
         self.has(Self::OFFSET) && self.has(Self::VALUE) && !self.has(Self::HEADERS)
     }
@@ -55,19 +55,19 @@ impl Columns {
 pub struct Request<'a> {
     pub columns: Columns,
     pub range: Range,
-    /// Unless there are none, only the rows of control records, and of values that begin with one.
+    /// If there are any, only control records, and values that begin with one, have rows.
     pub prefixes: &'a [PyBackedBytes],
-    /// Bytes of batches that one scan reads, but at least one batch.
+    /// Bytes of batches that one scan reads; at least one batch is read.
     pub bytes_max: usize,
-    /// Decompressed bytes after which the scan stops at the next batch.
+    /// Decompressed bytes after which the scan stops before the next batch.
     pub expanded_max: usize,
     pub record_headers_max: usize,
     pub headers_max: usize,
 }
 
 impl Request<'_> {
-    /// Return the first bytes of each prefix, one of them repeatedly; `None` if there are none, too
-    /// many, or a shorter one.
+    /// Return the first bytes of each prefix, repeated to fill the array. `None` if there are no
+    /// prefixes, too many, or one that is shorter.
     fn heads(&self) -> Option<[Head; HEADS]> {
         let mut heads = [*self.prefixes.first()?.first_chunk()?; HEADS];
         if self.prefixes.len() > HEADS {
@@ -84,7 +84,7 @@ impl Request<'_> {
     }
 }
 
-/// Column of byte strings or nulls, in Arrow's layout. It has no memory while all are null.
+/// Column of byte strings or nulls, in Arrow's layout. It needs no memory while all are null.
 #[derive(Default)]
 pub struct Strings {
     rows: usize,
@@ -94,7 +94,7 @@ pub struct Strings {
     valid: Vec<u8>,
 }
 
-/// Buffers of a column of which at least one row is not null.
+/// Buffers of a column with at least one row that is not null.
 pub struct StringBuffers {
     /// Arrow's bitmap; `None` if no row is null.
     pub valid: Option<Vec<u8>>,
@@ -103,7 +103,7 @@ pub struct StringBuffers {
 }
 
 impl Strings {
-    /// Add a row. `None` if the bytes exceed Arrow's 32-bit offsets, or the memory.
+    /// Add a row. `None` if the bytes exceed Arrow's 32-bit offsets or there is no memory.
     #[inline(always)]
     fn push(&mut self, value: Option<&[u8]>, reserve: (usize, usize)) -> Option<()> {
         if let Some(bytes) = value {
@@ -128,7 +128,7 @@ impl Strings {
         Some(())
     }
 
-    /// Write the rows that are null so far, before the first string.
+    /// Write the null rows so far, before the first string.
     #[cold]
     fn begin(&mut self, (rows, bytes): (usize, usize)) -> Option<()> {
         self.offsets = reused(rows + 1)?;
@@ -149,7 +149,7 @@ impl Strings {
         self.valid.truncate(rows);
     }
 
-    /// Return the buffers; the inner `None` if all rows are null, the outer one without memory.
+    /// Return the buffers; the inner `None` if all rows are null, the outer one if no memory.
     fn finish(self) -> Option<Option<StringBuffers>> {
         let has_null = self.valid.contains(&0);
         if self.offsets.len() < 2 || (has_null && !self.valid.contains(&1)) {
@@ -182,7 +182,7 @@ pub struct Records {
     pub leader_epochs: Vec<i32>,
     pub keys: Option<StringBuffers>,
     pub values: Option<StringBuffers>,
-    /// First header of each record, and their number at the end.
+    /// First header of each record, and the number of all headers at the end.
     pub header_offsets: Vec<i32>,
     pub header_keys: Option<StringBuffers>,
     pub header_values: Option<StringBuffers>,
@@ -199,7 +199,7 @@ struct Builder<'a> {
     request: Request<'a>,
     /// Records and bytes of strings for which memory is reserved.
     reserve: (usize, usize),
-    /// All records so far have been those of `add_plain`.
+    /// Whether all records so far were added by `add_plain`.
     is_plain: bool,
     heads: Option<[Head; HEADS]>,
     rows: usize,
@@ -216,11 +216,11 @@ struct Builder<'a> {
     header_values: Strings,
 }
 
-/// Why the records of a batch were not added.
+/// Reason why the records of a batch were not added.
 enum Refused {
     /// They fail a check.
     Damaged,
-    /// They exceed what a scan returns, or the memory.
+    /// They exceed what a scan may return, or the memory.
     TooMany,
 }
 
@@ -232,12 +232,12 @@ pub struct Record<'a> {
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
     pub header_count: usize,
-    /// Headers that are not read yet.
+    /// Headers that have not been read.
     pub headers: Reader<'a>,
 }
 
 impl<'a> Record<'a> {
-    /// Read a record up to its headers. `None` if it does not have the form of one.
+    /// Read a record up to its headers. `None` if the bytes do not have the form of a record.
     #[inline]
     pub fn read(records: &mut Reader<'a>, headers_max: usize) -> Option<Self> {
         let length = usize::try_from(records.varint()?).ok()?;
@@ -267,7 +267,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Read a record that has a value, and neither a key nor headers: its deltas and the value.
+/// Read the deltas and the value of a record that has a value, and neither a key nor headers.
 #[inline(always)]
 fn read_plain<'a>(records: &mut Reader<'a>) -> Option<(i64, i32, &'a [u8])> {
     let length = usize::try_from(records.varint()?).ok()?;
@@ -282,7 +282,7 @@ fn read_plain<'a>(records: &mut Reader<'a>) -> Option<(i64, i32, &'a [u8])> {
     (fields.rest() == NO_HEADERS).then_some((timestamp_delta, offset_delta, value))
 }
 
-/// Write rows of the records of `payload`, all of which `read_plain` reads.
+/// Write rows for the records of `payload`, all of which `read_plain` can read.
 #[inline(always)]
 fn write_plain<'a>(
     header: &Header,
@@ -311,7 +311,7 @@ fn write_plain<'a>(
 }
 
 impl<'a> Builder<'a> {
-    /// Return empty columns; `None` without memory for `reserve`.
+    /// Return empty columns; `None` if there is no memory for `reserve`.
     fn new(request: Request<'a>, reserve: (usize, usize)) -> Option<Self> {
         let (rows, _) = reserve;
         let wanted = |column| {
@@ -341,7 +341,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Add the records of a batch whose header is valid; all of them or none.
+    /// Add the records of a batch whose header is valid, either all of them or none.
     fn add(&mut self, header: &Header, payload: &[u8], ordinal: i32) -> Result<(), Refused> {
         let before = (self.rows, self.header_offsets.len());
         let marks = [
@@ -368,7 +368,7 @@ impl<'a> Builder<'a> {
         added
     }
 
-    /// Add what the records of a batch have in common.
+    /// Add what all records of a batch have in common.
     #[inline]
     fn add_fields(&mut self, header: &Header, ordinal: i32) -> Option<()> {
         self.ordinals.try_resize(self.rows, ordinal)?;
@@ -422,8 +422,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Return unless a record of a batch may have one of the prefixes, or is not one of
-    /// `read_plain`: nearly no record of a log is a marker of a transaction.
+    /// Return `None` if a record of a batch may have one of the prefixes, or if `read_plain` cannot
+    /// read it. Nearly no record of a log is a transaction marker.
     #[inline]
     fn are_others(&self, header: &Header, payload: &[u8], count: usize) -> Option<()> {
         let heads = self.heads?;
@@ -459,9 +459,9 @@ impl<'a> Builder<'a> {
 
     /// Add the records of a batch, all of which have a value, and neither a key nor headers.
     ///
-    /// Most batches of a metadata log have only such records. Rows are written to slices: to append
-    /// them to vectors takes as long as to read the record. `None` if a record is another one or
-    /// damaged, or memory is refused; columns may have rows of the batch then.
+    /// Most batches of a metadata log have only such records. Rows are written to slices, because
+    /// appending them to vectors takes as long as reading the record. `None` if a record is damaged
+    /// or of another form, or if there is no memory; columns may then have rows of the batch.
     fn add_plain(&mut self, header: &Header, payload: &[u8], count: usize) -> Option<()> {
         let end = self.rows.checked_add(count)?;
         if self.values.offsets.is_empty() {
@@ -587,10 +587,10 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Scan `data`. `decompress` returns the records of a compressed batch by the start and the end of
-/// its payload and its codec: `Ok(None)` if they are damaged.
+/// Scan `data`. `decompress` takes start and end of a compressed batch's payload and its codec, and
+/// returns the records, or `Ok(None)` if they are damaged.
 ///
-/// The result is `Ok(None)` if the scan is given back, and the error of `decompress`.
+/// Returns `Ok(None)` if the scan is given back, and the error of `decompress`.
 pub fn scan<D: AsRef<[u8]>, E>(
     data: &[u8],
     request: Request<'_>,
@@ -659,7 +659,7 @@ pub fn scan<D: AsRef<[u8]>, E>(
     }))
 }
 
-/// Return why the scan ends before this batch, whose records were not read yet.
+/// Return why the scan ends before this batch, whose records have not been read.
 #[inline]
 fn stop_at(
     batch: &Batch<'_>,
