@@ -98,7 +98,9 @@ def run_dev(arguments: argparse.Namespace, output: Output, console: Console) -> 
             nodes.append(_Node(home, config))
             ends.callback(nodes[-1].close)
         for node in nodes:
-            ends.callback(node.stop)
+            # A graceful end waits for seconds for a successor of the last leader. That is useless
+            # if the data is removed.
+            ends.callback(node.process.kill if arguments.dir is None else node.stop)
         info = _wait_for_leader(nodes)
         output.lines(_describe(nodes, info, home, is_kept=arguments.dir is not None))
         output.flush()
