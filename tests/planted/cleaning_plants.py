@@ -235,7 +235,7 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a node ends if its disk is full while it replaces compacted segments",
         path="connector/raftlog/node/raft_node.py",
-        old="        except DiskFullError as error:  # each step before is whole\n"
+        old="        except DiskFullError as error:  # each earlier step is complete\n"
         "            self._runner.notify(CleaningRefused(error))\n",
         new="",
         tests=(

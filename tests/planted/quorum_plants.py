@@ -402,7 +402,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="after a bug in the end of a request the node has no timer",
         path=f"{NODE}/raft_node.py",
-        old="        finally:  # also after a bug in the end of a request\n",
+        old="        finally:  # even after a bug in the end of a request\n",
         new="        except KeyError:\n            raise\n        else:\n",
         tests=("tests/node/test_raft_node.py",),
     ),

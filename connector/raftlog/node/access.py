@@ -1,21 +1,21 @@
 """Authentication and authorization of requests: principals and their rights.
 
-Rights derive from the connection's TLS certificate or SASL user, never from the content of another
+Rights derive from the connection's TLS certificate or SASL user, never from the content of a
 request. With TLS or SASL, every right that the table does not grant is denied. Without either,
-clients cannot be distinguished, and every client has all rights of the listener: such a listener is
-on loopback only.
+clients cannot be distinguished, and every client has all rights of the listener; such a listener is
+allowed only on loopback.
 
-A listener also bounds the rights of its clients: no replica requests on the listener for clients,
-no reads and appends on the one for voters. A certificate that names several nodes identifies none
+A listener also limits its clients' rights: the listener for clients accepts no replica requests,
+and the one for voters no reads or appends. A certificate that names several nodes identifies none
 of them (CVE-2018-1288: a fetch with a replica's id moves the high watermark).
 
-Where the node has a controller, ``Principal.may`` asks the ACLs in the log, too (``Authorizer``).
-The table is their bootstrap: its administrators and nodes are what Kafka calls super users, whose
-rights no ACL denies; its other rights are defaults, which an ACL can deny. An ACL grants no request
-of a replica: that requires a certificate that identifies the node.
+If the node has a controller, ``Principal.may`` also checks the ACLs in the log (``Authorizer``).
+The table is their bootstrap. Its administrators and nodes are what Kafka calls super users: no ACL
+denies their rights. Its other rights are defaults, which an ACL can deny. No ACL grants a replica's
+requests: those require a certificate that identifies the node.
 
-The application ids of named commits belong to the principals whose patterns match them. As with
-Kafka's ACLs of transactional ids this is configuration: the log holds no owners, so there is
+The application ids of named commits belong to the principals whose patterns match them. Like
+Kafka's ACLs for transactional ids, this is configuration: the log contains no owners, so there is
 nothing to replicate, snapshot or migrate.
 """
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 ANONYMOUS: Final = "anonymous"
 """Principal name without a certificate (Kafka: ``User:ANONYMOUS``)."""
 KAFKA_ANONYMOUS: Final = "ANONYMOUS"
-"""Name that Kafka's brokers forward for a client without authentication."""
+"""Name that Kafka's brokers forward for a client that has not authenticated."""
 
 NODE_ID_PLACEHOLDER: Final = "{id}"
 PRINCIPAL_PLACEHOLDER: Final = "{name}"
-"""The principal's name, in a pattern of application ids."""
+"""Placeholder of the principal's name in a pattern of application ids."""
 
 OWN_COMMITS: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
     ("*", ANONYMOUS), (PRINCIPAL_PLACEHOLDER, f"{PRINCIPAL_PLACEHOLDER}:*")
@@ -58,7 +58,7 @@ PeerCertificate: TypeAlias = Mapping[str, Any]
 
 
 class Rights(enum.Flag):
-    """Rights of a principal. Without any, every request is refused."""
+    """Rights of a principal. Without any right, every request is refused."""
 
     NONE = 0
     DESCRIBE = enum.auto()
@@ -80,20 +80,20 @@ _NEEDED: Final[Mapping[Operation, Rights]] = {
     Operation.DESCRIBE_CONFIGS: Rights.DESCRIBE,
     Operation.CLUSTER_ACTION: Rights.VOTE,
 }
-"""Right of the table that allows an operation on every resource."""
+"""Right in the table that allows an operation on every resource."""
 
 
 class Authorizer(Protocol):
-    """ACLs of a cluster, as a node has them."""
+    """ACLs of a cluster, as known to a node."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has all ACLs that were committed when the node started."""
+        """Whether it has loaded all ACLs that were committed when the node started."""
 
     def authorize(
         self, principal: str, host: str, operation: Operation, resource: Resource
     ) -> bool | None:
-        """Return whether an operation is allowed (True) or denied; None: no ACL is about it."""
+        """Return whether an operation is allowed (True) or denied; None if no ACL matches."""
 
     def allowed_operations(self, principal: str, host: str) -> Iterable[Operation]:
         """Return the operations that ACLs allow on at least one resource."""
@@ -104,7 +104,7 @@ class CommitAccess:
     """Application ids of named commits that belong to a principal.
 
     In ``patterns``, ``*`` matches any text and ``{name}`` is the principal's ``name``.
-    ``names_max``: maximum number of its application ids in the log.
+    ``names_max``: maximum number of the principal's application ids in the log.
     """
 
     name: str
@@ -120,13 +120,13 @@ class CommitAccess:
 class Principal:
     """Authenticated peer of a connection.
 
-    ``name`` is the name in the certificate, or ``anonymous``; ``node_id`` the node that the
-    certificate identifies, or None. ``commits``: application ids that it may commit under; None if
-    all. ``groups_max``: number of consumer groups with offsets that it may create; None for any.
-    ``certificate_serial``: in hex, None without a certificate; ``not_after``: the end of its
-    validity, as in ``PeerCertificate``. ``rights`` are those of the table. ``host``: address of the
-    client as Kafka's ACLs have it; 0.0.0.0 if unknown. ``authorizer``: None if the table alone
-    decides.
+    ``name`` is the name in the certificate, or ``anonymous``; ``node_id`` is the node that the
+    certificate identifies, or None. ``commits``: application ids that it may commit under; None for
+    all. ``groups_max``: number of consumer groups with offsets that it may create; None for any
+    number. ``certificate_serial``: in hex, None without a certificate; ``not_after``: the end of
+    the certificate's validity, as in ``PeerCertificate``. ``rights``: the rights in the table.
+    ``host``: address of the client in the form of Kafka's ACLs; 0.0.0.0 if unknown. ``authorizer``:
+    None if the table alone decides.
     """
 
     name: str
@@ -145,8 +145,8 @@ class Principal:
     ) -> bool:
         """Return whether an operation on a resource is allowed.
 
-        In the table every right implies DESCRIBE, except of what ``is_sensitive``: that requires
-        ADMIN there. An ACL denies nothing to a super user.
+        In the table every right implies DESCRIBE, but to describe what ``is_sensitive`` requires
+        ADMIN. An ACL denies nothing to a super user.
         """
         needed = _NEEDED[operation]
         if is_sensitive:
@@ -174,12 +174,12 @@ class Principal:
 
     @property
     def is_decided(self) -> bool:
-        """Return whether its requests can be decided: the ACLs are loaded, or it needs none."""
+        """Return whether its requests can be decided: the ACLs are loaded or not needed."""
         return self.authorizer is None or self._is_super_user or self.authorizer.is_ready
 
     @property
     def has_acls(self) -> bool:
-        """Return whether ACLs decide about its requests, too."""
+        """Return whether ACLs also apply to its requests."""
         return self.authorizer is not None
 
     @property
@@ -198,7 +198,7 @@ class Principal:
 
     @property
     def kafka_name(self) -> str:
-        """Return its name as Kafka's ACLs and quotas have it."""
+        """Return its name in the form of Kafka's ACLs and quotas."""
         return KAFKA_ANONYMOUS if self.name == ANONYMOUS else self.name
 
     @property
@@ -207,11 +207,11 @@ class Principal:
 
     @property
     def is_node(self) -> bool:
-        """Return whether it may send requests of a node."""
+        """Return whether it may send a node's requests."""
         return Rights.VOTE in self.rights
 
     def may_act_as(self, node_id: int) -> bool:
-        """Return whether it may send requests of this node. If a certificate identifies a node,
+        """Return whether it may send requests as this node. If a certificate identifies a node,
         only that node's id is accepted."""
         return self.is_node and self.node_id in (None, node_id)
 
@@ -231,20 +231,20 @@ class Principal:
 class AccessTable:
     """Rights by the names in certificates: the ``[access]`` table.
 
-    ``describe`` to ``admin`` hold patterns of names, where ``*`` matches any text; ``anonymous``
-    is matched by its own name only, not by a pattern. READ, APPEND and ADMIN imply DESCRIBE, as in
+    ``describe`` to ``admin`` hold patterns of names, in which ``*`` matches any text. No pattern
+    matches ``anonymous``; it must be listed by name. READ, APPEND and ADMIN imply DESCRIBE, as in
     Kafka. ``nodes``: the certificate name of each node id. ``node_names``: a pattern for other
-    nodes, in which ``{id}`` is the node id. Every certificate whose name matches it has the rights
-    of a voter, even if no node has that id: it cannot depose a leader or use up epochs, but it can
+    nodes, in which ``{id}`` is the node id. Every certificate whose name matches it has a voter's
+    rights, even if no node has that id. It cannot depose a leader or use up epochs, but it can
     disturb elections.
 
     ``commits``: patterns of application ids by patterns of names. None means any application id if
-    ``append`` is a single name, otherwise ``OWN_COMMITS``, so that no principal takes another's id.
-    ``commit_names_max``: see ``CommitAccess``. ADMIN may use any application id.
-    ``groups_max``: see ``Principal``. ADMIN may create any number of groups.
+    ``append`` is a single name, and otherwise ``OWN_COMMITS``, so that no principal can use
+    another's id. ADMIN may use any application id and create any number of groups.
+    ``commit_names_max``: see ``CommitAccess``; ``groups_max``: see ``Principal``.
 
-    ``principal_mapping_rules``: rules for the names of certificates (``principal_mapping``), other
-    than those of nodes; None: the common name.
+    ``principal_mapping_rules``: rules for the names in certificates (``principal_mapping``), except
+    nodes' certificates; None: the common name.
     """
 
     describe: tuple[str, ...] = ()
@@ -259,7 +259,7 @@ class AccessTable:
     principal_mapping_rules: str | None = None
 
     def rights_of(self, name: str) -> Rights:
-        """Return the rights of a name, before the listener bounds them. None for an empty name."""
+        """Return the rights of a name before the listener limits them; none for an empty name."""
         given = Rights.NONE
         for right, patterns in (
             (Rights.DESCRIBE, self.describe),
@@ -272,7 +272,7 @@ class AccessTable:
         return given
 
     def commits_of(self, name: str) -> CommitAccess | None:
-        """Return the application ids of a name, None if it may use any."""
+        """Return the application ids of a name; None if it may use any."""
         is_one_party = len(self.append) == 1 and "*" not in self.append[0]
         if Rights.ADMIN in self.rights_of(name) or (self.commits is None and is_one_party):
             return None
@@ -286,17 +286,17 @@ class AccessTable:
         return CommitAccess(name, found, self.commit_names_max)
 
     def groups_of(self, name: str) -> int | None:
-        """Return how many consumer groups a name may create, None if any number."""
+        """Return how many consumer groups a name may create; None for any number."""
         return None if Rights.ADMIN in self.rights_of(name) else self.groups_max
 
     def node_of(self, certificate: PeerCertificate) -> int | None:
-        """Return the node that a certificate identifies; None if it names none, or several."""
+        """Return the node that a certificate identifies; None if it names no node or several."""
         proven = {self._node_named(name.lower()) for name in certificate_names(certificate)}
         proven.discard(None)
         return proven.pop() if len(proven) == 1 else None
 
     def name_of(self, node_id: int) -> str | None:
-        """Return the certificate name of a node, None if the table has none."""
+        """Return the certificate name of a node; None if the table has none."""
         name = self.nodes.get(node_id)
         if name is None and self.node_names is not None and node_id >= 0:
             name = self.node_names.replace(NODE_ID_PLACEHOLDER, str(node_id))
@@ -325,13 +325,13 @@ def principal_of(
     host: str = "0.0.0.0",
     authorizer: Authorizer | None = None,
 ) -> Principal:
-    """Return the principal of a connection to ``listener``, which has authenticated by certificate
-    or SASL if there is an ``authorizer``: clients of other listeners cannot be distinguished.
+    """Return the principal of a connection to ``listener``.
 
-    ``certificate`` is the verified one of ``getpeercert()``, None if the client presented none;
-    ``certificate_der``: the same in DER, for rules.
-    ``user`` has authenticated by SASL; None before that. On a listener with SASL a certificate
-    gives no name and no right.
+    If there is an ``authorizer``, the connection has authenticated by certificate or SASL; clients
+    of other listeners cannot be distinguished. ``certificate`` is the verified result of
+    ``getpeercert()``, None if the client presented none; ``certificate_der`` is the same in DER,
+    for rules. ``user`` has authenticated with SASL; it is None before that. On a listener with SASL
+    a certificate gives no name and no rights.
     """
     allowed = _rights_on(listener.listener)
     if listener.tls is None and listener.sasl is None:
@@ -378,13 +378,14 @@ def forwarded_principal(
     authorizer: Authorizer | None = None,
     are_clients_known: bool = False,
 ) -> Principal:
-    """Return the principal of a request that node ``sender`` has authenticated and forwarded for a
-    client at ``host``. ``are_clients_known``: the nodes authenticate their clients.
+    """Return the principal of a request that node ``sender`` forwarded for a client at ``host``.
 
-    It has the rights that the table gives ``name``, without those of a replica. On a listener
-    without TLS, where clients cannot be distinguished, it has all others of the listener, unless
-    the nodes know their clients: a standby forwards for users without a right, too. A client that
-    has not authenticated to the broker is ``anonymous``, which no pattern matches.
+    ``sender`` has authenticated the client. ``are_clients_known``: the nodes authenticate their
+    clients. The principal has the rights that the table gives ``name``, except a replica's. On a
+    listener without TLS, where clients cannot be distinguished, it has all other rights of the
+    listener, unless the nodes know their clients: a standby forwards even for users without any
+    right. A client that has not authenticated to the broker is ``anonymous``, which no pattern
+    matches.
     """
     if name == KAFKA_ANONYMOUS:
         name = ANONYMOUS
@@ -403,8 +404,8 @@ def forwarded_principal(
 
 
 def host_text(host: str) -> str:
-    """Return an address as Kafka's ACLs have it: of IPv6 all eight groups, an IPv4 address if it is
-    a mapped one (Java: ``InetAddress.getHostAddress``)."""
+    """Return an address in the form of Kafka's ACLs: IPv6 with all eight groups, or an IPv4 address
+    if it is a mapped one (Java: ``InetAddress.getHostAddress``)."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -416,8 +417,8 @@ def host_text(host: str) -> str:
 
 
 def certificate_names(certificate: PeerCertificate) -> tuple[str, ...]:
-    """Return the names in a certificate, without wildcards: the common name, unless there are
-    several, then the DNS names."""
+    """Return the names in a certificate, without wildcards: the common name, if there is only one,
+    and then the DNS names."""
     names = [
         value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS" and value
     ]
@@ -428,14 +429,14 @@ def certificate_names(certificate: PeerCertificate) -> tuple[str, ...]:
 
 
 def _principal(certificate: PeerCertificate) -> str:
-    """Return the only common name, else the only DNS name; empty if ambiguous."""
+    """Return the only common name, otherwise the only DNS name; empty if ambiguous."""
     common = _common_names(certificate)
     names = common or list(certificate_names(certificate))
     return names[0] if len(names) == 1 and names[0].isprintable() else ""
 
 
 def _mapped(rules: str, certificate: bytes | None) -> str:
-    """Return the name that rules have for a certificate; empty if none matches."""
+    """Return the name that the rules give a certificate; empty if no rule matches."""
     name = "" if certificate is None else mapped_name(rules, certificate)
     return name if name.isprintable() else ""
 

@@ -1,4 +1,4 @@
-"""Parsing of ``[access]`` in a node's configuration: rights, names of nodes, and commits."""
+"""Parsing of ``[access]`` in a node's configuration: rights, node names and commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GROUPS_MAX: Final = 100_000
 
 
 def parse_access(root: ConfigTable) -> AccessTable:
-    """Return the table, an empty one without ``[access]``. Raises ``ConfigError``."""
+    """Return the table, which is empty without ``[access]``. Raises ``ConfigError``."""
     table = root.table("access")
     if table is None:
         return AccessTable()

@@ -1,8 +1,8 @@
 """Parsing of addresses and voters: ``host:port``, ``1@host:port``, ``1@host:port:directory-id``.
 
-An IPv6 address is in brackets. Port 0 is not allowed, because addresses are advertised. Other forms
-raise ``ValueError`` with the expected form. Names are not resolved: only ``localhost`` and loopback
-addresses count as loopback.
+An IPv6 address is in brackets. Port 0 is not allowed, because addresses are advertised. Any other
+form raises ``ValueError`` with the expected form. Names are not resolved: only ``localhost`` and
+loopback addresses count as loopback.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CLIENTS_NAME: Final = "CLIENTS"
 NODE_ID_MAX: Final = 2**31 - 1
 _PORT_MAX: Final = 65_535
 _DIRECTORY_ID: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
-"""Base64 of 16 bytes in 22 characters, of which the last one holds two bits."""
+"""Base64 of 16 bytes: 22 characters, of which the last one holds two bits."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of ``host:port`` or ``[::1]:port``. Raises ``ValueError``."""
+    """Return the host and port in ``host:port`` or ``[::1]:port``. Raises ``ValueError``."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or not 0 < _number(port) <= _PORT_MAX:
         raise ValueError(f"expected HOST:PORT with a port from 1 to {_PORT_MAX}")

@@ -1,25 +1,27 @@
 """Audit log of a node: connections, refusals, appends, changes of voters, rights and settings.
 
-One JSON object per line, in a file of its own that is rotated by size. Fields: ``time`` (UTC),
-``node``, ``event``, then of the peer ``principal``, ``certificate`` (serial number in hex),
-``listener`` and ``address``, then those of the event. There are no values of records or settings.
+It has one JSON object per line, in its own file, which is rotated by size. The fields are ``time``
+(UTC), ``node`` and ``event``, then the peer's ``principal``, ``certificate`` (serial number in
+hex), ``listener`` and ``address``, then the event's own. It contains no values of records or
+settings.
 
 No event hides another one:
 
-1. A change has two lines with the same ``id``, before it is executed (``outcome`` is ``requested``)
-   and with its outcome. They are never merged. A change whose connection was closed before its
-   outcome has the first line only: it may have been executed.
-   Requests of admin clients to a controller are logged by the active one, also if a broker or a
-   standby has forwarded them: ``address`` is ``forwarded by`` the node then.
-2. Connections and refusals, which a peer can repeat at will, are merged if they are equal in all
-   fields: the first is written, and after a minute a line with the number of the ``repeated`` ones.
-   Above ``KEYS_MAX`` different ones of a minute the others are counted only; connections, refusals
-   of principals, and refusals of other peers (above ``STRANGER_KEYS_MAX``) are counted apart.
-3. Appends of a peer are one line with the ranges of their offsets, both ends inclusive, written
+1. A change has two lines with the same ``id``: one before it is executed (``outcome`` is
+   ``requested``) and one with its outcome. They are never merged. If its connection was closed
+   before the outcome, a change has only the first line; it may have been executed. The active
+   controller logs the requests of admin clients, even if a broker or a standby forwarded them; then
+   ``address`` is ``forwarded by`` that node.
+2. Connections and refusals, which a peer can repeat at will, are merged if all of their fields are
+   equal: the first one is written, and after a minute a line with the number of ``repeated`` ones.
+   If there are more than ``KEYS_MAX`` different ones in a minute, the others are only counted:
+   separately for connections, for refusals of principals, and for refusals of other peers, whose
+   limit is ``STRANGER_KEYS_MAX``.
+3. A peer's appends are one line with their offset ranges, both ends inclusive, which is written
    after ten seconds or ``RANGES_MAX`` ranges. So every committed record has exactly one principal,
-   except those of the last ten seconds before the process is killed.
+   except records of the last ten seconds before the process is killed.
 
-A line that cannot be written is counted (``raftlog_audit_lines_lost``) and logged, and does not
+A line that cannot be written is counted (``raftlog_audit_lines_lost``) and logged, but does not
 stop the node.
 """
 
@@ -47,16 +49,16 @@ from .config import AuditConfig
 
 REQUESTED: Final = "requested"
 MERGED_S: Final = 60.0
-"""Time after the first of several equal events until their number is written."""
+"""Time from the first of several equal events until their number is written."""
 APPENDS_S: Final = 10.0
-"""Time after the first append of a peer until its offsets are written."""
+"""Time from a peer's first append until its offsets are written."""
 RANGES_MAX: Final = 300
-"""Ranges of one line, which is shorter than ``TEXT_LENGTH_MAX`` with offsets of 19 digits."""
+"""Maximum ranges in a line; even with offsets of 19 digits it is below ``TEXT_LENGTH_MAX``."""
 KEYS_MAX: Final = 10_000
 """Maximum number of distinct events of a kind within one window."""
 STRANGER_KEYS_MAX: Final = 1_000
-"""Maximum number of distinct refusals of peers without a principal, which could otherwise fill the
-log until older lines are rotated away."""
+"""Maximum number of distinct refusals of peers without a principal; otherwise such peers could fill
+the log until older lines are rotated away."""
 AUTHORIZATION_ERRORS: Final = frozenset(
     (
         ErrorCode.topic_authorization_failed,
@@ -68,12 +70,12 @@ AUTHORIZATION_ERRORS: Final = frozenset(
     )
 )
 TEXT_LENGTH_MAX: Final = 16_384
-"""Characters of one fact; a longer one is replaced by its beginning as text."""
+"""Maximum characters of one fact; a longer one is replaced by its beginning as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Sender of a request, as it is in the audit log."""
+    """Sender of a request, as named in the audit log."""
 
     principal: str | None
     certificate: str | None
@@ -82,7 +84,7 @@ class Peer:
 
     @classmethod
     def of(cls, principal: Principal | None, where: str) -> Peer:
-        """Return the peer at ``where`` (``host:port``); None: it is not authenticated."""
+        """Return the peer at ``where`` (``host:port``); ``principal``: None if unauthenticated."""
         address = where.rpartition(":")[0] or where
         if principal is None:
             return cls(None, None, None, address)
@@ -90,7 +92,7 @@ class Peer:
         return cls(principal.name, principal.certificate_serial, listener, address)
 
     def facts(self) -> dict[str, object]:
-        """Return its fields of a line."""
+        """Return its fields in a line."""
         return {
             "principal": self.principal,
             "certificate": self.certificate,
@@ -140,7 +142,7 @@ class AuditLog:
         self._repeated: dict[object, _Repeated] = {}
         """The oldest first."""
         self._repeated_counts: Counter[object] = Counter()
-        """Number of distinct ones, by kind."""
+        """Number of distinct events, by kind."""
         self._appends: dict[Peer, _Appends] = {}
         """The oldest first."""
 
@@ -173,8 +175,7 @@ class AuditLog:
     ) -> Callable[[object], None]:
         """Log a request that changes something, before it is executed.
 
-        Returns a function that logs its outcome: a text, or a response, of which it logs the error
-        codes.
+        Returns a function that logs the outcome: a text, or the error codes in a response.
         """
         if self._write is None:
             return lambda _: None
@@ -188,7 +189,7 @@ class AuditLog:
     ) -> Callable[[object], None]:
         """Return a function that logs the response to a request.
 
-        A request that changes something is logged as by ``change``. Any other request, and every
+        A request that changes something is logged as ``change`` does. Any other request, and every
         request of a principal that may not change anything, is logged only if it was denied, so
         that it cannot fill the log. ``arguments``: None if the request changes nothing.
         """
@@ -227,7 +228,7 @@ class AuditLog:
     # --- windows ----------------------------------------------------------------------------------
 
     def write_due(self) -> None:
-        """Write the lines of the windows that are over."""
+        """Write the lines of the windows that have ended."""
         now_s = self._now_s()
         self._end_windows(merged_until_s=now_s - MERGED_S, appends_until_s=now_s - APPENDS_S)
 
@@ -265,7 +266,7 @@ class AuditLog:
     def _log_merged(self, event: str, peer: Peer, **facts: object) -> None:
         """Write an event, or count it if an equal one was written in the same window.
 
-        Above the maximum of different events it is counted with all others of its kind.
+        Above the maximum of different events, it is counted together with all others of its kind.
         """
         key: object = (event, peer, *facts.values())
         kind = event, peer.principal is None
@@ -288,7 +289,7 @@ class AuditLog:
 
 
 def outcome_of(outcome: object) -> object:
-    """Return a text as it is; of a response its error codes, or that it is another node's."""
+    """Return a text as it is, a response's error codes, or that the request was forwarded."""
     if isinstance(outcome, str):
         return outcome
     if isinstance(outcome, bytes):
@@ -322,9 +323,9 @@ def _bounded(fact: object) -> object:
 class AuditFile:
     """File of mode 0600. When it is full it is renamed to ``NAME.1``, and that to ``NAME.2``.
 
-    A line is whole or absent: on a full disk the part that was written is truncated. ``failed`` is
-    called with the error of a line that cannot be written. Raises ``OSError`` if the file cannot be
-    opened.
+    A line is complete or absent: if the disk is full, the part that was written is truncated.
+    ``failed`` is called with the error if a line cannot be written. Raises ``OSError`` if the file
+    cannot be opened.
     """
 
     def __init__(self, config: AuditConfig, failed: Callable[[str], None]) -> None:
@@ -347,7 +348,7 @@ class AuditFile:
         """Close the file."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            with contextlib.suppress(OSError):  # of lines that are written: nothing is buffered
+            with contextlib.suppress(OSError):  # the lines are already written: nothing is buffered
                 os.close(descriptor)
 
     def _append(self, line: bytes) -> None:
@@ -365,7 +366,7 @@ class AuditFile:
             raise
 
     def _rotated(self, full: int) -> int:
-        """Rename the files, and return the descriptor of a new one in place of that of the full."""
+        """Rename the files; return the descriptor of a new file that replaces the full one."""
         path = self._config.path
         names = [path, *(f"{path}.{at}" for at in range(1, self._config.files_max))]
         for name, next_name in reversed(list(pairwise(names))):
@@ -386,7 +387,7 @@ def _open_private(path: str) -> int:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
-            os.write(descriptor, b"\n")  # after a line that a power loss has cut off
+            os.write(descriptor, b"\n")  # after a line that a power loss cut off
     except OSError:
         os.close(descriptor)
         raise

@@ -1,8 +1,8 @@
-"""Expiry of the certificates in a node's files: its own, with those it sends along, its CAs, and of
-revocation lists.
+"""Expiry of the certificates and revocation lists in a node's files.
 
-After the expiry of a list all connections are refused. Lists are published again every few hours or
-days, so that their warnings depend on how long they are valid.
+The certificates are the node's own, those that it sends along, and its CAs. When a list has
+expired, all connections are refused. Lists are published again every few hours or days, so their
+warnings depend on how long they are valid.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DAY_S: Final = 86_400
 WARNING_DAYS: Final = (30, 7, 1)
 """Days before the expiry of a certificate at which a node logs a warning."""
 LIST_WARNING: Final = 0.25
-"""Part of the validity of a revocation list, at most a day, before its expiry: by then the next one
-should have been read."""
+"""A revocation list causes a warning for this last part of its validity, at most a day: by then the
+next list should have been read."""
 CHECK_S: Final = 3_600
 
 _PEM: Final = re.compile(
@@ -35,14 +35,17 @@ _PEM: Final = re.compile(
 _NAMES: Final = {"certificate": "certificate", "ca": "CA certificate", "crl": "revocation list"}
 _VERSION: Final = 0xA0
 _CENTURY_FROM: Final = 50
-"""First year of UTCTime that is of the 20th century (RFC 5280, 4.1.2.5.1)."""
+"""First two-digit year of UTCTime that is in the 20th century (RFC 5280, section 4.1.2.5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateExpiry:
-    """Certificate or revocation list of a file. ``number``: its place in the file, from 1 on;
-    ``kind``: certificate of the node (``certificate``), one that verifies others (``ca``), or a
-    list (``crl``). ``warning_days``: before the expiry."""
+    """Certificate or revocation list in a file.
+
+    ``number``: its place in the file, from 1 on. ``kind``: the node's certificate
+    (``certificate``), one that verifies others (``ca``), or a list (``crl``). ``warning_days``:
+    days before the expiry with a warning.
+    """
 
     listener: str
     kind: str
@@ -54,7 +57,7 @@ class CertificateExpiry:
 
     @property
     def error_days(self) -> float:
-        """Days before the expiry from which on a warning is an error."""
+        """Days before the expiry from which on a warning is logged as an error."""
         return self.warning_days[-1]
 
     @property
@@ -63,11 +66,11 @@ class CertificateExpiry:
         return self.warning_days[0]
 
     def days_left(self, now_s: float) -> float:
-        """Return the days until it expires, below zero afterwards."""
+        """Return the days until it expires; negative after the expiry."""
         return (self.not_after_s - now_s) / DAY_S
 
     def describe(self, now_s: float) -> str:
-        """Return a text about the time that is left."""
+        """Return a text that describes the remaining time."""
         what = _NAMES[self.kind]
         days = self.days_left(now_s)
         when = f"expires in {days:.1f} days" if days > 0 else f"has expired {-days:.1f} days ago"
@@ -91,8 +94,8 @@ def read_expiries(config: NodeConfig) -> tuple[CertificateExpiry, ...]:
 
 
 class ExpiryWarnings:
-    """Warnings of certificates that expire soon: one for each of their ``warning_days``, one after
-    the expiry, and again only for a certificate that has replaced another."""
+    """Warnings about certificates that expire soon. There is one for each of their ``warning_days``
+    and one after the expiry, and new ones only for a certificate that replaces another."""
 
     def __init__(self) -> None:
         self._logged: dict[CertificateExpiry, int] = {}
@@ -114,9 +117,9 @@ class ExpiryWarnings:
 
 
 class ExpiryWatch:
-    """Warnings of a node's certificates, now and then every hour, on the running event loop.
+    """Warnings about a node's certificates, now and then every hour, on the running event loop.
 
-    ``certificates`` returns those in use, ``log`` logs a line with its level.
+    ``certificates`` returns the ones in use; ``log`` logs a line with its level.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class ExpiryWatch:
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self.check)
 
     def close(self) -> None:
-        """Check no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -163,7 +166,7 @@ def _not_after_s(certificate: bytes) -> int:
 
 
 def _list_expiries(listener: str, path: str) -> Iterator[CertificateExpiry]:
-    """Yield the expiry of the revocation lists in a file; one without it does not expire."""
+    """Yield the expiry of each revocation list in a file, unless a list has none."""
     try:
         with open(path, "rb") as file:
             lists = revocation_lists(file.read())

@@ -1,21 +1,23 @@
 """Quotas of clients: bytes produced and fetched per second, and share of the node's time.
 
-A quota is set for a user, for a client id, or for a user with a client id; a default is for every
-user or client id, of which each has a rate of its own. The most specific quota applies
-(``PRECEDENCE``, as in Kafka). Without a quota nothing is counted.
+A quota is set for a user, for a client id, or for a user with a client id. A default applies to
+every user or client id, each with its own rate. The most specific quota applies (``PRECEDENCE``, as
+in Kafka). Without a quota nothing is counted.
 
-1. A rate is the sum of the last 11 samples of a second, by the time since the oldest one began, or
-   10 seconds if that is longer: a client may use the bytes of 10 seconds in one moment.
-2. A request that exceeds a quota is answered immediately, with the time after which the rate is
-   within the quota again, and its connection is muted for that time: nothing is read from it
-   (KIP-219). A fetch is answered without records then, unless nothing was fetched before: a batch
-   larger than what fits into 10 seconds is returned, too. (Kafka's consumers never get it.)
-3. Requests of nodes are never throttled: neither those of the quorum, nor any of a principal that
-   a certificate identifies as a node.
-4. Request time is that of the node's event loop and executor, in percent of one processor. A
-   throttle time by it is at most a second. The write and the sync of an append, which serve several
-   requests, are not counted.
-5. At most ``RATES_MAX`` rates are in memory. One without a value for 11 seconds equals a new one.
+1. A rate is the sum of the last 11 one-second samples, divided by the time since the oldest one
+   began or by 10 seconds, whichever is longer. So a client may use the bytes of 10 seconds in one
+   moment.
+2. A request that exceeds a quota is answered immediately, with the time until the rate is within
+   the quota again. Its connection is muted for that time: nothing is read from it (KIP-219). The
+   response to such a fetch has no records, unless nothing was fetched before. So even a batch
+   larger than the quota of 10 seconds is returned, which Kafka's consumers never get.
+3. Requests of nodes are never throttled: neither the quorum's requests, nor any request of a
+   principal that a certificate identifies as a node.
+4. Request time is the time used on the node's event loop and executor, in percent of one processor.
+   It leads to a throttle time of at most a second. The write and the sync of an append are not
+   counted, because they serve several requests.
+5. At most ``RATES_MAX`` rates are in memory. A rate without a value for 11 seconds equals a new
+   one.
 
 Kafka: ``ClientQuotaManager``, ``ClientRequestQuotaManager``, ``Rate``, ``SampledStat``; KIP-13, 55,
 124 and 219.
@@ -47,18 +49,18 @@ SAMPLE_MS: Final = 1_000
 """Kafka: ``quota.window.size.seconds``."""
 _WINDOW_MS: Final = SAMPLES * SAMPLE_MS
 RATES_MAX: Final = 10_000
-"""Rates in memory: of the clients of the last 11 seconds, if there are no more."""
+"""Maximum number of rates in memory, which should be those of the last 11 seconds' clients."""
 _NAME_LENGTH_MAX: Final = 256
-"""A longer name is replaced by its hash in the key of a rate: a client id may have 32 KiB."""
+"""A longer name is replaced by its hash in a rate's key, because a client id may have 32 KiB."""
 _THROTTLE_MS_MAX: Final = 2**31 - 1
-"""Largest throttle time of a response."""
+"""Largest throttle time in a response."""
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""Types (client-id, user) with names, None for the default, sorted by type."""
+"""Types (client-id, user) with names, which are None for the default, sorted by type."""
 
 
 class QuotaType(enum.StrEnum):
-    """Kind of a quota, by Kafka's name of it."""
+    """Kind of a quota, with Kafka's name for it."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
@@ -66,13 +68,13 @@ class QuotaType(enum.StrEnum):
 
 
 class QuotaLimits(Protocol):
-    """Quotas that are set: in a node's file, or in the log of a controller."""
+    """Quotas that are set in a node's file or in a controller's log."""
 
     def has_quota(self, name: str) -> bool:
         """Return whether any entity has a quota of this name."""
 
     def quota_of(self, entity: QuotaEntity, name: str) -> float | None:
-        """Return the quota of exactly this entity, None if it is not set."""
+        """Return the quota of exactly this entity; None if it is not set."""
 
 
 class ClientQuota(NamedTuple):
@@ -102,11 +104,11 @@ NO_QUOTAS: Final = QuotaTable(())
 
 
 ANY_NAME: Final = "*"
-"""Name of a quota that is the default of every user or client id."""
+"""Name in a quota that is the default for every user or client id."""
 
 
 def parse_quotas(root: ConfigTable) -> tuple[ClientQuota, ...]:
-    """Return the quotas of a node's file: the tables ``[[quotas]]``. Raises ``ConfigError``."""
+    """Return the quotas in a node's file: the tables ``[[quotas]]``. Raises ``ConfigError``."""
     found: list[ClientQuota] = []
     for table in root.tables("quotas"):
         entity: list[tuple[str, str | None]] = []
@@ -130,14 +132,14 @@ def parse_quotas(root: ConfigTable) -> tuple[ClientQuota, ...]:
 
 
 class QuotaClient(NamedTuple):
-    """User, by Kafka's name of the principal, and client id of a request."""
+    """User (Kafka's name of the principal) and client id of a request."""
 
     user: str
     client_id: str
 
 
 class _Names(enum.Enum):
-    """Which names of a type a quota is for."""
+    """Names of a type that a quota applies to."""
 
     EXACT = enum.auto()
     DEFAULT = enum.auto()
@@ -154,7 +156,7 @@ PRECEDENCE: Final = (
     (_Names.ABSENT, _Names.EXACT),
     (_Names.ABSENT, _Names.DEFAULT),
 )
-"""User and client id of the entities whose quotas are for a client: the first one applies."""
+"""User and client id of the entities whose quotas are for a client; the first one applies."""
 
 
 @dataclass(slots=True)
@@ -169,10 +171,10 @@ class _Sample:
 
 
 class SampledRate:
-    """Rate of the values that are recorded, per second. Methods take the current time.
+    """Rate of the recorded values per second. Methods take the current time.
 
-    Kafka: ``Rate``, with a ``WindowedSum``. It has one sample more than the window: a sample that
-    began before the window and has a value within it counts.
+    Kafka: ``Rate`` with a ``WindowedSum``. It has one sample more than the window, because a sample
+    that began before the window counts if it has a value in it.
     """
 
     __slots__ = ("_current", "_samples", "recorded_ms")
@@ -200,7 +202,7 @@ class SampledRate:
         return all(one.value == 0 or now_ms - one.last_ms >= _WINDOW_MS for one in self._samples)
 
     def throttle_time_ms(self, limit: float, now_ms: int) -> float:
-        """Return after how many milliseconds the rate is within a limit again; 0 if it is now."""
+        """Return in how many milliseconds the rate will be within a limit; 0 if it is now."""
         for one in self._samples:
             if now_ms - one.last_ms >= _WINDOW_MS:
                 one.reset(now_ms)
@@ -213,13 +215,13 @@ class SampledRate:
 
 
 class ClientQuotaManager:
-    """Rates of the clients that have quotas, by the current ``limits``. ``now_ms``: the time."""
+    """Rates of the clients that have quotas in ``limits``. ``now_ms`` returns the time."""
 
     def __init__(self, limits: QuotaLimits, now_ms: Callable[[], int]) -> None:
         self.limits = limits
         self._now_ms: Final = now_ms
         self._rates: Final[dict[tuple[QuotaType, str | None, str | None], SampledRate]] = {}
-        """By quota, user and client id, None for all of them; the one used last at the end."""
+        """By quota, user and client id (None for all of them); the last used one is at the end."""
 
     @property
     def rate_count(self) -> int:
@@ -227,7 +229,7 @@ class ClientQuotaManager:
         return len(self._rates)
 
     def has_quota(self, quota: QuotaType | None) -> bool:
-        """Return whether any client has this quota, or one of the time of requests."""
+        """Return whether any client has this quota, or a quota on request time."""
         limits = self.limits
         return limits.has_quota(QuotaType.REQUEST) or (
             quota is not None and limits.has_quota(quota)
@@ -261,7 +263,7 @@ class ClientQuotaManager:
         return math.inf if found is None else found[0] * (SAMPLES - 1) * SAMPLE_MS / 1000
 
     def _find(self, quota: QuotaType, client: QuotaClient) -> tuple[float, SampledRate, int] | None:
-        """Return limit and rate of a client, and the time; None if it has no quota."""
+        """Return the limit and rate of a client, and the time; None if it has no quota."""
         found = self._limit_of(quota, client)
         if found is None:
             return None
@@ -278,7 +280,7 @@ class ClientQuotaManager:
     def _limit_of(
         self, quota: QuotaType, client: QuotaClient
     ) -> tuple[float, str | None, str | None] | None:
-        """Return the limit of a client, with user and client id of those that share its rate."""
+        """Return the limit of a client, and the user and client id that share its rate."""
         limits = self.limits
         if not limits.has_quota(quota):
             return None
@@ -314,11 +316,11 @@ _NODE_APIS: Final = frozenset(
     for key, api in {**APIS, **CONTROLLER_APIS}.items()
     if api.clients is None and key != ApiKey.FETCH_SNAPSHOT
 )
-"""APIs of nodes. Snapshots are fetched by consumers, too; requests of nodes are not passed here."""
+"""APIs that only nodes use, unlike FetchSnapshot. Nodes' own requests are not passed here."""
 
 
 class ClientQuotas:
-    """Quotas of the requests of one node, on its event loop."""
+    """Quotas on the requests to one node, on its event loop."""
 
     def __init__(self, raft_node: RaftNode, limits: QuotaLimits) -> None:
         self._raft_node: Final = raft_node
@@ -326,13 +328,13 @@ class ClientQuotas:
         self.use(limits)
         self.throttled_requests: Final[Counter[str]] = Counter()
         self.throttle_ms: Final[Counter[str]] = Counter()
-        """By quota, both."""
+        """Both by quota."""
 
     def use(self, limits: QuotaLimits) -> None:
         """Replace the quotas."""
         self._manager.limits = limits
         self.may_throttle = not isinstance(limits, QuotaTable) or bool(limits.quotas)
-        """Whether there are quotas, or the log of a controller may set some: of most nodes not."""
+        """Whether there are quotas, or a controller's log may set some; most nodes have neither."""
 
     @property
     def rate_count(self) -> int:
@@ -341,16 +343,17 @@ class ClientQuotas:
 
     @property
     def muted_count(self) -> int:
-        """Return the number of connections that are muted."""
+        """Return the number of muted connections."""
         return len(self._raft_node.throttled)
 
     def throttle(
         self, request: Request[Any], quota: QuotaType | None = None, byte_count: int = 0
     ) -> int:
-        """Record the time of a request until now, and the bytes of a quota; mute the connection if
-        a quota is exceeded. Return the throttle time in milliseconds, for the response."""
+        """Record a request's time until now and the bytes that count towards a quota; mute the
+        connection if a quota is exceeded. Return the throttle time in milliseconds for the
+        response."""
         if not self.may_throttle or not self._manager.has_quota(quota):
-            return 0  # as of nearly all nodes
+            return 0  # as on nearly all nodes
         client = _client_of(request)
         if client is None:
             return 0
@@ -359,7 +362,7 @@ class ClientQuotas:
         return self._mute(request, time_ms, bytes_ms, quota)
 
     def throttle_fetch(self, request: Request[Any], byte_count: int) -> tuple[int, bool]:
-        """Do the same for a fetch; return also whether its response may have records."""
+        """Do the same for a fetch; also return whether its response may have records."""
         client = _client_of(request) if self.may_throttle else None
         if client is None:
             return 0, True
@@ -398,7 +401,7 @@ class ClientQuotas:
 
 
 def _client_of(request: Request[Any]) -> QuotaClient | None:
-    """Return whose quotas a request uses, None if it is not throttled."""
+    """Return the client whose quotas a request uses; None if it is never throttled."""
     principal = request.principal
     if principal.node_id is not None or request.header.api_key in _NODE_APIS or not principal.name:
         return None

@@ -1,7 +1,7 @@
 """Typed access to the tables of a TOML file.
 
-Every method raises ``ConfigError`` with the dotted path of the key. ``finish`` rejects the keys
-that no method has read.
+Every method raises ``ConfigError`` with the dotted path of the key. ``finish`` rejects keys that no
+method has read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ConfigTable:
         self._read_keys: set[str] = set()
 
     def wrong(self, key: str, reason: str) -> ConfigError:
-        """Return the error of a key, for the caller to raise."""
+        """Return an error about a key, for the caller to raise."""
         return ConfigError(path=self._path, key=self._full(key), reason=reason)
 
     def has(self, key: str) -> bool:
@@ -53,7 +53,7 @@ class ConfigTable:
         return tuple(self._values)
 
     def finish(self, also_known: Iterable[str] = ()) -> None:
-        """Raise for the first key that was not read. ``also_known``: keys for the hint."""
+        """Raise for the first key that was not read. ``also_known``: more keys for the hint."""
         known = sorted(self._read_keys.union(also_known))
         for key in self._values:
             if key not in self._read_keys:
@@ -63,7 +63,7 @@ class ConfigTable:
     # --- values -----------------------------------------------------------------------------------
 
     def table(self, key: str) -> ConfigTable | None:
-        """Return a subtable, None if it is missing."""
+        """Return a subtable; None if it is missing."""
         if not self.has(key):
             return None
         values = self._values[key]
@@ -72,7 +72,7 @@ class ConfigTable:
         return ConfigTable(self._path, self._full(key), values)
 
     def tables(self, key: str) -> list[ConfigTable]:
-        """Return an array of tables, empty if it is missing."""
+        """Return an array of tables; empty if it is missing."""
         values = self._values[key] if self.has(key) else []
         if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
             raise self.wrong(key, f"expected an array of tables: [[{self._full(key)}]]")
@@ -94,8 +94,8 @@ class ConfigTable:
         return value
 
     def matching(self, key: str, pattern: re.Pattern[str], form: str) -> str | None:
-        """Return a string that matches a pattern, whose ``form`` is the reason of an error; None if
-        the key is missing."""
+        """Return a string that matches a pattern, which ``form`` describes in an error; None if the
+        key is missing."""
         if not self.has(key):
             return None
         text = self.text(key)
@@ -131,8 +131,7 @@ class ConfigTable:
         return float(value)
 
     def ascending(self, key: str, *, default: tuple[float, ...]) -> tuple[float, ...]:
-        """Return an array of numbers above 0, each above the one before it, or ``default`` if the
-        key is missing."""
+        """Return an array of ascending numbers above 0, or ``default`` if the key is missing."""
         if not self.has(key):
             return default
         value = self._value(key)
@@ -146,7 +145,7 @@ class ConfigTable:
         return found
 
     def flag(self, key: str) -> bool:
-        """Return a boolean, False if the key is missing."""
+        """Return a boolean; False if the key is missing."""
         if not self.has(key):
             return False
         value = self._value(key)
@@ -155,7 +154,7 @@ class ConfigTable:
         return value
 
     def choice(self, key: str, words: Iterable[str]) -> str:
-        """Return a string out of ``words``."""
+        """Return a string that is one of ``words``."""
         value, allowed = self._value(key), list(words)
         if value not in allowed:
             quoted = ", ".join(f'"{word}"' for word in allowed)
@@ -164,7 +163,7 @@ class ConfigTable:
         return value
 
     def parsed(self, key: str, parse: Callable[[str], T]) -> T:
-        """Return a string as parsed by ``parse``, whose ``ValueError`` becomes the reason."""
+        """Return a string parsed by ``parse``, whose ``ValueError`` becomes the reason."""
         text = self.text(key)
         try:
             return parse(text)

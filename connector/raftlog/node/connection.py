@@ -4,20 +4,22 @@ Invariants:
 
 1. The length of a frame is checked before its bytes are buffered. A malformed frame or request
    closes the connection, because the bytes after it cannot be interpreted.
-2. Requests are started in the order of arrival, several may be in flight, and responses are sent
-   in the order of the requests (as Kafka guarantees to clients).
-3. Memory is counted: the received part of a frame, a request until its response, a response until
-   the peer has read it. The announced length of a frame does not count. Nothing more is read while
-   the pool is used up. Requests that were read are started regardless of it: otherwise
+2. Requests are started in the order of arrival. Several may be in flight. Responses are sent in the
+   order of the requests, as Kafka guarantees to clients.
+3. Memory is counted: the received part of a frame, a request until its response, and a response
+   until the peer has read it. The announced length of a frame does not count. Nothing more is read
+   while the pool is full. Requests that were already read are started nevertheless; otherwise
    connections would hold the memory that they wait for.
-4. No request is started while the peer does not read responses, and at most one request with a
+4. No request is started while the peer does not read its responses, and at most one request with a
    possibly large response is in flight (Kafka mutes the whole channel).
-5. The responses that a connection gets in one callback of the event loop are one write, at the end
-   of the callback: the loop does not turn between a request and a response that is there already.
-6. Connections without any right start one request in each iteration of the event loop, all of them
-   together, so that their number delays no client. Those of a principal share its time in each
-   iteration, but for ``DIRECT_PER_ITERATION`` requests that are started when they are received.
-7. While it is muted, because its client exceeds a quota, nothing is read and no request is started.
+5. All responses that a connection gets in one callback of the event loop are sent with one write,
+   at the end of the callback. A response that is already available does not wait for another
+   iteration.
+6. All connections without any right together start one request per iteration of the event loop, so
+   that their number does not delay clients. A principal's connections share its time in each
+   iteration, except that ``DIRECT_PER_ITERATION`` requests are started when they are received.
+7. While a connection is muted because its client exceeds a quota, nothing is read from it and no
+   request is started.
 """
 
 from __future__ import annotations
@@ -52,25 +54,26 @@ from .sasl import SaslAuthenticator
 
 P = ParamSpec("P")
 _WRITE_BYTES_MAX: Final = 256 * 1024
-"""Maximum bytes of one write: TLS encrypts all bytes of a write before it pauses the writer."""
+"""Maximum bytes of one write, because TLS encrypts a whole write before it pauses the writer."""
 REQUESTS_PER_TURN: Final = 8
-"""Requests of a connection that are started before those of other ones."""
+"""Requests that a connection starts before other connections start theirs."""
 DIRECT_PER_ITERATION: Final = 4 * REQUESTS_PER_TURN
-"""Requests of a principal that are started in one iteration without the queue, on all of its
-connections: those that are received one at a time do not wait for a connection with thousands."""
+"""Requests that all connections of a principal start in one iteration without the queue. So
+requests that arrive one at a time do not wait for a connection with thousands."""
 TURN_S: Final = 0.0002
-"""Time of the queued requests of a principal in each iteration of the event loop, in seconds: one
-with thousands of small requests must not delay other clients by much more."""
+"""Time in seconds for a principal's queued requests in each iteration of the event loop. A
+principal with thousands of small requests must not delay other clients by much more."""
 _LARGE_RESPONSES: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 
 
 class FlushQueue:
-    """Connections with responses that are not written: each is flushed once, whatever the number of
-    its responses, at the end of ``run``, and otherwise in the next iteration of the event loop.
-    Also the work that all sockets of an iteration share, which is called after the last of them.
+    """Connections with unwritten responses, and work that all sockets of an iteration share.
 
-    Never within a call of the replica: a flushed connection may start requests, which begin one. A
-    request that is started so has its response flushed in the next iteration.
+    Each connection is flushed once, whatever the number of its responses: at the end of ``run``, or
+    otherwise in the next iteration of the event loop. The shared work is called after the last
+    socket. A flush never happens within a call of the replica, because a flushed connection may
+    start requests, which call the replica. The response to a request that is started this way is
+    flushed in the next iteration.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,12 +82,12 @@ class FlushQueue:
         self._connections: list[Connection] = []
         self._is_running = False
         self._work: Callable[[], object] | None = None
-        """What is called after the last socket of this iteration."""
+        """The function that is called after the last socket of this iteration."""
         self.descriptor = NO_DESCRIPTOR
-        """That of the connection which has received bytes last."""
+        """Descriptor of the connection that last received bytes."""
 
     def run(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call ``work``, the whole of a callback of the event loop or the last part, then flush."""
+        """Call ``work``, which is all of an event loop callback or its last part, then flush."""
         assert not self._is_running, "not within a callback that flushes"
         self._is_running = True
         try:
@@ -97,9 +100,9 @@ class FlushQueue:
                 self._call_work()
 
     def call_after(self, work: Callable[[], object]) -> None:
-        """Call ``work``, which flushes, after the sockets that are served in this iteration of the
-        event loop: all of them share it. That is at the end of the callback of the last one, if it
-        is one of a connection, and otherwise in the next iteration."""
+        """Call ``work``, which flushes, once for all sockets that are served in this iteration of
+        the event loop: at the end of the last socket's callback if it belongs to a connection, and
+        otherwise in the next iteration."""
         if not self._is_running or self._work is not None:
             self._loop.call_soon(work)
             return
@@ -109,7 +112,7 @@ class FlushQueue:
 
     @property
     def _is_last(self) -> bool:
-        """Return whether the last socket of this iteration is being served, or was."""
+        """Return whether the last socket of this iteration is being served or has been."""
         loop = self._node_loop
         return loop is not None and loop.last_descriptor == self.descriptor
 
@@ -119,7 +122,7 @@ class FlushQueue:
             work()
 
     def add(self, connection: Connection) -> None:
-        """Flush a connection, which is not queued yet."""
+        """Queue a connection, which is not queued yet, for a flush."""
         if not self._connections and not self._is_running:
             self._loop.call_soon(self._flush)
         self._connections.append(connection)
@@ -137,7 +140,7 @@ def _run_step(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Call a step of a connection. A bug in it ends this connection, and not the work of others."""
+    """Call a step of a connection. A bug in it ends this connection, not the work of others."""
     try:
         step(*args, **kwargs)
     except Exception as bug:  # noqa: BLE001 - as asyncio does after ``data_received``
@@ -149,9 +152,9 @@ def _run_step(
 class RequestQueue:
     """Connections of one principal, or of all peers without any right, with requests to start.
 
-    In each iteration of the event loop they start requests in turn, until the time of the principal
-    is used up: other principals wait for so long, however many connections and requests it has.
-    Peers without any right start one request in each iteration.
+    In each iteration of the event loop they start requests in turn until the principal's time is
+    used up. Other principals wait no longer than that, however many connections and requests it
+    has. Peers without any right start one request per iteration.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ class RequestQueue:
         is_unprivileged: bool,
         iteration: Callable[[], int] | None = None,
     ) -> None:
-        """``iteration`` returns the number of the current one; None: each call is in its own."""
+        """``iteration`` returns the number of the current iteration; None: each call is its own."""
         self._loop = loop
         self._is_unprivileged = is_unprivileged
         self._iteration = iteration or itertools.count().__next__
@@ -171,8 +174,8 @@ class RequestQueue:
         self._is_run_queued = False
 
     def take_direct(self, count: int) -> int:
-        """Return how many of this number of requests a connection may start when it has received
-        them, without the queue; they count for the iteration."""
+        """Return how many of this number of received requests a connection may start without the
+        queue; they count for the iteration."""
         if self._is_unprivileged:
             return 0
         iteration = self._iteration()
@@ -183,7 +186,7 @@ class RequestQueue:
         return found
 
     def add(self, connection: Connection) -> None:
-        """Let a connection start requests, which is not queued yet."""
+        """Queue a connection, which is not queued yet, to start requests."""
         self._connections.append(connection)
         self._queue_run()
 
@@ -230,16 +233,16 @@ class Connection(ReceivingProtocol):
         request_queue: Callable[[Principal], RequestQueue],
         sasl: SaslAuthenticator | None = None,
     ) -> None:
-        """``authenticate`` returns the principal, None to close the connection. ``handle`` is
-        called with every request, ``closed`` once; ``log_event`` logs errors of the peer. ``apis``
-        are those that the node serves. ``memory_share`` and ``request_queue`` return those of a
-        principal."""
+        """``authenticate`` returns the principal; None to close the connection. ``handle`` is
+        called with every request, ``closed`` once. ``log_event`` logs errors of the peer. ``apis``
+        are the APIs that the node serves. ``memory_share`` and ``request_queue`` return a
+        principal's."""
         self.where: Final = where
         self.raft_request_ids: Final[set[int]] = set()
-        """Ids of the requests that the replica processes, to drop when the peer is lost."""
+        """Ids of requests that the replica is processing, to drop when the peer is lost."""
         self.tasks: Final[set[asyncio.Task[None]]] = set()
         self.memory: Final = ConnectionMemory()
-        self.time_s: Final = asyncio.get_running_loop().time  # a look-up of it is a system call
+        self.time_s: Final = asyncio.get_running_loop().time  # looking up the loop is a system call
         self.began_s: Final = self.time_s()
         self.last_request_s = self.began_s
         self.sasl: Final = sasl
@@ -255,7 +258,7 @@ class Connection(ReceivingProtocol):
         self._decoder: FrameDecoder | None = None
         self._transport: asyncio.Transport | None = None
         self._descriptor = -2
-        """Of its socket; another one than ``NO_DESCRIPTOR`` if it has none."""
+        """Its socket's; without a socket, a number that differs from ``NO_DESCRIPTOR``."""
         self._requests: deque[Request[Any]] = deque()
         self._frames: deque[bytes] = deque()
         self._deadline = deadline
@@ -286,7 +289,7 @@ class Connection(ReceivingProtocol):
         transport.set_write_buffer_limits(high=1, low=0)  # with high=0 TLS would always pause
 
     def change_principal(self, principal: Principal) -> None:
-        """Continue as a principal that has authenticated by SASL."""
+        """Continue as a principal that has authenticated with SASL."""
         assert self._session is not None, "the connection is open"
         before, after = self._session.memory, self._memory_share_of(principal)
         if principal == self._session.principal:
@@ -302,7 +305,7 @@ class Connection(ReceivingProtocol):
         self._request_queue = self._request_queue_of(principal)
 
     def data_received(self, data: bytes) -> None:
-        # TLS calls this from within ``close``, too, perhaps in a callback that flushes
+        # TLS also calls this from within ``close``, perhaps in a callback that flushes
         if self._decoder is not None and not self._is_finishing:
             self._flush_queue.descriptor = self._descriptor
             self._flush_queue.run(self._receive, data, self._decoder)
@@ -353,7 +356,7 @@ class Connection(ReceivingProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def authenticate_again(self) -> Principal | None:
-        """Return the principal that the connection would get if opened now, None if none."""
+        """Return the principal that the connection would get if it were opened now, if any."""
         return None if self._transport is None else self._authenticate(self._transport)
 
     @property
@@ -368,7 +371,7 @@ class Connection(ReceivingProtocol):
         return self.authenticate_again() != self._session.principal
 
     def has_expired(self, wall_s: float) -> bool:
-        """Return whether the peer's certificate is not valid any more. ``wall_s``: since 1970."""
+        """Return whether the peer's certificate has expired. ``wall_s``: seconds since 1970."""
         not_after = None if self._session is None else self._session.principal.not_after
         return not_after is not None and wall_s > ssl.cert_time_to_seconds(not_after)
 
@@ -378,7 +381,7 @@ class Connection(ReceivingProtocol):
 
     @property
     def memory_share(self) -> MemoryShare | None:
-        """Return the share that counts this connection's memory, None if not authenticated."""
+        """Return the share that counts this connection's memory; None if not authenticated."""
         return None if self._session is None else self._session.memory
 
     def is_stalled(self, now_s: float) -> bool:
@@ -388,21 +391,21 @@ class Connection(ReceivingProtocol):
 
     def measure_remaining_s(self, now_s: float) -> float | None:
         """Return how many seconds the peer needs to send its request and read its responses, at its
-        rate since the last call; None if the node did not wait for it since then."""
+        rate since the last call; None if the node has not waited for it since then."""
         self._count_unread()
         awaited = 0 if self._decoder is None else self._decoder.expected_byte_count
         left = awaited - self.memory.partial_byte_count + self.memory.unread_byte_count
         return self._deadline.measure_remaining_s(left, now_s)
 
     def finish(self) -> None:
-        """Start no more requests, and close after the responses to those in flight."""
+        """Start no more requests, and close after the responses to requests in flight."""
         self._is_finishing = True
         self._discard_frames()
         self._close_if_finished()
 
     def mute(self) -> bool:
-        """Start no more requests, and read none, until ``unmute``; responses are written. Return
-        False if it is closed."""
+        """Start and read no more requests until ``unmute``; responses are still written. Return
+        False if the connection is closed."""
         self._is_muted = self.is_open
         self._start_requests_soon()
         return self._is_muted
@@ -418,7 +421,7 @@ class Connection(ReceivingProtocol):
             self._transport.abort()
 
     def _start_requests(self, count_max: int) -> None:
-        """Start up to this number of requests, and queue the connection for the others."""
+        """Start up to this number of requests, and queue the connection for the rest."""
         left = count_max
         while self._frames and self._session and self._may_start(self._frames[0]):
             if not left:
@@ -442,8 +445,8 @@ class Connection(ReceivingProtocol):
         self._update_deadline()
 
     def _start_requests_soon(self) -> None:
-        """Start requests in the next iteration of the event loop: this may be called from a step
-        of the replica, and starting a request may begin one. Several calls before it are one."""
+        """Start requests in the next iteration of the event loop. This may be called from a step of
+        the replica, and starting a request may begin another step. Repeated calls count as one."""
         if self._is_start_queued:
             return
         if self._request_queue is not None:
@@ -451,7 +454,7 @@ class Connection(ReceivingProtocol):
             self._request_queue.add(self)
 
     def start_queued(self, count_max: int) -> None:
-        """Start up to this number of requests, as the call that was queued."""
+        """Start up to this number of requests, in the call that was queued."""
         self._is_start_queued = False
         self._start_requests(count_max)
 
@@ -479,7 +482,7 @@ class Connection(ReceivingProtocol):
         return share.has_room or share.may_overdraw(self._start_requests_soon)
 
     def _update_deadline(self) -> None:
-        """Start or stop the deadline, by whether the node waits for the peer."""
+        """Start or stop the deadline, depending on whether the node waits for the peer."""
         is_receiving = (
             self._is_reading and self._decoder is not None and self._decoder.expected_byte_count
         )
@@ -511,7 +514,7 @@ class Connection(ReceivingProtocol):
         self._is_reading = may_read
 
     def _start_request(self, data: bytes, session: Session) -> None:
-        """Start the request in a frame. ApiVersions of an unknown version has a response of its own
+        """Start the request in a frame. ApiVersions of an unknown version has a special response
         (KIP-511); any other unknown version closes the connection."""
         self.last_request_s = now_s = self.time_s()
         try:
@@ -543,7 +546,7 @@ class Connection(ReceivingProtocol):
     # --- responses --------------------------------------------------------------------------------
 
     def respond(self, request: Request[Any], body: bytes | Sequence[bytes] | None) -> None:
-        """Send the response to a request, after those to older requests; None: no response."""
+        """Send the response to a request, after the responses to older ones; None: no response."""
         response = None
         if body is not None and self._transport is not None:
             header = request.header
@@ -557,7 +560,7 @@ class Connection(ReceivingProtocol):
         more = request.byte_count - before
         self.memory.in_flight_byte_count += more
         if more > 0:
-            self._report_memory()  # what is less is reported when the response is written
+            self._report_memory()  # a decrease is reported when the response is written
         if not self._is_flush_queued:
             self._is_flush_queued = True
             self._flush_queue.add(self)
@@ -586,7 +589,7 @@ class Connection(ReceivingProtocol):
         if self._frames:
             self._start_requests_soon()
         elif not self._is_reading:
-            self._start_requests(0)  # none: read on
+            self._start_requests(0)  # none: only continue to read
 
     def _write(self, data: bytes) -> None:
         transport = self._transport
@@ -602,8 +605,8 @@ class Connection(ReceivingProtocol):
             transport.write(view[start : start + _WRITE_BYTES_MAX])
 
     def _count_unread(self) -> None:
-        """Update the count of unread responses. A closing transport is skipped: TLS has no write
-        buffer size any more."""
+        """Update the count of unread responses. A closing transport is skipped, because TLS no
+        longer has a write buffer size."""
         memory, transport = self.memory, self._transport
         before = memory.unread_byte_count
         if transport is not None and not transport.is_closing():
@@ -627,7 +630,7 @@ class Connection(ReceivingProtocol):
             self._close()
 
     def _close(self) -> None:
-        """Close once: on a second call TLS would drop the connection without closing it."""
+        """Close only once: on a second call TLS would drop the connection without closing it."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
@@ -640,9 +643,9 @@ def _api_key(data: bytes) -> int:
 class TransferDeadline:
     """Time by which a peer must have sent the rest of a request, or read its responses.
 
-    A peer may pause for ``stalled_s``, and must transfer ``bytes_per_second_min`` on average: each
+    A peer may pause for ``stalled_s``, and must transfer ``bytes_per_second_min`` on average. Each
     byte extends the deadline by 1 / ``bytes_per_second_min``, at most to ``stalled_s`` from now, so
-    that a byte now and then does not keep a connection open. Time in which the node itself does not
+    that an occasional byte does not keep a connection open. Time in which the node itself does not
     read, for lack of memory, does not count. Methods take the current time in seconds.
     """
 
@@ -670,7 +673,7 @@ class TransferDeadline:
             self._transferred_byte_count = 0
 
     def stop(self) -> None:
-        """Clear the deadline: the node does not wait for the peer."""
+        """Clear the deadline, because the node does not wait for the peer."""
         self.deadline_s = None
 
     def extend(self, byte_count: int, now_s: float) -> None:
@@ -681,7 +684,7 @@ class TransferDeadline:
             self._transferred_byte_count += byte_count
 
     def is_stalled(self, now_s: float) -> bool:
-        """Return whether the deadline has passed: the peer has stalled, or is too slow."""
+        """Return whether the deadline has passed: the peer has stalled or is too slow."""
         return self.deadline_s is not None and now_s > self.deadline_s
 
     def measure_remaining_s(self, remaining_byte_count: int, now_s: float) -> float | None:

@@ -1,19 +1,21 @@
 """Quotas on connections: their number per pool, address and principal, and their creation rate.
 
 Each listener has a pool of connections without any right: handshakes in progress, and certificates
-without rights. They are closed after ``handshake_ms``; while the pool is full, a new connection
-replaces the oldest one if that is older than a fifth of this time. Addresses from which a
-connection had a right before, the known ones, have half of the pool: while they use less, a new
-connection of theirs replaces the oldest one of an unknown address, whatever its age; and unknown
-addresses have the other half. A connection with a right moves to the pool of clients or of voters.
-The latter is reserved for connections to the voters' listener and of nodes that have proven their
-id (Kafka: inter-broker listener, KIP-402).
+without rights. They are closed after ``handshake_ms``. While the pool is full, a new connection
+replaces the oldest one if that is older than a fifth of this time. Half of the pool is for known
+addresses, from which a connection had a right before, and the other half is for unknown addresses.
+While known addresses use less than their half, a new connection of theirs replaces the oldest one
+of an unknown address, whatever its age.
+
+A connection with a right moves to the pool of clients or of voters. The voters' pool is reserved
+for connections to the voters' listener, and for nodes that have proven their id (Kafka:
+inter-broker listener, KIP-402).
 
 Limits per address and per principal apply within a pool. An address is an IPv4 host or the /64
 network of an IPv6 host (Kafka: ``max.connections.per.ip``, KIP-308). Connections above the creation
 rate of their address are refused before the handshake (KIP-612); bursts of five seconds' worth are
-allowed. At a listener for clients only, a quota of the address in a controller's log
-(``connection_creation_rate``) decides if it is lower: it must not keep voters out.
+allowed. At a listener that is only for clients, the address's quota in a controller's log
+(``connection_creation_rate``) applies if it is lower. It must not keep voters out.
 
 Kafka: ``ConnectionQuotas``.
 """
@@ -36,13 +38,13 @@ _STRANGER_TIME_DIVISOR: Final = 5
 _BURST_S: Final = 5.0
 _IPV6_HOST_BITS: Final = 64
 KNOWN_MAX: Final = 10_000
-"""Known addresses; of more, the one whose last connection with a right is the oldest is dropped."""
+"""Maximum number of known addresses; beyond it, the least recently used one is dropped."""
 BUCKETS_MAX: Final = 100_000
-"""Addresses whose rate is known: with a low quota a bucket takes long to be full again."""
+"""Maximum number of addresses with a known rate; with a low quota a bucket takes long to refill."""
 BUCKETS_PER_CHECK: Final = 5_000
-"""Buckets that one check examines, least recently used first, and drops if full: some 2 ms."""
+"""Buckets that one check examines, least recently used first, and drops if full; about 2 ms."""
 QUOTA: Final = "connection_creation_rate"
-"""Kafka's quota of an address."""
+"""Kafka's quota for an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class _Bucket:
         return min(_burst(rate), self.count + (now_s - self.counted_s) * rate)
 
     def is_full(self, now_s: float) -> bool:
-        """Return whether it is equal to that of an unknown address."""
+        """Return whether it equals the bucket of an unknown address."""
         return self.saved_up(self.rate, now_s) >= _burst(self.rate)
 
 
@@ -84,7 +86,7 @@ class CountedConnection:
     began_s: float
     close: Callable[[], None]
     is_known: bool
-    """Whether a connection of the address had a right when this one was opened."""
+    """Whether the address was known when this connection was opened."""
     pool: ConnectionPool | None = None
     """None while the connection has no right."""
     principal: str | None = None
@@ -92,7 +94,7 @@ class CountedConnection:
 
 @dataclass(slots=True, eq=False)
 class ConnectionPool:
-    """Connections that share one maximum. ``limit`` is its key in ``[limits]``."""
+    """Connections that share a maximum. ``limit`` is its key in ``[limits]``."""
 
     name: str
     limit: str
@@ -104,7 +106,7 @@ class ConnectionPool:
     by_principal: Counter[str] = field(default_factory=Counter)
 
     def refusal(self, address: str, principal: str | None = None) -> LimitExceeded | None:
-        """Return the refusal of one more connection, None if it is within the limits."""
+        """Return the refusal of one more connection; None if it is within the limits."""
         if self.count >= self.count_max:
             return LimitExceeded(self.limit, f"{self.count} connections of {self.name} are open")
         if (count := self.by_address[address]) >= self.per_address_max:
@@ -120,7 +122,7 @@ class ConnectionPool:
         return None
 
     def count_one(self, address: str, principal: str | None, change: int) -> None:
-        """Add 1 or -1 connection to the counts."""
+        """Add 1 or -1 to the counts of connections."""
         self.count += change
         _change(self.by_address, address, change)
         if principal is not None:
@@ -149,11 +151,11 @@ class ConnectionQuotas:
         self._strangers: dict[tuple[Listener, bool], dict[CountedConnection, None]] = {}
         """Connections without any right, the oldest first, by whether their addresses are known."""
         self._known: dict[str, None] = {}
-        """Known addresses, the one whose connection had a right last at the end."""
+        """Known addresses, ordered by when a connection last had a right, the latest at the end."""
         self.rate_of: Callable[[str], float | None] = lambda _: None
         """Returns the quota of an address, in connections per second; None without one."""
         self._buckets: dict[tuple[str, str], _Bucket] = {}
-        """By limit and address, the one that was used last at the end."""
+        """By limit and address; the last used one is at the end."""
 
     @property
     def unprivileged_count(self) -> int:
@@ -176,7 +178,7 @@ class ConnectionQuotas:
     ) -> CountedConnection | LimitExceeded:
         """Count a new connection, before its handshake, or return its refusal.
 
-        ``may_replace``: whether one of an unknown address may replace another connection.
+        ``may_replace``: whether a connection of an unknown address may replace another one.
         """
         address = _address_of(host)
         refusal = self._rate_refusal(listener, host, now_s)
@@ -201,8 +203,9 @@ class ConnectionQuotas:
         return entered
 
     def _replaceable(self, listener: Listener, *, is_known: bool) -> CountedConnection:
-        """Return the oldest connection of a full pool, of the addresses with more than their half;
-        if a new one has the others' half, of its own."""
+        """Return the connection that a new one replaces in a full pool: if its kind of address
+        (known or unknown) uses less than half, the oldest of the other kind, otherwise the oldest
+        of its own kind."""
         own, others = (self._strangers.get((listener, one), {}) for one in (is_known, not is_known))
         half = max(1, self._limits.stranger_connections_max // 2)
         return next(iter(others if len(own) < half and others else own))
@@ -213,8 +216,8 @@ class ConnectionQuotas:
     def admit(self, connection: CountedConnection, principal: Principal) -> LimitExceeded | None:
         """Move a connection to the pool of its principal, or return its refusal.
 
-        A connection whose principal has no right stays in the pool of connections without right.
-        One that has rights by ACLs only is a client, also at the listener for voters.
+        A connection whose principal has no right stays in the pool of connections without rights. A
+        principal that has rights only from ACLs is a client, even at the listener for voters.
         """
         if principal.possible_rights is Rights.NONE:
             return None
@@ -242,8 +245,8 @@ class ConnectionQuotas:
             connection.pool.count_one(connection.address, connection.principal, -1)
 
     def close_oldest_unprivileged(self) -> bool:
-        """Close the oldest connection without any right, of an unknown address if there is one;
-        return whether there was one."""
+        """Close the oldest connection without any right, preferably of an unknown address; return
+        whether there was one."""
         oldest = [next(iter(strangers)) for strangers in self._strangers.values() if strangers]
         if not oldest:
             return False
@@ -253,7 +256,7 @@ class ConnectionQuotas:
         return True
 
     def close_overdue(self, now_s: float) -> None:
-        """Close connections that are without any right for longer than ``handshake_ms``."""
+        """Close connections that have been without any right for longer than ``handshake_ms``."""
         for strangers in self._strangers.values():
             for one in [at for at in strangers if now_s - at.began_s > self._handshake_s]:
                 del strangers[one]

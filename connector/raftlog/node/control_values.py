@@ -38,7 +38,7 @@ def epoch_head(effect: AppendLeaderChange, leader_id: int) -> tuple[ControlRecor
 
 
 def voters_head(voters: VoterSet, kraft_version: int | None) -> list[ControlRecord]:
-    """Return the records of a voter set, after that of kraft.version if it is given."""
+    """Return the records of a voter set, after the kraft.version record if one is given."""
     version = [] if kraft_version is None else [KRaftVersion(kraft_version=kraft_version)]
     return [*version, voters_record(voters)]
 
@@ -71,7 +71,7 @@ def voter_set(record: KRaftVoters) -> VoterSet:
 
 
 def voters_in(records: Iterable[tuple[int, ControlRecord]]) -> Iterator[VotersAppended]:
-    """Yield the changes of voters and kraft.version among control records and their offsets."""
+    """Yield the changes of voters and kraft.version in these control records with offsets."""
     for offset, control in records:
         if isinstance(control, KRaftVoters):
             yield VotersAppended(offset, voters=voter_set(control))

@@ -1,4 +1,4 @@
-"""Certificates and revocation lists in DER: their elements, and distinguished names as texts."""
+"""Certificates and revocation lists in DER: their elements, and distinguished names as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----"
 
 
 def der_elements(data: bytes) -> list[tuple[int, bytes]]:
-    """Return tag and content of the elements of a constructed value in DER."""
+    """Return the tag and content of each element of a constructed value in DER."""
     found, at = [], 0
     while at < len(data):
         tag, length, at = data[at], data[at + 1], at + 2
@@ -38,8 +38,8 @@ def subject_of(certificate: bytes) -> bytes:
 
 
 def revocation_lists(data: bytes) -> list[list[tuple[int, bytes]]]:
-    """Return the elements of each list in PEM format, from the name of its issuer on: the time of
-    the list, that of the next one, which is optional, and others (RFC 5280, 5.1).
+    """Return the elements of each list in PEM format, from its issuer's name on. They are followed
+    by the list's time, optionally the next list's time, and others (RFC 5280, section 5.1).
 
     Raises ``ValueError`` and ``IndexError`` for other bytes.
     """
@@ -50,7 +50,7 @@ def revocation_lists(data: bytes) -> list[list[tuple[int, bytes]]]:
     return found
 
 
-# --- Distinguished names as Java has them (``X500Principal.getName``, RFC 2253) -------------------
+# --- Distinguished names as in Java (``X500Principal.getName``, RFC 2253) -------------------------
 
 _KEYWORDS: Final = {
     b"\x55\x04\x03": "CN",
@@ -63,7 +63,7 @@ _KEYWORDS: Final = {
     b"\x09\x92\x26\x89\x93\xf2\x2c\x64\x01\x19": "DC",
     b"\x09\x92\x26\x89\x93\xf2\x2c\x64\x01\x01": "UID",
 }
-"""Types of attributes with a keyword in RFC 2253, by their identifier in DER."""
+"""Keywords of attribute types in RFC 2253, by their identifier in DER."""
 _TEXT_TAGS: Final = frozenset((0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1C, 0x1E))
 """UTF8String, PrintableString, T61String, IA5String, GeneralString, UniversalString, BMPString."""
 _QUOTED: Final = ',=+<>#;"\\'
@@ -71,9 +71,10 @@ _BLANKS: Final = " \r"
 
 
 def distinguished_name(name: bytes) -> str:
-    """Return the text of a name in DER, without its outer tag: the last part is first.
+    """Return the text of a name in DER, without its outer tag; its last part is the first here.
 
-    Attributes without a keyword, or whose value is not text, are ``OID=#`` and the value in DER.
+    Attributes that have no keyword, or whose value is not text, are written as ``OID=#`` and the
+    value in DER.
     """
     parts = [
         "+".join(_attribute(attribute) for _, attribute in der_elements(part))

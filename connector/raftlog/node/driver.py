@@ -1,20 +1,20 @@
 """Driver: runs a ``RaftNode`` on an asyncio loop, with one timer, threads for syncs and a clock.
 
-Everything except long syncs happens on the event loop, so the node needs no locks. One sync of the
-log at a time covers all records appended before it started:
+Everything except long syncs happens on the event loop, so the node needs no locks. There is one
+sync of the log at a time, which covers all records appended before it started:
 
-- On a disk that syncs fast it runs on the event loop, after the messages of its step are sent, so
-  that the followers of a leader write at the same time (Kafka: the thread of ``KafkaRaftClient``;
-  etcd: the goroutine of ``raftNode``). For a few records the way to another thread and back takes
-  longer than the sync, and on busy processors many times as long.
-- On a slow disk it runs in another thread, while the event loop receives more requests.
+- On a disk that syncs fast, it runs on the event loop, after the messages of its step are sent, so
+  that a leader's followers write at the same time (Kafka: the thread of ``KafkaRaftClient``; etcd:
+  the goroutine of ``raftNode``). For a few records, switching to another thread and back takes
+  longer than the sync, and many times as long on busy processors.
+- On a slow disk, it runs in another thread while the event loop receives more requests.
 
-A disk that is fast, but stalls for longer than the fetch timeout, costs a leader its leadership, as
-with Kafka and etcd: its followers are not answered meanwhile.
+If a fast disk stalls for longer than the fetch timeout, a leader loses its leadership, as in Kafka
+and etcd, because its followers get no responses in that time.
 
-The sync of a snapshot that a state machine writes runs in a second thread, beside it, and a
-compaction in a third one, and copies of segments to a remote storage in a fourth. The last one is
-not waited for at the end: an object store may not answer.
+A second thread syncs the snapshots that a state machine writes, a third one compacts, and a fourth
+one copies segments to remote storage. The end of the node does not wait for the fourth thread,
+because an object store may not answer.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ class Driver:
         remote: RemoteStorage | None = None,
         buckets_s: Sequence[float] = DURATION_BUCKETS_S,
     ) -> None:
-        """``send`` sends a request to another node, ``notify`` logs and counts. ``flush_queue`` has
-        the connections to the node. ``compaction_bytes_per_second``: bytes that a compaction reads
-        and writes; 0: without a limit. ``buckets_s``: of the durations of syncs and appends."""
+        """``send`` sends a request to another node; ``notify`` logs and counts. ``flush_queue`` has
+        the connections to the node. ``compaction_bytes_per_second``: limit on the bytes that a
+        compaction reads and writes; 0: no limit. ``buckets_s``: buckets for the durations of syncs
+        and appends."""
         self._loop = asyncio.get_running_loop()
         self._flush_queue = flush_queue
         self.send: Final = send
@@ -81,7 +82,7 @@ class Driver:
             buckets_s=buckets_s,
         )
         self.ended: Final[asyncio.Future[RaftlogError]] = self._loop.create_future()
-        """Done when the node has failed: its result is the error, its exception a bug."""
+        """Done when the node has failed: its result is the error; its exception is a bug."""
         self._timer: asyncio.Handle | None = None
         self._timer_ms = 0
         self._sync_threads = ThreadPoolExecutor(2, thread_name_prefix="raftlog-sync")
@@ -111,11 +112,12 @@ class Driver:
         self._run(self.raft_node.step, event)
 
     def _run(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call an input of the node as the whole of a callback of the event loop: write the
-        responses, then sync. The loop does not turn in between, nor before what the sync permits:
-        the fetch of a follower, the responses of a single voter.
+        """Call an input of the node as a whole callback of the event loop: write the responses,
+        then sync.
 
-        Requests are not called so: all that are received in one iteration share a sync.
+        There is no other iteration in between, nor before the messages that the sync permits: a
+        follower's fetch, or a single voter's responses. Requests are not called this way, because
+        all requests of an iteration share one sync.
         """
         self._is_running = True
         try:
@@ -131,13 +133,13 @@ class Driver:
     # --- outputs of the node ----------------------------------------------------------------------
 
     def set_timer(self) -> None:
-        """Set the timer, unless the present one ends earlier: it is set again at its end. So a
-        deadline that each response postpones does not cost a timer for each."""
+        """Set the timer, unless the current one ends earlier; it is set again when that ends. So if
+        every response postpones a deadline, they do not need a timer each."""
         if self._is_running:
             return  # called again at the end of ``_run``
         if self._loop_sync is not None and not self._is_loop_sync_queued:
             self._is_loop_sync_queued = True
-            # after the flush of connections, at the end of this callback or queued already
+            # after the flush of connections, at the end of this callback or already queued
             self._loop.call_soon(self._flush_queue.run, self._sync_on_loop, self._loop_sync)
         deadline_ms = self.raft_node.next_deadline_ms
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
@@ -178,7 +180,7 @@ class Driver:
         self._syncing.add_done_callback(lambda done: self._synced_in_thread(ticket, done))
 
     def _run_timed(self, ticket: PendingSync) -> float:
-        """Run a sync in any thread; return its seconds."""
+        """Run a sync in any thread; return how many seconds it took."""
         start_s = self._loop.time()
         ticket.run()
         return self._loop.time() - start_s
@@ -242,7 +244,7 @@ class Driver:
             finally:
                 with closing:
                     is_running = False
-                    if self._is_over():  # ``ran`` may not be called, or before
+                    if self._is_over():  # ``ran`` may not be called, or only before
                         run.close()
 
         def ran(done: asyncio.Future[None]) -> None:
@@ -268,7 +270,7 @@ class Driver:
     def sync_snapshot(
         self, sync: Callable[[], None], when_done: Callable[[Exception | None], None]
     ) -> None:
-        """Run the sync of a snapshot in another thread; then call ``when_done`` with its error."""
+        """Run a snapshot's sync in another thread; then call ``when_done`` with its error."""
 
         def synced(done: asyncio.Future[None]) -> None:
             self._snapshot_syncs.discard(done)
@@ -298,8 +300,8 @@ class Driver:
 
     async def close(self) -> None:
         """Close the log, unless it failed. Pending appends fail with an unknown outcome, and a
-        compaction is aborted. So is a run of remote storage, like by a crash: its thread ends after
-        the request in progress."""
+        compaction is aborted. A run of remote storage is aborted as if by a crash: its thread ends
+        after the request in progress."""
         self._is_closing = True
         self._remote_thread.close()
         while self._loop_sync is not None and not self.raft_node.is_over:
@@ -317,6 +319,6 @@ class Driver:
         self._cleaner_thread.shutdown()
 
     def _running_threads(self) -> set[asyncio.Future[Any]]:
-        """Return the futures of what runs in other threads."""
+        """Return the futures of the work in other threads."""
         found: set[asyncio.Future[Any]] = {*self._snapshot_syncs}
         return found | {one for one in (self._syncing, self._compacting) if one is not None}

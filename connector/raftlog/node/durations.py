@@ -27,13 +27,13 @@ _SHARE_WEIGHT: Final = 1 / 8
 
 
 class DurationHistogram:
-    """Count of the durations in each bucket, and their sum. Not thread-safe."""
+    """Number of durations in each bucket, and their sum. Not thread-safe."""
 
     def __init__(self, bounds_s: Sequence[float] = DURATION_BUCKETS_S) -> None:
         """``bounds_s``: upper bounds of the buckets, inclusive and ascending, in seconds."""
         self.bounds_s: Final = tuple(bounds_s)
         self.counts: Final = [0] * (len(self.bounds_s) + 1)
-        """One for each bound, and one for longer durations."""
+        """One count per bound, and one for longer durations."""
         self.sum_s = 0.0
 
     def add(self, elapsed_s: float) -> None:
@@ -45,7 +45,8 @@ class DurationHistogram:
 class SyncDurations(DurationHistogram):
     """Durations of syncs, and the share of short ones, which determines where the next one runs.
 
-    A share and not a mean, which a few syncs of a process without a processor would raise.
+    It is a share and not a mean, because a few syncs during which the process got no processor
+    would raise a mean.
     """
 
     def __init__(self, bounds_s: Sequence[float] = DURATION_BUCKETS_S) -> None:

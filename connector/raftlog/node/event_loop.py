@@ -1,13 +1,15 @@
 """Event loop of a node: sockets of peers without any right are served after all others.
 
-In an iteration at most one of them is, if no other socket is ready and no callback waits. While
-there is always other work, one is served after a pause: ``SHARE`` times the iteration that served
-the last one, with the other work in it, and at most ``_PAUSE_S_MAX``. So a flood of handshakes and
-refusals delays no client by more than one step of these, and a new connection is still established
-on a busy node. Groups of sockets take turns, so do the addresses of each, and the sockets of an
-address. A listener has three groups (``server``): itself, with the connections that wait to be
-accepted, the peers of known addresses, and those of others. So clients do not keep voters out, one
-address not the others, and any number of addresses not those that had a connection with a right.
+An iteration serves at most one of them, and only if no other socket is ready and no callback waits.
+If there is always other work, one is served after a pause: ``SHARE`` times the length of the
+iteration that served the last one, including the other work in it, and at most ``_PAUSE_S_MAX``. So
+a flood of handshakes and refusals delays a client by at most one of their steps, and a new
+connection can still be established on a busy node.
+
+Groups of sockets take turns. So do the addresses in a group, and the sockets of an address. A
+listener has three groups (``server``): itself, with the connections that wait to be accepted; the
+peers of known addresses; and all other peers. So clients do not keep voters out, one address does
+not keep others out, and no number of addresses keeps out those that had a connection with a right.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from typing import Final, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 SHARE: Final = 4
-"""Pause after an iteration with such a socket, by the time of that iteration."""
+"""Pause after an iteration with such a socket, as a multiple of the iteration's time."""
 _PAUSE_S_MAX: Final = 0.01
 NO_DESCRIPTOR: Final = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RestrictedSocket:
-    """Socket whose events are returned after those of others, of an address in a group.
+    """Socket of an address in a group, whose events are returned after those of other sockets.
 
-    asyncio closes the socket of a TLS connection before the protocol knows that: meanwhile the next
-    accepted one may have its descriptor.
+    asyncio closes a TLS connection's socket before it notifies the protocol. In between, the next
+    accepted socket may get the same descriptor.
     """
 
     descriptor: int
@@ -41,7 +43,7 @@ class RestrictedSocket:
 
 
 class PrivilegedFirstSelector(selectors.DefaultSelector):
-    """Selector that returns at most one of the sockets that are restricted, after all others."""
+    """Selector that returns at most one restricted socket at a time, after all others."""
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
@@ -49,19 +51,19 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
         self._restricted: dict[int, RestrictedSocket] = {}
         """By descriptor."""
         self._orders: dict[Hashable, dict[str | None, dict[int, None]]] = {}
-        """Descriptors by group and address; of each, what was returned last is at the end."""
+        """Descriptors by group and address; at each level, the last returned one is at the end."""
         self.last_descriptor = NO_DESCRIPTOR
         """Descriptor of the last event that the last call returned."""
         self._began_s: float | None = None
-        """When the last restricted socket was returned, until the next call."""
+        """When the last restricted socket was returned; cleared by the next call."""
         self._due_s = 0.0
         self.call_count = 0
-        """Number of calls: asyncio makes one in each iteration."""
+        """Number of calls; asyncio calls it once per iteration."""
 
     def restrict(
         self, descriptor: int, group: Hashable, address: str | None = None
     ) -> RestrictedSocket:
-        """Return the events of a socket after those of all that are not restricted."""
+        """Return a socket's events after those of all unrestricted sockets."""
         before = self._restricted.get(descriptor)
         if before is not None:
             self.release(before)
@@ -71,7 +73,7 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
         return found
 
     def release(self, restricted: RestrictedSocket) -> None:
-        """Return the events of a socket immediately, unless another one has its descriptor."""
+        """Return a socket's events immediately, unless another socket has its descriptor."""
         descriptor, group, address = restricted.descriptor, restricted.group, restricted.address
         if self._restricted.get(descriptor) is restricted:
             addresses = self._orders[group]
@@ -109,8 +111,8 @@ class PrivilegedFirstSelector(selectors.DefaultSelector):
     def _take_one(
         self, found: dict[int, tuple[selectors.SelectorKey, int]]
     ) -> tuple[selectors.SelectorKey, int]:
-        """Return the restricted one whose group, address in it, and descriptor were returned the
-        longest ago."""
+        """Return the restricted socket whose group, address in the group, and descriptor were
+        returned the longest time ago."""
         for group, addresses in self._orders.items():
             for address, order in addresses.items():
                 for descriptor in order:
@@ -127,10 +129,10 @@ def _move_to_end(items: dict[K, V], key: K) -> None:
 
 
 class NodeEventLoop(asyncio.SelectorEventLoop):
-    """Event loop with sockets that are restricted to what others leave."""
+    """Event loop with restricted sockets, which are served only in time that others leave."""
 
     time = staticmethod(time.monotonic)
-    """As of asyncio, which calls it within a method."""
+    """Like asyncio's, which calls it within a method."""
 
     def __init__(self) -> None:
         self._privileged_first: Final = PrivilegedFirstSelector()
@@ -139,7 +141,7 @@ class NodeEventLoop(asyncio.SelectorEventLoop):
     def restrict(
         self, descriptor: int, group: Hashable, address: str | None = None
     ) -> RestrictedSocket:
-        """Serve a socket, of an address in a group of equal ones, after all others."""
+        """Serve a socket after all others. The members of a group are treated equally."""
         return self._privileged_first.restrict(descriptor, group, address)
 
     @property

@@ -1,15 +1,16 @@
-"""Whether a quorum has records already, asked before one of its initial voters is formatted.
+"""Check before an initial voter is formatted that its quorum does not have records yet.
 
-The directory ids of initial voters are given, so that a voter whose disk was lost could be
-formatted with its old one. It would vote without the records that it had acknowledged, and they
-could be lost. So the other initial voters are asked first:
+The operator gives the directory ids of initial voters, so a voter whose disk was lost could be
+formatted with its old id. It would then vote without the records that it had acknowledged, and
+these could be lost. So the other initial voters are asked first:
 
-1. A pre-vote for an empty log, in the epoch of the voter that is asked, changes nothing there. It
-   is granted by a voter without records that follows no leader.
-2. The leader's log, fetched from its start, must have nothing but the records of elections: the
-   first majority that is formatted elects a leader, and so far it has acknowledged no append.
+1. A pre-vote for an empty log, in the asked voter's epoch, changes nothing on that voter. Only a
+   voter that has no records and follows no leader grants it.
+2. If there is a leader, its log is fetched from the start, and must contain nothing but the records
+   of elections: the first majority that is formatted elects a leader, which has not acknowledged
+   any append so far.
 
-Voters that accept no connection are not asked: before the first one is started none does.
+Voters that accept no connection are skipped: before the first one is started, none accepts any.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ from .survivor import contact_voters
 T = TypeVar("T")
 _RESPONSE_TIMEOUT_S: Final = 10.0
 _TRIES: Final = 5
-"""Attempts of one request: the epoch of a voter increases while there is no leader."""
+"""Attempts of one request, since a voter's epoch increases while there is no leader."""
 
 
 def check_is_first_format(config: NodeConfig, voters: VoterSet, cluster_id: str) -> None:
     """Raise ``QuorumHasRecordsError`` if another initial voter has records, or may have some.
 
-    ``voters`` has this node. Raises ``ConfigError`` if the files of TLS are unusable.
+    ``voters`` includes this node. Raises ``ConfigError`` if the TLS files are unusable.
     """
     own = voters.find(config.node_id)
     assert own is not None, "checked by format_directory"
@@ -69,14 +70,14 @@ def check_is_first_format(config: NodeConfig, voters: VoterSet, cluster_id: str)
 
 
 class _Inquiry:
-    """Requests of a node that has no directory yet to the other initial voters."""
+    """Requests to the other initial voters from a node that has no directory yet."""
 
     def __init__(self, config: NodeConfig, own: Voter, cluster_id: str) -> None:
         self._own = own
         self._correlation_ids = count()
         self._in_flight: dict[int, asyncio.Future[Event]] = {}
         self._failures: dict[int, str] = {}
-        """Reason of the last failure, by node id."""
+        """Reason for the last failure, by node id."""
         self._channel = NetworkChannel(
             LogIdentity(
                 topic=config.topic,
@@ -106,7 +107,7 @@ class _Inquiry:
                 raise self._error(voter, f"follows {name}")
 
     async def _check_voter(self, voter: Voter) -> int | None:
-        """Return the leader that a voter follows; of the leader itself check the log.
+        """Return the leader that a voter follows; if it is the leader itself, check its log.
 
         Raises ``QuorumHasRecordsError``.
         """
@@ -149,7 +150,7 @@ class _Inquiry:
         )
 
     def _check_records(self, voter: Voter, fetched: FetchResponse) -> None:
-        """Raise ``QuorumHasRecordsError`` unless the log has records of elections only."""
+        """Raise ``QuorumHasRecordsError`` unless the log has only records of elections."""
         if fetched.snapshot_id is not None or fetched.diverging is not None:
             raise self._error(voter, "leads a quorum whose log does not begin at offset 0")
         end_offset = 0
@@ -166,7 +167,7 @@ class _Inquiry:
             raise self._error(voter, reason)
 
     async def _ask(self, voter: Voter, request: Request, kind: type[T]) -> T:
-        """Return a voter's response. Raises ``QuorumHasRecordsError`` without one."""
+        """Return a voter's response. Raises ``QuorumHasRecordsError`` if there is no response."""
         node_id, correlation_id = voter.key.node_id, next(self._correlation_ids)
         found: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         self._in_flight[correlation_id] = found

@@ -2,16 +2,16 @@
 
 Invariants:
 
-1. Existing files are never overwritten: a node that forgets its vote can elect a second leader.
-   ``meta.properties`` is written last; without it a directory belongs to no node yet, and
-   formatting it can be repeated.
-2. The files are Kafka's: ``meta.properties``, and for a dynamic quorum the bootstrap checkpoint in
+1. Existing files are never overwritten, because a node that forgets its vote can elect a second
+   leader. ``meta.properties`` is written last. Without it a directory belongs to no node yet, and
+   formatting can be repeated.
+2. The files are Kafka's: ``meta.properties`` and, for a dynamic quorum, the bootstrap checkpoint in
    the partition's directory (Kafka: ``Formatter``, KIP-853). Each node is formatted separately, so
    everything that the nodes must agree on is derived from the cluster id and the command line.
-3. Only formatting creates the partition's directory. If it is missing afterwards, the node's vote
-   is lost, and the node does not start.
-4. A log that another one is continued in (``node.rescue``) is written below ``<partition>.part``,
-   and renamed as the last step. Until then the node does not start, and formatting can be repeated.
+3. Only formatting creates the partition's directory. If it is missing later, the node's vote is
+   lost, and the node does not start.
+4. A log that continues another one (``node.rescue``) is written below ``<partition>.part`` and
+   renamed in the last step. Until then the node does not start, and formatting can be repeated.
 """
 
 from __future__ import annotations
@@ -86,14 +86,13 @@ def format_directory(
 ) -> str:
     """Format a node's directory and return its directory id. The files are durable on return.
 
-    Unless voters are static, exactly one is required of ``initial_voters`` (each with its directory
-    id), ``is_standalone`` (this node is the only initial voter) and ``is_observer`` (the node is
-    added to the voters later). The parent directory must exist. ``bootstrap``: content of
-    ``bootstrap.checkpoint``, the records of a new cluster that a controller begins its log with.
+    Unless voters are static, exactly one of these is required: ``initial_voters`` (each with its
+    directory id), ``is_standalone`` (this node is the only initial voter) or ``is_observer`` (the
+    node is added to the voters later). The parent directory must exist. ``bootstrap``: content of
+    ``bootstrap.checkpoint``, the records of a new cluster with which a controller begins its log.
     ``check_voters`` is called with ``initial_voters`` before a file is written, and raises if this
-    node must not be one of them (``node.first_format``).
-    ``write_log`` writes a log with these voters into an empty directory; without it the log is
-    empty.
+    node must not be one of them (``node.first_format``). ``write_log`` writes a log with these
+    voters into an empty directory; without it the log is empty.
 
     Raises ``AlreadyFormattedError``, and ``OptionError`` for options that contradict each other;
     then nothing was written. After any other error, format again.
@@ -176,7 +175,7 @@ def read_identity(config: NodeConfig, storage: Storage | None = None) -> MetaPro
 
 
 def topic_id_of(cluster_id: str, topic: str) -> str:
-    """Return the topic id of a cluster's log: the same on every node, Kafka's for
+    """Return the topic id of a cluster's log, which is the same on every node; Kafka's id for
     ``__cluster_metadata``."""
     if topic == CLUSTER_METADATA_TOPIC:
         return CLUSTER_METADATA_TOPIC_ID
@@ -257,7 +256,7 @@ def _check_initial_voters(config: NodeConfig, voters: VoterSet) -> None:
 def _check_is_free(
     files: WritableStorage, config: NodeConfig, *, has_bootstrap: bool, has_log: bool
 ) -> None:
-    """Raise unless the directory is empty, or holds the files of an incomplete formatting only.
+    """Raise unless the directory is empty or holds only files of an incomplete formatting.
 
     ``has_log``: formatting writes a log.
     """
@@ -335,7 +334,7 @@ def _id_text(data: bytes) -> str:
 
 
 def _java_date(time_ms: int) -> str:
-    """Return a time formatted as by ``java.util.Date``, independent of the locale."""
+    """Return a time in the format of ``java.util.Date``, independent of the locale."""
     at = time.gmtime(time_ms // 1000)
     clock = f"{at.tm_hour:02d}:{at.tm_min:02d}:{at.tm_sec:02d}"
     day, month = _DAYS[at.tm_wday], _MONTHS[3 * at.tm_mon - 3 : 3 * at.tm_mon]

@@ -1,15 +1,16 @@
-"""Policy of the process of a node for Python's cyclic garbage collection.
+"""Policy of a node's process for Python's cyclic garbage collection.
 
 Rows of metadata have no cycles, and there are millions of them. Each full collection of Python
-visits all of them again: 184 ms of CPU time with 100,000 partitions, in which a node answers
-nothing. So the survivors of a full collection are frozen (``gc.freeze``) if they are many, and the
-next one visits only what was created since: 18 ms, whatever the number of partitions.
+visits all of them again: 184 ms of CPU time with 100,000 partitions, during which a node answers
+nothing. So if many objects survive a full collection, they are frozen (``gc.freeze``), and the next
+one visits only objects that were created since: 18 ms, whatever the number of partitions.
 
-A frozen object is freed as always when its last reference is deleted. If it is in a cycle then, it
-stays until the process ends: so do some 2 KB of each connection that is open when survivors are
-frozen (``asyncio``'s transport). So they are not frozen unless there are ``SURVIVORS_MIN`` besides
-those of connections, which only metadata has: clients that open and close connections must not use
-up memory. Incremental collections, of Python 3.14, are not changed.
+A frozen object is still freed when its last reference is deleted. But if it is part of a cycle, it
+stays in memory until the process ends, like about 2 KB of each connection that is open when
+survivors are frozen (``asyncio``'s transport). Clients that open and close connections must not use
+up memory. So survivors are frozen only if there are ``SURVIVORS_MIN`` of them besides those of
+connections, which only metadata reaches. The incremental collections of Python 3.14 are not
+changed.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from contextlib import contextmanager
 from typing import Final
 
 SURVIVORS_MIN: Final = 20_000
-"""Objects and elements that are frozen after a full collection; fewer take at most some 10 ms."""
+"""Minimum of objects and elements to freeze; fewer take a full collection about 10 ms at most."""
 CONNECTION_OBJECTS_MAX: Final = 150
-"""Objects and elements of an open connection: 67 without TLS, which has a second transport."""
+"""Objects and elements of an open connection: 67 without TLS, which adds a second transport."""
 _OLDEST: Final = 2
 
 
 @contextmanager
 def survivors_frozen() -> Iterator[None]:
-    """Freeze what there is now, and many survivors of each full collection in the block.
+    """Freeze all current objects, and survivors of each full collection in the block if many.
 
-    It concerns the whole process, and so is not for use in libraries.
+    This affects the whole process, so it is not for use in libraries.
     """
     gc.collect()
     gc.freeze()
@@ -50,8 +51,8 @@ def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
 
 
 def _visited_count(objects: list[object]) -> int:
-    """Return the number of objects and of elements of those that may have many, without those of
-    open connections."""
+    """Return the number of objects, and of the elements of those that may have many, without those
+    of open connections."""
     count = len(objects)
     for one in objects:
         if isinstance(one, dict | list | set):

@@ -1,9 +1,9 @@
 """Log of a node: one JSON object per line.
 
-A line has ``time`` (UTC), ``level``, ``node``, ``event`` and the fields of the event; never values
-of records, keys or contents of certificates. Repeated events, such as an unreachable peer, are
-throttled, with the number of suppressed lines. Unprintable characters, for example in names of
-peers, are escaped, because terminals show the lines.
+A line has ``time`` (UTC), ``level``, ``node``, ``event`` and the event's fields, but never values
+of records, keys, or contents of certificates. Lines for repeated events, such as an unreachable
+peer, are throttled, and the next line has the number of suppressed ones. Unprintable characters,
+for example in peers' names, are escaped, because terminals show the lines.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class _AsyncioHandler(logging.Handler):
 def asyncio_lines(lines: LogLines) -> Iterator[None]:
     """Write asyncio's warnings and errors to the node's log instead of stderr.
 
-    asyncio logs unhandled exceptions, and writes to a broken connection. Its logger is global: use
-    this only in the process of a node.
+    asyncio logs unhandled exceptions, and writes to a broken connection. Its logger is global, so
+    use this only in a node's process.
     """
     logger, handler = logging.getLogger("asyncio"), _AsyncioHandler(lines)
     propagates, logger.propagate = logger.propagate, False

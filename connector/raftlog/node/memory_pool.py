@@ -1,13 +1,14 @@
 """Memory of requests and responses, shared by principals.
 
-1. Reading a frame of any size may start while memory is free. Without free memory one frame of each
-   principal is still received to its end: otherwise incomplete frames would wait for each other.
-   So the maximum is exceeded by at most one frame of each principal, or one response, and a large
-   request is not delayed forever.
+1. Reading a frame of any size may start while memory is free. Without free memory, one frame per
+   principal is still received to its end; otherwise incomplete frames would wait for each other. So
+   the maximum is exceeded by at most one frame per principal, or one response, and a large request
+   is not delayed forever.
 2. A principal may hold as much as is free (the "dynamic threshold" of shared packet buffers): half
-   of the pool alone, a third beside a second one. So there is always memory for one more.
-3. When memory is freed, all waiting connections that have room are called; they wait again if
-   others have taken it (Kafka: ``queued.max.request.bytes``, ``MemoryPool``).
+   of the pool if it is alone, a third if there is a second one. So there is always memory for one
+   more principal.
+3. When memory is freed, all waiting connections that have room are called. They wait again if
+   others have taken the memory (Kafka: ``queued.max.request.bytes``, ``MemoryPool``).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class MemoryPool:
         return len(self._waiting)
 
     def share_of(self, principal: str) -> MemoryShare:
-        """Return the share of a principal, common to all of its connections."""
+        """Return a principal's share, which all of its connections use."""
         found = self._shares.get(principal)
         if found is None:
             found = self._shares[principal] = MemoryShare(self)
@@ -87,7 +88,7 @@ class MemoryShare:
         self.pool._byte_count += byte_count
 
     def release(self, byte_count: int) -> None:
-        """Subtract bytes from the count, and call waiting connections that have room now."""
+        """Subtract bytes from the count, and call waiting connections that now have room."""
         self._byte_count -= byte_count
         assert self._byte_count >= 0, "not more than was allocated"
         self.pool._release(byte_count)
@@ -95,7 +96,7 @@ class MemoryShare:
     def may_overdraw(self, resume: Callable[[], None]) -> bool:
         """Return whether a connection may receive the rest of its frame without free memory.
 
-        One connection of a principal at a time, identified by ``resume``.
+        Only one connection per principal may do so at a time; ``resume`` identifies it.
         """
         if self.overdrawn_by is None:
             self.overdrawn_by = resume
@@ -132,9 +133,9 @@ class ConnectionMemory:
         self.partial_byte_count = 0
         """Received part of an incomplete frame."""
         self.queued_byte_count = 0
-        """Frames of requests that are not started."""
+        """Frames of requests that have not been started."""
         self.in_flight_byte_count = 0
-        """Requests in flight, and responses that wait for the responses to older requests."""
+        """Requests in flight, and responses that wait for responses to older requests."""
         self.unread_byte_count = 0
         """Responses that the peer has not read, at the last count."""
         self._reported_byte_count = 0
@@ -150,7 +151,7 @@ class ConnectionMemory:
         )
 
     def report(self, share: MemoryShare) -> None:
-        """Add the change since the last report to the share: the same one until ``move``."""
+        """Add the change since the last report to the share, which is the same until ``move``."""
         more = (
             self.partial_byte_count
             + self.queued_byte_count

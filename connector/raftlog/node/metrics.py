@@ -3,7 +3,7 @@
 Names contain their unit; the exposition appends ``_total`` to counters. The server responds to
 ``GET`` and ``HEAD`` of ``/metrics``, ``/health`` (200 while the event loop runs; a node whose log
 has failed ends) and ``/ready`` (503 with the reasons while it cannot serve). A connection serves
-one request, within five seconds. At most ``METRICS_CONNECTIONS_MAX`` connections are open: a new
+one request, within five seconds. At most ``METRICS_CONNECTIONS_MAX`` connections are open; a new
 one closes the oldest.
 """
 
@@ -286,7 +286,7 @@ class NodeCollector(Collector):
 
 
 def _replicas(role: object) -> Iterator[Metric]:
-    """Yield the end offsets of the other replicas, if this node is the leader."""
+    """Yield the other replicas' end offsets if this node is the leader."""
     if not isinstance(role, Leader):
         return
     ends = GaugeMetricFamily(
@@ -351,7 +351,7 @@ def _by_label(name: str, help_text: str, label: str, counts: Mapping[str, float]
 def readiness_problems(raft_node: RaftNode) -> tuple[str, ...]:
     """Return why a node cannot serve now; empty if it can.
 
-    A node that waits for space or for its log is healthy: to restart it does not help.
+    A node that waits for disk space or for its log is healthy: a restart would not help.
     """
     replica = raft_node.replica
     core = replica.core

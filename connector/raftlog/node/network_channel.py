@@ -1,14 +1,15 @@
 """Connections of a replica to the other nodes of its quorum: requests and responses.
 
-1. A node has at most one request in flight, and the core controls timeouts: a new request to a node
-   means that the older one has timed out, so its connection is closed (Kafka: ``NetworkClient`` on
-   a request timeout). A response is never matched to another request.
+1. At most one request to a node is in flight, and the core controls timeouts. A new request to a
+   node means that the older one has timed out, so its connection is closed (Kafka:
+   ``NetworkClient`` on a request timeout). A response is never matched to another request.
 2. Every connection starts with ApiVersions. Malformed bytes close it.
 3. A request on an open connection has no task: it is written immediately, and its response is
-   handled where it is received. A task connects, or waits before it reports a repeated failure.
-4. Every request of the core ends with a response or a ``SendFailed`` event. Repeated failures of a
-   node are reported with an increasing delay, so that an unreachable node does not cause continuous
-   connection attempts (Kafka: ``reconnect.backoff.ms``).
+   handled where it is received. There is a task only to connect, or to wait before a repeated
+   failure is reported.
+4. Every request of the core ends with a response or a ``SendFailed`` event. A node's repeated
+   failures are reported with an increasing delay, so that an unreachable node does not cause
+   continuous connection attempts (Kafka: ``reconnect.backoff.ms``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from raftlog.wire import (
 from raftlog.wire.errors import NoCommonVersionError, UnsupportedFieldError, WireError
 
 _NO_ADDRESS: Final = (ValueError, OverflowError)
-"""Errors of Python for an invalid host name or port."""
+"""Python's errors for an invalid host name or port."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
 _API_VERSIONS_VERSION: Final = 4
@@ -81,7 +82,7 @@ class NetworkChannel:
         self._tls = tls
         self._frame_bytes_max = frame_bytes_max
         self.wall_s: Callable[[], float] = time.time
-        """Clock of the validity of certificates, in seconds since 1970."""
+        """Clock for the validity of certificates, in seconds since 1970."""
         self._in_flight: dict[int, asyncio.Task[None] | Send] = {}
         """By node id: the request, or the task that connects for it or reports its failure."""
         self._connections: dict[int, _Connection] = {}
@@ -90,7 +91,7 @@ class NetworkChannel:
         self._is_closed = False
 
     def send(self, outgoing: Send) -> None:
-        """Send a request to a node. The resulting event follows, never before this returns.
+        """Send a request to a node. The resulting event never precedes the return of this call.
 
         After ``close`` nothing is sent, and there is no event.
         """
@@ -126,7 +127,7 @@ class NetworkChannel:
         request: object,
         response_class: type[Any],
     ) -> Any:
-        """Return a node's response to a request that is not of the core, on a new connection.
+        """Return a node's response to a request that the core does not send, on a new connection.
 
         Raises ``OSError``, ``EOFError`` and ``WireError``.
         """
@@ -237,7 +238,7 @@ class NetworkChannel:
         return connection
 
     def _is_usable(self, connection: _Connection, endpoints: tuple[Endpoint, ...]) -> bool:
-        """Return whether a connection is open, to the endpoint that the node has now."""
+        """Return whether a connection is open to the node's current endpoint."""
         if endpoints is not connection.compared_endpoints:
             if not endpoints or connection.endpoint != self._endpoint(endpoints):
                 return False
@@ -282,7 +283,7 @@ class _Connection(ReceivingProtocol):
     def __init__(self, endpoint: Endpoint, client_id: str, frame_bytes_max: int) -> None:
         self.endpoint: Final = endpoint
         self.compared_endpoints: tuple[Endpoint, ...] | None = None
-        """Endpoints of the node that were last found to have this one."""
+        """Endpoints of the node that were last found to include this connection's endpoint."""
         self._api_versions: Mapping[int, VersionRange] = {}
         self._version_of: Final[dict[ApiKey, int]] = {}
         self.versions_response: Response | RequestError
@@ -319,7 +320,7 @@ class _Connection(ReceivingProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def has_expired(self, wall_s: float) -> bool:
-        """Return whether the node's certificate is not valid any more."""
+        """Return whether the node's certificate has expired."""
         return wall_s > self._expires_s
 
     async def request_versions(self, software_version: str, identity: LogIdentity) -> None:
@@ -363,7 +364,7 @@ class _Connection(ReceivingProtocol):
     def request(
         self, key: ApiKey, version: int, body: bytes, complete: Callable[[_Found], None]
     ) -> None:
-        """Send a request. ``complete`` is called later, unless the connection is closed before."""
+        """Send a request. ``complete`` is called later, unless the connection is closed first."""
         assert self._transport is not None, "it is connected"
         assert not self._in_flight, "one request in flight"
         if not self.is_open:
@@ -373,7 +374,7 @@ class _Connection(ReceivingProtocol):
         self._transport.write(self._in_flight.add(key, version, body, complete))
 
     def _receive(self, data: bytes) -> None:
-        """Pass on a response. Raises ``WireError`` if it is not of the request in flight."""
+        """Pass on a response. Raises ``WireError`` if it is not for the request in flight."""
         complete, start = self._in_flight.match(data)
         self._in_flight.complete()
         complete((data, start))

@@ -1,15 +1,16 @@
-"""Tokens of SASL/OAUTHBEARER: JSON Web Tokens, signed with a key of a JSON Web Key Set.
+"""SASL/OAUTHBEARER tokens: JSON Web Tokens, signed with a key in a JSON Web Key Set.
 
-1. A token is accepted if its signature is of the key that its ``kid`` names, its algorithm is that
-   of the key (RS256 or ES256, never what the token alone says), ``iss`` and ``aud`` are those of
-   the configuration, it has not expired (``exp``), and is valid already (``nbf``, ``iat``, up to
-   ``clock_skew_s`` earlier). A time that is no finite number refuses it.
+1. A token is accepted if it is signed with the key that its ``kid`` names, its algorithm is the
+   key's (RS256 or ES256, never only what the token states), ``iss`` and ``aud`` are as configured,
+   it has not expired (``exp``), and it is already valid (``nbf``, ``iat``, up to ``clock_skew_s``
+   earlier). A time that is not a finite number refuses the token.
 2. The principal is the claim ``principal_claim``, with the rights of its name in ``[access]``.
-3. Keys are of a file or an https URL. They are read again every ``refresh_ms``, on SIGHUP, and for
-   a token with an unknown ``kid``, at most once in ``MISSING_KEY_PAUSE_S``: a key that is added is
-   used without a restart. A key that is not in the set any more ends the sessions of its tokens.
-   While they cannot be read, the old ones stay in use.
-4. A token, the set, and the keys in it are bounded before anything is computed with them.
+3. Keys are in a file or at an https URL. They are read again every ``refresh_ms``, on SIGHUP, and
+   for a token with an unknown ``kid``, but at most once in ``MISSING_KEY_PAUSE_S``. So an added key
+   is used without a restart. When a key is removed from the set, the sessions of its tokens end.
+   While the keys cannot be read, the old ones stay in use.
+4. The sizes of a token, of the set, and of the keys in it are checked before anything is computed
+   with them.
 
 Source: RFC 7515, 7517, 7518, 7519; Kafka ``BrokerJwtValidator``, ``RefreshingHttpsJwks``; KIP-768.
 """
@@ -61,9 +62,9 @@ PublicKey: TypeAlias = "RSAPublicKey | EllipticCurvePublicKey"
 class OauthConfig:
     """OAUTHBEARER of a listener for clients.
 
-    ``keys``: https URL or path of a JSON Web Key Set; ``ca``: file of the CA of the URL, None for
-    those of the system. ``issuer`` and ``audience`` are required of a token. ``principal_claim``
-    has the principal's name. ``refresh_ms`` and ``clock_skew_s`` are Kafka's
+    ``keys``: https URL or path of a JSON Web Key Set; ``ca``: file with the URL's CA, None for the
+    system's CAs. A token must have ``issuer`` and ``audience``. ``principal_claim`` is the claim
+    with the principal's name. ``refresh_ms`` and ``clock_skew_s`` are Kafka's
     ``sasl.oauthbearer.jwks.endpoint.refresh.ms`` and ``sasl.oauthbearer.clock.skew.seconds``; the
     skew does not prolong a token.
     """
@@ -110,15 +111,15 @@ def parse_oauth(table: ConfigTable) -> OauthConfig:
 
 
 class TokenRefusedError(Exception):
-    """A token that is not accepted, with the reason for the log: it has no part of the token."""
+    """A token is not accepted. The reason is for the log, and contains no part of the token."""
 
 
 class UnknownKeyError(TokenRefusedError):
-    """A token of a key that is not known (yet)."""
+    """A token's key is not known (yet)."""
 
 
 class KeysError(Exception):
-    """A key set that cannot be read, with the reason."""
+    """A key set cannot be read; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class TokenKey:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """Principal of a token that is valid, the end of its validity (since 1970), and its key."""
+    """Principal of a valid token, the end of its validity (seconds since 1970), and its key."""
 
     name: str
     expires_s: float
@@ -144,7 +145,7 @@ class VerifiedToken:
 
 
 def parse_keys(data: bytes) -> dict[str, TokenKey]:
-    """Return the keys of a set by id; keys for other uses and of other types are left out.
+    """Return the keys of a set by id, without keys for other uses and of other types.
 
     Raises ``KeysError``.
     """
@@ -200,7 +201,7 @@ def _number(text: object) -> int:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes of base64url without padding, None if it is invalid."""
+    """Return the bytes of base64url without padding; None if it is invalid."""
     try:
         raw = text.encode("ascii")
         found = base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)
@@ -249,9 +250,9 @@ def _is_signed(key: TokenKey, signature: bytes, data: bytes) -> bool:
 def verify_token(
     token: str, keys: Mapping[str, TokenKey], config: OauthConfig, wall_s: float
 ) -> VerifiedToken:
-    """Return the principal of a token. ``wall_s``: the time since 1970.
+    """Return the principal of a token. ``wall_s``: seconds since 1970.
 
-    Raises ``TokenRefusedError``, ``UnknownKeyError`` for a key that is not in the set.
+    Raises ``TokenRefusedError``, and ``UnknownKeyError`` for a key that is not in the set.
     """
     if len(token) > TOKEN_BYTES_MAX or not token.isascii():
         raise TokenRefusedError(f"it is longer than {TOKEN_BYTES_MAX} bytes, or not ASCII")
@@ -284,7 +285,7 @@ def verify_token(
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """Return a JSON object in base64url, None if it is another value, or has a key twice."""
+    """Return a JSON object in base64url; None if it is another value or has duplicate keys."""
     data = _decoded(text)
     try:
         found = None if data is None else json.loads(data, object_pairs_hook=_unique)
@@ -321,7 +322,7 @@ def _check_claims(claims: Mapping[str, Any], config: OauthConfig, wall_s: float)
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return a time, None if it is absent. Raises ``TokenRefusedError`` if it is no number."""
+    """Return a time; None if it is absent. Raises ``TokenRefusedError`` if it is not a number."""
     value = claims.get(name)
     if value is None:
         return None
@@ -336,10 +337,10 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 class TokenVerifier:
-    """Verifier of the tokens of one node, with its keys, on the node's event loop.
+    """Verifier of one node's tokens, with its keys, on the node's event loop.
 
     ``changed`` is called after keys were replaced, ``log_line`` with a level and a text. Raises
-    ``ConfigError`` if the package is missing, or a file has no valid keys.
+    ``ConfigError`` if the package is missing or a file has no valid keys.
     """
 
     def __init__(
@@ -368,7 +369,7 @@ class TokenVerifier:
 
     @property
     def may_get_keys(self) -> bool:
-        """Return whether an unknown key may be known soon."""
+        """Return whether an unknown key may soon become known."""
         return self._keys is None or self._reading is not None
 
     def has_key(self, key: TokenKey) -> bool:
@@ -391,7 +392,7 @@ class TokenVerifier:
         return found, found.expires_s - wall_s
 
     def read_file(self) -> Mapping[str, TokenKey] | None:
-        """Return the keys in their file now, None for those of a URL. Raises ``ConfigError``."""
+        """Return the keys that are now in their file; None for a URL. Raises ``ConfigError``."""
         if self._config.is_url:
             return None
         try:
@@ -407,7 +408,7 @@ class TokenVerifier:
             self._changed()
 
     def refresh(self) -> None:
-        """Read the keys again, in another thread, unless that runs already."""
+        """Read the keys again, in another thread, unless it is already reading them."""
         if self._reading is not None or self._is_closed:
             return
         loop = asyncio.get_running_loop()
@@ -416,7 +417,7 @@ class TokenVerifier:
         self._reading.add_done_callback(self._has_read)
 
     def close(self) -> None:
-        """End; no keys are read any more."""
+        """Stop reading keys."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,20 +1,21 @@
-"""Appends of users at the leader: written immediately, completed once their result is final.
+"""Users' appends at the leader: written immediately, completed once their result is final.
 
 Invariants:
 
-1. Appends submitted together are written together, and may share a batch, as in an embedded log.
+1. Appends submitted together are written together and may share a batch, as in an embedded log.
 2. An append succeeds when its last record is committed in the epoch in which it was written. If the
-   leader changes before, its outcome is unknown.
-3. A rejection because of the log's content is reported after the end of that log is committed. A
-   rejection because the log is shorter than required or the epoch older, and the result of an empty
-   append, wait until a majority has confirmed this leader. A rejected append leaves no trace in the
-   log of any leader.
+   leader changes before that, the outcome is unknown.
+3. A rejection because of the log's content is reported once the log is committed up to its end at
+   that time. A rejection because the log is shorter or the epoch older than required waits until a
+   majority has confirmed this leader; so does the result of an empty append. A rejected append
+   leaves no trace in any leader's log.
 4. A duplicate waits until the first append is committed.
-5. An append that does not fit on the disk is rejected, together with the appends submitted with it,
+5. An append that does not fit on the disk is rejected together with the appends submitted with it,
    and the leader continues. Later appends of its ``InOrderGate`` are rejected too.
 6. The records and keys of a written append are released; only its result is kept.
-7. A step costs as much as the appends that it completes or confirms, however many are pending.
-8. All pending appends are of one epoch.
+7. The cost of a step depends on the number of appends that it completes or confirms, not on the
+   number of pending ones.
+8. All pending appends belong to one epoch.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ _ABOUT_THE_LOG: Final = (
     OutOfOrderSequenceError,
     InvalidProducerEpochError,
 )
-"""Errors that depend on the content of the log, and so wait until it is committed."""
+"""Errors that depend on the log's content, and therefore wait until it is committed."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingAppend:
-    """Result that waits until the high watermark is at ``end_offset`` and ``ticket`` confirmed."""
+    """Result that waits for the high watermark ``end_offset`` and for ``ticket``."""
 
     request: AppendRequest
     result: RequestResult
@@ -93,9 +94,9 @@ class PendingAppends:
         self._epoch: int | None = None
         """Epoch of all pending appends, in which this node leads; None while it does not lead."""
         self._waiting: Final[deque[PendingAppend]] = deque()
-        """Without a ticket, ascending by end offset."""
+        """Appends without a ticket, ascending by end offset."""
         self._unconfirmed: Final[deque[PendingAppend]] = deque()
-        """With a ticket that is not confirmed, ascending."""
+        """Appends with an unconfirmed ticket, ascending by ticket."""
         self._others: Final[BucketQueue[PendingAppend]] = BucketQueue()
         """All others by end offset: with a confirmed ticket, or duplicates of earlier appends."""
         self._last_ticket = 0
@@ -110,7 +111,7 @@ class PendingAppends:
     ) -> list[Outgoing]:
         """Write appends in this order, or reject them; return the outputs of the replica.
 
-        After an error of the storage the replica has ended, and ``abandon`` must follow.
+        After a storage error the replica has ended, and ``abandon`` must be called.
         """
         replica = self._replica
         refusal = replica.append_refusal()
@@ -157,7 +158,7 @@ class PendingAppends:
         self._complete(request, refused)
 
     def _write(self, requests: Sequence[AppendRequest], time_ms: int) -> list[RequestResult]:
-        """Write appends to the log; those that do not fit on the disk are rejected."""
+        """Write appends to the log; reject those that do not fit on the disk."""
         log = self._replica.log
         group = AppendBatch(log, time_ms)
         results: list[RequestResult] = []
@@ -223,14 +224,14 @@ class PendingAppends:
         return removed
 
     def abandon(self, reason: str) -> None:
-        """Complete all pending appends after the end of the replica: outcome unknown, or not leader
-        for requests without records."""
+        """Complete all pending appends after the end of the replica: their outcome is unknown, or
+        "not leader" for requests without records."""
         for one in self._remove_all():
             result = failed(self._not_leader()) if one.is_empty else self._unknown(reason)
             self._complete(one.request, result)
 
     def _lost(self, one: PendingAppend) -> RequestResult:
-        """Return the result after a leader change: unknown, unless nothing was appended."""
+        """Return the result after a leader change, which is unknown unless nothing was appended."""
         if isinstance(one.result, Failed) or one.is_empty:
             return failed(self._not_leader())
         return self._unknown("another node became the leader")
@@ -244,8 +245,8 @@ class PendingAppends:
 
 
 def _is_log_shorter(error: RaftlogError) -> bool:
-    """Return whether a request names an offset or epoch above this log's: there may be a newer
-    leader."""
+    """Return whether a request names an offset or epoch above this log's, because there may be a
+    newer leader."""
     if isinstance(error, FutureEpochError):
         return True
     if not isinstance(error, UnexpectedEndOffsetError):

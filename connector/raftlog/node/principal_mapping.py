@@ -1,20 +1,20 @@
-"""Names of principals from the distinguished names of certificates, by rules as Kafka's.
+"""Names of principals from certificates' distinguished names, with rules like Kafka's.
 
-``ssl.principal.mapping.rules``: rules separated by commas, of which the first that matches decides.
-``DEFAULT`` is the whole name; ``RULE:pattern/replacement/``, with ``L`` or ``U`` after it, requires
-that the pattern matches the whole name, and replaces each of its matches, in lower or upper case.
-In the replacement ``$1`` is a group, and a backslash quotes a character.
+``ssl.principal.mapping.rules`` is a list of rules separated by commas, of which the first match
+decides. ``DEFAULT`` is the whole name. ``RULE:pattern/replacement/``, optionally followed by ``L``
+or ``U``, requires that the pattern matches the whole name, and replaces each of its matches, in
+lower or upper case. In the replacement ``$1`` is a group, and a backslash quotes a character.
 
-Patterns are those of Python's ``re`` with ASCII classes. What Java writes or reads otherwise
-(``\\p``, ``\\Q``, named groups, unions and intersections of classes, three digits after a
-backslash, the flag ``x``) is an error in the rules; so is a replacement with a group that the
-pattern does not have, which Kafka finds at a connection.
+Patterns are those of Python's ``re`` with ASCII classes. Syntax that Java writes or reads
+differently (``\\p``, ``\\Q``, named groups, unions and intersections of classes, three digits after
+a backslash, the flag ``x``) is an error in the rules. So is a replacement with a group that the
+pattern does not have, which Kafka reports only for a connection.
 
-A name of more than ``NAME_LENGTH_MAX`` characters matches no rule. The time of a pattern with five
-``(.*?)``, such as those of Kafka's documentation, grows with the fifth power of its length, and the
-event loop of the node waits.
+A name of more than ``NAME_LENGTH_MAX`` characters matches no rule, because the node's event loop
+waits for the match: with five ``(.*?)``, as in patterns of Kafka's documentation, its time grows
+with the fifth power of the name's length.
 
-Source: Kafka ``SslPrincipalMapper``; names as ``X500Principal.getName`` (RFC 2253).
+Source: Kafka ``SslPrincipalMapper``; names as in ``X500Principal.getName`` (RFC 2253).
 """
 
 from __future__ import annotations
@@ -37,28 +37,29 @@ _TOKEN: Final = re.compile(
     r"|\\.|\[\^?\]?(?:\\.|[^]\\])*\]|.",
     re.DOTALL,
 )
-"""Part of a pattern; the first group is one that Java and Python read differently without an error:
-an octal number or a group's, white space in a class, and a class in a class."""
+"""Part of a pattern. The first group matches what Java and Python read differently without an
+error: digits that are an octal number or a group's, white space in a class, and a class within a
+class."""
 _TRIMMED: Final = "".join(map(chr, range(33)))
 """Characters that Java's ``String.trim`` removes."""
 _LINE_ENDS: Final = re.compile("[\n\r\x85\u2028\u2029]")
-"""Java's ``.`` matches none of them, Python's all but one: names that have one match no rule."""
+"""Java's ``.`` matches none of them, Python's all but one; names that contain one match no rule."""
 
 
 class RulesError(ValueError):
-    """Mapping rules that are invalid. The text says why."""
+    """Mapping rules are invalid. The text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Rule with a parsed replacement: texts and numbers of groups; ``DEFAULT`` has no pattern."""
+    """Rule with a parsed replacement: texts and group numbers. ``DEFAULT`` has no pattern."""
 
     pattern: re.Pattern[str] | None = None
     replacement: tuple[str | int, ...] = ()
     letters: str = ""
 
     def apply(self, name: str) -> str | None:
-        """Return the name of the principal, None if the rule does not match."""
+        """Return the name of the principal; None if the rule does not match."""
         if self.pattern is None:
             return name
         if self.pattern.fullmatch(name) is None:
@@ -80,7 +81,7 @@ class _Rule:
 
 @functools.lru_cache(maxsize=8)
 def parse_rules(text: str) -> tuple[_Rule, ...]:
-    """Return the rules of a text. Raises ``RulesError``."""
+    """Return the rules in a text. Raises ``RulesError``."""
     rules = []
     for split in _SPLITTER.finditer(text.strip(_TRIMMED)):
         found = _PARSER.match(split[1])
@@ -133,7 +134,7 @@ def _parse_replacement(text: str, group_count: int) -> tuple[str | int, ...]:
 
 
 def _group_at(text: str, at: int, group_count: int) -> tuple[int, int]:
-    """Return the group that the digits at a position name, as many as it has, and their end."""
+    """Return the group that the digits at a position name, as many as possible, and their end."""
     digits = "0123456789"
     if at == len(text) or text[at] not in digits:
         raise RulesError(f"the replacement {text!r} has a $ without the number of a group")
@@ -148,8 +149,8 @@ def _group_at(text: str, at: int, group_count: int) -> tuple[int, int]:
 
 
 def _with_literal_references(text: str, group_count: int) -> str:
-    """Quote the references to groups that a pattern with groups does not have, as Kafka does: its
-    positions do not count the backslashes that it has added."""
+    """Quote the references to groups that a pattern with groups does not have. As in Kafka,
+    positions do not account for the backslashes that were added."""
     value = text
     for found in _BACK_REFERENCE.finditer(text) if group_count else ():
         if found[1].startswith("0"):
@@ -172,7 +173,7 @@ def mapped_name(rules: str, certificate: bytes) -> str:
 
 
 def mapped(rules: str, name: str) -> str | None:
-    """Return the principal of a distinguished name, None if no rule matches."""
+    """Return the principal of a distinguished name; None if no rule matches."""
     if len(name) > NAME_LENGTH_MAX or _LINE_ENDS.search(name) is not None:
         return None
     for rule in parse_rules(rules):

@@ -1,11 +1,12 @@
 """Process of a node: lock the directory, open the log, serve the listeners until a signal.
 
-SIGTERM and SIGINT hand over leadership, complete the requests in progress and close the log; a
-second signal ends the process immediately. SIGHUP reloads the settings of ``settings`` and the keys
-of tokens, all or none; connections whose principal has changed are closed. A failed log
-ends the process with ``EXIT_FAILED``: the next start recovers the log. A node with more connections
-in its limits than file descriptors does not start: it would fail later, under load. What it loads
-is visited once by Python's garbage collection (``garbage_collection``).
+On SIGTERM and SIGINT the node hands over leadership, completes the requests in progress and closes
+the log; a second signal ends the process immediately. SIGHUP reloads the settings in ``settings``
+and the token keys, all or none, and closes connections whose principal has changed. A failed log
+ends the process with ``EXIT_FAILED``; the next start recovers the log. A node does not start if its
+limits allow more connections than it has file descriptors, because it would fail later, under load.
+Python's garbage collection visits the objects loaded at the start only once
+(``garbage_collection``).
 """
 
 from __future__ import annotations
@@ -88,12 +89,12 @@ FILES_RESERVE: Final = 128
 
 
 def run_node(config: NodeConfig, *, services: Sequence[CreateService] = ()) -> int:
-    """Run a node until a signal ends it and return the exit code. Log lines are written to stderr.
+    """Run a node until a signal ends it, and return the exit code. Log lines are written to stderr.
 
     ``services`` receive all committed records, and the requests that they handle.
 
     Raises ``NotFormattedError``, ``WrongDirectoryError``, ``ConfigError``, ``NodeRunningError``,
-    ``NodeAddressError`` and the errors of opening a log; all of them before it serves.
+    ``NodeAddressError`` and the errors of opening a log, all of them before the node serves.
     """
     if config.controller is not None and not services:
         raise ConfigError(
@@ -159,7 +160,7 @@ async def _run(
 
 
 async def _run_until(stop: asyncio.Event, node: Node) -> RaftlogError | None:
-    """Start a node, and wait until it has ended or is to stop; return why it has ended, else None.
+    """Start a node, and wait until it has ended or must stop; return why it ended, otherwise None.
     Raises the exception of a bug."""
     await node.start()
     stopping = asyncio.ensure_future(stop.wait())
@@ -292,7 +293,7 @@ class Node:
         self.expiry_watch: Final = self._expiry_watch()
 
     def _create_verifier(self) -> TokenVerifier | None:
-        """Return the verifier of clients' tokens, None without one. Raises ``ConfigError``."""
+        """Return the verifier of clients' tokens, if any. Raises ``ConfigError``."""
         clients = self._config.clients
         if clients is None or clients.sasl is None or clients.sasl.oauth is None:
             return None
@@ -336,7 +337,7 @@ class Node:
         return ExpiryWatch(self._settings.expiries, self.server.wall_s, log)
 
     def _open_audit_file(self) -> AuditFile | None:
-        """Open the file of the audit log, None without ``[audit]``. Raises ``ConfigError``."""
+        """Open the audit log's file; return None without ``[audit]``. Raises ``ConfigError``."""
         config = self._config
         if config.audit is None:
             return None
@@ -433,9 +434,9 @@ class Node:
             self._lines.log("retention", level="warning", reason=reason)
 
     def access_changed(self, before: AccessTable, *, is_trust_reduced: bool) -> int:
-        """Close connections whose principal has changed, whose certificate a removed CA may have
-        issued, or whose chain may have a revoked certificate; return how many of the accepted
-        ones."""
+        """Close connections whose principal has changed, whose certificate may be from a removed
+        CA, or whose chain may contain a revoked certificate; return how many accepted ones were
+        closed."""
         names, names_before = (
             (one.nodes, one.node_names) for one in (self._settings.access, before)
         )
@@ -444,17 +445,17 @@ class Node:
         return self.server.reauthenticate()
 
     def use_quotas(self, quotas: QuotaTable) -> None:
-        """Use the quotas of the configuration file, unless those of the log apply."""
+        """Use the quotas in the configuration file, unless the log's apply."""
         if self._log_access is None:
             self._apis.quotas.use(quotas)
 
     def read_token_keys(self) -> Mapping[str, TokenKey] | None:
-        """Return the keys of clients' tokens in their file now; None for those of a URL, or without
-        any. Raises ``ConfigError``."""
+        """Return the keys of clients' tokens that are now in their file; None for a URL, or without
+        tokens. Raises ``ConfigError``."""
         return None if self.tokens is None else self.tokens.read_file()
 
     def use_token_keys(self, keys: Mapping[str, TokenKey] | None) -> None:
-        """Use keys of clients' tokens from their file; None: read those of a URL again."""
+        """Use these keys of clients' tokens, from their file; None: read the URL again."""
         if self.tokens is not None and keys is not None:
             self.tokens.use(keys)
         elif self.tokens is not None:
@@ -466,7 +467,7 @@ class Node:
             self._audit_file.reopen()
 
     async def hand_over(self) -> None:
-        """Resign leadership, and wait until the voters know it."""
+        """Resign leadership, and wait until the voters are notified."""
         if not await self.driver.hand_over(timeout_ms=HAND_OVER_MS):
             reason = "leadership was not handed over in time"
             self._lines.log("stopping", level="warning", reason=reason)
@@ -560,7 +561,7 @@ class Node:
 
     def _log_notification(self, notification: Notification) -> None:
         match notification:
-            case AdvanceHighWatermark():  # of each append first
+            case AdvanceHighWatermark():  # the most frequent first
                 pass  # a metric, not a log line
             case RoleChanged():
                 if notification.new is Leader:
@@ -626,7 +627,7 @@ def _log_identity(config: NodeConfig, meta: MetaProperties) -> LogIdentity:
 
 
 def _read_token_secret(config: NodeConfig) -> str | None:
-    """Return the secret key of delegation tokens, None without one. Raises ``ConfigError``."""
+    """Return the secret key of delegation tokens, if any. Raises ``ConfigError``."""
     path = None if config.controller is None else config.controller.token_secret
     if path is None:
         return None

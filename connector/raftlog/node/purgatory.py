@@ -2,14 +2,14 @@
 
 Invariants:
 
-1. A delayed request has no task, future or timer. It is in a queue by its deadline, and a fetch
-   also in one by the offset that the high watermark must pass.
-2. Adding, completing and removing a request takes the same time however many are delayed: requests
-   with the same deadline, to the millisecond, or offset share an entry of the queue.
-3. Fetches are completed after the step that advanced the high watermark, and after the responses
-   to voters: in later turns, which are calls of ``RaftNode.pass_time``.
+1. A delayed request has no task, future or timer. It is in a queue ordered by deadline; a fetch is
+   also in a queue ordered by the offset that the high watermark must pass.
+2. The time to add, complete or remove a request does not depend on how many are delayed: requests
+   with the same deadline (in milliseconds) or offset share an entry in the queue.
+3. Fetches are completed after the step that advanced the high watermark and after the responses to
+   voters: in later turns, which are calls of ``RaftNode.pass_time``.
 4. One turn checks at most ``FETCHES_PER_TURN_MAX`` fetches, and ends at most
-   ``EXPIRED_PER_TURN_MAX`` appends, and as many fetches, whose deadline has passed.
+   ``EXPIRED_PER_TURN_MAX`` appends and as many fetches whose deadline has passed.
 
 Kafka: ``DelayedOperationPurgatory``, ``DelayedProduce``, ``DelayedFetch`` and ``TimingWheel``.
 """
@@ -40,16 +40,16 @@ _EMPTY_MAX: Final = 64
 
 
 class BucketQueue(Generic[T]):
-    """Items by a number, the lowest first; items of one number in the order of ``add``."""
+    """Items ordered by a number, the lowest first; equal numbers are in the order of ``add``."""
 
     __slots__ = ("_buckets", "_numbers", "lowest")
 
     def __init__(self) -> None:
         self.lowest: int | None = None
-        """The lowest number, None if there is no item. Only the queue changes it."""
+        """The lowest number; None if there is no item. Only the queue changes it."""
         self._buckets: dict[int, dict[T, None]] = {}
         self._numbers: list[int] = []
-        """Heap of the numbers of buckets, and of removed buckets until there are too many."""
+        """Heap of the numbers of buckets, including removed buckets until there are too many."""
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
@@ -81,7 +81,7 @@ class BucketQueue(Generic[T]):
         return numbers[0] if numbers else None
 
     def pop_below(self, bound: int, count_max: int = sys.maxsize) -> list[T]:
-        """Remove and return the first items whose number is lower than ``bound``, in order."""
+        """Remove and return the first items whose number is below ``bound``, in order."""
         found: list[T] = []
         if not self._buckets:
             return found
@@ -95,17 +95,17 @@ class BucketQueue(Generic[T]):
 
 
 class Deadlines(BucketQueue[T]):
-    """Items by their deadline."""
+    """Items ordered by deadline."""
 
     __slots__ = ()
 
     def expire(self, now_ms: int, end: Callable[[T], None]) -> None:
-        """Remove the first items whose deadline has passed, and call ``end`` with each."""
+        """Remove the first items whose deadline has passed, and call ``end`` with each one."""
         due = deque(self.pop_below(now_ms + 1, EXPIRED_PER_TURN_MAX))
         try:
             while due:
                 end(due.popleft())
-        finally:  # also of the others, if one raises
+        finally:  # for the others too, if one raises
             for item in due:
                 self.add(now_ms, item)
 
@@ -114,13 +114,13 @@ class Deadlines(BucketQueue[T]):
 
 
 class AppendPurgatory:
-    """Callbacks of appends without a result. Each is called once: with the result, or at its
+    """Callbacks of appends without a result. Each is called once, with the result or at its
     deadline."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._appends: Final[dict[AppendRequest, tuple[Complete, int]]] = {}
-        """Callback and deadline, -1 without one."""
+        """Callback and deadline (-1 without one)."""
         self.deadlines: Final = Deadlines[AppendRequest]()
 
     def add(
@@ -131,8 +131,8 @@ class AppendPurgatory:
         now_ms: int,
         timeout_ms: int | None = None,
     ) -> None:
-        """Register an append. Without time ``complete`` is called before this returns: an append
-        that is not awaited may be committed, too."""
+        """Register an append. If it has no time to wait, ``complete`` is called before this
+        returns; the append may be committed nevertheless."""
         if timeout_ms is None:
             self._appends[request] = complete, -1
         elif timeout_ms <= 0:
@@ -175,14 +175,14 @@ class ThrottledChannel(Protocol):
     """Connection of a client that exceeds a quota."""
 
     def mute(self) -> bool:
-        """Start no more requests, and read none, until ``unmute``; return False if it is lost."""
+        """Start and read no more requests until ``unmute``; return False if it is lost."""
 
     def unmute(self) -> None:
         """Start requests again. Raises nothing."""
 
 
 class ThrottledChannels:
-    """Muted connections by the end of their throttle time (Kafka: ``ThrottledChannelReaper``)."""
+    """Muted connections, by the end of their throttle time (Kafka: ``ThrottledChannelReaper``)."""
 
     def __init__(self) -> None:
         self._ends: Final[dict[ThrottledChannel, int]] = {}
@@ -192,7 +192,7 @@ class ThrottledChannels:
         return len(self._ends)
 
     def add(self, channel: ThrottledChannel, deadline_ms: int) -> None:
-        """Mute a connection until a time, unless it is muted for longer already."""
+        """Mute a connection until a time, unless it is already muted for longer."""
         before_ms = self._ends.get(channel, -1)
         if before_ms >= deadline_ms or (before_ms < 0 and not channel.mute()):
             return
@@ -201,13 +201,13 @@ class ThrottledChannels:
         self.deadlines.add(deadline_ms, channel)
 
     def remove(self, channel: ThrottledChannel) -> None:
-        """Remove a connection, if it is muted: it is lost."""
+        """Remove a lost connection, if it is muted."""
         deadline_ms = self._ends.pop(channel, None)
         if deadline_ms is not None:
             self.deadlines.remove(deadline_ms, channel)
 
     def expire(self, now_ms: int) -> None:
-        """Unmute the first connections whose throttle time is over."""
+        """Unmute the first connections whose throttle time has ended."""
         self.deadlines.expire(now_ms, self._unmute)
 
     def _unmute(self, channel: ThrottledChannel) -> None:
@@ -219,7 +219,7 @@ class ThrottledChannels:
 
 
 class WaitingFetch(Protocol):
-    """Fetch of a consumer that is delayed."""
+    """Delayed fetch of a consumer."""
 
     @property
     def principal_name(self) -> str:
@@ -230,7 +230,7 @@ class WaitingFetch(Protocol):
         """The offset that the high watermark must pass before ``is_due`` can change."""
 
     def is_due(self) -> bool:
-        """Return whether to respond now. Raises nothing: after a bug it removes the fetch."""
+        """Return whether to respond now. Raises nothing; after a bug it removes the fetch."""
 
     def complete(self) -> None:
         """Respond. Raises nothing."""
@@ -239,9 +239,9 @@ class WaitingFetch(Protocol):
 class FetchPurgatory:
     """Delayed fetches of one node.
 
-    A fetch is checked when the high watermark passes its offset, and when the leader or the start
-    of the log changes. Beyond ``WAITING_FETCHES_MAX`` fetches of a principal it is checked only
-    after such a change, and completes at its deadline.
+    A fetch is checked when the high watermark passes its offset, and when the leader or the log's
+    start changes. If a principal has more than ``WAITING_FETCHES_MAX`` fetches, the excess ones are
+    checked only after such a change, and complete at their deadline.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -254,7 +254,7 @@ class FetchPurgatory:
         self.deadlines: Final = Deadlines[WaitingFetch]()
         self._seen = self._look()
         self._due: Final[deque[WaitingFetch]] = deque()
-        """Fetches to be checked, including those that were removed since."""
+        """Fetches to be checked, including fetches that have been removed since."""
         self._is_closed = False
 
     @property
@@ -263,11 +263,11 @@ class FetchPurgatory:
 
     @property
     def has_checks_left(self) -> bool:
-        """Return whether fetches may be due, so that ``pass_time`` is to be called soon."""
+        """Return whether fetches may be due, so that ``pass_time`` must be called soon."""
         return bool(self._due)
 
     def add(self, fetch: WaitingFetch, deadline_ms: int) -> None:
-        """Delay a fetch that is not due; after ``close`` it is completed."""
+        """Delay a fetch that is not due; after ``close`` complete it."""
         if self._is_closed:
             fetch.complete()
             return
@@ -282,7 +282,7 @@ class FetchPurgatory:
         self._offsets.add(offset, fetch)
 
     def remove(self, fetch: WaitingFetch) -> None:
-        """Remove a fetch, if it is delayed: its connection is lost."""
+        """Remove a fetch whose connection is lost, if it is delayed."""
         found = self._waiting.pop(fetch, None)
         if found is None:
             return
@@ -295,7 +295,7 @@ class FetchPurgatory:
             del self._counts[name]
 
     def poll(self) -> None:
-        """Find the fetches that may be due, after a step of the replica."""
+        """Find the fetches that may be due after a step of the replica."""
         lowest = self._offsets.lowest
         if lowest is not None and lowest < (bound := self._bound()):
             self._seen = self._look()
@@ -316,7 +316,7 @@ class FetchPurgatory:
             self._complete(fetch)
 
     def _look(self) -> tuple[object, ...]:
-        """Return what changes the response to any fetch."""
+        """Return the state that affects the response to every fetch."""
         core, log = self._replica.core, self._replica.log
         return core.epoch, core.leader_id, type(core.role), log.log_start_offset, log.is_closed
 

@@ -1,23 +1,25 @@
 """Interface between a quorum's log and the state machines on one of its nodes.
 
-Appended records are not committed yet: the listener receives them once they are. After a leader
-change its uncommitted records may still be committed, or never. An append names the epoch in which
-the listener became leader, so it is rejected after a later election; no part of a rejected append
-is in the log.
+Appended records are not committed yet; the listener receives them once they are. After a leader
+change its uncommitted records may or may not be committed. An append names the epoch in which the
+listener became leader, so it is rejected after a later election. No part of a rejected append is in
+the log.
 
 Invariants of the listeners:
 
 1. A listener receives every committed batch exactly once, in order and without a gap, including
    control batches, in chunks of a bounded size. It never receives a batch that is not committed.
-2. A snapshot replaces records for a new listener, if there is a snapshot, and for a listener whose
-   next offset is below the log's start. The records from the snapshot's end on follow.
-3. Leader changes are delivered in the order of epochs. That this node leads is delivered only after
-   all records up to and including the first record of its epoch: the listener has then applied
-   everything committed before, and may append. That it leads no longer is delivered immediately.
-4. A listener is never called from within a call to a listener. It calls the log through
-   ``RaftClient`` only.
-5. A listener whose call returned steps gets no further call before they are done, also not that
-   this node leads no longer, so that it must not append meanwhile. Only its shutdown may precede.
+2. A new listener receives a snapshot first, if there is one; so does a listener whose next offset
+   is below the log's start. The records from the snapshot's end on follow.
+3. Leader changes are delivered in the order of epochs. A listener is notified that this node leads
+   only after all records up to and including the first record of its epoch: it has then applied
+   everything that was committed before, and may append. It is notified immediately that this node
+   no longer leads.
+4. A listener is never called from within a call to a listener. It calls the log only through
+   ``RaftClient``.
+5. A listener whose call returned steps gets no other call before they are done, except its
+   shutdown. This includes the notification that this node no longer leads, so the steps must not
+   append.
 
 Kafka: ``RaftClient``, ``RaftClient.Listener``, ``KafkaRaftClient.ListenerContext`` (KIP-595, 630).
 """
@@ -51,10 +53,10 @@ if TYPE_CHECKING:
     from raftlog.log.reading.snapshot import SnapshotReader
 
 Steps: TypeAlias = Iterator[None] | None
-"""Work that is left of a call, in parts of some milliseconds; None without any."""
+"""Remaining work of a call, in parts of a few milliseconds; None if there is no such work."""
 
 KRAFT_UPGRADE_RECORDS: Final = 2
-"""Records of an upgrade of kraft.version: the version, and the voters."""
+"""Records of an upgrade of kraft.version: the version and the voters."""
 
 Act: TypeAlias = Callable[[Callable[[int, int], list[Outgoing]]], None]
 
@@ -68,7 +70,7 @@ class RaftClient(Protocol):
     def append(
         self, epoch: int, records: Sequence[bytes], *, required_base_offset: int | None = None
     ) -> int:
-        """Append records as one batch, all or none; return the offset of the first record.
+        """Append records as one batch, all or none; return the first record's offset.
 
         Raises ``NotLeaderError`` (a later epoch has begun, or this node is not the leader),
         ``FutureEpochError`` (a bug of the caller), ``UnexpectedEndOffsetError`` (the end offset is
@@ -84,10 +86,10 @@ class RaftClient(Protocol):
     def upgrade_kraft_version(
         self, epoch: int, version: int, *, required_base_offset: int, validate_only: bool
     ) -> int:
-        """Append kraft.version and the voters as one batch of control records, unless that is the
-        version; return the end offset of the log.
+        """Append kraft.version and the voters as one batch of control records, unless the quorum
+        already has that version; return the log's end offset.
 
-        Raises ``InvalidUpdateVersionError``, and as ``append``.
+        Raises ``InvalidUpdateVersionError``, and the errors of ``append``.
         """
         ...
 
@@ -96,7 +98,7 @@ class RaftClient(Protocol):
         ...
 
     def begin_snapshot(self, end_offset: int) -> SnapshotWriter | None:
-        """Begin a snapshot of the state at ``end_offset``, as ``ReplicatedLog.begin_snapshot``."""
+        """Begin a snapshot of the state at ``end_offset`` (``ReplicatedLog.begin_snapshot``)."""
         ...
 
 
@@ -111,7 +113,7 @@ class ReplicaRaftClient:
         on_disk_full: Callable[[], None],
     ) -> None:
         """``act`` calls its argument with the quorum's time and the wall-clock time, and executes
-        the returned outputs before it returns; ``time_ms`` returns the wall-clock time.
+        the resulting outputs before it returns. ``time_ms`` returns the wall-clock time.
         ``on_disk_full`` is called when an append has failed with ``DiskFullError``."""
         self._replica: Final = replica
         self._act = act
@@ -227,14 +229,14 @@ class ReplicaRaftClient:
 # --- listeners ------------------------------------------------------------------------------------
 
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""Maximum bytes of one ``handle_commit`` call; a larger batch is delivered alone."""
+"""Maximum bytes in one ``handle_commit`` call; a larger batch is delivered alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderNotification:
     """Leader of ``epoch``; ``leader_id`` is None if it is unknown.
 
-    ``end_offset``: of this node's log; if it leads, the base offset of its next append.
+    ``end_offset`` is the end of this node's log; if it leads, the base offset of its next append.
     """
 
     epoch: int
@@ -245,27 +247,27 @@ class LeaderNotification:
 class RaftListener(Protocol):
     """State machine over the log. It is called on the thread that drives the replica.
 
-    A call that would be long may do a part of its work, and return the others as steps; each is
-    executed between other events.
+    A call that would take long may do a part of its work and return the rest as steps, each of
+    which is executed between other events.
     """
 
     def handle_commit(self, batches: Sequence[RecordBatch]) -> Steps:
         """Apply committed batches, which follow the ones delivered before."""
 
     def handle_load_snapshot(self, snapshot: SnapshotReader) -> Steps:
-        """Replace the state by that of a snapshot."""
+        """Replace the state with a snapshot's."""
 
     def handle_leader_change(self, leader: LeaderNotification) -> None:
         """Handle a new epoch, or the leader of the current one becoming known."""
 
     def begin_shutdown(self) -> None:
-        """Handle the shutdown of the node: no appends any more. This is the last call."""
+        """Handle the shutdown of the node: do not append after this, which is the last call."""
 
 
 class RaftListeners:
     """Listeners of one replica. Not thread-safe.
 
-    ``RaftNode`` passes leader changes to ``handle``, from the replica's first step on; its runner
+    ``RaftNode`` passes leader changes to ``handle`` from the replica's first step on. Its runner
     then delivers until ``poll`` returns False.
     """
 
@@ -297,7 +299,7 @@ class RaftListeners:
                 one.leaders.append(outgoing)
 
     def poll(self) -> bool:
-        """Deliver one chunk, or run one step, for each listener; return whether there is more."""
+        """For each listener, deliver one chunk or run one step; return whether there is more."""
         if self._is_polling:
             return True  # a listener has appended records: deliver them later
         self._is_polling = True
@@ -313,7 +315,7 @@ class RaftListeners:
             one.listener.begin_shutdown()
 
     def close(self) -> None:
-        """Remove all listeners, at the end of the replica: a running ``poll`` calls no other."""
+        """Remove all listeners at the end of the replica; a running ``poll`` calls no others."""
         self._remove_all()
 
     def _remove_all(self) -> list[_ListenerContext]:
@@ -331,7 +333,7 @@ class _ListenerContext:
         self.is_removed = False
         self.next_offset = 0
         self.leaders: Final[deque[LeaderChanged]] = deque()
-        """Leader changes not delivered yet, the oldest first."""
+        """Leader changes that are not delivered yet, the oldest first."""
         self._steps: Steps = None
         self._steps_end = 0
         """The next offset after the steps."""
@@ -339,7 +341,7 @@ class _ListenerContext:
         self._chunk_bytes_max = chunk_bytes_max
 
     def advance(self) -> bool:
-        """Deliver one chunk or a snapshot, or run a step of it; return whether there is more."""
+        """Deliver a chunk or a snapshot, or run a step of either; return whether there is more."""
         if self._steps is None:
             self._deliver()
         elif next(self._steps, self) is self:
@@ -379,8 +381,8 @@ class _ListenerContext:
 def committed_batches(
     log: QuorumLog, start_offset: int, end_offset: int, byte_count_max: int
 ) -> tuple[RecordBatch, ...]:
-    """Return the batches from ``start_offset`` to ``end_offset``, both batch boundaries: at least
-    one batch, and otherwise at most ``byte_count_max`` bytes."""
+    """Return the batches between two batch boundaries: at least one batch, then at most
+    ``byte_count_max`` bytes."""
     data, position = log.read_bytes(start_offset, byte_count_max), 0
     found: list[RecordBatch] = []
     while not isinstance(batch := read_batch(data, position), TornTail):

@@ -2,17 +2,17 @@
 
 Invariants:
 
-1. A ``RaftNode`` has no thread, socket or timer. Its inputs are calls, its outputs are calls of its
-   ``Runner``, in order: the driver of a process, a simulated node and the nodes of tests are
-   runners of the same object. It is not thread-safe. All that waits for time, or for a later turn
-   of the runner, is in one deadline, ``next_deadline_ms``.
+1. A ``RaftNode`` has no thread, socket or timer. Its inputs are calls, and its outputs are calls to
+   its ``Runner``, in order: a process's driver, a simulated node and the nodes in tests are runners
+   of the same object. It is not thread-safe. One deadline, ``next_deadline_ms``, covers everything
+   that waits for a time or for a later turn of the runner.
 2. The first ``LogError``, or a listener that raises ``RaftlogError``, ends the node: pending
-   appends complete with an unknown outcome, nothing is sent and no listener is called any more.
+   appends complete with an unknown outcome, nothing more is sent, and no listener is called again.
    Nothing is retried on a failed log, and a replica is not used after an incomplete step.
 3. Pending appends, waiters and delayed fetches are checked after every step.
-4. A compaction runs in another thread. Its segments are replaced in later turns, one in each.
-5. A leader whose disk is full resigns, if there are other voters: their disks may have space. It
-   does so at most once in ``DISK_FULL_RESIGN_INTERVAL_MS``, in case all disks are full.
+4. A compaction runs in another thread. Its segments are replaced in later turns, one per turn.
+5. A leader whose disk is full resigns if there are other voters, because their disks may have
+   space. It does so at most once in ``DISK_FULL_RESIGN_INTERVAL_MS``, in case all disks are full.
 
 etcd: ``RawNode``. Kafka: ``KafkaRaftClient``, which ``KafkaRaftClientDriver`` runs.
 """
@@ -104,14 +104,14 @@ class LogCompacted:
 
 @dataclass(frozen=True, slots=True)
 class SegmentsCopied:
-    """Segments were copied to the remote storage, or deleted there."""
+    """Segments were copied to remote storage, or deleted there."""
 
     counts: RemoteCounts
 
 
 @dataclass(slots=True)
 class RemoteTotals:
-    """Work of all runs of remote storage since the start, and what the last one has left."""
+    """Work of all runs of remote storage since the start, and what the last run left undone."""
 
     copied_segments: int = 0
     copied_bytes: int = 0
@@ -130,7 +130,7 @@ class RemoteTotals:
         self.set_lag(counts)
 
     def set_lag(self, counts: RemoteCounts) -> None:
-        """Set what a run has left, or has not copied yet."""
+        """Set what a run left undone or has not copied yet."""
         self.lag_segments, self.lag_bytes = counts.lag_segments, counts.lag_bytes
 
 
@@ -143,20 +143,20 @@ class NodeCounts:
         self.append_durations: Final = DurationHistogram(buckets_s)
         """From the receipt of an append to its commit."""
         self.compactions = self.compacted_bytes_before = self.compacted_bytes_after = 0
-        """Compactions, and bytes of the segments that they have replaced, before and after."""
+        """Compactions, and the bytes of the segments that they replaced, before and after."""
         self.follower_fetches = self.redirected_fetches = 0
-        """Fetches of consumers that this node has answered as a follower, and those in which it has
-        named a follower as the leader."""
+        """Consumer fetches that this node answered as a follower, and those that it redirected to a
+        follower as the leader."""
         self.remote: Final = RemoteTotals()
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStorage:
-    """Access to object stores: what opens one, and the time and randomness of its writes.
+    """Access to object stores: the function that opens one, and the clock and random source.
 
-    Of the reads of clients: the number of threads, how many reads wait for one, and the time until
-    a read fails (Kafka: ``remote.log.reader.threads``, ``remote.log.reader.max.pending.tasks``,
-    ``remote.fetch.max.wait.ms``).
+    For clients' reads it has the number of threads, how many reads may wait for one, and the time
+    after which a read fails (Kafka: ``remote.log.reader.threads``,
+    ``remote.log.reader.max.pending.tasks``, ``remote.fetch.max.wait.ms``).
     """
 
     open_store: OpenStore
@@ -168,7 +168,7 @@ class RemoteStorage:
 
 @dataclass(frozen=True, slots=True)
 class CleaningRefused:
-    """Nothing was deleted, compacted or copied, and the next attempt is after the interval."""
+    """Nothing was deleted, compacted or copied; the next attempt is after the interval."""
 
     error: RaftlogError
 
@@ -188,7 +188,7 @@ _END: Final = object()
 DISK_FULL_RESIGN_INTERVAL_MS: Final = 30_000
 """Minimum time between two resignations of a leader whose disk is full."""
 RACKS_MAX: Final = 256
-"""Nodes whose racks are known: those of voters, and of observers."""
+"""Maximum number of nodes, voters and observers, whose racks are stored."""
 
 
 class Runner(Protocol):
@@ -198,8 +198,8 @@ class Runner(Protocol):
         """Send a request to another node; its response, or ``SendFailed``, is a later event."""
 
     def run_sync(self, ticket: PendingSync, /) -> None:
-        """Run ``ticket`` in any thread, then call ``complete_sync`` or ``fail_sync``. There is one
-        at a time."""
+        """Run ``ticket`` in any thread, then call ``complete_sync`` or ``fail_sync``. There is only
+        one at a time."""
 
     def run_compaction(self, compaction: Compaction, /) -> None:
         """Run ``compaction`` in any thread until it ends or ``is_over``, then call
@@ -213,11 +213,11 @@ class Runner(Protocol):
         """Log or count a change."""
 
     def set_timer(self) -> None:
-        """Call ``pass_time`` at ``next_deadline_ms``: in a later turn, if that is now. The last
-        output of each step, and that of a new deadline between steps."""
+        """Call ``pass_time`` at ``next_deadline_ms``, or in a later turn if that is now. This is
+        the last output of each step, and the output of a new deadline between steps."""
 
     def submit_soon(self) -> None:
-        """Call ``submit`` after the other appends that are received now."""
+        """Call ``submit`` after the other appends that are being received now."""
 
     def failed(self, error: Exception, /) -> None:
         """Handle the end of the node: the first error of the log or a listener, or a bug."""
@@ -238,20 +238,21 @@ class RaftNode:
         remote: RemoteStorage | None = None,
         buckets_s: Sequence[float] = DURATION_BUCKETS_S,
     ) -> None:
-        """``chunk_bytes_max``: bytes of one delivery to a listener. ``clean_interval_ms``: time
-        between two checks of the retention limits, None without any. ``remote``: None for a
-        node that does not use remote storage. ``buckets_s``: of the durations of appends."""
+        """``chunk_bytes_max``: maximum bytes of one delivery to a listener.
+        ``clean_interval_ms``: time between two checks of the retention limits; None without
+        checks. ``remote``: None for a node that does not use remote storage. ``buckets_s``:
+        buckets for the durations of appends."""
         self.replica: Final = replica
         self.identity: Final = identity
         self.fetches: Final = FetchPurgatory(replica)
         """Delayed fetches of consumers."""
         self.racks: Final[dict[int, str]] = {}
-        """Racks of other nodes by their ids, as they named them in their last fetch from this one;
-        without those that have none."""
+        """Racks of other nodes by node id, as named in their last fetch from this node; nodes
+        without a rack are not included."""
         self.throttled: Final = ThrottledChannels()
-        """Connections that are muted, because their clients exceed a quota."""
+        """Connections that are muted because their clients exceed a quota."""
         self.expiries: Final = Deadlines[Callable[[], None]]()
-        """What is called when the time limit of a read from remote storage has passed."""
+        """Functions to call when the time limit of a read from remote storage has passed."""
         self.listeners: Final = RaftListeners(replica, chunk_bytes_max=chunk_bytes_max)
         self.raft_client: Final = ReplicaRaftClient(
             replica, self.act, self.time_ms, self._resign_soon_on_disk_full
@@ -261,9 +262,9 @@ class RaftNode:
         self.counts: Final = NodeCounts(buckets_s)
         self._remote_run: RemoteLogRun | None = None
         self._remote_steps_before = 0
-        """Steps of the run at the last look."""
+        """The run's steps at the last check."""
         self._is_remote_run_outdated = False
-        """Whether a snapshot was installed since the run was begun."""
+        """Whether a snapshot was installed since the run began."""
         self._manifest_cache: ManifestCache = {}
         self._clock = clock
         self._runner = runner
@@ -271,7 +272,7 @@ class RaftNode:
         self._clean_at_ms: int | None = None
         self._compaction: Compaction | None = None
         self._replacing: Iterator[None] | None = None
-        """Steps that are left of a compaction that has run."""
+        """Remaining steps of a compaction that has run."""
         self._clean_later()
         self._appends = PendingAppends(replica, self._complete_append)
         self._purgatory = AppendPurgatory(replica.log.path)
@@ -284,7 +285,7 @@ class RaftNode:
         self._unsubmitted: list[AppendRequest] = []
         self._unsubmitted_bytes = 0
         self._submit_at_ms: int | None = None
-        """End of the linger time of the appends received since the last ``submit``."""
+        """End of the linger time of the appends that were received since the last ``submit``."""
         self._is_submitting_soon = False
         self._is_delivery_left = False
         self._is_resigning_soon = False
@@ -298,7 +299,7 @@ class RaftNode:
     # --- state ------------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """Return the quorum's clock: monotonic, with an arbitrary zero."""
+        """Return the time of the quorum's clock, which is monotonic with an arbitrary zero."""
         return int(self._clock.now_ms())
 
     def time_ms(self) -> int:
@@ -317,8 +318,8 @@ class RaftNode:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next ``pass_time``: now, if a part of the work was left for a
-        later turn; None if nothing waits for time."""
+        """Return the time of the next ``pass_time``: now if some work was left for a later turn;
+        None if nothing waits."""
         if self._is_over:
             return None
         if self._is_delivery_left or self._is_resigning_soon or self.fetches.has_checks_left:
@@ -377,7 +378,7 @@ class RaftNode:
                 self._replace_next(self._replacing)
             if _is_due(self.replica.next_deadline_ms, now_ms):
                 self.step(TimePassed())
-        finally:  # also after a bug in the end of a request
+        finally:  # even after a bug in the end of a request
             self._set_timer()
 
     def _set_timer(self) -> None:
@@ -385,8 +386,8 @@ class RaftNode:
             self._runner.set_timer()
 
     def act(self, act: Callable[..., list[Outgoing]], *arguments: object) -> None:
-        """Call ``act`` with its arguments, and as ``now_ms`` and ``time_ms`` the quorum's time and
-        the wall-clock time; execute its outputs."""
+        """Call ``act`` with its arguments, and with the quorum's time as ``now_ms`` and the
+        wall-clock time as ``time_ms``; execute its outputs."""
         if self._is_over:
             return
         try:
@@ -440,7 +441,7 @@ class RaftNode:
             case LogMessage():
                 self._runner.notify(outgoing)
             case SnapshotInstalled():
-                # the log starts later now: if this node leads, its clients need what is before that
+                # the log now starts later; if this node leads, its clients need what is before that
                 self._is_remote_run_outdated = self._remote_run is not None
                 self.copy_to_remote()
         return False
@@ -457,7 +458,7 @@ class RaftNode:
     # --- requests of other nodes ------------------------------------------------------------------
 
     def note_rack(self, node_id: int, rack: str) -> None:
-        """Note the rack that a replica has named in a fetch, empty for none."""
+        """Record the rack that a replica named in a fetch; empty for none."""
         self.racks.pop(node_id, None)
         if rack and len(self.racks) < RACKS_MAX:
             self.racks[node_id] = rack
@@ -478,7 +479,7 @@ class RaftNode:
         return request_id in self._replies
 
     def drop(self, request_id: int) -> None:
-        """Drop a request, whose connection is closed."""
+        """Drop a request whose connection is closed."""
         if self._replies.pop(request_id, None) is not None:
             self.step(RequestDropped(request_id))
 
@@ -487,12 +488,12 @@ class RaftNode:
     def append(
         self, request: AppendRequest, complete: Complete, *, timeout_ms: int | None = None
     ) -> None:
-        """Append to the log of this leader, in the order of the calls.
+        """Append to this leader's log, in the order of the calls.
 
-        Appends until the next ``submit`` are written together: those received in one turn of the
-        runner, and within ``linger.ms`` of the log. ``complete`` is called with the result when it
-        can no longer change, or after ``timeout_ms`` with an unknown outcome: perhaps before this
-        returns, or in a step of the replica, so that it must not raise.
+        All appends until the next ``submit`` are written together: those received in one turn of
+        the runner, or within the log's ``linger.ms``. ``complete`` is called with the result when
+        that can no longer change, or with an unknown outcome after ``timeout_ms``. It may be called
+        before this returns or in a step of the replica, so it must not raise.
         """
         if self._is_over:
             complete(self._unknown("the node is shutting down"))
@@ -540,7 +541,7 @@ class RaftNode:
         self._set_timer()
 
     def _resign_on_disk_full(self) -> None:
-        """Resign, so that a voter with disk space may lead."""
+        """Resign, so that a voter with disk space can lead."""
         self._is_resigning_soon = False
         core, now_ms = self.replica.core, self.now_ms()
         last_ms = self._resigned_ms
@@ -565,7 +566,7 @@ class RaftNode:
         self._set_timer()
 
     def deliver(self) -> None:
-        """Deliver one chunk to each listener. What is left is delivered by ``pass_time``."""
+        """Deliver one chunk to each listener. ``pass_time`` delivers the rest."""
         if self._is_over:
             return
         self._is_delivery_left = False
@@ -574,15 +575,15 @@ class RaftNode:
         except RaftlogError as error:
             self.fail(error)
         except Exception as bug:
-            self.fail(bug)  # the listener has a part of a call
+            self.fail(bug)  # the listener has handled only a part of a call
             raise
         else:
-            # a call within a call of a listener may have found more for one that was called before
+            # a call from a listener may have caused more for a listener that was called earlier
             self._is_delivery_left |= is_left
 
     def clean(self) -> bool:
         """Delete segments and snapshots beyond the retention limits; return whether there were any.
-        A full disk, or a lock of another process, changes nothing."""
+        If the disk is full or another process holds the lock, nothing changes."""
         is_changed = False
         if not self._is_over:
             try:
@@ -598,8 +599,9 @@ class RaftNode:
     def compact(self) -> None:
         """Begin the compaction that is due, unless one is running.
 
-        While a replica fetches what was compacted, its leader retains tombstones: otherwise one
-        that is slower than ``delete.retention.ms`` would fetch its log from the start repeatedly.
+        While a replica is fetching compacted records, the leader retains tombstones. Otherwise a
+        replica that is slower than ``delete.retention.ms`` would fetch its log from the start
+        repeatedly.
         """
         if self._is_over or self._compaction is not None:
             return
@@ -616,11 +618,11 @@ class RaftNode:
 
     @property
     def keeps_tombstones(self) -> bool:
-        """Whether a compaction would remove none, as a replica fetches what was compacted."""
+        """Whether a compaction keeps tombstones, since a replica is fetching compacted records."""
         return self.replica.core.has_replica_below(self.replica.log.compacted_offset)
 
     def complete_compaction(self, compaction: Compaction) -> None:
-        """Handle the end of a compaction's run: its segments are replaced in later turns."""
+        """Handle the end of a compaction's run; its segments are replaced in later turns."""
         if self._is_over:
             self._close_compaction(compaction)
             return
@@ -628,7 +630,7 @@ class RaftNode:
         self._set_timer()
 
     def fail_compaction(self, compaction: Compaction, error: LogError) -> None:
-        """Handle a run that failed. It has changed nothing: the next one is after the interval."""
+        """Handle a failed run, which has changed nothing. The next one is after the interval."""
         self._close_compaction(compaction)
         if self._is_over:
             return
@@ -644,7 +646,7 @@ class RaftNode:
         try:
             if next(steps, _END) is not _END:
                 return
-        except DiskFullError as error:  # each step before is whole
+        except DiskFullError as error:  # each earlier step is complete
             self._runner.notify(CleaningRefused(error))
         except LogError as error:
             self.fail(error)
@@ -664,8 +666,8 @@ class RaftNode:
             compaction.close()
 
     def copy_to_remote(self) -> None:
-        """Begin a run of remote storage, unless one is running. Damage of the properties that name
-        the log's objects refuses it: what is in local and remote segments can be read."""
+        """Begin a run of remote storage, unless one is running. If the properties that name the
+        log's objects are damaged, there is no run; local and remote segments can still be read."""
         if self._is_over or self._remote_run is not None or self.remote is None:
             return
         self._remote_steps_before = 0
@@ -692,8 +694,8 @@ class RaftNode:
         return RemoteStoreDiffersError(path=log.path, location=location, leader_id=role.leader_id)
 
     def _look_at_remote_run(self) -> None:
-        """Report a run without progress since the last look: it does not end, so that
-        nothing is copied, and its error is never raised."""
+        """Report a run without progress since the last check: it does not end, so nothing is copied
+        and no error is raised."""
         run = self._remote_run
         if run is None:
             return
@@ -704,9 +706,9 @@ class RaftNode:
         self._remote_steps_before = run.step_count
 
     def complete_remote_run(self, run: RemoteLogRun, error: RaftlogError | None = None) -> None:
-        """Handle the end of a run: local segments that were copied may be deleted now. One that has
-        failed changes nothing here: the next one is after the interval, or now if a snapshot was
-        installed meanwhile: the run may have read the manifest before."""
+        """Handle the end of a run: local segments that were copied may now be deleted. A failed run
+        changes nothing here. The next run is after the interval, or now if a snapshot was installed
+        during this one, which may have read the manifest before that."""
         self._remote_run = None
         with run:
             self.counts.remote.add(run.counts, has_failed=error is not None)
@@ -734,11 +736,11 @@ class RaftNode:
         self.clean()
 
     def delete_records(self, offset: int) -> int:
-        """Delete the records of this leader below the batch of a committed ``offset``; return the
-        offset of that batch, or of a log with remote storage ``offset``. The followers learn it
-        with their fetches.
+        """Delete this leader's records below the batch of a committed ``offset``; return that
+        batch's offset, or ``offset`` itself if the log has remote storage.
 
-        Raises ``DiskFullError`` and ``LogLockedError``, and other ``LogError``, which end the node.
+        The followers learn the new start from their fetches. Raises ``DiskFullError`` and
+        ``LogLockedError``, and any other ``LogError``, which ends the node.
         """
         log = self.replica.log
         before = log.log_start_offset, log.earliest_offset
@@ -762,17 +764,17 @@ class RaftNode:
     # --- waiting ----------------------------------------------------------------------------------
 
     def delay(self, fetch: WaitingFetch, timeout_ms: int) -> None:
-        """Delay a fetch of a consumer until it is due, or for ``timeout_ms``."""
+        """Delay a consumer's fetch until it is due, but at most for ``timeout_ms``."""
         self.fetches.add(fetch, self.now_ms() + timeout_ms)
         self._set_timer()
 
     def throttle(self, channel: ThrottledChannel, throttle_ms: int) -> None:
-        """Mute a connection for a time, unless it is muted for longer already."""
+        """Mute a connection for a time, unless it is already muted for longer."""
         self.throttled.add(channel, self.now_ms() + throttle_ms)
         self._set_timer()
 
     def expire_after(self, timeout_ms: int, expire: Callable[[], None]) -> int:
-        """Call ``expire``, which raises nothing, after a time, unless it is removed from
+        """Call ``expire``, which must not raise, after a time unless it is removed from
         ``expiries``; return its deadline there."""
         deadline_ms = self.now_ms() + timeout_ms
         self.expiries.add(deadline_ms, expire)
@@ -780,11 +782,11 @@ class RaftNode:
         return deadline_ms
 
     async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
-        """Wait until ``is_due`` returns True; return False after the timeout, or if the node has
+        """Wait until ``is_due`` returns True; return False after the timeout or if the node has
         ended.
 
-        ``is_due`` is called now and after steps, in the caller's task: a state that has changed
-        again is not seen.
+        ``is_due`` is called now and after steps, in the caller's task, so it may miss a state that
+        has changed back.
         """
         deadline_ms = self.now_ms() + timeout_ms
         while not is_due():
@@ -800,7 +802,7 @@ class RaftNode:
         return True
 
     def _wake(self, deadline_ms_max: float = math.inf) -> None:
-        """Continue the waits, or only those whose deadline has passed."""
+        """Continue all waits, or only those whose deadline has passed."""
         for stepped in [one for one, at_ms in self._waiters.items() if at_ms <= deadline_ms_max]:
             del self._waiters[stepped]
             if not stepped.done():
@@ -814,15 +816,15 @@ class RaftNode:
         self.step(ShutDown())
 
     def has_handed_over(self) -> bool:
-        """Return whether the node no longer leads, and all other voters are notified."""
+        """Return whether the node no longer leads and all other voters have been notified."""
         core = self.replica.core
         if isinstance(core.role, Resigned):
             return all(voter.key.node_id == core.node_id for voter in core.voters)
         return not isinstance(core.role, Leader)
 
     def fail(self, error: Exception) -> None:
-        """End the node after an error of the log or a listener, or a bug: a step may be
-        incomplete. An error after its end is a consequence."""
+        """End the node after an error of the log or a listener, or a bug, because a step may be
+        incomplete. Errors after its end are consequences."""
         if self._is_over:
             return
         self._is_over = True
@@ -830,8 +832,8 @@ class RaftNode:
         self.end()
 
     def end(self, reason: str = "the node is shutting down") -> None:
-        """Complete all that waits: appends with an unknown outcome for this reason. There are no
-        outputs any more."""
+        """Complete everything that waits; appends get an unknown outcome with this reason. There
+        are no outputs after this."""
         self._is_over = True
         if self._replacing is not None and self._compaction is not None:
             self._close_compaction(self._compaction)

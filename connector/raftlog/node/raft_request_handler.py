@@ -1,8 +1,8 @@
 """Handler of Raft requests: authorizes them, passes them to the replica and encodes its responses.
 
-Requests of replicas require the right VOTE. If a certificate identifies a node, only that node's id
+Replicas' requests require the right VOTE. If a certificate identifies a node, only that node's id
 is accepted, because a fetch with a replica id acknowledges records for that replica. Error
-responses contain the leader where Kafka's schemas have a field for it, and are logged.
+responses contain the leader if Kafka's schemas have a field for it, and are logged.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from .raft_node import RaftNode
 from .request import Request
 
 _FOR_LEADERS: Final = (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
-"""APIs whose requests only the leader accepts. An admin client repeats them on its connection,
-whatever the error (Kafka: ``NetworkClient.leastLoadedNode``); after the connection is closed it
+"""APIs whose requests only the leader accepts. Whatever the error, an admin client repeats them on
+the same connection (Kafka: ``NetworkClient.leastLoadedNode``); when the connection is closed, it
 tries another node."""
 CONSUMER_REPLICA_ID: Final = -1
 """Replica id of a client that is not a replica."""
 
 
 class RaftRequestHandler:
-    """Handler of the requests of replicas and of changes of voters."""
+    """Handler of replicas' requests and of voter changes."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RaftRequestHandler:
     def handle_fetch(
         self, connection: Connection, request: Request[Any]
     ) -> fetch_codec.FetchRequest | None:
-        """Handle the fetch of a replica, as ``handle``; return that of a consumer.
+        """Handle a replica's fetch, like ``handle``; return a consumer's.
 
         Raises ``MalformedMessageError``.
         """
@@ -113,8 +113,8 @@ class RaftRequestHandler:
         message: messages.Request | RequestError,
         rack: str | None = None,
     ) -> None:
-        """Pass a request to the replica, unless it is refused. ``rack``: that in a fetch, None if
-        it is that of the fetch before."""
+        """Pass a request to the replica, unless it is refused. ``rack``: the rack in a fetch; None
+        if it is the same as in the previous fetch."""
         key = ApiKey(request.header.api_key)
         if not isinstance(message, RequestError) and not is_allowed(
             message, request.principal, self._identity.topic
@@ -148,7 +148,7 @@ class RaftRequestHandler:
         message: messages.Request,
         ended: Callable[[object], None] | None,
     ) -> None:
-        """``ended`` is called with the outcome of a change of voters."""
+        """``ended`` is called with the outcome of a voter change."""
         version = request.version
         ids: list[int] = []
 
@@ -188,8 +188,8 @@ class RaftRequestHandler:
 
 
 def is_allowed(message: messages.Request, principal: Principal, topic: str) -> bool:
-    """Return whether a principal may send a message, under the node id in the message. ``topic`` is
-    that of the log."""
+    """Return whether a principal may send a message with the node id in it. ``topic`` is the
+    log's."""
     match message:
         case AddVoterRequest() | RemoveVoterRequest():
             return principal.may(Operation.ALTER)
@@ -206,7 +206,7 @@ def _is_of_consumer(message: FetchSnapshotRequest) -> bool:
 
 
 def _is_not_leader(response: messages.Response) -> bool:
-    """Return whether a change of voters failed because this node is not the leader."""
+    """Return whether a voter change failed because this node is not the leader."""
     return (
         isinstance(response, VoterChangeResponse)
         and response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -214,7 +214,7 @@ def _is_not_leader(response: messages.Response) -> bool:
 
 
 def _claimed_node_id(message: messages.Request) -> int:
-    """Return the node id that a message claims for its sender, -1 if it claims none."""
+    """Return the node id that a message claims for its sender; -1 without a claim."""
     match message:
         case VoteRequest():
             return message.candidate.node_id

@@ -1,13 +1,13 @@
-"""Manual recovery of a stopped node that is out of elections: damaged log, or unknown vote.
+"""Manual recovery of a stopped node that cannot vote: its log is damaged or its vote unknown.
 
 Invariants:
 
-1. It holds the lock of the node, and changes files only if the operator has accepted data loss. The
-   log is not changed: what is lost is the guarantee that this node has every record that it
+1. Recovery holds the node's lock, and changes files only if the operator has accepted data loss.
+   The log is not changed. What is lost is the guarantee that this node has every record that it
    acknowledged.
-2. A second vote in the same epoch could elect two leaders. The epoch that is written is above every
-   epoch that can have had a leader since the log's last record, because a replica ignores requests
-   that are more than ``EPOCH_STEP_MAX`` epochs ahead (``ReplicaState.is_credible``).
+2. A second vote in the same epoch could elect two leaders. So the new epoch is above every epoch
+   that can have had a leader since the log's last record: a replica ignores requests that are more
+   than ``EPOCH_STEP_MAX`` epochs ahead (``ReplicaState.is_credible``).
 
 Compare etcd's ``--force-new-cluster`` and Kafka's unclean leader election.
 """
@@ -33,7 +33,7 @@ from .formatting import partition_directory, read_identity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecovery:
-    """Reasons why a node does not vote. ``new_epoch``: epoch that its new quorum-state needs."""
+    """Reasons why a node does not vote. ``new_epoch``: the epoch for its new quorum-state."""
 
     end_offset: int
     out_of_election_reason: str | None
@@ -47,11 +47,11 @@ class NodeRecovery:
 
 
 def recover_node(config: NodeConfig, *, allows_data_loss: bool) -> NodeRecovery:
-    """Inspect the directory of a stopped node; if ``allows_data_loss``, return it to elections.
+    """Inspect a stopped node's directory; if ``allows_data_loss``, return the node to elections.
 
     Returns the state before the recovery. Raises ``NodeRunningError``, the errors of
-    ``read_identity``, and ``LogReadOnlyError`` if the log itself is damaged: start the node, which
-    truncates the log.
+    ``read_identity``, and ``LogReadOnlyError`` if the log itself is damaged; then start the node,
+    which truncates the log.
     """
     files = PrivateLocalStorage()
     read_identity(config, files)
@@ -93,7 +93,7 @@ def _inspect(files: WritableStorage, path: str) -> NodeRecovery:
 
 
 def _epoch_problem(election: QuorumState, last_epoch: int) -> str | None:
-    """Return why elections cannot continue from the stored epoch, None if they can."""
+    """Return why elections cannot continue from the stored epoch; None if they can."""
     epoch = election.leader_epoch
     if epoch < EPOCH_RESERVED_FROM or epoch <= last_epoch + EPOCH_STEP_MAX:
         return None

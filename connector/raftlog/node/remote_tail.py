@@ -1,16 +1,16 @@
 """Remote segments of the surviving copy of a tiered log, for the quorum that continues it.
 
-The leaders of the lost quorum have copied committed records only, and maybe some that the survivor
-does not have. So the store is one more copy in the choice of ``survivor``: if its last epoch, or
-then its end, is greater, the records of the survivor that diverge from it are dropped, as after an
-election, and those of the store follow::
+The lost quorum's leaders copied only committed records, and possibly some that the survivor does
+not have. So the store is one more copy for the choice in ``survivor``: if its last epoch is
+greater, or its end for the same epoch, the survivor's records that diverge from it are dropped, as
+after an election, and the store's records follow::
 
     survivor  |  local segments              | not committed |
     store     |  remote segments             |  committed, not in the survivor  |
                                         agreed end                        end of both
 
-Else the survivor has all records of the store (the log matching property of Raft), or the store is
-that of another log.
+Otherwise the survivor has all records in the store (Raft's log matching property), or the store
+belongs to another log.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from raftlog.types import Diverging
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTail:
-    """Remote segments of a log, of which those from ``agreed_offset`` on follow the survivor.
+    """Remote segments of a log; the records from ``agreed_offset`` on follow the survivor.
 
-    None follow if ``end_offset`` is the agreed one.
+    There are no such records if ``end_offset`` equals ``agreed_offset``.
     """
 
     store: ObjectStore
@@ -49,7 +49,7 @@ class RemoteTail:
     last_epoch: int
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the batches that follow the survivor, some at a time.
+        """Yield the batches that follow the survivor, several at a time.
 
         Raises ``RemoteObjectNotFoundError``, ``CorruptRemoteObjectError``, ``CorruptBatchError``
         and the errors of the store.
@@ -60,7 +60,7 @@ class RemoteTail:
                     yield from self._chunks_of(one)
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yield these batches. Raises as ``chunks``."""
+        """Yield these batches. Raises like ``chunks``."""
         for chunk in self.chunks():
             position = 0
             while not isinstance(batch := read_batch(chunk, position), TornTail):
@@ -95,12 +95,12 @@ def find_remote_tail(
     end_offset: int,
     last_epoch: int,
 ) -> RemoteTail | None:
-    """Return the remote segments of a survivor; None if its log does not use remote storage, or the
-    store has none.
+    """Return a survivor's remote segments; None if there are none or its log does not use remote
+    storage.
 
-    Raises ``WrongBackupError`` if they are not those of this log, ``CorruptRemoteObjectError`` for
-    a damaged manifest, ``CorruptFileError`` for a damaged list of a log that does not use its store
-    any more, and the errors of the store.
+    Raises ``WrongBackupError`` if they belong to another log, ``CorruptRemoteObjectError`` for a
+    damaged manifest, ``CorruptFileError`` for a damaged list of a log that no longer uses its
+    store, and the errors of the store.
     """
     properties = directory.read_properties()
     if properties is None or not properties.config.remote_storage_enable:
@@ -151,8 +151,8 @@ def find_remote_tail(
 
 
 def _check_list(directory: LogDirectory) -> None:
-    """Raise ``CorruptFileError`` if the list of remote segments is damaged, and remote storage is
-    disabled: nothing says which segments there are."""
+    """Raise ``CorruptFileError`` if the list of remote segments is damaged and remote storage is
+    disabled, because then it is unknown which segments there are."""
     try:
         directory.read_remote_chain()
     except CorruptFileError as error:
@@ -173,8 +173,8 @@ def _epochs_of(ranges: Sequence[SegmentRange]) -> EpochCache:
 def _agreed_end(
     ranges: Sequence[SegmentRange], epochs: EpochCache, end_offset: int, last_epoch: int
 ) -> int:
-    """Return the offset up to which the survivor has the records of the store: what it truncates to
-    as a follower of a leader with these."""
+    """Return the offset up to which the survivor has the store's records: the offset to which it
+    would truncate as a follower of a leader with these records."""
     leader = EpochValidation(
         log_start_offset=ranges[0].metadata.first_offset,
         log_end_offset=ranges[-1].metadata.last_offset + 1,

@@ -3,12 +3,12 @@
 Invariants:
 
 1. No threads, sockets or clock: the node and the simulator drive the same code.
-2. Effects on files are executed immediately, and their results passed to the core before the next
-   event. Effects outside the process are returned in order; syncs are run by the caller.
-3. A ``LogError`` raised here ends the replica, because an effect may be incomplete. The node must
-   stop; the log is opened again.
+2. Effects on files are executed immediately, and their results are passed to the core before the
+   next event. Effects outside the process are returned in order; the caller runs syncs.
+3. A ``LogError`` that is raised here ends the replica, because an effect may be incomplete. The
+   node must stop; its next start opens the log again.
 4. A full disk does not end the replica. A follower fetches again later. A write that must precede
-   any further step (vote, epoch) is retried; until it succeeds the replica is stalled: it processes
+   any further step (vote, epoch) is retried. Until it succeeds the replica is stalled: it processes
    no events, and only its log can be read.
 """
 
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from raftlog.log.remote.tiering import RemoteLogRun
 
 EVENTS_QUEUED_MAX: Final = 10_000
-"""Maximum number of queued events while a replica is stalled; more events of the network are
+"""Maximum number of queued events while a replica is stalled; further events from the network are
 dropped."""
 DISK_FULL_RETRY_MS: Final = 500
 """Interval at which a stalled replica retries its write."""
@@ -145,7 +145,7 @@ class Replica:
         self._is_syncing = False
         self._is_sync_due = False
         self._time_ms = 0
-        """Wall clock of the step, for records and snapshots."""
+        """Wall-clock time of the step, for records and snapshots."""
         self.has_listeners = False
         """Whether a state machine follows the log."""
 
@@ -169,12 +169,12 @@ class Replica:
         """Open the replica in a directory, or create it.
 
         ``voters`` and ``kraft_version`` apply unless the log or the bootstrap checkpoint has
-        others. ``now_ms`` is the quorum's clock, ``time_ms`` the wall clock of records.
+        others. ``now_ms`` is the quorum's time, ``time_ms`` the wall-clock time for records.
 
-        A log with damage in its durable part is truncated there, with a backup of the removed
-        bytes, and the replica does not vote until it has caught up. If it is the only voter, damage
-        raises ``LogReadOnlyError``, or ``CorruptBatchError`` below the part that recovery checks.
-        Raises ``CorruptFileError`` if the vote of this replica is lost, and
+        If the durable part of the log is damaged, it is truncated there, with a backup of the
+        removed bytes, and the replica does not vote until it has caught up. If it is the only
+        voter, damage raises ``LogReadOnlyError``, or ``CorruptBatchError`` below the part that
+        recovery checks. Raises ``CorruptFileError`` if this replica's vote is lost, and
         ``ForeignBatchError`` if another process wrote to the log.
         """
         log = QuorumLog.open_or_create(
@@ -223,8 +223,8 @@ class Replica:
     def step(self, event: Event, *, now_ms: int, time_ms: int) -> list[Outgoing]:
         """Process one event and return the outputs for the node.
 
-        While the replica is stalled events are queued. After an error of the storage the replica
-        has ended.
+        While the replica is stalled, events are queued. After a storage error the replica has
+        ended.
         """
         self._time_ms = time_ms
         if self._retry_at_ms is None:
@@ -243,7 +243,7 @@ class Replica:
         return self._retry_at_ms is not None
 
     def append_refusal(self) -> NotLeaderError | DiskFullError | None:
-        """Return why users cannot append now, None if they can."""
+        """Return why users cannot append now; None if they can."""
         epoch = self.core.epoch
         if not self.core.is_leader:
             return NotLeaderError(epoch=epoch, current_epoch=epoch)
@@ -260,7 +260,7 @@ class Replica:
         return self.core.next_deadline_ms
 
     def _enqueue(self, event: Event) -> None:
-        """Queue an event while the replica is stalled; those of the network may be dropped."""
+        """Queue an event while the replica is stalled; events from the network may be dropped."""
         if isinstance(event, RequestReceived | ResponseReceived | SendFailed):
             if len(self._events) < EVENTS_QUEUED_MAX:
                 self._events.append(event)
@@ -268,7 +268,7 @@ class Replica:
             self._events.append(event)
 
     def _process(self, now_ms: int) -> None:
-        """Process events and effects in order, until the replica is stalled or has no more."""
+        """Process events and effects in order until the replica is stalled or there are no more."""
         while True:
             while self._effects:
                 try:
@@ -297,8 +297,8 @@ class Replica:
     def begin_snapshot(self, end_offset: int, *, time_ms: int) -> SnapshotWriter | None:
         """Begin a snapshot of the committed records below ``end_offset``, with its voters.
 
-        As ``ReplicatedLog.begin_snapshot``. Also returns None if the voters at ``end_offset`` are
-        no longer known, because there is a newer snapshot.
+        Works like ``ReplicatedLog.begin_snapshot``, but also returns None if the voters at
+        ``end_offset`` are no longer known because there is a newer snapshot.
         """
         found = self._voters_at(end_offset)
         if found is None:
@@ -315,14 +315,14 @@ class Replica:
     def clean(self, *, time_ms: int) -> bool:
         """Delete segments and snapshots beyond the retention limits; return whether there were any.
 
-        To be called every few minutes. As ``ReplicatedLog.clean``; a ``DiskFullError`` or
-        ``LogLockedError`` changes nothing: call again later.
+        Call it every few minutes. Works like ``ReplicatedLog.clean``. A ``DiskFullError`` or
+        ``LogLockedError`` has changed nothing; call again later.
         """
         self._drop_abandoned_snapshot()
         return self.log.clean(now_ms=time_ms, voters_at=self._voters_at)
 
     def deletion_refusal(self) -> str | None:
-        """Return why records of this log are not deleted on request, None if they are."""
+        """Return why this log's records are not deleted on request; None if they are."""
         config = self.log.config
         if self.has_listeners or config.values is not ValueKind.BYTES:
             return "the snapshots of its state machine determine its start"
@@ -333,8 +333,8 @@ class Replica:
     def begin_remote_run(
         self, open_store: OpenStore, context: Surroundings, *, cache: ManifestCache
     ) -> RemoteLogRun | None:
-        """As ``ReplicatedLog.begin_remote_run``: the leader copies and deletes, and the others read
-        which segments they may delete locally."""
+        """Begin a run like ``ReplicatedLog.begin_remote_run``. The leader copies and deletes; the
+        others read which segments they may delete locally."""
         role = self.core.role
         return self.log.begin_remote_run(
             open_store,
@@ -345,19 +345,19 @@ class Replica:
         )
 
     def delete_records(self, offset: int, *, time_ms: int) -> int:
-        """Start the log at the batch of a committed ``offset``. As ``QuorumLog.delete_records``."""
+        """Start the log at the batch of a committed ``offset`` (``QuorumLog.delete_records``)."""
         self._drop_abandoned_snapshot()
         return self.log.delete_records(offset, now_ms=time_ms, voters_at=self._voters_at)
 
     def _drop_abandoned_snapshot(self) -> None:
-        """Drop a partly fetched snapshot, with its lock, if its leader is no longer the leader."""
+        """Drop a partly fetched snapshot and its lock if its leader no longer leads."""
         role = self.core.role
         if not isinstance(role, Follower) or role.snapshot is None:
             self.log.drop_received_snapshot()
 
     def _voters_at(self, end_offset: int) -> tuple[int, KRaftVoters | None] | None:
-        """Return kraft.version and voters for a snapshot; with version 0 voters are configured, and
-        a snapshot has none."""
+        """Return kraft.version and the voters for a snapshot. With version 0 the voters are
+        configured, and a snapshot contains none."""
         found = self.core.voters_at(end_offset)
         if found is None:
             return None
@@ -389,7 +389,7 @@ class Replica:
 
     def _execute(self, effect: Effect) -> None:
         log = self.log
-        match effect:  # those of each append first
+        match effect:  # the most frequent first
             case StartSync():
                 self._start_sync()
             case Send() | Reply():
@@ -528,7 +528,7 @@ class Replica:
 
 
 def _voter_history(log: QuorumLog, voters: VoterSet, kraft_version: int) -> VoterSetHistory:
-    """Return the voter sets of snapshot and log; ``voters`` apply before the first of them."""
+    """Return the voter sets in the snapshot and the log; ``voters`` apply before the first one."""
     history = VoterSetHistory(voters, kraft_version)
     head = log.snapshot_voters()
     if head is not None:
@@ -543,7 +543,7 @@ def _voter_history(log: QuorumLog, voters: VoterSet, kraft_version: int) -> Vote
 
 
 def _stored_election(log: QuorumLog, path: str) -> ElectionState:
-    """Read epoch and vote of this replica, and check its log against them.
+    """Read this replica's epoch and vote, and check its log against them.
 
     Raises ``CorruptFileError`` if they are lost, and ``ForeignBatchError``.
     """
@@ -563,8 +563,8 @@ def _stored_election(log: QuorumLog, path: str) -> ElectionState:
 def _is_only_voter(log: QuorumLog, node_id: int, voters: VoterSet, kraft_version: int) -> bool:
     """Return whether no other replica has the damaged records of this log.
 
-    The readable part may have only old voters. If another node leads the stored epoch, it has all
-    records that were committed before.
+    The readable part of the log may contain only old voters. If another node leads the stored
+    epoch, that node has all records that were committed before.
     """
     with contextlib.suppress(CorruptFileError):
         election = log.read_election_state()

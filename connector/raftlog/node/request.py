@@ -27,23 +27,23 @@ class QueuedAppend(Protocol):
     """Produce request that is not submitted yet."""
 
     def submit(self) -> bool:
-        """Submit or refuse its batches; return False if one is read on the executor first, or if
-        the request has failed."""
+        """Submit or refuse its batches; return False if the executor must read one first, or if the
+        request has failed."""
 
 
 class CancellableFetch(Protocol):
-    """Fetch request that is delayed."""
+    """Delayed Fetch request."""
 
     def cancel(self) -> None:
-        """Drop the request, whose connection is lost."""
+        """Drop the request, because its connection is lost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Session:
     """Principal of a connection, and state that its requests share (Kafka: ``Session``).
 
-    ``memory`` counts requests and responses, per principal. ``appends`` are the Produce requests of
-    this connection that are not submitted yet, in their order: only the first one is read.
+    ``memory`` counts requests and responses, per principal. ``appends`` are this connection's
+    Produce requests that are not submitted yet, in order; only the first one is read.
     ``append_gate`` keeps the order if appends fail on a full disk. ``fetches`` are the delayed
     Fetch requests.
     """
@@ -55,14 +55,14 @@ class Session:
     fetches: dict[CancellableFetch, None] = field(default_factory=dict)
 
     def cancel(self) -> None:
-        """Drop the requests that wait, at the end of the connection."""
+        """Drop the waiting requests at the end of the connection."""
         self.appends.clear()
         for fetch in list(self.fetches):
             fetch.cancel()
 
 
 class RequestConnection(Protocol):
-    """Connection of a request, as request handlers use it."""
+    """Connection of a request, as used by request handlers."""
 
     @property
     def where(self) -> str:
@@ -74,19 +74,19 @@ class RequestConnection(Protocol):
 
     @property
     def time_s(self) -> Callable[[], float]:
-        """Clock of its event loop, in seconds; safe to call in other threads."""
+        """Time of its event loop in seconds; safe to call in other threads."""
 
     def respond(self, request: Request[Any], body: bytes | Sequence[bytes] | None) -> None:
-        """Send the response to a request, after those to older requests; None: no response."""
+        """Send the response to a request, after the responses to older ones; None: no response."""
 
     def refuse(self, why: WireError | str) -> None:
         """Log why a request has no response, and close."""
 
     def finish(self) -> None:
-        """Start no more requests, and close after the responses to those in flight."""
+        """Start no more requests, and close after the responses to requests in flight."""
 
     def mute(self) -> bool:
-        """Start no more requests, and read none, until ``unmute``; return False if it is lost."""
+        """Start and read no more requests until ``unmute``; return False if it is lost."""
 
     def unmute(self) -> None:
         """Start requests again."""
@@ -107,14 +107,14 @@ class Request(Generic[Body]):
     body: Body = _NO_BODY
     """Decoded body; None until it is decoded."""
     closes_connection: bool = False
-    """Set to close the connection after the response. A client that may send a request to any node
-    repeats it on its open connection, whatever the response; after the connection is closed it
-    tries another node (Kafka: ``NetworkClient.leastLoadedNode``)."""
+    """Set to close the connection after the response. Whatever the response, a client that may send
+    a request to any node repeats it on its open connection. When the connection is closed, it tries
+    another node (Kafka: ``NetworkClient.leastLoadedNode``)."""
     response: bytes | None = None
     """Frame of the response; None also if there is no response."""
     is_answered: bool = False
     _busy_s: float = 0.0
-    """Time that the node has worked on it, since that was last taken."""
+    """Time that the node has worked on it since the time was last taken."""
     _working_since_s: float | None = None
 
     @property
@@ -131,13 +131,13 @@ class Request(Generic[Body]):
         return len(self.frame if self.response is None else self.response)
 
     def respond(self, body: bytes | Sequence[bytes] | None) -> None:
-        """Send the response with this body, whole or in parts, in its order; None for no response
-        (Produce with acks 0)."""
+        """Send the response with this body, as a whole or in parts, in its order; None for no
+        response (Produce with acks=0)."""
         self.connection.respond(self, body)
 
     def attempt(self, work: Callable[[], T]) -> T | None:
-        """Return the result of work for this request. After an error, which raises nothing into the
-        caller, the connection ends instead of a response; return None. A bug is logged, too.
+        """Return the result of work for this request. After an error, which is not raised, end the
+        connection instead of sending a response, and return None. A bug is also logged.
 
         Kafka: ``KafkaApis.handle``.
         """
@@ -146,7 +146,7 @@ class Request(Generic[Body]):
             return work()
         except WireError as error:
             self.connection.refuse(error)
-        except Exception as bug:  # noqa: BLE001 - of this request, not of others or the replica
+        except Exception as bug:  # noqa: BLE001 - affects this request, not others or the replica
             self.connection.refuse(INTERNAL_ERROR)
             context = {"message": INTERNAL_ERROR, "exception": bug}
             asyncio.get_running_loop().call_exception_handler(context)
@@ -159,7 +159,7 @@ class Request(Generic[Body]):
 
     def begin_work(self, now_s: float | None = None) -> bool:
         """Begin to count the time of work on it, from ``now_s`` if that is known; return False if
-        it has begun already."""
+        it is already being counted."""
         if self._working_since_s is not None:
             return False
         self._working_since_s = self.connection.time_s() if now_s is None else now_s
@@ -172,7 +172,7 @@ class Request(Generic[Body]):
             self._working_since_s = None
 
     def timed(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Return work for another thread, whose time is counted. There is one at a time."""
+        """Return work for another thread, whose time is counted. There is only one at a time."""
         time_s = self.connection.time_s
 
         def run() -> T:
@@ -186,7 +186,7 @@ class Request(Generic[Body]):
 
     @coroutine
     def in_steps(self, work: Coroutine[Any, None, T]) -> Generator[Any, None, T]:
-        """Await work whose steps are counted, without the time in which it waits."""
+        """Await work; count the time of its steps, but not the time in which it waits."""
         step: Callable[[], Any] = partial(work.send, None)
         while True:
             self.begin_work()
@@ -214,6 +214,6 @@ class Request(Generic[Body]):
     # --- the end ----------------------------------------------------------------------------------
 
     def complete(self, response: bytes | None) -> None:
-        """Replace the request by the frame of its response."""
+        """Replace the request with the frame of its response."""
         self.response, self.is_answered = response, True
         self.frame, self.body = b"", _NO_BODY

@@ -1,23 +1,22 @@
 """New directories for a quorum that lost a majority of its voters' disks, from a surviving copy.
 
-Of Apache Kafka, each new controller gets a directory that differs from the others in
-``meta.properties`` only. The log of the survivor is copied as it is, with records of unknown types,
-topic ids, credentials and registrations; transactions that were open are aborted by the first
-active controller.
+For Apache Kafka, each new controller gets a directory that differs from the others only in
+``meta.properties``. The survivor's log is copied unchanged, including records of unknown types,
+topic ids, credentials and registrations. The first active controller aborts open transactions.
 
-The voters of a quorum with kraft.version 1 are in its log: there, one batch is appended, as by a
-leader of a later epoch (``Survivor.new_epoch``): LeaderChange, KRaftVersion, KRaftVoters. The
-voters take effect when the batch is read, committed or not (KIP-853). Static voters
-(kraft.version 0) are in the configuration of the controllers, and nothing is appended. In both
-cases ``quorum-state`` has that later epoch and no vote, so that the next leader's epoch is above
-all of those that brokers and lost voters can have.
+With kraft.version 1 the voters are in the log. One batch is appended to it, as by a leader of a
+later epoch (``Survivor.new_epoch``): LeaderChange, KRaftVersion, KRaftVoters. The voters take
+effect when the batch is read, whether committed or not (KIP-853). Static voters (kraft.version 0)
+are in the controllers' configuration, and nothing is appended. In both cases ``quorum-state`` has
+that later epoch and no vote, so that the next leader's epoch is above every epoch that brokers and
+lost voters can have.
 
-Order of the steps: all files are written below ``<out>.part`` and synced, with their directories;
-then it is renamed to ``out``, durably. So ``out`` is complete or absent.
+All files are first written below ``<out>.part`` and synced, with their directories. Then it is
+durably renamed to ``out``, which is therefore complete or absent.
 
-A node of a raftlog quorum is formatted with the log: it is copied, recovered as after a crash, and
-continued by the same batch. Each node is formatted by itself, but from the same survivor and for
-the same voters, so their logs are equal.
+A node of a raftlog quorum is formatted with the log, which is copied, recovered as after a crash,
+and continued with the same batch. Each node is formatted separately, but from the same survivor and
+for the same voters, so their logs are equal.
 """
 
 from __future__ import annotations
@@ -77,10 +76,10 @@ def controller_name(node_id: int) -> str:
 
 
 def with_directory_ids(voters: VoterSet, survivor: Survivor) -> VoterSet:
-    """Return the voters with a directory id each, and the listener name of the old voters.
+    """Return the voters, each with a directory id and the listener name of the old voters.
 
-    A voter with the node id of a given copy keeps its directory id, which partitions may name if
-    the node is a broker too; the others without one get a random id.
+    A voter with the node id of a given copy keeps that copy's directory id, which partitions may
+    name if the node is also a broker. Other voters without an id get a random one.
     """
     old = [at.name for voter in survivor.voter_set or () for at in voter.endpoints[:1]]
 
@@ -101,8 +100,8 @@ def open_survivor(
 ) -> Iterator[Survivor]:
     """Return the survivor among copies of a Kafka quorum's log (``find_survivor``).
 
-    Meanwhile the locks of their nodes are held, where there are any; nothing is created. Raises
-    ``NodeRunningError``, ``NotALogError`` for a log of raftlog's own, and as ``find_survivor``.
+    In the context, the locks of their nodes are held, where they exist; nothing is created. Raises
+    ``NodeRunningError``, ``NotALogError`` for a raftlog log, and the errors of ``find_survivor``.
     """
     files = PrivateLocalStorage() if storage is None else storage
     with locked_nodes(files, paths):
@@ -149,7 +148,7 @@ def _lock(storage: WritableStorage, path: str) -> FileLock | None:
 
 
 def check_is_new(out: str, storage: WritableStorage | None = None) -> None:
-    """Raise ``OptionError`` if ``out`` exists, or the rest of an interrupted rescue."""
+    """Raise ``OptionError`` if ``out`` or the remains of an interrupted rescue exist."""
     files = PrivateLocalStorage() if storage is None else storage
     for path, reason in (
         (out, "it exists: name a new directory"),
@@ -201,7 +200,7 @@ def write_controllers(
 def _write_log(
     survivor: Survivor, voters: VoterSet, storage: WritableStorage, directory: str
 ) -> None:
-    """Write a copy of the log, with the batch of the new voters, and the files beside it."""
+    """Write a copy of the log, with the batch of the new voters, and the files next to it."""
     storage.make_directory(directory)
     epoch, epochs, batch = survivor.new_epoch(voters), survivor.log.epochs, b""
     epochs = epochs.without_from(survivor.end_offset)
@@ -233,9 +232,9 @@ def _write_log(
 
 
 def _voters_batch(survivor: Survivor, voters: VoterSet) -> bytes:
-    """Return the first batch of the new epoch. Its time is that of the last record.
+    """Return the first batch of the new epoch, with the last record's time.
 
-    So all of its bytes follow from the survivor and the voters.
+    So all of its bytes are determined by the survivor and the voters.
     """
     return build_batch(
         [NewRecord(*encode_control(record)) for record in survivor.epoch_head(voters)],
@@ -256,12 +255,13 @@ def open_node_survivor(
     storage: WritableStorage | None = None,
     open_store: OpenStore = open_object_store,
 ) -> Iterator[Survivor]:
-    """Return the survivor in the directory of a stopped node, or in that of its log, with the
-    remote segments of its log.
+    """Return the survivor in a stopped node's directory, or in its log's directory, with the log's
+    remote segments.
 
-    Meanwhile its lock is held. ``open_store`` opens the object store of a log with remote storage.
-    Raises ``NodeRunningError``, ``OptionError`` if it is no log of a
-    raftlog quorum with the topic of ``config``, and as ``find_survivor`` and ``find_remote_tail``.
+    In the context, the node's lock is held. ``open_store`` opens the object store of a log with
+    remote storage. Raises ``NodeRunningError``, ``OptionError`` if it is not the log of a raftlog
+    quorum with the topic in ``config``, and the errors of ``find_survivor`` and
+    ``find_remote_tail``.
     """
     files = PrivateLocalStorage() if storage is None else storage
     partition = str(TopicPartition(config.topic, 0))
@@ -301,7 +301,7 @@ def format_from(
     storage: WritableStorage | None = None,
     time_ms: int | None = None,
 ) -> str:
-    """Format a node's directory, as ``format_directory``, with the survivor's log."""
+    """Format a node's directory, like ``format_directory``, with the survivor's log."""
 
     def write_log(files: WritableStorage, directory: str, voters: VoterSet) -> None:
         _write_node_log(survivor, voters, files, directory)
@@ -323,8 +323,8 @@ def _write_node_log(
 ) -> None:
     """Copy the log into an empty directory and begin the new epoch. Durable on return.
 
-    With the batches that only remote storage has; the others stay there. Its time is that of the
-    last record. Raises ``LogReadOnlyError`` if recovery finds damage.
+    The copy includes the batches that only remote storage has; other remote segments stay there.
+    The new epoch has the last record's time. Raises ``LogReadOnlyError`` if recovery finds damage.
     """
     log, now_ms, tail = survivor.log, survivor.last_time_ms, survivor.tail
     end_offset = survivor.end_offset if tail is None else tail.agreed_offset

@@ -1,19 +1,20 @@
-"""SASL at a listener for clients: SCRAM, with the credentials of a file of users, and OAUTHBEARER.
+"""SASL on a listener for clients: SCRAM, with credentials in a file of users, and OAUTHBEARER.
 
-A connection authenticates by SaslHandshake and SaslAuthenticate. Before that, only these and
-ApiVersions are served. The principal is the user, and has the rights that ``[access]`` gives its
-name. A wrong password and an unknown user are not distinguished: the challenge of an unknown user
-is derived from its name. No password is hashed here, since a credential has the hashes.
+A connection authenticates with SaslHandshake and SaslAuthenticate. Before that, only these and
+ApiVersions are served. The principal is the user, with the rights that ``[access]`` gives its name.
+A wrong password cannot be distinguished from an unknown user, because the challenge for an unknown
+user is derived from its name. No password is hashed here, since credentials contain the hashes.
 
-The tokens of OAUTHBEARER are verified in ``oauth``; a session ends with its token, as below.
+``oauth`` verifies the tokens of OAUTHBEARER. A session ends with its token, as below.
 
-A session has a lifetime if ``max_reauth_ms`` is set: after it, the connection must authenticate
-again, as the same user by the same mechanism, or is closed at its next request (KIP-368).
+If ``max_reauth_ms`` is set, a session has a lifetime. After that, the connection must authenticate
+again, as the same user with the same mechanism, or it is closed at its next request (KIP-368).
 
-The file is per node, as ``[access]`` is, and SIGHUP reloads it. Where the node has a controller,
-the users of its log (AlterUserScramCredentials) authenticate, too, except those that the file has.
-A reader of that log has their verifiers, which can be attacked offline. Their challenges may have
-other iterations and lengths of salts than those of unknown users, which are like the file's.
+Each node has its own file, like ``[access]``, and SIGHUP reloads it. If the node has a controller,
+the users in its log (AlterUserScramCredentials) can authenticate too, except users that the file
+also has. Any reader of that log has their verifiers, which can be attacked offline. Challenges for
+them may differ in iterations and salt lengths from those for unknown users, which are like the
+file's.
 
 Source: Kafka ``SaslServerAuthenticator``, ``ScramSaslServer``.
 """
@@ -60,7 +61,7 @@ from .oauth import TokenKey, TokenRefusedError, TokenVerifier, UnknownKeyError
 from .request import Request
 
 ITERATIONS: Final = 8_192
-"""Iterations of new credentials, and of the challenges of unknown users."""
+"""Iterations of new credentials, and of challenges for unknown users."""
 NAME_LENGTH_MAX: Final = 255
 _FILE_BYTES_MAX: Final = 16 * MIB
 _SALT_BYTES: Final = 20
@@ -74,7 +75,7 @@ _REFUSED: Final = "authentication failed: the user name or the password is wrong
 
 
 class SaslStateError(WireError, code="RAFTLOG_SASL_STATE"):
-    """A request that is not served before SASL authentication, or after the session's lifetime."""
+    """A request is not served before SASL authentication or after the session's lifetime."""
 
     reason: str
 
@@ -90,7 +91,7 @@ class LogCredentials(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has those that are committed."""
+        """Whether it has loaded the committed credentials."""
 
     def find_credential(self, mechanism: str, user: str) -> ScramCredential | None:
         """Return the credential of a user, None if it has none of this mechanism."""
@@ -98,7 +99,7 @@ class LogCredentials(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Credentials by user and mechanism. ``challenge_key`` derives the salts of unknown users;
+    """Credentials by user and mechanism. ``challenge_key`` derives the salts for unknown users;
     ``log`` has the users that are not in the file."""
 
     credentials: Mapping[str, Mapping[str, ScramCredential]]
@@ -106,19 +107,19 @@ class Users:
     log: LogCredentials | None = field(default=None, compare=False, repr=False)
 
     def find(self, mechanism: str, name: str) -> ScramCredential | None:
-        """Return the credential of a user, None if it has none of this mechanism. The file decides
-        about a user that it has."""
+        """Return the user's credential for this mechanism, if any. For a user in the file, the log
+        is not used."""
         if name in self.credentials or self.log is None or not is_user_name(name):
             return self.credentials.get(name, {}).get(mechanism)
         return self.log.find_credential(mechanism, name)
 
     @property
     def are_complete(self) -> bool:
-        """Return whether those of the log are loaded."""
+        """Return whether the log's users are loaded."""
         return self.log is None or self.log.is_ready
 
     def challenge_of(self, mechanism: str, name: str) -> ScramCredential:
-        """Return a credential without a password, for the challenge of an unknown user."""
+        """Return a credential without a password, for the challenge to an unknown user."""
         text = f"{mechanism}\0{name}".encode("utf-8", "surrogatepass")
         salt = hmac.digest(self.challenge_key, text, "sha256")[:_SALT_BYTES]
         length = hashlib.new(SCRAM_HASHES[mechanism]).digest_size
@@ -155,7 +156,7 @@ def is_user_name(name: str) -> bool:
 
 
 def read_users(path: str) -> Users:
-    """Read a file of users. Raises ``ConfigError``, also if other users may read or change it."""
+    """Read a file of users. Raises ``ConfigError`` if it is invalid or others may access it."""
     try:
         reason = change_by_others(path) or read_by_others(path)
         if reason is not None:
@@ -175,10 +176,10 @@ def read_users(path: str) -> Users:
 
 
 def change_users(path: str, change: Callable[[Users], Users]) -> None:
-    """Replace the users of a file, created if absent, by what ``change`` returns for them.
+    """Replace the users in a file, created if absent, with what ``change`` returns for them.
 
-    Raises ``OSError``, ``ConfigError`` also while another process changes a file of this directory,
-    and the errors of ``change``.
+    Raises ``OSError``, ``ConfigError`` (also while another process changes a file in this
+    directory), and the errors of ``change``.
     """
     path = os.path.realpath(path)  # a link to the file stays one
     directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
@@ -197,7 +198,7 @@ def change_users(path: str, change: Callable[[Users], Users]) -> None:
 def write_users(users: Users, path: str) -> None:
     """Replace a file of users atomically, with mode 0600 and its owner. Raises ``OSError``.
 
-    No other process may write it meanwhile: ``change_users``.
+    No other process may write it at the same time (see ``change_users``).
     """
     credentials = {
         name: {mechanism: _to_json(one) for mechanism, one in sorted(found.items())}
@@ -205,13 +206,13 @@ def write_users(users: Users, path: str) -> None:
     }
     values = {"challenge_key": _text(users.challenge_key), "users": credentials}
     part = f"{path}.part"
-    with contextlib.suppress(FileNotFoundError):  # else of a process that was killed
+    with contextlib.suppress(FileNotFoundError):  # left by a process that was killed
         os.unlink(part)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             with contextlib.suppress(FileNotFoundError):
-                before = os.stat(path)  # root changes the file that the node's user reads
+                before = os.stat(path)  # root may change the file that the node's user reads
                 os.fchown(descriptor, before.st_uid, before.st_gid)
             json.dump(values, file, indent=1)
             file.flush()
@@ -272,8 +273,8 @@ def _text(data: bytes) -> str:
 class SaslAuthenticator:
     """SASL of one connection. Methods take the current time in seconds.
 
-    ``users`` returns the current ones. ``max_reauth_s``: lifetime of a session; 0: none. ``tokens``
-    are accepted beside passwords (``has_passwords``), or instead of them.
+    ``users`` returns the current users. ``max_reauth_s``: lifetime of a session; 0: unlimited.
+    ``tokens`` are accepted in addition to passwords (``has_passwords``), or instead of them.
     """
 
     def __init__(
@@ -292,18 +293,18 @@ class SaslAuthenticator:
             *(() if tokens is None else (SASL_OAUTHBEARER,)),
         )
         self._token_refusal: str | None = None
-        """Why a token was refused, until the client has acknowledged it."""
+        """Why a token was refused, until the client has acknowledged that."""
         self._mechanism: str | None = None
-        """Mechanism of a handshake that no exchange has followed yet."""
+        """Mechanism of a handshake that is not followed by an exchange yet."""
         self._exchange: ServerExchange | None = None
         self._session: tuple[str, str, ScramCredential | TokenKey] | None = None
-        """Mechanism, user and credential, or the token's key, of the authenticated session."""
+        """Mechanism, user, and credential or token key of the authenticated session."""
         self._challenged: tuple[str, str, ScramCredential] | None = None
         self._expires_s: float | None = None
 
     @property
     def user(self) -> str | None:
-        """Authenticated user. None before the authentication, and once the user was removed or its
+        """Authenticated user. None before authentication, and after the user was removed or its
         password changed."""
         if self._session is None:
             return None
@@ -332,10 +333,10 @@ class SaslAuthenticator:
             raise SaslStateError(reason=f"the session of user {self._session[1]} has expired")
 
     def handle(self, request: Request[Any], now_s: float) -> tuple[bytes, str | None]:
-        """Return the response to a SASL request, and why it failed, for the log; None: it did not.
+        """Return the response to a SASL request and why it failed, for the log; None if it did not.
 
-        Raises ``MalformedMessageError``, and ``SaslStateError`` while the user may be one of the
-        log whose records are not loaded.
+        Raises ``MalformedMessageError``, and ``SaslStateError`` if the user may be in the log and
+        the log's users are not loaded yet.
         """
         is_handshake = request.header.api_key == ApiKey.SASL_HANDSHAKE
         kind: type[Any] = SaslHandshakeRequest if is_handshake else SaslAuthenticateRequest
@@ -398,7 +399,7 @@ class SaslAuthenticator:
         lifetime_s: float,
         now_s: float,
     ) -> tuple[object, str | None]:
-        """``lifetime_s``: 0 for a session without an end."""
+        """``lifetime_s``: 0 for an unlimited session."""
         if self._session is not None and self._session[1] != session[1]:
             reason = "the user is not that of the connection"
             return _refusal(ErrorCode.sasl_authentication_failed, reason)
@@ -414,8 +415,9 @@ class SaslAuthenticator:
         ), None
 
     def _authenticate_by_token(self, data: bytes, now_s: float) -> tuple[object, str | None]:
-        """Begin a session with a token, which ends with it (KIP-368). A refused one is answered by
-        a text, and by the error after the client's acknowledgement (RFC 7628, 3.2.3)."""
+        """Begin a session with a token; the session ends with it (KIP-368). The response to a
+        refused token is a text, and the error follows the client's acknowledgement (RFC 7628,
+        section 3.2.3)."""
         assert self._tokens is not None, "the mechanism is offered"
         if self._token_refusal is not None:
             response, _ = _refusal(ErrorCode.sasl_authentication_failed, _REFUSED_TOKEN)
@@ -443,7 +445,7 @@ class SaslAuthenticator:
 
     def _credential(self, mechanism: str, name: str) -> ScramCredential:
         users = self._users()
-        unknown = users.challenge_of(mechanism, name)  # of each user: the work is the same
+        unknown = users.challenge_of(mechanism, name)  # of every user, for equal work
         found = users.find(mechanism, name) or unknown
         self._challenged = mechanism, name, found
         return found

@@ -1,12 +1,12 @@
 """Server of a node: accepts connections, enforces limits, dispatches requests.
 
 1. A connection is counted (``connection_quotas``) before any byte is read. It must authenticate
-   within ``handshake_ms``. Idle connections are closed, and those whose peer stalls inside a
-   request or response; while other connections wait for memory, slow ones earlier.
-2. Requests of replicas are handled by the replica, requests of clients by ``ClientApis``. A Fetch
-   is a replica's if its replica id is not negative.
-3. Voters have a memory pool of their own, so that clients cannot delay votes. In either pool
-   every principal has a share, or every host without an authenticated principal.
+   within ``handshake_ms``. Connections are closed if they are idle or if the peer stalls within a
+   request or response; slow ones are closed earlier if other connections wait for memory.
+2. The replica handles replicas' requests, and ``ClientApis`` handles clients' requests. A Fetch is
+   a replica's if its replica id is not negative.
+3. Voters have their own memory pool, so that clients cannot delay votes. In either pool every
+   principal has a share; without an authenticated principal, every host has one.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from .sasl import SaslAuthenticator, SaslStateError
 
 _BACKLOG: Final = 1024
 ACCEPTED_PER_TURN: Final = 16
-"""Connections that are accepted in one turn while peers without any right use all of theirs."""
+"""Connections to accept in one turn while the pool of peers without any right is full."""
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
 _CHECKS: Final = 4
 """Number of checks for overdue connections within the shortest timeout."""
 _CHECK_S_MAX: Final = 1.0
 _RELIEF: Final = 4
-"""While connections wait for memory, each check frees about this fraction (1/4) of the pool."""
+"""While connections wait for memory, each check frees about 1/4 of the pool."""
 _NO_RIGHT: Final = (
     "not authorized in time: the TLS handshake is incomplete, or [access] gives the certificate no "
     "right"
@@ -63,16 +63,19 @@ _NO_RIGHT: Final = (
 _DESCRIPTORS: Final = "open files"
 _API_KEYS: Final = {int(key): key for key in ApiKey}
 _API_NAMES: Final = {key: key.name for key in ApiKey}
-"""By their numbers: a call of an enumeration, and a name of its member, take several times as long
-to find, for each request."""
+"""API names by number. For each request, an enumeration's call and its member's name would take
+several times as long."""
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSocket:
-    """Address to bind. ``tls`` is called for each connection, so that certificates can be reloaded;
-    ``authenticate`` returns the principal of a certificate, or of a user that has authenticated by
-    SASL, at an address, None to refuse the connection. ``sasl`` begins the SASL of a connection."""
+    """Address to bind.
+
+    ``tls`` is called for each connection, so that certificates can be reloaded. ``authenticate``
+    returns the principal for a certificate, or for a user that has authenticated with SASL, at an
+    address; None to refuse the connection. ``sasl`` begins the SASL authentication of a connection.
+    """
 
     host: str
     port: int
@@ -108,7 +111,7 @@ class Server:
         flush_queue: FlushQueue,
         has_descriptors: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``has_descriptors`` returns whether the log has its reserve of file descriptors."""
+        """``has_descriptors`` returns whether the log's reserve of file descriptors is free."""
         self.metrics: Final = ServerMetrics()
         self._raft_node = raft_node
         self._apis = apis
@@ -129,18 +132,18 @@ class Server:
         self._entered: dict[Connection, CountedConnection] = {}
         """Connections of listeners with SASL, until they are closed."""
         self._restricted: dict[CountedConnection, RestrictedSocket] = {}
-        """Sockets of connections without any right: others are served first."""
+        """Sockets of connections without any right; others are served first."""
         self._flush_queue: Final = flush_queue
         self._iteration = self._loop.iteration if isinstance(self._loop, NodeEventLoop) else None
         self._unprivileged_queue: Final = RequestQueue(self._loop, is_unprivileged=True)
         self._request_queues: WeakValueDictionary[str, RequestQueue] = WeakValueDictionary()
-        """Of principals with a right, by the key of their memory."""
+        """Queues of principals with a right, by the key of their memory share."""
         self._versions_responses: dict[tuple[int, Listener, bool], bytes] = {}
         self._versions_state: object = None
-        """Features of which the responses to ApiVersions are."""
+        """The features that the stored responses to ApiVersions contain."""
         self.quotas: Final = ConnectionQuotas(limits)
         self.wall_s: Callable[[], float] = time.time
-        """Clock of the validity of certificates, in seconds since 1970."""
+        """Clock for the validity of certificates, in seconds since 1970."""
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -176,7 +179,7 @@ class Server:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        if tasks:  # before their sockets are closed, whose descriptors others may have then
+        if tasks:  # before their sockets are closed, after which others may get their descriptors
             await asyncio.wait(tasks)
         for listening in self._sockets:
             listening.close()
@@ -211,22 +214,23 @@ class Server:
                 self._accept_known(listener_socket, listening)
 
     def _accept_known(self, listener_socket: ListenerSocket, listening: socket.socket) -> None:
-        """Accept more connections in the same turn, up to the first that is of a known address, and
-        refuse the others: the kernel has them in one queue, where it would wait for a turn of each.
+        """Accept more connections in the same turn, up to the first one from a known address, and
+        refuse the others. The kernel has all of them in one queue, in which a known address would
+        otherwise wait one turn for each.
         """
         for _ in range(ACCEPTED_PER_TURN - 1):
             if not self._has_descriptors():
                 return
             try:
                 peer, address = listening.accept()
-            except OSError:  # none is there, or the next turn logs why not
+            except OSError:  # there is no connection, or the next turn logs the error
                 return
             if self._enter(listener_socket, peer, address, may_replace=False):
                 return
 
     async def _wait_until_readable(self, listening: socket.socket) -> None:
-        """Wait until the event loop returns a listener: else the whole backlog is accepted before
-        requests of other connections."""
+        """Wait until the event loop returns a listener; otherwise the whole backlog would be
+        accepted before requests of other connections are handled."""
         is_readable = asyncio.Event()
         self._loop.add_reader(listening, is_readable.set)
         try:
@@ -241,8 +245,8 @@ class Server:
         kind: str,
         address: str | None = None,
     ) -> RestrictedSocket | None:
-        """Serve a socket after those of connections with a right, in the loop of a process. The
-        sockets of each kind of a listener take turns with those of the other kinds."""
+        """Serve a socket after those of connections with a right, in a process's event loop. A
+        listener's kinds of sockets take turns."""
         if isinstance(self._loop, NodeEventLoop):
             return self._loop.restrict(one.fileno(), (id(listener_socket), kind), address)
         return None
@@ -370,7 +374,7 @@ class Server:
     def _admit(
         self, entered: CountedConnection, principal: Principal | None, where: str
     ) -> Principal | None:
-        """Return the principal of a connection if it and the limits allow the connection."""
+        """Return the principal of a connection if its rights and the limits allow it."""
         if principal is None:
             self._log_refused(where, "the peer is not authenticated")
             return None
@@ -407,8 +411,8 @@ class Server:
         return self._apis_with_sasl if has_sasl else self._apis.served
 
     def _frame_bytes_max(self, principal: Principal) -> int:
-        """Return the limit of a request: small, unless the principal may append, replicate or
-        administer."""
+        """Return the size limit of a request, which is small unless the principal may append,
+        replicate or administer."""
         limits = self._limits
         sends_much = principal.possible_rights & (Rights.APPEND | Rights.VOTE | Rights.ADMIN)
         return limits.frame_bytes_max if sends_much else limits.stranger_frame_bytes_max
@@ -427,8 +431,8 @@ class Server:
         return found
 
     async def _close_idle_connections(self) -> None:
-        """At intervals, close the connections that are stalled, idle, too old or whose certificate
-        has expired, and those that hold memory for which others wait."""
+        """At intervals, close connections that are stalled, idle or too old, whose certificate has
+        expired, or that hold memory that others wait for."""
         limits, idle_s = self._limits, self._limits.idle_ms / 1000
         age_s_max = limits.connection_age_max_ms / 1000 or math.inf
         shortest_s = min(limits.idle_ms, limits.stalled_ms, limits.handshake_ms) / 1000
@@ -462,8 +466,8 @@ class Server:
             connection.finish()
 
     def _free_memory(self, now_s: float) -> None:
-        """While connections wait for memory, close those that hold most of it and whose peers are
-        too slow to send or read it within ``stalled_ms``."""
+        """While connections wait for memory, close those that hold the most and whose peers are too
+        slow to send or read it within ``stalled_ms``."""
         slow: dict[MemoryPool, list[Connection]] = {}
         for connection in self._connections:
             left_s = connection.measure_remaining_s(now_s)
@@ -528,7 +532,7 @@ class Server:
     def _authenticate(
         self, connection: Connection, sasl: SaslAuthenticator, request: Request[Any]
     ) -> None:
-        """Handle a request of SASL. Raises ``MalformedMessageError``."""
+        """Handle a SASL request. Raises ``MalformedMessageError``."""
         was_authenticated = sasl.is_authenticated
         body, reason = sasl.handle(request, self._loop.time())
         principal = None
@@ -551,8 +555,9 @@ class Server:
         self._log_refused(connection.where, f"SASL: {reason}")
 
     def _versions(self, connection: Connection, request: Request[Any]) -> bytes:
-        """Return the response to ApiVersions. One without a throttle time is kept until features
-        change, with the epoch at which they did not differ: peers without any right request it."""
+        """Return the response to ApiVersions. A response without a throttle time is kept until
+        features change, with the epoch as of which they are the same, because peers without any
+        right may request it."""
         core = self._raft_node.replica.core
         known = core.voters_at(core.high_watermark or 0)
         features, kraft_version = self._apis.features(), None if known is None else known[1]
@@ -580,7 +585,7 @@ class Server:
 
 
 def _memory_key(principal: Principal, host: str) -> str:
-    """Return the key of a memory share: the authenticated principal, else the peer's host."""
+    """Return the key of a memory share: the authenticated principal, or else the peer's host."""
     return f"host {host}" if principal.name in ("", ANONYMOUS) else f"name {principal.name}"
 
 

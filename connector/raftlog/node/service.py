@@ -1,11 +1,11 @@
-"""Services: state machines of a node's log, with requests that the node passes to them.
+"""Services: state machines of a node's log, and the requests that the node passes to them.
 
-The caller of ``run_node`` registers services, so that the node need not know them. A service
-follows the log as ``RaftListener``, and appends through ``RaftClient``. Its handlers run on the
-node's event loop; the node decodes requests and encodes responses, and keeps their order.
+The caller of ``run_node`` registers services, so that the node does not depend on them. A service
+follows the log as a ``RaftListener``, and appends through ``RaftClient``. Its handlers run on the
+node's event loop. The node decodes requests, encodes responses, and keeps their order.
 
-A handler may replace one of the node's own. With a service that ``owns_log`` the node serves no
-appends of clients: only the service writes.
+A handler may replace one of the node's own. If a service ``owns_log``, the node accepts no appends
+from clients; only the service writes.
 
 Kafka: ``ControllerServer``, which registers its controller and its ``ControllerApis``.
 """
@@ -30,7 +30,7 @@ from .sasl import LogCredentials
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Metric of a service. ``name`` has its unit, without the prefix ``raftlog_``."""
+    """Metric of a service. ``name`` includes the unit, but not the prefix ``raftlog_``."""
 
     name: str
     help_text: str
@@ -50,23 +50,23 @@ APPENDING_APIS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHandler:
-    """Handler of one API. ``request_class``: the class of its requests, of the newest version.
+    """Handler of one API. ``request_class``: the class of its requests in the newest version.
 
     ``handle`` returns the response, or the bytes of its body.
 
-    ``is_large``: long requests are decoded, and responses encoded, in the node's executor, not on
-    the event loop. The requests of one connection do not keep their order then.
+    ``is_large``: long requests are decoded, and responses encoded, in the node's executor instead
+    of on the event loop. Then the requests of one connection do not keep their order.
     """
 
     api: Api
     request_class: type[Any]
     handle: Callable[[Request[Any]], Awaitable[object]]
     elements_max: int = WIRE_ELEMENTS_MAX
-    """Elements of all arrays of one request together."""
+    """Maximum number of elements of all arrays in a request together."""
     is_large: bool = False
     describe_change: Callable[[Request[Any]], object | None] = lambda _: None
-    """Arguments of a request that changes something, without secrets, for the audit log; None for
-    others. It may be None, too, for one that is denied."""
+    """Arguments, without secrets, of a request that changes something, for the audit log; None for
+    other requests. It may also be None for a request that is denied."""
 
 
 class LogAccess(Authorizer, LogCredentials, QuotaLimits, Protocol):
@@ -86,7 +86,7 @@ class Service:
     """Features for responses to ApiVersions requests."""
     figures: Callable[[], Sequence[Figure]] = lambda: ()
     warnings: Callable[[], Sequence[str]] = lambda: ()
-    """What an operator should know, for responses to DescribeQuorum requests."""
+    """Warnings for an operator, for responses to DescribeQuorum requests."""
     owns_log: bool = False
     access: LogAccess | None = None
     """ACLs and credentials in the log."""
@@ -94,19 +94,22 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """What a node offers to a service, for use on its event loop.
+    """Functions and values that a node offers to a service, for use on its event loop.
 
-    ``log_config``: the current settings of the log. ``committed_at_start``: as ``QuorumCore`` has
-    it. ``reauthenticate``: closes connections whose credentials have changed.
-    ``sync_snapshot``: runs the sync of a snapshot in another thread, then calls its second
-    argument, with the error, on the event loop. ``ask_leader``: sends a request to the leader's
-    listener for voters, and returns its response, of the class of the third argument; raises
-    ``OSError``, ``EOFError`` and ``WireError``. ``forwarded_principal``: the principal of a request
-    that another node has authenticated and forwarded, by that node's principal, the name, and the
-    client's address. ``forwarded_audit``: logs a forwarded request in the audit log, by both
-    principals, the name of its API and its arguments (as ``AuditLog.answered``); the function that
-    it returns logs the response. ``token_secret``: secret key of delegation tokens, None without
-    one. ``log_line``: logs an event with its level and a text.
+    - ``log_config``: the current settings of the log.
+    - ``committed_at_start``: see ``QuorumCore``.
+    - ``reauthenticate``: closes connections whose credentials have changed.
+    - ``sync_snapshot``: syncs a snapshot in another thread, then calls its second argument with the
+      error on the event loop.
+    - ``ask_leader``: sends a request to the leader's listener for voters, and returns the response,
+      an instance of the third argument; raises ``OSError``, ``EOFError`` and ``WireError``.
+    - ``forwarded_principal``: returns the principal of a request that another node authenticated
+      and forwarded, given that node's principal, the name and the client's address.
+    - ``forwarded_audit``: logs a forwarded request in the audit log, given both principals, the
+      name of its API and its arguments (like ``AuditLog.answered``), and returns a function that
+      logs the response.
+    - ``token_secret``: secret key of delegation tokens; None without one.
+    - ``log_line``: logs an event with a level and a text.
     """
 
     config: NodeConfig

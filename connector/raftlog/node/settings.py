@@ -1,12 +1,12 @@
 """Settings of a running node that a reload changes: all of them, or none.
 
-They are the certificates, revocation lists, users, and of the configuration file ``[access]`` and
-the quotas. They are read when the node starts, and by ``reload``, which reads everything before it
-replaces anything: after an error all old ones stay in use.
+These are the certificates, the revocation lists, the users, and ``[access]`` and the quotas in the
+configuration file. They are read when the node starts and by ``reload``, which reads everything
+before it replaces anything, so that all old settings stay in use after an error.
 
 Open connections stay open unless a CA was removed or a certificate was revoked since they were
-verified: which CAs and certificates are in their chain is not known (``trusts``). Their peers
-connect again, and the handshake decides.
+verified. In that case the listener's connections are closed, because it is not known which CAs and
+certificates are in their chains (``trusts``). Their peers connect again, and the handshake decides.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .tls import peer_context, revoked_certificates, server_context
 
 @dataclass(slots=True)
 class _Loaded:
-    """Settings of one reading of all files, and the TLS contexts that were created from them.
+    """Settings from one reading of all files, and the TLS contexts that were created from them.
 
-    ``users``: of the listener with SASL, none without one.
+    ``users``: users of the listener with SASL; no users without one.
     """
 
     access: AccessTable
@@ -46,7 +46,7 @@ class ReloadableSettings:
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self._revoked: WeakKeyDictionary[ssl.SSLContext, frozenset[bytes]] = WeakKeyDictionary()
-        """Revoked certificates by context, also by those of open connections."""
+        """Revoked certificates by context, including contexts of open connections."""
         self._loaded = self._load(config.access, config.quotas)
 
     @property
@@ -56,11 +56,11 @@ class ReloadableSettings:
 
     @property
     def quotas(self) -> QuotaTable:
-        """Return the current quotas of the configuration file."""
+        """Return the current quotas in the configuration file."""
         return self._loaded.quotas
 
     def users(self) -> Users:
-        """Return the current users of the listener with SASL, none without one."""
+        """Return the current users of the listener with SASL; no users without one."""
         return self._loaded.users
 
     def expiries(self) -> tuple[CertificateExpiry, ...]:
@@ -68,14 +68,14 @@ class ReloadableSettings:
         return self._loaded.expiries
 
     def for_listener(self, listener: ListenerConfig) -> ssl.SSLContext | None:
-        """Return the context for new connections to a listener, None without TLS."""
+        """Return the context for new connections to a listener; None without TLS."""
         return self._loaded.listeners.get(listener)
 
     def for_peer(self, node_id: int) -> ssl.SSLContext | None:
-        """Return the context for connections to a node, None without TLS.
+        """Return the context for connections to a node; None without TLS.
 
-        A bootstrap server has an id below zero. Raises ``ssl.SSLError`` if a file has become
-        unusable before the first connection to this node.
+        A bootstrap server has a negative id. Raises ``ssl.SSLError`` if a file has become unusable
+        before the first connection to this node.
         """
         voters = self._config.voters
         if voters is None or voters.tls is None:
@@ -91,12 +91,12 @@ class ReloadableSettings:
         return found
 
     def trusts(self, listener: ListenerConfig, verified: ssl.SSLContext) -> bool:
-        """Return whether a connection's certificate is still valid: all CAs that verified it are in
-        use, and no certificate has been revoked since."""
+        """Return whether a connection's certificate is still trusted: all CAs of its context are
+        still in use, and no certificate has been revoked since."""
         return self._accepts(self.for_listener(listener), verified)
 
     def _accepts(self, context: ssl.SSLContext | None, verified: ssl.SSLContext) -> bool:
-        """Return whether a context accepts every certificate that another has verified."""
+        """Return whether a context accepts every certificate that another one verified."""
         if context is None or context is verified:
             return context is verified
         cas, more = (one.get_ca_certs(binary_form=True) for one in (verified, context))
@@ -107,8 +107,8 @@ class ReloadableSettings:
     ) -> bool:
         """Read all files again and use them, ``access`` and ``quotas`` (default: the current ones).
 
-        Return whether a CA of the nodes was removed, or one of their certificates revoked. Raises
-        ``ConfigError``; then nothing has changed.
+        Return whether a CA of the nodes was removed or one of their certificates was revoked. If it
+        raises ``ConfigError``, nothing has changed.
         """
         before = self.for_peer(-1)
         self._loaded = self._load(
@@ -123,8 +123,8 @@ class ReloadableSettings:
             if listener.sasl is not None and listener.sasl.users is not None:
                 loaded.users = read_users(listener.sasl.users)
             if listener.tls is not None:
-                # Before OpenSSL reads the file: if it is replaced in between, the next reload
-                # closes connections needlessly, instead of keeping a revoked one.
+                # Read before OpenSSL reads the file. If the file is replaced in between, the next
+                # reload closes connections needlessly instead of keeping a revoked one.
                 revoked = revoked_certificates(listener.tls)
                 context = loaded.listeners[listener] = server_context(listener.tls)
                 self._revoked[context] = revoked

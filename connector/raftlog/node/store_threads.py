@@ -1,4 +1,4 @@
-"""Calls of an object store, which may not return, awaited on the event loop."""
+"""Calls of an object store, which may never return, awaited on the event loop."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class StoreThreads:
         self._count_max = count_max
         self._threads = DaemonThreads(count_max, name)
         self._calls: dict[Any, asyncio.Future[Any]] = {}
-        """Results of the calls that have not ended, those that are cancelled included."""
+        """Results of the calls that have not ended, including cancelled ones."""
 
     @property
     def waiting_count(self) -> int:
-        """Number of calls that wait until a thread is free."""
+        """Number of calls that wait for a free thread."""
         self._calls = {call: one for call, one in self._calls.items() if not call.done()}
         return max(len(self._calls) - self._count_max, 0)
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Call ``work`` in a thread. Cancelled before, it is not called."""
+        """Call ``work`` in a thread, unless it is cancelled before that."""
         call = self._threads.submit(work)
         result = self._calls[call] = asyncio.wrap_future(call)
         return result
 
     def close(self) -> None:
-        """Cancel all calls: those that have begun end by themselves, and their results are dropped.
+        """Cancel all calls. Calls that have begun end by themselves, and their results are dropped.
         There must be no further calls."""
         for result in self._calls.values():
             result.cancel()

@@ -1,17 +1,18 @@
 """The surviving copy of a quorum's log, from which a new quorum continues. Nothing is written.
 
-A majority of the voters' disks is lost, so it is unknown which records were committed. The copy
-with the last epoch, then with the greatest end, is the one that an election among the survivors
-would choose (``most_up_to_date``). All of its records become committed:
+A majority of the voters' disks is lost, so it is unknown which records were committed. An election
+among the survivors would choose the copy with the latest epoch and, among those, the greatest end
+(``most_up_to_date``). All of its records become committed:
 
     committed               uncertain                   lost
     |-----------------------|---------------------------|.........
     0              end of a snapshot, or of      end of the copy
                    a majority of the copies
 
-- *committed*: a snapshot contains committed records only (KIP-630).
-- *uncertain*: the records may never have been committed; no file of a voter has the high watermark.
-- *lost*: what other voters had committed after the end of this copy.
+- *committed*: a snapshot contains only committed records (KIP-630).
+- *uncertain*: the records may never have been committed; no file of a voter contains the high
+  watermark.
+- *lost*: records that other voters had committed after the end of this copy.
 
 Compare etcd's ``--force-new-cluster``.
 """
@@ -61,7 +62,7 @@ from .control_values import epoch_head, voter_set, voters_record
 from .remote_tail import RemoteTail
 
 CONNECT_TIMEOUT_S: Final = 3.0
-"""Time within which an address that can be reached accepts a connection."""
+"""Time within which a reachable address accepts a connection."""
 
 Addresses: TypeAlias = Mapping[int, tuple[str, int] | None]
 """Host and port of voters by node id; None: unknown."""
@@ -71,14 +72,17 @@ Addresses: TypeAlias = Mapping[int, tuple[str, int] | None]
 class Survivor:
     """The chosen copy. Offsets are exclusive ends.
 
-    ``bases``: base offsets of its segments; none if a snapshot is later than the log's end, which
-    Kafka starts at then. ``voters``: ids of the old voters, ``voter_set`` the record of them; None
-    with static voters, which have no record. ``known_epoch``: the latest epoch in the files of all
-    given copies. ``damage``: why a node of raftlog had lost acknowledged records before, None if it
-    had not. ``directory_ids``: those of all given copies, by node id. ``others``: what is not
-    used of the copies that were not chosen. ``compacted_offset``: the log may lack keys below it,
-    the greatest offset if that is damaged. ``tail``: the remote segments of a node of raftlog, and
-    what they add to the end of the copy.
+    - ``bases``: base offsets of its segments; empty if a snapshot ends after the log, because Kafka
+      then starts at the snapshot.
+    - ``voters``: ids of the old voters; ``voter_set`` is their record, None for static voters,
+      which have no record.
+    - ``known_epoch``: the latest epoch in the files of all given copies.
+    - ``damage``: why a raftlog node had already lost acknowledged records; None if it had not.
+    - ``directory_ids``: the directory ids of all given copies, by node id.
+    - ``others``: what is not used from the copies that were not chosen.
+    - ``compacted_offset``: the log may lack keys below it; the greatest offset if its file is
+      damaged.
+    - ``tail``: the remote segments of a raftlog node, and what they add to the end of the copy.
     """
 
     log: DirectoryLog
@@ -101,8 +105,8 @@ class Survivor:
 
     @property
     def incompleteness(self) -> str | None:
-        """Why records below the end may be missing: later ones, which are lost, had superseded them
-        in the log of the leader. None if all are there."""
+        """Why records below the end may be missing: later records, which are lost, superseded them
+        in the leader's log. None if no records are missing."""
         if self.compacted_offset <= self.end_offset:
             return None
         cause = f"{COMPACTED_CHECKPOINT_NAME} is damaged: it may be that"
@@ -118,7 +122,7 @@ class Survivor:
         )
 
     def addresses(self) -> Addresses:
-        """Return the addresses of the old voters that the record of the voters has."""
+        """Return the old voters' addresses in their record."""
         endpoints = {voter.key.node_id: voter.endpoints for voter in self.voter_set or ()}
         return {
             node_id: (endpoints[node_id][0].host, endpoints[node_id][0].port)
@@ -130,10 +134,10 @@ class Survivor:
     def new_epoch(self, voters: VoterSet) -> int:
         """Return the epoch in which the new voters begin.
 
-        It is above every epoch that the lost voters can have led: as in ``node.recovery``. It also
-        depends on the copy and on the voters: directories from different copies, or for different
-        voters, do not have different records in one epoch. If they are mixed up, one of them is
-        truncated, as by any later leader.
+        It is above every epoch that the lost voters can have led, as in ``node.recovery``. It also
+        depends on the copy and the voters, so that directories from different copies, or for
+        different voters, do not have different records in the same epoch. If such directories are
+        mixed up, one of them is truncated, as by any later leader.
         """
         _, value = encode_control(voters_record(voters))
         identity = f"{self.end_offset} {self.last_epoch} {self.last_crc} ".encode() + (value or b"")
@@ -144,7 +148,7 @@ class Survivor:
     def epoch_head(self, voters: VoterSet) -> tuple[ControlRecord, ...]:
         """Return the control records of the new epoch's first batch; the first voter leads it.
 
-        Static voters have no record. All of it follows from the copy and the voters.
+        Static voters have no record. The records are determined by the copy and the voters.
         """
         keys = tuple(voter.key for voter in voters)
         effect = AppendLeaderChange(
@@ -182,7 +186,7 @@ def find_survivor(storage: Storage, paths: Sequence[str]) -> Survivor:
 
 
 def with_remote_segments(survivor: Survivor, tail: RemoteTail) -> Survivor:
-    """Return a survivor with what is only in its remote segments, which are committed."""
+    """Return a survivor with the records that only its remote segments have; all are committed."""
     committed_offset, reason = survivor.committed_offset, survivor.committed_reason
     if tail.chain.copied_end_offset > committed_offset:
         committed_offset = tail.chain.copied_end_offset
@@ -267,7 +271,7 @@ def _survivor(
 
 
 def _compacted_offset(log: DirectoryLog) -> int:
-    """Return up to where a log of raftlog was compacted, or fetched compacted."""
+    """Return the offset up to which a raftlog log was compacted, or fetched in compacted form."""
     try:
         return log.compacted_offset if log.is_raftlog else 0
     except CorruptFileError:
@@ -275,7 +279,7 @@ def _compacted_offset(log: DirectoryLog) -> int:
 
 
 class _Controls:
-    """Voters, kraft.version, and the last batch of a log, from its newest snapshot on."""
+    """Voters, kraft.version and the last batch of a log, from its newest snapshot on."""
 
     def __init__(
         self,
@@ -302,7 +306,7 @@ class _Controls:
             if batch.is_control:
                 for record in control_records(batch):
                     self._add(record)
-        if end_offset is not None and not self.voters:  # static voters are in leader changes only
+        if end_offset is not None and not self.voters:  # static voters are only in leader changes
             for entry in reversed(log.epochs.entries):
                 if log.files.listing.start_offset <= entry.start_offset < end_offset:
                     batch = next(log.batches(entry.start_offset, entry.start_offset + 1))
@@ -323,7 +327,7 @@ class _Controls:
 
 
 def _committed(log: DirectoryLog, copies: QuorumCopies | None, end_offset: int) -> tuple[int, str]:
-    """Return the end of the records that are certainly committed, and why they are."""
+    """Return the end of the records that are certainly committed, and the reason."""
     if copies is not None:
         try:
             found = copies.read_end(isolation=Isolation.READ_UNCOMMITTED)
@@ -337,7 +341,7 @@ def _committed(log: DirectoryLog, copies: QuorumCopies | None, end_offset: int) 
 
 
 def _describe_other(chosen: ReplicaLogState, other: ReplicaLogState) -> str:
-    """Return what is not used of a copy that was not chosen."""
+    """Return what is not used from a copy that was not chosen."""
     agreed = min(agreed_end(chosen, other), other.log_end_offset)
     text = (
         f"{other.path} (node {other.node_id}) ends at offset {other.log_end_offset} in epoch "
@@ -387,9 +391,9 @@ class QuorumRunningError(RaftlogError, code="RAFTLOG_QUORUM_RUNNING", retriable=
 def contact_voters(
     addresses: Addresses, timeout_s: float = CONNECT_TIMEOUT_S
 ) -> tuple[VoterContact, ...]:
-    """Try to connect to each voter, at the same time; nothing is sent.
+    """Try to connect to all voters at the same time; nothing is sent.
 
-    ``timeout_s`` is that of each address; names of hosts are resolved with the resolver's own.
+    ``timeout_s`` applies to each address; host names are resolved with the resolver's own timeout.
     """
     with ThreadPoolExecutor(max_workers=max(len(addresses), 1)) as pool:
         tries = [(node_id, at, timeout_s) for node_id, at in sorted(addresses.items())]
@@ -402,7 +406,7 @@ def _contact(node_id: int, address: tuple[str, int] | None, timeout_s: float) ->
     problem = None
     try:
         socket.create_connection(address, timeout_s).close()
-    except (OSError, ValueError) as error:  # ValueError: the host in the log is no name of a host
+    except (OSError, ValueError) as error:  # ValueError: the host in the log is not a host name
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         problem = reason.lower()
     return VoterContact(node_id=node_id, address=address_text(*address), problem=problem)
@@ -411,7 +415,7 @@ def _contact(node_id: int, address: tuple[str, int] | None, timeout_s: float) ->
 def check_majority_is_lost(contacts: Sequence[VoterContact]) -> None:
     """Raise ``QuorumRunningError`` if a majority of the old voters may be running.
 
-    A voter whose address is unknown counts as running; one that does not answer counts as lost.
+    A voter whose address is unknown counts as running; a voter that does not answer counts as lost.
     """
     reached = tuple(one.node_id for one in contacts if one.problem is None)
     unknown = tuple(one.node_id for one in contacts if one.address is None)

@@ -1,15 +1,15 @@
 """TLS contexts of a node, for its listeners and its connections to nodes.
 
-TLS 1.3, or 1.2 where the configuration allows it. Certificates must be issued by the CA of the
-listener; the CAs of the system are not trusted. Clients of a listener for voters always need a
+TLS 1.3 is used, or 1.2 if the configuration allows it. Certificates must be issued by the
+listener's CA; the system's CAs are not trusted. Clients of a listener for voters always need a
 certificate. Sessions are not resumed, so that every connection is verified with the current
 certificates.
 
-A node that this node connects to must prove its node id in the handshake, before any byte is sent;
-a bootstrap server, whose id is unknown, must prove to be one of the nodes. The host name is not
-verified: ``[access.nodes]`` has the names of the nodes.
+A node that this node connects to must prove its node id in the handshake, before any byte is sent.
+A bootstrap server, whose id is unknown, must prove that it is one of the nodes. The host name is
+not verified; instead, ``[access.nodes]`` lists the nodes' names.
 
-With ``crl`` the lists of all CAs of a chain are required, and must not have expired (OpenSSL:
+With ``crl``, the lists of all CAs in a chain are required and must not have expired (OpenSSL:
 X509_V_FLAG_CRL_CHECK_ALL).
 """
 
@@ -38,10 +38,10 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def peer_context(tls: TlsConfig, access: AccessTable, node_id: int) -> ssl.SSLContext:
-    """Return the context for connections to a node, which has to prove its id.
+    """Return the context for connections to a node, which must prove its id.
 
-    Below zero, ``node_id`` means any node. The handshake raises
-    ``ssl.SSLCertVerificationError`` if the peer does not prove it. Raises ``ConfigError``.
+    A negative ``node_id`` means any node. The handshake raises ``ssl.SSLCertVerificationError`` if
+    the peer does not prove it. Raises ``ConfigError``.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -62,7 +62,7 @@ def peer_context(tls: TlsConfig, access: AccessTable, node_id: int) -> ssl.SSLCo
 def _not_proven(
     certificate: Mapping[str, Any] | None, access: AccessTable, node_id: int
 ) -> str | None:
-    """Return why a certificate does not prove a node id, None if it does."""
+    """Return why a certificate does not prove a node id; None if it does."""
     if not certificate:
         return "the peer presented no certificate"
     proven = access.node_of(certificate)
@@ -82,7 +82,7 @@ def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     check_key_file(tls.key)
     try:
-        # An encrypted key must fail: OpenSSL would prompt for the password on the terminal.
+        # An encrypted key must fail, because OpenSSL would prompt for the password on the terminal.
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
     except OSError as error:  # ssl.SSLError is one
         reason = _reason(error, "certificate and key")
@@ -114,8 +114,8 @@ def _load_revocation_lists(context: ssl.SSLContext, path: str) -> None:
 
 
 def revoked_certificates(tls: TlsConfig) -> frozenset[bytes]:
-    """Return issuer and serial number, in DER, of the revoked certificates in a file that OpenSSL
-    has accepted; empty without a file. Raises ``ConfigError``."""
+    """Return the issuers and serial numbers, in DER, of the revoked certificates in a file that
+    OpenSSL has accepted; empty without a file. Raises ``ConfigError``."""
     if tls.crl is None:
         return frozenset()
     try:
@@ -128,7 +128,7 @@ def revoked_certificates(tls: TlsConfig) -> frozenset[bytes]:
 
 
 def _revoked(elements: list[tuple[int, bytes]]) -> list[bytes]:
-    """Return the certificates of a list: issuer and serial number."""
+    """Return the certificates of a list, by issuer and serial number."""
     issuer = elements[0][1]
     rest = [one for one in elements[1:] if one[0] not in TIMES]
     entries = der_elements(rest[0][1]) if rest and rest[0][0] == _SEQUENCE else []

@@ -1,11 +1,11 @@
-"""Dispatch of client requests: decode, call the handler of the API, encode the response, with the
-throttle time of a client that exceeds a quota.
+"""Dispatch of client requests: decode, call the API's handler, encode the response.
 
-Handlers do not deal with frames, and with versions only where the meaning of a field depends on
-them. Trailing bytes after a request are ignored, as by Kafka's brokers: librdkafka 2.16 appends
-three to a Metadata request for all topics. Produce and Fetch requests have no task: they are
-started when they are received, and respond when their appends are done, or their records are there.
-Any other request has a task of its own.
+The response contains the throttle time if the client exceeds a quota. Handlers do not deal with
+frames, and deal with versions only where the meaning of a field depends on them. As in Kafka's
+brokers, trailing bytes after a request are ignored: librdkafka 2.16 appends three to a Metadata
+request for all topics. Produce and Fetch requests have no task: they start when they are received,
+and respond when their appends are done or their records are available. Any other request has its
+own task.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ from .produce import ProducerIds, start_produce
 T = TypeVar("T")
 
 DECODED_ON_LOOP_BYTES_MAX: Final = 1 << 16
-"""Bytes of a request that is decoded on the event loop, if its handler ``is_large``."""
+"""Maximum size of a request that is decoded on the event loop if its handler ``is_large``."""
 
 _Handler: TypeAlias = Callable[[MetadataCache, Request[Any]], Awaitable[object]]
 
 
 class ClientApis:
-    """Handlers of client requests of one node, on the node's event loop."""
+    """Handlers of one node's client requests, on the node's event loop."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class ClientApis:
             served.update((key, one.api) for key, one in service.handlers.items())
         self._handlers: Final[Mapping[int, RequestHandler]] = handlers
         self.served: Final[Mapping[int, Api]] = served
-        """APIs of this node, those of the quorum included."""
+        """APIs of this node, including the quorum's."""
 
     def features(self) -> Features:
         """Return the features of all services."""
@@ -158,9 +158,9 @@ class ClientApis:
         return [text for service in self._services for text in service.warnings()]
 
     def start(self, request: Request[Any]) -> None:
-        """Start a request. It responds to, or is refused by, its connection.
+        """Start a request. Its connection gets the response, or refuses the request.
 
-        Decodes the body unless it is decoded already. Raises ``MalformedMessageError``.
+        Decodes the body unless it is already decoded. Raises ``MalformedMessageError``.
         """
         api_key = request.header.api_key
         if api_key == ApiKey.PRODUCE and api_key not in self._handlers:
@@ -232,7 +232,7 @@ class ClientApis:
         return await self._in_executor(request, write) if handler.is_large else write()
 
     async def _in_executor(self, request: Request[Any], work: Callable[[], T]) -> T:
-        """Return the result of work on a request that is executed outside the event loop."""
+        """Return the result of work on a request that runs outside the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, request.timed(work))
 
@@ -243,7 +243,7 @@ class ClientApis:
 
 
 def _changing_handlers(cache: MetadataCache) -> dict[int, RequestHandler]:
-    """Return the handlers of requests that change something, which the audit log has."""
+    """Return the handlers of requests that change something and are in the audit log."""
     return {
         ApiKey.DELETE_RECORDS: RequestHandler(
             api=APIS[ApiKey.DELETE_RECORDS],
@@ -273,6 +273,6 @@ def _changing_handlers(cache: MetadataCache) -> dict[int, RequestHandler]:
 
 
 def _elements_max(handler: RequestHandler, principal: Principal) -> int:
-    """Return the limit of a request's array elements: small without a right, like its frame."""
+    """Return the limit of a request's array elements: small without a right, like its frame's."""
     is_known = principal.possible_rights & (Rights.ADMIN | Rights.VOTE)
     return handler.elements_max if is_known else min(handler.elements_max, WIRE_ELEMENTS_MAX)

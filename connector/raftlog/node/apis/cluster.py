@@ -1,13 +1,14 @@
-"""Handlers of DescribeCluster and DescribeQuorum: nodes, leader, and offsets of the replicas.
+"""Handlers of DescribeCluster and DescribeQuorum: nodes, leader, and the replicas' offsets.
 
-The listener for clients describes brokers, the one for voters controllers, and a listener for both
-either (KIP-919); otherwise the error is MISMATCHED_ENDPOINT_TYPE. The one for voters describes them
-to nodes and to principals with ALTER of the cluster, as Kafka's controllers do. Only the leader
-knows the offsets of the replicas. Another node returns an error and closes the connection, so that
-the tool tries the next node (Kafka's brokers forward the request instead). Kafka's tools request
-``__cluster_metadata``, whatever the name of the log: both names are accepted, and the response
-contains the one of the request. Warnings of the leader are the error message of a partition without
-an error, which Kafka's tools ignore.
+The listener for clients describes brokers, the one for voters describes controllers, and a listener
+for both describes either (KIP-919); any other request gets MISMATCHED_ENDPOINT_TYPE. Like Kafka's
+controllers, the listener for voters requires a node, or a principal with ALTER of the cluster.
+
+Only the leader knows the replicas' offsets. Any other node returns an error and closes the
+connection, so that the tool tries the next node (Kafka's brokers forward the request instead).
+Kafka's tools request ``__cluster_metadata``, whatever the name of the log: both names are accepted,
+and the response contains the requested one. The leader's warnings are sent as the error message of
+a partition without an error, which Kafka's tools ignore.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _CONTROLLERS: Final = 2
 _LISTENERS: Final = {_BROKERS: Listener.CLIENTS, _CONTROLLERS: Listener.VOTERS}
 _NODES_FROM: Final = 2
 LEADER_WAIT_MS: Final = 2_000
-"""Longest wait for a leader: a client asks another node, or again, after it."""
+"""Longest wait for a leader; then the client asks again or asks another node."""
 _TYPES_FROM: Final = 1
 
 
@@ -71,7 +72,7 @@ async def handle_describe_cluster(
     if error is not ErrorCode.none:
         return _cluster(cache, error=error, text=text, kind=kind)
     if kind == _CONTROLLERS:
-        # Kafka's admin client keeps a response without a controller for minutes (KIP-919)
+        # Kafka's admin client caches a response without a controller for minutes (KIP-919)
         await cache.raft_node.wait_until(
             lambda: cache.leader_id() is not None, timeout_ms=LEADER_WAIT_MS
         )
@@ -101,7 +102,7 @@ async def handle_describe_cluster(
 
 def _may_describe(principal: Principal) -> bool:
     if Listener.CLIENTS in principal.listener:
-        return bool(principal.possible_rights)  # as of Kafka's brokers: for all that it serves
+        return bool(principal.possible_rights)  # like Kafka's brokers: to all that it serves
     return principal.is_node or principal.may(Operation.ALTER)
 
 
@@ -217,7 +218,7 @@ def _own_state(cache: MetadataCache, key: ReplicaKey) -> responses.ReplicaState:
 def _state(
     cache: MetadataCache, key: ReplicaKey, progress: ReplicaProgress | None
 ) -> responses.ReplicaState:
-    """Return the state of a replica, with times of the quorum's clock as wall-clock times."""
+    """Return the state of a replica, with the quorum clock's times as wall-clock times."""
     if progress is None:
         progress = ReplicaProgress(key=key)
     ahead_ms = cache.raft_node.time_ms() - cache.raft_node.now_ms()

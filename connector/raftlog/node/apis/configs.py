@@ -1,8 +1,8 @@
 """Handler of DescribeConfigs: configuration of the topic and of this node.
 
-The topic has the settings of ``raftlog.properties`` under Kafka's names, and ``raftlog.values`` for
-the kind of values. All are read-only, and none is sensitive. A node has only ``node.id``, and
-describes no other node (Kafka: ``ConfigHelper``).
+The topic has the settings in ``raftlog.properties`` under Kafka's names, and ``raftlog.values`` for
+the kind of values. All are read-only, and none is sensitive. A node has only ``node.id``, and does
+not describe other nodes (Kafka: ``ConfigHelper``).
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Handler of DeleteRecords (KIP-107): the leader and then all voters delete the oldest records.
 
-1. The start of the log becomes the batch that contains the requested offset: a batch is deleted as
-   a whole. If it is empty, after a compaction, the start is its end: each voter compacts its own
-   log, and would otherwise start before the leader. The response has the start as low watermark.
-   A log with remote storage starts at the offset itself, as in Kafka: the leader does not read an
-   object to find its batch. Offset -1 is the high watermark. Of several offsets of a partition the
-   last one counts, as in Kafka.
+1. Batches are deleted as a whole, so the log then starts at the batch that contains the requested
+   offset. If compaction has emptied that batch, the log starts at its end; otherwise a voter, which
+   compacts its own log, could start before the leader. The response contains the start as the low
+   watermark. A log with remote storage starts at the offset itself, as in Kafka, because the leader
+   does not read an object to find its batch. Offset -1 is the high watermark. If a partition is
+   named several times, its last offset counts, as in Kafka.
 2. The leader deletes first, durably; the other voters follow when they fetch. The response is sent
-   when all of them have, otherwise REQUEST_TIMED_OUT: a voter that is down deletes its records when
-   it is back. Kafka waits for the replicas that are alive, but a quorum has no ISR.
-3. A log with a state machine has POLICY_VIOLATION, because the snapshots of that determine its
-   start. So has one with cleanup.policy=compact, as in Kafka.
+   when all of them have deleted the records, or with REQUEST_TIMED_OUT after the timeout. A voter
+   that is down deletes its records when it is back. Kafka waits for the live replicas, but a quorum
+   has no ISR.
+3. The error is POLICY_VIOLATION for a log with a state machine, whose snapshots determine the log's
+   start, and for a log with cleanup.policy=compact, as in Kafka.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _may_delete(request: _Request, topic: str) -> bool:
 
 
 def describe_deletion(request: _Request) -> object | None:
-    """Return the arguments for the audit log, None if no topic's records may be deleted."""
+    """Return the arguments for the audit log; None if no topic's records may be deleted."""
     topics = request.body.topics
     if not any(_may_delete(request, str(topic.name)) for topic in topics):
         return None
@@ -86,7 +87,7 @@ def describe_deletion(request: _Request) -> object | None:
 def _delete(
     cache: MetadataCache, request: _Request, topic: str, partition: int, offset: int
 ) -> tuple[int, ErrorCode]:
-    """Delete records of this leader; return the new start of the log, and the error."""
+    """Delete this leader's records; return the new start of the log, and the error."""
     error = cache.name_error(topic, partition)
     raft_node = cache.raft_node
     if not _may_delete(request, topic):

@@ -1,7 +1,8 @@
 """Handler of UpdateFeatures on a node without a controller: kraft.version, of the quorum itself.
 
-The leader appends the version and the voters, and responds when that is committed. After a timeout
-it may still be. Other features are those of a controller, whose handler replaces this one.
+The leader appends the version and the voters, and responds when they are committed. After a timeout
+they may still be committed later. All other features belong to a controller, whose handler replaces
+this one.
 
 Source: Kafka ``FeatureControlManager``, ``KafkaRaftClient.upgradeKRaftVersion``.
 """
@@ -38,7 +39,7 @@ async def handle_update_features(
 
 
 def describe_update(request: _Request) -> object | None:
-    """Return the arguments for the audit log, None if the features may not be updated."""
+    """Return the arguments for the audit log; None if the features may not be updated."""
     if not request.principal.may(Operation.ALTER) or request.body.validate_only:
         return None
     return {str(one.feature): int(one.max_version_level) for one in request.body.updates()}
@@ -81,7 +82,7 @@ async def _update(cache: MetadataCache, request: _Request) -> tuple[ErrorCode, s
 def _refusal(
     cache: MetadataCache, update: latest_schemas.FeatureUpdate, version: int
 ) -> str | None:
-    """Return why an update is refused before the quorum is asked, or None."""
+    """Return why an update is refused before it is passed to the quorum, or None."""
     if update.feature != KRAFT_VERSION:
         return f"Feature {update.feature} not found; this node hosts no controller"
     if (

@@ -1,22 +1,24 @@
 """Handler of Fetch for consumers: committed batches, with a wait for ``min_bytes``.
 
-1. A consumer reads below the high watermark, with read_committed below the last stable offset. The
-   response has whole batches from the one that contains the fetch offset: at least one, whatever
-   its size, then as many as fit (KIP-74).
-2. A fetch waits up to ``max_wait`` for ``min_bytes``. While it waits bytes are only counted; they
-   are read once memory is available for the response; without memory for ``ROOM_WAIT_MS`` the
-   response has no records. Errors and leader changes end the wait immediately.
+1. A consumer reads below the high watermark, or below the last stable offset with read_committed.
+   The response contains whole batches, starting with the one that contains the fetch offset: at
+   least one, whatever its size, and then as many as fit (KIP-74).
+2. A fetch waits up to ``max_wait`` for ``min_bytes``. While it waits, bytes are only counted. They
+   are read once memory is available for the response. If no memory is available for
+   ``ROOM_WAIT_MS``, the response has no records. Errors and leader changes end the wait
+   immediately.
 3. There are no fetch sessions: a request for one gets session id 0, and a request within one gets
    FETCH_SESSION_ID_NOT_FOUND (KIP-227).
 4. If a partition is repeated, its last occurrence counts (Kafka's request is a map).
-5. A fetch has no task: it waits in ``FetchPurgatory``, and in the memory pool if that is used up.
-6. Records below the local start are read from remote storage, in another thread, of one partition
-   and without a wait for ``min_bytes``.
+5. A fetch has no task: it waits in ``FetchPurgatory``, and for the memory pool if that is full.
+6. Records below the local start are read from remote storage, in another thread, for one partition,
+   and without waiting for ``min_bytes``.
 7. A consumer that exceeds a quota gets no records, and its connection is muted (KIP-219).
-8. A consumer with the rack of a follower is sent there by the leader, before anything is read from
-   remote storage, and served by that follower below its own high watermark (KIP-392). What a
-   follower does not have is for the leader to answer: it knows the start and the end of the log.
-   Consumers without a rack, such as raftlog's own clients, read from the leader only.
+8. If a follower is in the consumer's rack, the leader sends the consumer there before anything is
+   read from remote storage, and that follower serves it below its own high watermark (KIP-392). If
+   a follower does not have an offset, the leader must answer, because it knows the start and the
+   end of the log. Consumers without a rack, such as raftlog's own clients, read only from the
+   leader.
 
 Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
 """
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from raftlog.log.reading.remote_reader import RemoteReader
 
 _FIRST_EPOCHS: Final = (0, -1)
-"""Session epochs for a new session, and for no session."""
+"""Session epochs that request a new session, and no session."""
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
 _LAST_DELTA: Final = struct.Struct(">i")
 _LAST_DELTA_POSITION: Final = struct.calcsize(">qiibih")
@@ -66,13 +68,13 @@ RESPONSE_BYTES_MAX: Final = BATCH_BYTES_MAX
 """Maximum bytes of records in a response, unless its first batch is larger."""
 
 WAIT_MS_MAX: Final = 60_000
-"""Upper bound of ``max_wait``: after it a consumer gets an empty response."""
+"""Upper bound of ``max_wait``, after which a consumer gets an empty response."""
 ROOM_WAIT_MS: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
 class _Part:
-    """Partition of a request, with the state at the last check."""
+    """Partition of a request, and its state at the last check."""
 
     topic: FetchTopic
     partition: FetchPartition
@@ -84,9 +86,9 @@ class _Part:
     is_remote: bool = False
     """Whether the fetch offset is below the local start, in remote storage."""
     fetched: bytes | RaftlogError | None = None
-    """What was read from remote storage."""
+    """Bytes read from remote storage, or the error."""
     preferred_replica: int = -1
-    """The node from which the consumer should fetch, -1 for this one."""
+    """The node that the consumer should fetch from; -1 for this one."""
     counted_byte_count: int = 0
     counted_offset: int
     """Readable bytes counted so far, and the offset up to which they were counted."""
@@ -125,15 +127,15 @@ class ConsumerFetch:
                 cache.quotas.fetch_bytes_max(request),
             )
         )
-        """Of the records, unless the first batch is larger. More than the quota of the client
-        allows in a window would never be sent."""
+        """Limit on the size of the records, unless the first batch is larger. A response larger
+        than the client's quota allows in a window would never be sent."""
         self._has_room_by: asyncio.TimerHandle | None = None
-        """Deadline of the wait for memory, while it waits for that."""
+        """Deadline of the wait for memory while it waits for memory."""
         self._reading: asyncio.Future[bytes] | None = None
-        """Read from remote storage, which may wait for others."""
+        """Read from remote storage, which may wait for other reads."""
 
     def start(self) -> None:
-        """Respond now, or once it is due."""
+        """Respond now, or once the response is due."""
         body = self._request.body
         if body.session_epoch not in _FIRST_EPOCHS:
             self._respond(lambda: FetchResponse((), ErrorCode.fetch_session_id_not_found))
@@ -146,7 +148,7 @@ class ConsumerFetch:
         self._cache.raft_node.delay(self, timeout_ms)
 
     def cancel(self) -> None:
-        """Drop the request, whose connection is lost or ends."""
+        """Drop the request, because its connection is lost or ends."""
         self._cache.raft_node.fetches.remove(self)
         self._end_wait()
         if self._reading is not None:
@@ -211,7 +213,7 @@ class ConsumerFetch:
 
     @property
     def _is_from_follower(self) -> bool:
-        """Whether this node serves the request although it follows."""
+        """Whether this node serves the request as a follower."""
         has_rack = self._request.body.rack and self._cache.identity.rack
         return bool(has_rack) and not self._cache.is_leader
 
@@ -250,7 +252,7 @@ class ConsumerFetch:
     # --- waiting for memory -----------------------------------------------------------------------
 
     def complete(self) -> None:
-        """Respond once there is memory for the records, without records after ``ROOM_WAIT_MS``."""
+        """Respond once there is memory for the records; without records after ``ROOM_WAIT_MS``."""
         memory = self._request.session.memory
         if memory.has_room or any(part.is_final for part in self._parts):
             self._respond_with_room()
@@ -262,7 +264,7 @@ class ConsumerFetch:
         memory.wait(self._look_for_room_soon)
 
     def _look_for_room_soon(self) -> None:
-        """Look for memory in the next iteration, because another response may take it before."""
+        """Look for memory in the next iteration; another response may take it before that."""
         asyncio.get_running_loop().call_soon(self._look_for_room)
 
     def _look_for_room(self) -> None:
@@ -287,9 +289,10 @@ class ConsumerFetch:
     def _respond_with_room(self) -> None:
         """Respond; if a partition's records are in remote storage, once they are read.
 
-        Others may use up the memory meanwhile: then what was read is dropped, and read again later.
+        Other responses may use up the memory in the meantime. Then the records are dropped, and
+        read again later.
 
-        Kafka: ``DelayedRemoteFetch``, which reads one partition, too.
+        Kafka: ``DelayedRemoteFetch``, which also reads one partition.
         """
         part = next((one for one in self._parts if one.is_remote and not one.is_final), None)
         if part is None:
@@ -358,7 +361,7 @@ class ConsumerFetch:
         return self._response()
 
     def _count_fetch(self) -> None:
-        """Count the fetch if another node than the leader answers it, or should."""
+        """Count the fetch if a node other than the leader answers it, or should."""
         node = self._cache.raft_node
         if any(part.preferred_replica >= 0 for part in self._parts):
             node.counts.redirected_fetches += 1
@@ -366,7 +369,7 @@ class ConsumerFetch:
             node.counts.follower_fetches += 1
 
     def _read(self) -> None:
-        """Read as many bytes as fit; at least one batch of the first partition that has records."""
+        """Read as many bytes as fit; at least one batch of the first partition with records."""
         left = self._byte_count_max
         is_first = True
         for part in self._parts:
@@ -393,12 +396,12 @@ class ConsumerFetch:
             is_first = False
 
     def _take_fetched(self, part: _Part) -> None:
-        """Set the records, or the error, of a partition that was read from remote storage; none if
-        another one was read."""
+        """Set the records, or the error, of a partition that was read from remote storage; no
+        records if another one was read."""
         if isinstance(part.fetched, RaftlogError) or part.fetched == b"":
-            # empty: the directory has no list of remote segments, or is no longer that of a log
+            # empty: the directory has no list of remote segments, or is no longer a log's
             part.error = ErrorCode.kafka_storage_error
-            if self._is_from_follower:  # its list may have what the leader has deleted
+            if self._is_from_follower:  # its list may contain segments that the leader has deleted
                 part.error = ErrorCode.not_leader_or_follower
         elif part.fetched is not None:
             offset = part.partition.fetch_offset
@@ -476,7 +479,7 @@ def _divergence(
 def _batches(
     cache: MetadataCache, offset: int, end_offset: int, byte_count_max: int
 ) -> tuple[bytes, int]:
-    """Return whole batches below ``end_offset``, from the one that contains ``offset``, and the
+    """Return whole batches below ``end_offset``, from the one that contains ``offset`` on, and the
     offset after them. An invalid batch length is damage: only the batches before it are returned.
     """
     log = cache.raft_node.replica.log

@@ -1,22 +1,26 @@
-"""Handlers of OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups: offsets of consumer groups,
-and named commits.
+"""Handlers of OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups.
 
-1. A commit is a control record of the log (``GroupOffsets``). It succeeds when that is committed in
-   the quorum. One that changes nothing is not written, and succeeds when the earlier one is
-   committed.
+They serve the offsets of consumer groups, and named commits.
+
+1. An offset commit is a control record in the log (``GroupOffsets``). It succeeds when the quorum
+   has committed that record. A commit that changes nothing is not written, and succeeds when the
+   earlier one is committed.
 2. A group has no members, so a commit with a generation or member epoch is fenced, as in Kafka.
 3. The offset of group ``raftlog.commit:NAME`` is the version of the last named commit of
-   application id NAME, its metadata the query id, its leader epoch that of the commit's batch. It
-   changes with that commit alone: consumers cannot commit it.
-4. Without a commit the offset is -1, and the metadata "".
-5. A read is linearizable: the leader responds after the commit that it returns is committed, and a
-   majority has confirmed that it still leads. Clients decide by it what to write or read next.
-6. Only the owners of an application id, and principals with READ or ADMIN, may read its commits. A
-   group requires READ to commit, and DESCRIBE to fetch, as the topic does.
-7. A principal may create ``[access] groups_max`` groups, else it could evict those of the others.
-   Above it a commit of a new group fails with POLICY_VIOLATION until groups are deleted.
-8. To delete a group is to delete its offset, by a control record too. That requires DELETE of the
-   group; OffsetDelete also READ of the topic. Groups have no members that could prevent it.
+   application id NAME. Its metadata is the query id, and its leader epoch is the epoch of the
+   commit's batch. Only named commits change it: consumers cannot commit it.
+4. Without a commit the offset is -1, and the metadata is "".
+5. Reads are linearizable: the leader responds once the commit that it returns is committed and a
+   majority has confirmed that it still leads. Clients decide from the response what to write or
+   read next.
+6. Only the owners of an application id, and principals with READ or ADMIN, may read its commits. To
+   commit offsets requires READ of the group and the topic; to fetch them requires DESCRIBE.
+7. A principal may create ``[access] groups_max`` groups; without a limit it could evict the groups
+   of others. Above the limit a commit of a new group fails with POLICY_VIOLATION until groups are
+   deleted.
+8. A group is deleted by deleting its offset, which is also a control record. This requires DELETE
+   of the group; OffsetDelete also requires READ of the topic. Groups have no members that could
+   prevent it.
 
 Kafka: ``OffsetMetadataManager``, ``KafkaApis.handleOffsetCommitRequest``.
 """
@@ -67,8 +71,8 @@ _TOPIC_IDS_FROM: Final = 10
 _GROUP_ERROR_FROM: Final = 2
 _NOT_FOUND_FROM: Final = 9
 CONFIRM_MS: Final = 5_000
-"""Maximum wait until a commit, or the confirmation that this node still leads, is committed (Kafka:
-`offsets.commit.timeout.ms`)."""
+"""Maximum wait until a commit is committed, or until a majority confirms that this node still leads
+(Kafka: `offsets.commit.timeout.ms`)."""
 _RESERVED_PREFIX: Final = "raftlog."
 _DELETED: Final = -1
 _CommitRequest = Request[latest_schemas.OffsetCommitRequest]
@@ -76,7 +80,7 @@ _Request = Request[latest_schemas.OffsetFetchRequest]
 
 
 def group_resource(group: str) -> Resource:
-    """Return a group, or the application id that it is of, as a resource of ACLs."""
+    """Return a group, or the application id that it belongs to, as a resource of ACLs."""
     return Resource(ResourceType.GROUP, group.removeprefix(COMMIT_GROUP_PREFIX))
 
 
@@ -124,7 +128,7 @@ async def handle_offset_commit(
 
 
 def _commit_group_error(cache: MetadataCache, request: _CommitRequest) -> ErrorCode:
-    """Return the error of all partitions of a commit, or ``none``."""
+    """Return the error that applies to all partitions of a commit, or ``none``."""
     body = request.body
     group = str(body.group_id)
     if not request.principal.may(Operation.READ, Resource(ResourceType.GROUP, group)):
@@ -169,7 +173,7 @@ def _commit_error(
 async def _commit(cache: MetadataCache, commit: OffsetCommit, principal: str) -> ErrorCode:
     """Append a commit, unless it changes nothing; wait until it is committed.
 
-    A group belongs to the ``principal`` that has created it.
+    A group belongs to the ``principal`` that created it.
     """
     state = cache.raft_node.replica.log.producer_state
     last = state.group_offsets.commit_of(commit.group)
@@ -193,7 +197,7 @@ def _error_of(result: RequestResult) -> ErrorCode:
 
 
 async def _appended(cache: MetadataCache, control: tuple[OffsetCommit, ...] = ()) -> RequestResult:
-    """Append control records, or none; wait until they and the log before them are committed."""
+    """Append control records, if any; wait until they and the log before them are committed."""
     appended: asyncio.Future[RequestResult] = asyncio.get_running_loop().create_future()
 
     def complete(result: RequestResult) -> None:
@@ -212,7 +216,7 @@ async def _appended(cache: MetadataCache, control: tuple[OffsetCommit, ...] = ()
 
 
 async def confirm(cache: MetadataCache) -> ErrorCode:
-    """Wait until the present log is committed, and this node is confirmed as leader."""
+    """Wait until the current log is committed and this node is confirmed as leader."""
     if not cache.is_leader:
         return ErrorCode.not_coordinator
     result = await _appended(cache)
@@ -270,7 +274,7 @@ async def handle_offset_delete(
 
 
 def describe_group_deletion(request: Request[Any]) -> object | None:
-    """Return the arguments for the audit log, None if none of the groups may be deleted."""
+    """Return the arguments for the audit log; None if none of the groups may be deleted."""
     body = request.body
     names = [body.group_id] if isinstance(body, OffsetDeleteRequest) else body.groups_names
     groups = [str(one) for one in names if _may_delete(request, str(one))]
@@ -315,7 +319,7 @@ async def _delete_groups(cache: MetadataCache, groups: Sequence[str]) -> ErrorCo
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
-    """Last commit of a group, as a response has it."""
+    """Last commit of a group, as it is in a response."""
 
     offset: int = -1
     metadata: str = ""

@@ -1,11 +1,11 @@
 """Handlers of FindCoordinator, DescribeGroups and ListGroups.
 
-1. The leader is the coordinator of every group: it has committed offsets, and no members. A group
-   with a committed offset is in state Empty, as a group of consumers that assign partitions is in
-   Kafka.
-2. There are neither group memberships nor transactions: JoinGroup and its like are not served, and
-   a request for the coordinator of a transaction gets an error that clients do not retry.
-3. Every node is asked for the groups that it coordinates: one that does not lead has none.
+1. The leader is the coordinator of every group. A group has committed offsets and no members. A
+   group with a committed offset is in state Empty, as it is in Kafka if its consumers assign their
+   own partitions.
+2. There are neither group memberships nor transactions: JoinGroup and related APIs are not served,
+   and a request for a transaction coordinator gets an error that clients do not retry.
+3. Clients ask every node for the groups that it coordinates; a node that does not lead has none.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _coordinator(
             pass
         case _Kind.TRANSACTION:
             # Java's producer shows the message of an unexpected error code. librdkafka, which uses
-            # versions below these, repeats the request until its timeout and shows no message,
-            # except for this error code.
+            # lower versions, repeats the request until its timeout and shows no message, except for
+            # this error code.
             is_java = request.version >= _KEYS_FROM
             denied = ErrorCode.transactional_id_authorization_failed
             error, text = ErrorCode.unsupported_version if is_java else denied, NO_TRANSACTIONS

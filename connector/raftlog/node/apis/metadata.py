@@ -1,15 +1,15 @@
 """Handlers of Metadata and DescribeTopicPartitions: nodes, topic and leader.
 
-In version 0 an empty list of topics means all, from version 1 on null does. From version 10 on a
-topic without a name is identified by its topic id. A principal without DESCRIBE gets no topics, and
-an authorization error for the topics that it names; the endpoints of the nodes are not restricted,
-as in Kafka. The log of a controller is an internal topic, to which clients may not write: in Kafka
-no client sees it, but here consumers read it. A leader without a listener for clients is
-LISTENER_NOT_FOUND, no leader is LEADER_NOT_AVAILABLE.
+An empty list of topics means all topics in version 0; null does from version 1 on. From version 10
+on, a topic without a name is identified by its topic id. A principal without DESCRIBE gets no
+topics, and an authorization error for the topics that it names; the nodes' endpoints are not
+restricted, as in Kafka. A controller's log is an internal topic, which clients may not write. In
+Kafka no client sees it, but here consumers read it. The error is LISTENER_NOT_FOUND if the leader
+has no listener for clients, and LEADER_NOT_AVAILABLE if there is no leader.
 
-DescribeTopicPartitions has pages (KIP-966), but the one partition fits into any page, so there is
-never a next cursor. An empty list of topics means all; topics that sort before the cursor are
-omitted (Kafka: ``DescribeTopicPartitionsRequestHandler``).
+DescribeTopicPartitions is paginated (KIP-966), but the single partition fits into any page, so
+there is never a next cursor. An empty list of topics means all topics; topics that sort before the
+cursor are omitted (Kafka: ``DescribeTopicPartitionsRequestHandler``).
 """
 
 from __future__ import annotations

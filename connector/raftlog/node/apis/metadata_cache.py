@@ -31,14 +31,14 @@ from .remote_reads import RemoteReads
 READ_COMMITTED: Final = 1
 """Kafka's isolation level."""
 WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
-"""Errors of a partition whose responses name its leader (KIP-951)."""
+"""Errors of a partition for which a response names the leader (KIP-951)."""
 IN_SYNC_MS: Final = 30_000
-"""Maximum time since an in-sync replica has caught up (Kafka: ``replica.lag.time.max.ms``)."""
+"""Maximum time since an in-sync replica was caught up (Kafka: ``replica.lag.time.max.ms``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Node with the endpoint of one of its listeners."""
+    """Node, and the endpoint of one of its listeners."""
 
     node_id: int
     host: str
@@ -62,7 +62,7 @@ class MetadataCache:
         """``executor`` runs long work outside the event loop, in one thread to bound its memory.
         ``is_one_socket``: nodes have one listener for clients and voters, so every voter's endpoint
         is also a broker's. ``is_read_only``: clients may not append, because a service owns the
-        log. ``warnings``: about this node, for an operator."""
+        log. ``warnings``: warnings about this node, for an operator."""
         self.raft_node: Final = raft_node
         self.is_read_only: Final = is_read_only
         self.warnings: Final = warnings
@@ -114,17 +114,17 @@ class MetadataCache:
         return tuple(Broker(at, one.host, one.port) for at, one in sorted(found.items()))
 
     def leader_id(self) -> int | None:
-        """Return the leader known to this node; None also if it is this node and has resigned."""
+        """Return the leader known to this node, if any; None if this node led and resigned."""
         role = self.core.role
         return None if isinstance(role, Resigned) else self.core.leader_id
 
     def leader(self) -> Broker | None:
-        """Return the leader, None if it is unknown or has no listener for clients."""
+        """Return the leader; None if it is unknown or has no listener for clients."""
         leader_id = self.leader_id()
         return next((one for one in self.brokers() if one.node_id == leader_id), None)
 
     def leader_endpoints(self) -> tuple[LeaderEndpoint, ...]:
-        """Return the endpoint of ``leader`` as a response refers to it; none without one."""
+        """Return the endpoint of ``leader`` in the form of a response; empty without a leader."""
         one = self.leader()
         return () if one is None else (LeaderEndpoint(one.node_id, one.host, one.port),)
 
@@ -135,8 +135,8 @@ class MetadataCache:
 
     @property
     def has_committed_in_epoch(self) -> bool:
-        """Return whether this leader has committed a record of its own epoch: only then its high
-        watermark is reliable."""
+        """Return whether this leader has committed a record of its own epoch. Before that its high
+        watermark is not reliable."""
         role = self.core.role
         return isinstance(role, Leader) and role.has_committed_in_epoch
 
@@ -167,9 +167,9 @@ class MetadataCache:
     def follower_error(self, epoch: int, offset: int) -> ErrorCode:
         """Return the error of a consumer's fetch from this node as a follower, or ``none``.
 
-        Never ``OFFSET_OUT_OF_RANGE``: the log of the leader may start earlier, in remote storage,
-        and end later. After ``NOT_LEADER_OR_FOLLOWER`` consumers fetch from the leader, after
-        ``OFFSET_NOT_AVAILABLE`` from there or again.
+        It is never ``OFFSET_OUT_OF_RANGE``, because the leader's log may start earlier, in remote
+        storage, and end later. After ``NOT_LEADER_OR_FOLLOWER`` consumers fetch from the leader;
+        after ``OFFSET_NOT_AVAILABLE`` they fetch from the leader or try again.
         """
         core, log = self.core, self.raft_node.replica.log
         if 0 <= epoch < core.epoch:
@@ -183,13 +183,14 @@ class MetadataCache:
         return ErrorCode.offset_not_available if offset > log.end_offset else ErrorCode.none
 
     def preferred_replica(self, rack: str, offset: int) -> int | None:
-        """Return the follower from which a consumer in ``rack`` should fetch, None for this leader.
+        """Return the follower that a consumer in ``rack`` should fetch from; None for this leader.
 
-        It is in sync, fetches, has the offset, also in remote storage, and has named this rack; the
-        most caught up of several. One whose connection was lost, or that has not fetched for the
-        time after which a leader without followers resigns, is taken for stopped: it would be in
-        sync for ``IN_SYNC_MS`` more, and consumers would be sent there and back. librdkafka may
-        not return if it is sent there while it cannot connect.
+        The follower is in sync, fetches, has the offset (locally or in remote storage) and has
+        named this rack. If there are several, it is the one that is most caught up. A follower
+        counts as stopped if its connection was lost, or if it has not fetched for the time after
+        which a leader without followers resigns. Otherwise it would remain in sync for another
+        ``IN_SYNC_MS``, and consumers would be sent back and forth. librdkafka may not return if it
+        is sent to a follower that it cannot connect to.
 
         Kafka: ``RackAwareReplicaSelector``.
         """
@@ -233,19 +234,19 @@ class MetadataCache:
     # --- the log ----------------------------------------------------------------------------------
 
     def name_error(self, topic: str, partition: int = PARTITION) -> ErrorCode:
-        """Return the error of a topic name and partition, ``none`` for this log."""
+        """Return the error for a topic name and partition; ``none`` for this log."""
         is_here = topic == self.identity.topic and partition == PARTITION
         return ErrorCode.none if is_here else ErrorCode.unknown_topic_or_partition
 
     def id_error(self, topic_id: uuid.UUID | bytes | None, partition: int = PARTITION) -> ErrorCode:
-        """Return the error of a topic id, or of its bytes, and partition; ``none`` for this log."""
+        """Return the error for a topic id, or its bytes, and partition; ``none`` for this log."""
         data = topic_id.bytes if isinstance(topic_id, uuid.UUID) else topic_id
         if data is None or data != uuid_bytes(self.identity.topic_id):
             return ErrorCode.unknown_topic_id
         return ErrorCode.none if partition == PARTITION else ErrorCode.unknown_topic_or_partition
 
     def topic_error(self, topic_id: bytes, name: str, partition: int) -> ErrorCode:
-        """Return the error of a topic, by its id or, if that is empty, by its name."""
+        """Return the error for a topic, by its id or, if that is empty, by its name."""
         return self.id_error(topic_id, partition) if topic_id else self.name_error(name, partition)
 
     @property
@@ -282,8 +283,8 @@ _SUPPORTED: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
 
 
 def operations(principal: Principal, *, is_requested: bool, resource: Resource = CLUSTER) -> int:
-    """Return the authorized operations as a bit set, or Kafka's constant if not requested. Without
-    DESCRIBE of the resource ACLs show none, as in Kafka."""
+    """Return the authorized operations as a bit set, or Kafka's constant if they are not requested.
+    Without DESCRIBE of the resource, ACLs show no operations, as in Kafka."""
     if not is_requested:
         return NOT_REQUESTED
     if principal.authorizer is not None:

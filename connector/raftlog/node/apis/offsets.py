@@ -2,17 +2,17 @@
 
 ListOffsets returns the start, the end, and the offset of a timestamp. Negative timestamps are
 special: -1 is the end of the readable records, -2 the start, -3 the record with the largest
-timestamp, -4 the local start, -5 the last offset in remote storage and -6 the first that is not;
-these two are -1 without remote storage (Kafka: ``UnifiedLog.fetchOffsetByTimestamp``). A special
-timestamp that the request's version does not define is UNSUPPORTED_VERSION.
+timestamp, -4 the local start, -5 the last offset in remote storage and -6 the first one that is not
+there. The last two return -1 without remote storage (Kafka: ``UnifiedLog.fetchOffsetByTimestamp``).
+A special timestamp that the request's version does not define gets UNSUPPORTED_VERSION.
 
-Only the leader serves it. Records beyond the readable end are not found. While a new leader has not
-committed a record of its epoch, and so has no reliable high watermark, the error is
+Only the leader serves ListOffsets. Records beyond the readable end are not found. Until a new
+leader has committed a record of its epoch, its high watermark is not reliable, and the error is
 OFFSET_NOT_AVAILABLE (KIP-207).
 
-OffsetForLeaderEpoch returns the end offset of an epoch in the leader's log, by which consumers
-detect truncation (KIP-320). The response has the largest epoch that is not above the requested one,
-and its end offset; -1 and -1 if the requested epoch is unknown (Kafka:
+OffsetForLeaderEpoch returns the end offset of an epoch in the leader's log, from which consumers
+detect truncation (KIP-320). The response contains the largest epoch that is not above the requested
+one, and its end offset; both are -1 if the requested epoch is unknown (Kafka:
 ``LeaderEpochFileCache.endOffsetFor``).
 """
 
@@ -95,8 +95,8 @@ async def _find(
     topic: requests.ListOffsetsTopic,
     partition: requests.ListOffsetsPartition,
 ) -> _Found:
-    """Return the offset of a time or of a special timestamp (``LATEST``), as far as the client may
-    read."""
+    """Return the offset of a time or of a special timestamp (such as ``LATEST``), up to where the
+    client may read."""
     timestamp = partition.timestamp
     error = cache.name_error(topic.name, partition.partition_index)
     if not request.principal.may(Operation.DESCRIBE, Resource(ResourceType.TOPIC, topic.name)):
@@ -127,7 +127,7 @@ async def _find(
         return _Found(end_offset, leader_epoch=cache.core.epoch)
     try:
         return await _by_time(cache, request, timestamp, end_offset)
-    except RaftlogError:  # also of a store that cannot be opened
+    except RaftlogError:  # or the store cannot be opened
         return _Found(error=ErrorCode.kafka_storage_error)
 
 

@@ -1,15 +1,17 @@
 """Handlers of Produce, with one batch per partition, and of InitProducerId.
 
-1. Every append waits for its commit, whatever the value of acks; with acks 0 there is no response,
+1. Every append waits for its commit, whatever the value of acks. With acks=0 there is no response,
    and the connection is closed if the append fails.
-2. All batches of a request are submitted together, and requests of one connection in their order.
-   A large batch is decoded on the executor, and later requests of the connection wait for it. An
-   append that is not committed within the request's timeout gets REQUEST_TIMED_OUT; it may still
-   be committed, as in Kafka. A request has no task: the last of its appends to be done responds.
-3. A duplicate gets the offsets of the first append: clients treat Kafka's
-   DUPLICATE_SEQUENCE_NUMBER as success too, but without the offset.
+2. All batches of a request are submitted together, and the requests of a connection are submitted
+   in order. A large batch is decoded on the executor, and later requests of the connection wait for
+   it. An append that is not committed within the request's timeout gets REQUEST_TIMED_OUT; as in
+   Kafka, it may still be committed. A request has no task: it responds when the last of its appends
+   is done.
+3. A duplicate gets the offsets of the first append. Clients would also treat Kafka's
+   DUPLICATE_SEQUENCE_NUMBER as success, but without the offset.
 4. A named commit is compared with the log only for principals that own its application id, and a
-   condition on keys for principals that may read: others learn nothing from offsets or errors.
+   condition on keys only for principals that may read, so that others learn nothing from offsets or
+   errors.
 """
 
 from __future__ import annotations
@@ -65,8 +67,8 @@ from .metadata_cache import WITH_LEADER, MetadataCache
 from .produced_batch import append_request, plain_request, read_header
 
 READ_AT_ONCE_BYTES_MAX: Final = 256 * KIB
-"""Maximum size of a batch, also decompressed, that is decoded on the event loop: a larger one would
-delay the quorum's heartbeats."""
+"""Maximum size of a batch, even when decompressed, that is decoded on the event loop; a larger one
+would delay the quorum's heartbeats."""
 _ZSTD_FROM: Final = 7
 _TEXT_FROM: Final = 8
 _COUNTER_BITS: Final = 32
@@ -74,7 +76,7 @@ _ACKS: Final = (-1, 0, 1)
 
 
 class UnacknowledgedAppendError(WireError, code="RAFTLOG_UNACKNOWLEDGED_APPEND"):
-    """A failed append with acks=0. It has no response: closing the connection is the only signal
+    """A failed append with acks=0. It has no response, so closing the connection is the only signal
     to the producer."""
 
     reason: str
@@ -85,7 +87,7 @@ class UnacknowledgedAppendError(WireError, code="RAFTLOG_UNACKNOWLEDGED_APPEND")
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Rejected append: Kafka's error code and message."""
+    """Rejected append, with Kafka's error code and message."""
 
     error: ErrorCode
     text: str | None = None
@@ -98,7 +100,7 @@ _Request = Request[ProduceRequest]
 
 
 def start_produce(cache: MetadataCache, request: _Request) -> None:
-    """Submit a request, after those of its connection that are not submitted yet."""
+    """Submit a request after its connection's earlier requests."""
     appends = request.session.appends
     appends.append(DelayedProduce(cache, request))
     if len(appends) == 1:
@@ -106,7 +108,7 @@ def start_produce(cache: MetadataCache, request: _Request) -> None:
 
 
 def _submit(appends: deque[QueuedAppend]) -> None:
-    """Submit requests in their order, up to one with a batch that is read on the executor."""
+    """Submit requests in order, up to one with a batch that is read on the executor."""
     while appends and appends[0].submit():
         appends.popleft()
 
@@ -114,7 +116,7 @@ def _submit(appends: deque[QueuedAppend]) -> None:
 class DelayedProduce:
     """Produce request that responds once all of its batches have an outcome.
 
-    Kafka: ``DelayedProduce``, which is a class of the response to all partitions too.
+    Kafka: ``DelayedProduce``, which also responds for all partitions.
     """
 
     __slots__ = ("_batches", "_cache", "_count", "_outcomes", "_reading", "_request")
@@ -126,15 +128,15 @@ class DelayedProduce:
             (topic, batch) for topic in request.body.topics for batch in topic.batches
         ]
         self._outcomes: Final[list[Outcome | None]] = []
-        """Of the batches that are submitted or refused; None while it is unknown."""
+        """Outcomes of the batches that are submitted or refused; None while unknown."""
         self._count = len(self._batches)
-        """Batches that have no outcome."""
+        """Number of batches without an outcome."""
         self._reading: asyncio.Future[AppendRequest] | None = None
         """The first batch without an outcome, if the executor has read it."""
 
     def submit(self) -> bool:
-        """Submit or refuse the batches; return False if one is read on the executor first, or if
-        the request has failed."""
+        """Submit or refuse the batches; return False if the executor must read one first, or if the
+        request has failed."""
         return bool(self._request.attempt(self._submit))
 
     def _submit(self) -> bool:
@@ -150,7 +152,7 @@ class DelayedProduce:
     # --- reading ----------------------------------------------------------------------------------
 
     def _next(self) -> AppendRequest | Refused | None:
-        """Return the next append, or why it is refused; None if the executor reads it first."""
+        """Return the next append, or why it is refused; None if the executor must read it first."""
         reading, self._reading = self._reading, None
         try:
             if reading is not None:
@@ -162,7 +164,7 @@ class DelayedProduce:
             return _refused(error)
 
     def _refusal(self, topic: ProducedTopic, batch: ProducedBatch) -> Refused | None:
-        """Return why a batch is refused before it is read, None if it is not."""
+        """Return why a batch is refused before it is read; None if it is not refused."""
         error = self._error(topic, batch.partition)
         if error is not ErrorCode.none:
             return Refused(error)
@@ -186,7 +188,7 @@ class DelayedProduce:
         return self._cache.topic_error(topic.topic_id, topic.name, partition)
 
     def _read(self, data: bytes) -> AppendRequest | Refused | None:
-        """Return the append of a batch; None if it is large, and read on the executor.
+        """Return the append of a batch; None if it is large and read on the executor.
 
         Raises the errors of ``read_header`` and ``append_request``.
         """
@@ -246,7 +248,8 @@ class DelayedProduce:
         byte_count = 0
         if isinstance(records, SealedBatch | PackedRecords):
             byte_count = records.byte_count()
-        # Counted until the append is done: decompressed, it may be a thousand times the request.
+        # Counted until the append is done: decompressed, it may be a thousand times as large as the
+        # request.
         request.session.memory.allocate(byte_count)
         cache.raft_node.append(
             append,
@@ -255,7 +258,7 @@ class DelayedProduce:
         )
 
     def _condition_refusal(self, append: AppendRequest) -> Refused | None:
-        """Return why the principal may not use a condition or a commit's name, None if it may."""
+        """Return why the principal may not use a condition or a commit's name; None if it may."""
         principal = self._request.principal
         if append.unchanged is not None and not principal.may(Operation.READ, self._cache.topic):
             return Refused(
@@ -317,13 +320,13 @@ class DelayedProduce:
     # --- response ---------------------------------------------------------------------------------
 
     def _respond(self) -> None:
-        """Respond, or refuse the request. Called within a step of the replica: nothing is raised
-        into it."""
+        """Respond, or refuse the request. It raises nothing, because it is called within a step of
+        the replica."""
         request = self._request
         request.attempt(lambda: request.respond(self._encode_response()))
 
     def _encode_response(self) -> bytes | None:
-        """Return the body of the response, None for none. Raises ``UnacknowledgedAppendError``."""
+        """Return the response's body; None without one. Raises ``UnacknowledgedAppendError``."""
         cache, request = self._cache, self._request
         throttle_ms, quotas = 0, cache.quotas
         if quotas.may_throttle:
@@ -388,7 +391,7 @@ def _raise_if_failed(results: Sequence[ProduceResult]) -> None:
 
 
 class ProducerIds:
-    """Ids of idempotent producers assigned by one node, unique without being stored.
+    """Ids of idempotent producers, assigned by one node, which are unique without being stored.
 
     1. A producer id is (leader epoch << 32) | counter. Only the leader assigns ids, and an epoch
        has at most one leader, so no id is assigned twice.
@@ -421,7 +424,7 @@ class ProducerIds:
         return _producer_id_response(ErrorCode.none, producer_id)
 
     def _next_id(self, epoch: int) -> int | None:
-        """Return the next id, None if the ids of this epoch are used up."""
+        """Return the next id; None if the ids of this epoch are used up."""
         if epoch != self._epoch:
             self._epoch, self._next = epoch, 0
         if self._next >= 1 << _COUNTER_BITS:

@@ -1,21 +1,22 @@
 """Validation of a produced batch, and its conversion to an append request.
 
 1. The order of validation is: sizes, CRC, header, decompression within a limit, records. A rejected
-   batch raises an error of ``raftlog.errors`` with Kafka's error code. The CRC is computed once:
-   with the records, or before a header is rejected.
-2. The header carries the condition of the append: a leader epoch of 1 or more requires that epoch,
-   together with a base offset of 0 or more also that offset for the first record. Below epoch 1
+   batch raises an error in ``raftlog.errors`` with Kafka's error code. The CRC is computed once:
+   together with the records, or before a header is rejected.
+2. The header contains the append's condition. A leader epoch of 1 or more requires that epoch; a
+   base offset of 0 or more then also requires that offset for the first record. Below epoch 1
    (librdkafka sends 0, Java -1) the append is unconditional. A batch without records only checks
    the condition.
-3. Records are decompressed within a limit. A valid batch is appended with its bytes, unless the
-   codec is not the log's, Kafka does not decompress it, a timestamp is to be assigned or corrected,
-   its values are frames (``kraft``), or its records contain the bytes ``raftlog.``, but for the
-   name of a commit as the log writes it. Then valid records stay packed, so that a batch of a
-   hundred thousand records needs no object for each.
+3. Records are decompressed within a limit. The bytes of a valid batch are appended unchanged,
+   unless its codec is not the log's or is used in a way that Kafka does not decompress, a timestamp
+   must be assigned or corrected, its values are frames (``kraft``), or its records contain the
+   bytes ``raftlog.`` other than in a commit's name as the log writes it. In these cases valid
+   records stay packed, so that a batch of a hundred thousand records does not need an object for
+   each.
 4. The first record may name the batch's commit in its header ``raftlog.commit``, and the query that
-   it takes over from in ``raftlog.take-over``; in a ``kraft`` log the transaction markers in the
-   batch name the commit. ``raftlog.unchanged`` has keys that must not have changed. Other headers
-   must not begin with ``raftlog.``.
+   it takes over from in ``raftlog.take-over``. In a ``kraft`` log the transaction markers in the
+   batch name the commit. ``raftlog.unchanged`` lists keys that must not have changed. No other
+   header may begin with ``raftlog.``.
 5. A record keeps its timestamp; a record without one (-1) gets the leader's.
 
 Kafka: ``ProduceRequest.validateRecords``, ``LogValidator``.
@@ -90,20 +91,20 @@ from raftlog.records.record import Header, NewRecord, read_record
 
 NO_TIMESTAMP: Final = -1
 _PACKED_FROM: Final = 64
-"""Below this number of records a small batch is decoded record by record: columns have a higher
-fixed cost."""
+"""Below this number of records a small batch is decoded record by record, because columns have a
+higher fixed cost."""
 _VALUES_AT_ONCE: Final = 8192
 HEADER_PREFIX_BYTES: Final = HEADER_PREFIX.encode()
 _COMMIT_HEADER_BYTES: Final = COMMIT_HEADER.encode()
 _NATIVE_LIMITS: Final = (PRODUCED_RECORDS_MAX, HEADERS_PER_RECORD_MAX, HEADERS_PER_BATCH_MAX)
-"""Records of a batch, headers of a record and of a batch."""
+"""Limits: records of a batch, headers of a record, headers of a batch."""
 _FRAMED_COMMIT_MIN: Final = 3
 """Begin marker, a record, end marker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Records of a batch, without the headers or markers of raftlog, and what those have."""
+    """Records of a batch without raftlog's headers or markers, and the contents of those."""
 
     records: Sequence[RecordToAppend]
     commit: CommitName | None = None
@@ -128,7 +129,7 @@ class ProducedHeader(NamedTuple):
 
 
 def read_header(data: bytes, *, byte_count_max: int) -> ProducedHeader:
-    """Validate size and header of ``data``, which must be one batch; return its header.
+    """Validate the size and header of ``data``, which must be one batch; return its header.
 
     The CRC of a batch with records is checked by ``append_request``. Raises ``InvalidAppendError``,
     ``RecordBatchTooLargeError`` and, for a wrong CRC or incomplete batch, ``CorruptBatchError``.
@@ -167,10 +168,11 @@ def read_header(data: bytes, *, byte_count_max: int) -> ProducedHeader:
 def plain_request(
     data: bytes, config: LogConfig, *, deadline_ms: float, gate: InOrderGate
 ) -> AppendRequest | None:
-    """Return the append request of a batch that is appended with its bytes, not compressed, to a
-    log that is not: what ``read_header`` and ``append_request`` return, by the compiled core.
+    """Return the append request of an uncompressed batch that is appended unchanged.
 
-    None for any other batch, for an invalid one too. Raises ``InvalidAppendError``.
+    The log must not be compressed either. The result is what ``read_header`` and ``append_request``
+    return, but from the compiled core. It is None for any other batch, even an invalid one. Raises
+    ``InvalidAppendError``.
     """
     is_plain = config.values is ValueKind.BYTES and config.compression is Compression.NONE
     prefix_count = data.count(HEADER_PREFIX_BYTES, BATCH_HEADER_BYTES)
@@ -233,7 +235,7 @@ def append_request(
 
 
 def _with_base_offset_0(data: bytes) -> bytes:
-    """Return a batch without its base offset, which is a condition, or unused."""
+    """Return a batch without its base offset, which is a condition or unused."""
     return bytes(8) + memoryview(data)[8:]
 
 
@@ -287,7 +289,7 @@ def _check_frame(data: bytes, byte_count_max: int) -> None:
 def _header_problem(
     attributes: int, last_offset_delta: int, record_count: int, byte_count: int
 ) -> str | None:
-    """Return why a header whose CRC matches is invalid, None if it is valid."""
+    """Return why a header whose CRC matches is invalid; None if it is valid."""
     if attributes & COMPRESSION_BITS > Compression.ZSTD:
         return f"compression codec {attributes & COMPRESSION_BITS} is not supported"
     if attributes & CONTROL_BIT:
@@ -362,8 +364,8 @@ def produced_records(
 
 
 def _sealed(data: bytes, header: ProducedHeader, config: LogConfig, limit: int) -> Produced | None:
-    """Return the batch if it may be appended with its bytes; None if its records are to be decoded,
-    for an error too."""
+    """Return the batch if it may be appended unchanged; None if its records must be decoded, even
+    if only to find an error."""
     if header.compression is not config.compression or header.base_timestamp_ms < 0:
         return None
     summary = summarize_records(data, HEADER_PREFIX_BYTES, decompressed_bytes_max=limit)
@@ -385,8 +387,9 @@ def _sealed(data: bytes, header: ProducedHeader, config: LogConfig, limit: int) 
 
 
 def _name(data: bytes, compression: Compression) -> CommitName | None:
-    """Return the commit that valid records name with the first header of the first record, encoded
-    as the log encodes it; None if anything else may be a header of raftlog, as in compressed ones.
+    """Return the commit that is named by the first header of the first of these valid records,
+    encoded as by the log. None if anything else may be a header of raftlog, as in compressed
+    records.
     """
     prefix_count = data.count(HEADER_PREFIX_BYTES, BATCH_HEADER_BYTES)
     if compression is not Compression.NONE or prefix_count != 1:
@@ -483,7 +486,7 @@ def _plain_batch(batch: RecordBatch, data: bytes, limit: int) -> bytes:
 
 
 def _one_by_one(batch: RecordBatch, values: ValueKind, limit: int) -> Produced:
-    """Return the records of a batch as objects, without the headers of raftlog."""
+    """Return the records of a batch as objects, without raftlog's headers."""
     found = list(batch.records(decompressed_bytes_max=limit))
     for record in found:
         _check_time(record.timestamp_ms)
@@ -536,7 +539,7 @@ def _commit_of(value: bytes) -> CommitName | None:
 
 
 class _Names(NamedTuple):
-    """What the headers of a first record have of raftlog."""
+    """Contents of raftlog's headers in a first record."""
 
     commit: CommitName | None = None
     take_over_from: str | None = None

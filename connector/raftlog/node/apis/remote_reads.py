@@ -2,10 +2,10 @@
 
 Invariants:
 
-1. A store takes longer than the event loop may wait, and may not answer at all: reads run in at
-   most ``reader_threads`` threads, and at most ``reader_max_pending_tasks`` more of them wait. What
-   is read stays in memory until it is sent.
-2. A read has a result within ``fetch_max_wait_ms`` of the node's clock: ``RemoteStorageError``, if
+1. A store takes longer than the event loop may wait, and may not answer at all. So reads run in at
+   most ``reader_threads`` threads, and at most ``reader_max_pending_tasks`` more reads wait. The
+   records stay in memory until they are sent.
+2. A read has a result within ``fetch_max_wait_ms`` by the node's clock: ``RemoteStorageError`` if
    the store has not answered. Its thread is not available until the store answers.
 3. A failed read is an error that clients retry.
 
@@ -40,11 +40,11 @@ class RemoteReads:
             0 if remote is None else remote.reader_threads, name="raftlog-remote-read"
         )
         self._readers: list[RemoteReader] = []
-        """Those that no thread uses."""
+        """Readers that no thread is using."""
 
     @property
     def start_offset(self) -> int:
-        """Start of the log: that of its local segments, or below it, in remote storage."""
+        """Start of the log, in its local segments or below them in remote storage."""
         local_start = self._raft_node.replica.log.log_start_offset
         chain = self._raft_node.remote_chain
         return local_start if chain is None else chain.start_with(local_start)
@@ -57,7 +57,7 @@ class RemoteReads:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Greatest timestamp of a remote segment; -1 without one."""
+        """Greatest timestamp of a remote segment; -1 if there is no remote segment."""
         chain = self._raft_node.remote_chain
         segments = () if chain is None else chain.segments
         return max((one.max_timestamp_ms for one in segments), default=-1)
@@ -65,8 +65,8 @@ class RemoteReads:
     def read(self, work: Callable[[RemoteReader], T]) -> asyncio.Future[T]:
         """Call ``work`` with a reader in a thread.
 
-        The future has ``RemoteStorageError`` after the time limit, or if too many reads wait, or
-        the error of ``work``.
+        The future gets the error of ``work``, or ``RemoteStorageError`` after the time limit or if
+        too many reads wait.
         """
         remote = self._raft_node.remote
         assert remote is not None, "the log has remote segments"
@@ -120,5 +120,5 @@ class RemoteReads:
         result.set_exception(RemoteStorageError(location=location, name=directory, reason=reason))
 
     def close(self) -> None:
-        """Cancel all reads. A store that does not answer is not waited for."""
+        """Cancel all reads, without waiting for a store that does not answer."""
         self._threads.close()
