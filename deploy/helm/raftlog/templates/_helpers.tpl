@@ -1,4 +1,4 @@
-{{/* Name of the objects, at most 50 characters, so that names of pods and volumes fit. */}}
+{{/* Name of the objects: at most 50 characters, so that the names of pods and volumes fit. */}}
 {{- define "raftlog.name" -}}
 {{- $name := .Release.Name -}}
 {{- if not (contains .Chart.Name $name) -}}{{- $name = printf "%s-%s" $name .Chart.Name -}}{{- end -}}
@@ -33,7 +33,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- join "," $voters -}}
 {{- end -}}
 
-{{/* node.toml of one node. Arguments: root, ordinal. */}}
+{{/* A node's node.toml. Arguments: root, ordinal. */}}
 {{- define "raftlog.node" -}}
 {{- $root := index . 0 -}}{{- $id := index . 1 -}}
 {{- $pod := printf "%s-%d" (include "raftlog.name" $root) (int $id) -}}
@@ -67,7 +67,7 @@ describe = {{ $root.Values.access.describe | toJson }}
 read = {{ $root.Values.access.read | toJson }}
 append = {{ $root.Values.access.append | toJson }}
 admin = {{ $root.Values.access.admin | toJson }}
-# Probes of Kubernetes and Prometheus reach the address of the pod.
+# Kubernetes' probes and Prometheus connect to the pod's address.
 [metrics]
 address = "0.0.0.0:9194"
 allow_plaintext_beyond_loopback = true
