@@ -349,7 +349,7 @@ class PartitionRow:
         default=(), empty_is_null=True, comment="Last known eligible leader replicas (KIP-966)"
     )
     directories: tuple[str, ...] = column(
-        comment="Ids of the replicas' log directories, in the order of replicas"
+        comment="Ids of the log directories of the replicas, in their order"
     )
     leader: int = column(comment="Broker id of the leader; -1 without a leader")
     leader_epoch: int = column(comment="Leader epoch of the partition")
@@ -552,7 +552,7 @@ class EpochRow:
         INT64, comment="First offset of the epoch; null if the log does not contain it"
     )
     end_offset: int | None = column(
-        INT64, comment="Offset after the epoch's last record; null for the current epoch"
+        INT64, comment="Offset after the last record of the epoch; null for the current epoch"
     )
     leader_id: int | None = column(
         INT32, comment="Node id of the leader; null if the log does not contain it"
