@@ -16,8 +16,7 @@ import pyspark_raftlog
 import raftlog
 from pyspark_raftlog import NewRecords, append, commit_loop, conflict, lag
 from raftlog_state import apply_changes
-from raftlog_state.tables.micro_batches import is_connect
-from raftlog_state.tables.stores.spark import session_for_tables
+from raftlog_state.tables.stores.spark import is_connect, session_for_tables
 
 CREATE = "SELECT 'create_topic' AS change, 'payments' AS topic, 3 AS partitions, 1 AS replication"
 

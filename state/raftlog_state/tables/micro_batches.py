@@ -15,6 +15,8 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from .stores.spark import is_connect
+
 WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
 
 
@@ -51,11 +53,6 @@ def batch_function(
         sink.write(rows.toArrow())
 
     return write
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Return whether a session is of Spark Connect."""
-    return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 @dataclass(frozen=True, slots=True)

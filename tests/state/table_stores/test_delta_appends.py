@@ -41,6 +41,7 @@ from raftlog_state.records import Redactor, TopicRecord, encode
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, StoredTable
 from raftlog_state.tables.stores import delta_rs
+from raftlog_state.tables.stores.delta_appends import newest_entry
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import RowSlices, Transaction
 
@@ -53,6 +54,36 @@ def filled(place: Path, end: int) -> DeltaRsStore:
     for offset in range(end):
         append(store, offset)
     return store
+
+
+@pytest.mark.parametrize(
+    ("names", "since", "newest"),
+    [
+        ([], -1, None),
+        (["_last_checkpoint", ".s3-optimization-0", "_changes"], -1, None),
+        (["0.json", "1.json"], -1, 1),
+        (["7.checkpoint.parquet", "7.json", "8.json", "8.crc"], -1, 8),
+        (["3.4.compacted.json", "3.json", "4.json", "tmp-5.json"], -1, 4),
+        (["0.json", "1.json", "2.json", "5.json"], 1, 2),  # no engine leaves a gap: names after it
+        (["4.json", "5.json"], 3, 5),  # entries up to the known one were deleted
+        (["0.json"], 9, 0),  # another table is at its place
+        (["4.json", "5.checkpoint.parquet"], -1, None),
+        (["5.checkpoint.parquet"], 5, None),
+    ],
+)
+def test_the_newest_version_is_found_by_the_names_in_the_log(
+    tmp_path: Path, names: list[str], since: int, newest: int | None
+) -> None:
+    for name in names:
+        version, dot, rest = name.partition(".")
+        is_version = version.isdecimal() and dot
+        (tmp_path / (f"{int(version):020}.{rest}" if is_version else name)).touch()
+    assert newest_entry(tmp_path, since) == newest
+
+
+def test_a_table_without_a_log_has_no_newest_version(tmp_path: Path) -> None:
+    assert newest_entry(tmp_path / "_delta_log") is None
+    assert newest_entry(tmp_path / "_delta_log", 3) is None
 
 
 def append(store: DeltaRsStore, offset: int, app_id: str = "writer") -> None:

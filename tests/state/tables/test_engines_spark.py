@@ -263,6 +263,30 @@ def test_appends_of_few_rows_have_a_session_of_their_own(
     assert store.read(LOG_TABLE).num_rows == sum(counts)
 
 
+def test_the_version_of_a_local_table_is_looked_up_without_a_job(
+    feed: Feed, tmp_path: Path
+) -> None:
+    """``DESCRIBE HISTORY`` lists the whole log for each look-up, and reads an entry in a job."""
+    reader, writer = SparkStore(feed.spark, str(tmp_path)), DeltaRsStore(str(tmp_path))
+
+    def append(offset: int) -> None:
+        transaction = Transaction(app_id="writer", version=offset)
+        writer.append(CHANGES_TABLE, changes(offset, offset), transaction)
+
+    append(0)
+    first = reader.version(CHANGES_TABLE)
+    before = executions_of(feed)
+    for offset in (1, 2, 3):
+        append(offset)
+        assert reader.version(CHANGES_TABLE) == first + offset == writer.version(CHANGES_TABLE)
+    assert executions_of(feed) == before
+    read = reader.read(CHANGES_TABLE, version=first + 2)
+    assert read.num_rows == 3 * changes(0, 0).num_rows
+    shutil.rmtree(tmp_path / CHANGES_TABLE.name)
+    with pytest.raises(TablesError, match="changes"):
+        reader.version(CHANGES_TABLE)
+
+
 def _fails(*_: object, **__: object) -> Any:
     raise Py4JNetworkError("Error while sending or receiving")
 

@@ -58,6 +58,8 @@ _WRITER_VERSION: Final = 3
 _WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints"})
 _STAGED_PREFIX: Final = "_commit_"
 _STAGED_SUFFIX: Final = ".json.tmp"
+_DIGITS: Final = 20
+"""Of the version at the begin of the names of entries and checkpoints."""
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 """Errors of a file system without hard links. EPERM is also raised for files of another user."""
 
@@ -117,7 +119,28 @@ def _is_restricted(field: dict[str, Any]) -> bool:
 
 def entry(log: Path, version: int) -> Path:
     """Return the entry of a version in Delta's log."""
-    return log / f"{version:020}.json"
+    return log / f"{version:0{_DIGITS}}.json"
+
+
+def newest_entry(log: Path, since: int = -1) -> int | None:
+    """Return the newest version in Delta's log; None without a log, or without its entry.
+
+    ``since`` is a version that was the newest one before: only the names after it are looked up.
+    All names are listed if it is unknown (-1), or if it does not exist because the table is another
+    one or because entries up to it were deleted.
+    """
+    if since < 0 or not entry(log, since).is_file():
+        try:
+            names = os.listdir(log)
+        except FileNotFoundError:
+            return None
+        versions = [name[:_DIGITS] for name in names if len(name) > _DIGITS]
+        since = max((int(one) for one in versions if one.isdecimal()), default=-1)
+        if since < 0 or not entry(log, since).is_file():
+            return None
+    while entry(log, since + 1).is_file():
+        since += 1
+    return since
 
 
 def commit(log: Path, version: int, actions: Sequence[Action], inode: int | None = None) -> bool:

@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -51,6 +51,7 @@ from raftlog_state.tables.schema import (
 )
 
 from .compaction import COMPACT_BYTES, FULL_BYTES, rewritten_bytes
+from .delta_appends import entry, newest_entry
 from .protocol import (
     STAGED_AGE_MAX_S,
     AnyOf,
@@ -181,6 +182,11 @@ def _session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSess
     return session
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 @contextmanager
 def _active_session_kept() -> Iterator[None]:
     """Restore the active session of the process after the block, which creates a frame."""
@@ -207,10 +213,18 @@ def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     return [future.result() for future in futures]
 
 
+class _Newest(NamedTuple):
+    """The newest version of a table, and when it was committed: another table may have it, too."""
+
+    version: int
+    committed_at: object
+
+
 class SparkStore:
     """Delta tables, each a folder of a path or a table of a catalog's schema.
 
-    Its only state is where an append is looked up first, which tables lack no column, what its
+    Its only state is where an append is looked up first, whether the tables are in the local file
+    system, their newest versions and the frames of those, which tables lack no column, what its
     threads compute, and a store with the session for few rows.
     """
 
@@ -225,6 +239,9 @@ class SparkStore:
             )
         self._place = _absolute(path_or_schema) if self._is_path else path_or_schema
         self._seen_versions: dict[str, int] = {}
+        self._newest: dict[str, _Newest] = {}
+        self._frames: dict[str, tuple[_Newest, DataFrame]] = {}
+        self._local_place: Path | None = None
         self._complete: set[str] = set()
         self._snapshots: dict[str, Future[TableSize]] = {}
         self._few: SparkStore | None = None
@@ -273,6 +290,8 @@ class SparkStore:
 
     def exists(self, table: StoredTable) -> bool:
         """Return whether a table exists."""
+        if self._newest_entry(table) is not None:
+            return True
         with self.errors(table.name):
             try:
                 if self._spark.catalog.tableExists(self.reference(table.name)):
@@ -308,7 +327,20 @@ class SparkStore:
                 raise
 
     def frame(self, table: StoredTable, version: int | None = None) -> DataFrame:
-        """Return a table as of the time when the frame is read, or as of a version."""
+        """Return a table as of the time when the frame is read, or as of a version.
+
+        For a version, Delta lists the log twice. The frame of the newest one is kept: the next
+        queries of the same state have the same version.
+        """
+        newest = self._newest.get(table.name)
+        if version is None or newest is None or newest.version != version:
+            return self._loaded(table, version)
+        kept = self._frames.get(table.name)
+        if kept is None or kept[0] != newest:
+            kept = self._frames[table.name] = newest, self._loaded(table, version)
+        return kept[1]
+
+    def _loaded(self, table: StoredTable, version: int | None) -> DataFrame:
         reader = self._spark.read
         if version is not None:
             reader = reader.option("versionAsOf", version)
@@ -318,8 +350,46 @@ class SparkStore:
             return reader.table(self.reference(table.name))
 
     def version(self, table: StoredTable) -> int:
-        """Return the newest version of a table."""
-        return int(self._newest_commit(table)["version"])
+        """Return the newest version of a table.
+
+        DESCRIBE HISTORY lists the whole log and is a job. If the log is a directory of this host,
+        its names are looked up instead, from the last known version on.
+        """
+        if self._local_place is None:
+            self._local_place = self._find_local_place(table)
+        newest = self._newest_entry(table)
+        if newest is None:
+            commit = self._newest_commit(table)
+            newest = _Newest(int(commit["version"]), commit["timestamp"])
+        self._newest[table.name] = newest
+        return newest.version
+
+    def _newest_entry(self, table: StoredTable) -> _Newest | None:
+        """Return the newest version by the names in the log; None if it is not a local directory,
+        or without entries."""
+        if self._local_place is None or not self._local_place.name:
+            return None
+        log, known = self._local_place / table.name / "_delta_log", self._newest.get(table.name)
+        version = newest_entry(log, -1 if known is None else known.version)
+        if version is None:
+            return None
+        try:
+            return _Newest(version, entry(log, version).stat().st_mtime_ns)
+        except FileNotFoundError:  # the table was dropped meanwhile
+            return None
+
+    def _find_local_place(self, table: StoredTable) -> Path:
+        """Return the path of the tables in the local file system, an empty one if it has none.
+
+        Spark resolves a path without a scheme in its default file system: only Delta knows which.
+        """
+        if not self._is_path or is_connect(self._spark):
+            return Path()
+        with self.errors(table.name):
+            statement = f"DESCRIBE DETAIL {self.reference(table.name)}"
+            location = str(self._spark.sql(statement).collect()[0]["location"])
+        is_local = location.startswith("file:")
+        return Path(location.removeprefix("file:")).parent if is_local else Path()
 
     def read(
         self,
@@ -621,10 +691,10 @@ class SparkStore:
         seen = self._seen_versions.get(table.name)
         if seen is None or not self._is_path:
             return False
-        entry = f"{self._place}/{table.name}/_delta_log/{seen + 1:020}.json"
-        text = _local_text(entry)
+        path = f"{self._place}/{table.name}/_delta_log/{seen + 1:020}.json"
+        text = _local_text(path)
         try:
-            lines = [text] if text else [row[0] for row in self._spark.read.text(entry).collect()]
+            lines = [text] if text else [row[0] for row in self._spark.read.text(path).collect()]
         except PySparkException:  # Delta did not write it, or it cannot be read
             return False
         is_next = any(commit in line for line in lines)
