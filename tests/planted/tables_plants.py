@@ -527,6 +527,16 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="the newest version of a local table is the one that was looked up first",
+        path="state/raftlog_state/tables/stores/delta_appends.py",
+        old="while entry(log, since + 1).is_file():",
+        new="while False:",
+        tests=(
+            "tests/state/tables/test_engines_spark.py::"
+            "test_the_version_of_a_local_table_is_looked_up_without_a_job",
+        ),
+    ),
+    Plant(
         bug="an append that Delta skipped counts as written",
         path=SPARK,
         old="any(commit in self._commit_ids(table, count) for count in counts)",

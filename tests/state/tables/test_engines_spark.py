@@ -266,25 +266,37 @@ def test_appends_of_few_rows_have_a_session_of_their_own(
 def test_the_version_of_a_local_table_is_looked_up_without_a_job(
     feed: Feed, tmp_path: Path
 ) -> None:
-    """``DESCRIBE HISTORY`` lists the whole log for each look-up, and reads an entry in a job."""
-    reader, writer = SparkStore(feed.spark, str(tmp_path)), DeltaRsStore(str(tmp_path))
+    """``DESCRIBE HISTORY`` lists the whole log for each look-up, and reads an entry in a job.
 
-    def append(offset: int) -> None:
-        transaction = Transaction(app_id="writer", version=offset)
-        writer.append(CHANGES_TABLE, changes(offset, offset), transaction)
+    The frame of the newest version is kept, but not that of a table which is no longer there.
+    """
+    reader = SparkStore(feed.spark, str(tmp_path))
 
-    append(0)
-    first = reader.version(CHANGES_TABLE)
+    def append(offsets: range) -> int:
+        """Append rows of the offsets to a table that another process may have created."""
+        writer = DeltaRsStore(str(tmp_path))
+        for offset in offsets:
+            transaction = Transaction(app_id="writer", version=offset)
+            writer.append(CHANGES_TABLE, changes(offset, offset), transaction)
+        return writer.version(CHANGES_TABLE)
+
+    def offsets_of(version: int) -> set[int]:
+        rows = reader.frame(CHANGES_TABLE, version).select("offset").distinct().collect()
+        return {row["offset"] for row in rows}
+
+    first = append(range(1))
+    assert reader.version(CHANGES_TABLE) == first
     before = executions_of(feed)
     for offset in (1, 2, 3):
-        append(offset)
-        assert reader.version(CHANGES_TABLE) == first + offset == writer.version(CHANGES_TABLE)
+        assert append(range(offset, offset + 1)) == first + offset == reader.version(CHANGES_TABLE)
     assert executions_of(feed) == before
-    read = reader.read(CHANGES_TABLE, version=first + 2)
-    assert read.num_rows == 3 * changes(0, 0).num_rows
+    newest = first + 3
+    assert [offsets_of(at) for at in (newest, first, newest)] == [{0, 1, 2, 3}, {0}, {0, 1, 2, 3}]
     shutil.rmtree(tmp_path / CHANGES_TABLE.name)
     with pytest.raises(TablesError, match="changes"):
         reader.version(CHANGES_TABLE)
+    assert append(range(10, 14)) == newest == reader.version(CHANGES_TABLE)
+    assert offsets_of(newest) == {10, 11, 12, 13}
 
 
 def _fails(*_: object, **__: object) -> Any:
