@@ -506,7 +506,8 @@ class ClusterRows:
         Raises:
             ConcurrentWriterError: another writer has appended or begun an incarnation.
         """
-        # A late writer can append to log alone after the first append of an incarnation.
+        # After an incarnation began, a late writer of an earlier one cannot append to ``changes``
+        # any more, but it may have appended to ``log``.
         self.delete_reverted_log([before for before, _ in fences])
         befores, ends = ([fence[side] for fence in fences] for side in range(2))
         owner = befores[0].group
