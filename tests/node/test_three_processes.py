@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,9 @@ def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
 @pytest.mark.slow
 def test_no_process_is_left_of_a_quorum_that_does_not_start(tmp_path: Path) -> None:
     quorum = QuorumProcesses(tmp_path)
-    quorum.nodes[1].command = ("false",)
+    first, second, _ = quorum.nodes
+    has_started = f"grep -q started {shlex.quote(str(first.lines_path))}"  # soon after it listens
+    second.command = ("sh", "-c", f"until {has_started}; do :; done; exit 1")
     with pytest.raises(AssertionError, match="node 2 ended") as failed, quorum:
         pass
     assert not any(node.is_running for node in quorum.nodes)
