@@ -46,7 +46,7 @@ KAFKA_ANONYMOUS: Final = "ANONYMOUS"
 
 NODE_ID_PLACEHOLDER: Final = "{id}"
 PRINCIPAL_PLACEHOLDER: Final = "{name}"
-"""Placeholder of the principal's name in a pattern of application ids."""
+"""The part of a pattern of application ids that the principal's name replaces."""
 
 OWN_COMMITS: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
     ("*", ANONYMOUS), (PRINCIPAL_PLACEHOLDER, f"{PRINCIPAL_PLACEHOLDER}:*")
