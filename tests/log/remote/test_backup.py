@@ -34,6 +34,7 @@ from raftlog.errors import (
     OptionError,
 )
 from raftlog.log.format.directory import checkpoint_name, parse_epoch_checkpoint, parse_offset_name
+from raftlog.log.reading.latest_by_key import LatestByKey
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import LogKind
 from raftlog.log.writing.single_voter_log import SingleVoterLog
@@ -321,6 +322,39 @@ def test_a_segment_that_was_compacted_is_uploaded_again() -> None:
     backed_up(source, store, 2, directory=log.path)
     restored(store, disk)
     assert files_of(disk, TARGET) == files_of(source, log.path)
+
+
+def latest_values(disk: SimulatedDisk, directory: str, end_offset: int) -> dict[bytes, bytes]:
+    """Return the latest value of each key below an offset."""
+    latest = LatestByKey(directory)
+    latest.read(open_log(disk, directory, kind=LogKind.PARTITION), end_offset)
+    return {key: one.value for key, one in latest.records() if one.value is not None}
+
+
+def test_a_compacted_log_is_restored_only_up_to_an_offset_whose_keys_it_has() -> None:
+    source, log = log_of()
+    disk = store_disk()
+    store = StorageObjects(disk, STORE)
+    fill(log, 3)
+    backed_up(source, store, 1, directory=log.path)
+    early, end = log.end_offset - 20, log.end_offset
+    values = {at: latest_values(source, log.path, at) for at in (early, end)}
+    fill(log, 4)
+    assert compact(log)
+    compacted = open_log(source, log.path).compacted_offset
+    assert end < compacted < log.end_offset
+    fill(log, 5, 5)
+    backed_up(source, store, 2, directory=log.path)
+    for to_offset in (compacted, compacted + 1):
+        values[to_offset] = latest_values(source, log.path, to_offset)
+    for to_offset, expected in values.items():
+        target = f"/restored/{to_offset}-0"
+        assert restored(store, disk, target=target, to_offset=to_offset).end_offset == to_offset
+        assert latest_values(disk, target, to_offset) == expected
+    with pytest.raises(BackupNotFoundError, match=f"compacted up to offset {compacted}"):
+        restored(store, disk, to_offset=compacted - 1)
+    with pytest.raises(LogNotFoundError):
+        disk.is_directory(TARGET + ".part")
 
 
 def test_a_location_has_the_backups_of_one_log() -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from raftlog.errors import LogNotFoundError, OptionError
 from raftlog.log.format.directory import (
     BOOTSTRAP_ID,
+    COMPACTED_CHECKPOINT_NAME,
     INCOMPLETE_SUFFIX,
     INDEX_SUFFIX,
     LOG_START_CHECKPOINT_NAME,
@@ -83,7 +84,8 @@ def restore_log(
     """Write the directory of a log from its last backup. Durable on return.
 
     ``to_offset``: write only the batches that end below this offset, from the last backup that can
-    be cut there.
+    be cut there. A log of raftlog cannot be cut below the end of its compaction, since it lacks
+    records that only later ones supersede.
 
     Raises ``OptionError`` if ``directory`` or its ``.part`` exists, ``BackupNotFoundError``,
     ``RemoteObjectNotFoundError``, ``CorruptRemoteObjectError``, and for damage of the log what a
@@ -110,19 +112,43 @@ def _choose(
     store: ObjectStore, manifest: RemoteLogManifest, to_offset: int | None
 ) -> tuple[BackupEntry, BackupInventory]:
     """Return the last backup, or the last one that can be cut at ``to_offset``."""
-    ends = []
+    ends, compacted_offset = [], None
     for backup in reversed(manifest.backups):
         first_offset, end_offset = backup.metadata.first_offset, backup.metadata.last_offset + 1
         ends.append((first_offset, end_offset))
         if to_offset is None or first_offset < to_offset <= end_offset:
             inventory = read_inventory(store, backup)
-            if to_offset is None or _can_end_at(inventory, to_offset):
+            if to_offset is None:
                 return backup, inventory
+            if _can_end_at(inventory, to_offset):
+                compacted_offset = _compacted_offset(store, backup, inventory)
+                if compacted_offset <= to_offset:
+                    return backup, inventory
     reason = "it has none that is complete"
-    if ends:
+    if compacted_offset is not None:
+        reason = (
+            f"the log was compacted up to offset {compacted_offset}, so records of the state at "
+            f"offset {to_offset} may be missing; choose an offset from {compacted_offset} on"
+        )
+    elif ends:
         first, last = min(ends)[0], max(end for _, end in ends)
         reason = f"none has the records up to offset {to_offset}; they have {first} to {last}"
     raise BackupNotFoundError(location=store.location, reason=reason)
+
+
+def _compacted_offset(store: ObjectStore, backup: BackupEntry, inventory: BackupInventory) -> int:
+    """Return the end of the records that may supersede a removed record; 0 if none was removed."""
+    for file in inventory.files:
+        if file.name == COMPACTED_CHECKPOINT_NAME:
+            data = b"".join(_read_file(store, backup, file))
+            return parse_single_offset(data, file.name)
+    return 0
+
+
+def _read_file(store: ObjectStore, backup: BackupEntry, file: InventoryFile) -> Iterator[bytes]:
+    """Yield a file beside the segments."""
+    name = f"{backup.metadata.directory}/{file.stored_in}/{file.name}"
+    return read_object(store, name, byte_count=file.byte_count, crc=file.crc32c)
 
 
 def _can_end_at(inventory: BackupInventory, offset: int) -> bool:
@@ -304,9 +330,7 @@ class _Restore:
             self._storage.set_read_only(self._path(file.name), owner_only=True)
 
     def _read(self, file: InventoryFile) -> Iterator[bytes]:
-        directory = self._backup.metadata.directory
-        name = f"{directory}/{file.stored_in}/{file.name}"
-        return read_object(self._store, name, byte_count=file.byte_count, crc=file.crc32c)
+        return _read_file(self._store, self._backup, file)
 
     def _build_indexes(self, segments: list[InventorySegment]) -> None:
         """Build the indexes that a backup of a raftlog log lacks.
