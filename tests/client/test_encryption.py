@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import os
 import pickle
 import random
 import shutil
+import signal
 import stat
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -282,6 +285,45 @@ def test_threads_that_need_one_data_key_request_it_once(error: BaseException | N
     else:
         expected = KeyServiceUnavailableError if isinstance(error, OSError) else type(error)
         assert {type(one) for one in raised} == {expected}, "none waits forever"
+
+
+def status_in_child(check: Callable[[], bool]) -> int:
+    """Return 0 if ``check`` returns true in a forked child, which does not wait forever."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        status = 1
+        try:
+            status = int(not check())
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_requests_the_data_key_that_its_parent_waits_for() -> None:
+    """It has no thread that could answer the request of its parent."""
+    service = BlockedService("slow")
+    cipher, value = by_key(service), by_key(FixedService()).encrypt(b"slow", SECRET)
+
+    def is_read() -> bool:
+        service.released.set()
+        return opened(cipher, b"slow", value) == SECRET
+
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(opened, cipher, b"slow", value)
+        service.called.acquire()
+        status = status_in_child(is_read)
+        service.released.set()
+        assert waiting.result(60) == SECRET
+    assert status == 0
+
+
+def test_a_forked_child_waits_for_no_lock_of_its_parent(keys: KeyFile) -> None:
+    cipher = cipher_of(keys)
+    value = cipher.encrypt(b"a", SECRET)
+    with keys._lock, cipher._to_read._lock:
+        assert status_in_child(lambda: opened(cipher, b"a", value) == SECRET) == 0
+    assert opened(cipher, b"a", value) == SECRET
 
 
 def test_names_that_are_not_utf8_are_a_typed_error(keys: KeyFile) -> None:

@@ -156,18 +156,25 @@ class _KeyCache(Generic[K, T]):
     """Answers of a key service by key, each for ``DATA_KEY_MS_MAX`` and ``uses_max`` uses.
 
     One thread requests a missing answer, without the lock; the others that need it wait for it, and
-    get its error. So a service that does not answer delays no use of another key.
+    get its error. So a service that does not answer delays no use of another key. A forked child
+    has neither the thread of a request nor that of the lock's owner, so it begins without answers.
     """
 
     def __init__(self, now_ms: Callable[[], float]) -> None:
         self._now_ms = now_ms
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._entries: OrderedDict[K, _Entry[T]] = OrderedDict()
         """The one that was used last at the end."""
         self._requests: dict[K, Future[None]] = {}
+        self._process_id = os.getpid()
 
     def use(self, key: K, request: Callable[[], T], uses_max: int = sys.maxsize) -> T:
         """Return the answer for a key, of ``request`` if no kept one may be used."""
+        if os.getpid() != self._process_id:
+            self._begin()
         while True:
             with self._lock:
                 entry = self._entries.get(key)
@@ -199,7 +206,7 @@ class _KeyCache(Generic[K, T]):
             raise
         finally:  # after a KeyboardInterrupt, too: then one of them requests it again
             with self._lock:
-                del self._requests[key]
+                self._requests.pop(key, None)  # missing if it was forked meanwhile
             if error is None:
                 own.set_result(None)
             else:

@@ -62,6 +62,7 @@ class KeyFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Final = os.path.abspath(os.fspath(path))
         self._lock = threading.Lock()
+        self._process_id = os.getpid()
         self._read: tuple[FileStatus, _Keys] | None = None
 
     def __repr__(self) -> str:
@@ -162,6 +163,8 @@ class KeyFile:
 
     def _keys(self) -> _Keys:
         """Return the content of the file, which is read again if it has changed."""
+        if os.getpid() != self._process_id:  # another thread of the parent may have had the lock
+            self._lock, self._process_id = threading.Lock(), os.getpid()
         with self._lock:
             try:
                 status = file_status(self.path)
