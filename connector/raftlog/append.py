@@ -533,21 +533,28 @@ def _kraft_value(value: object, ordinal: int) -> bytes:
 def _headers(headers: Any, ordinal: int) -> tuple[Header, ...]:
     """Validate headers, given as ``Header`` objects, as pairs or as a mapping."""
     pairs = headers.items() if isinstance(headers, dict) else headers
+    if not isinstance(pairs, Iterable):
+        _refuse(ordinal, f"its headers must be a list of pairs, not {type(headers).__name__}")
     checked: list[Header] = []
     for header in pairs:
-        if not isinstance(header, Header):
+        if isinstance(header, Header):
+            name, value, raw_key = header.key, header.value, header.raw_key
+        else:
+            raw_key = None
             try:
                 name, value = header
             except (TypeError, ValueError):
                 _refuse(ordinal, "a header must be a (name, value) pair")
-            header = Header(name, _bytes_or_none(value, "header's value", ordinal))
-        if not _is_text(header.key):
+        if not _is_text(name):
             _refuse(ordinal, "a header name must be valid Unicode text")
         if len(checked) == USER_HEADERS_MAX:
             _refuse(ordinal, f"it has more than {USER_HEADERS_MAX} headers")
-        if header.key.startswith(HEADER_PREFIX):
-            _refuse(ordinal, f"its header {header.key!r} begins with {HEADER_PREFIX!r}: reserved")
-        checked.append(header)
+        value = _bytes_or_none(value, "header's value", ordinal)
+        raw_key = _bytes_or_none(raw_key, "header's name", ordinal)
+        stored = name if raw_key is None else raw_key.decode("utf-8", "replace")
+        if stored.startswith(HEADER_PREFIX):
+            _refuse(ordinal, f"its header {stored!r} begins with {HEADER_PREFIX!r}: reserved")
+        checked.append(Header(name, value, raw_key))
     return tuple(checked)
 
 

@@ -32,6 +32,11 @@ class Consumed:
     headers: Any = field(default_factory=list)
 
 
+def new_header(key: Any, value: Any, raw_key: Any = None) -> Header:
+    """Return a header whose fields may have the wrong types."""
+    return Header(key, value, raw_key)
+
+
 class ConsumedTuple(NamedTuple):
     """Record as a consumer that has named tuples returns it."""
 
@@ -74,7 +79,16 @@ def test_a_record_that_was_read_can_be_appended_with_its_timestamp_and_headers()
     assert new_records([record], BYTES) == (NewRecord(b"k", b"v", 1234, record.headers),)
 
 
-@pytest.mark.parametrize("headers", [[("h", b"1")], {"h": b"1"}, (Header("h", b"1"),)])
+def test_a_stored_header_name_is_appended_as_it_is() -> None:
+    headers = (Header("\ufffd", b"1", b"\xff"),)
+    (normalized,) = new_records([Consumed(b"v", headers=headers)], BYTES)
+    assert normalized == NewRecord(None, b"v", headers=headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [[("h", b"1")], {"h": b"1"}, (Header("h", b"1"),), [new_header("h", bytearray(b"1"))]],
+)
 def test_headers_have_many_forms(headers: Any) -> None:
     normalized = new_records([Consumed(b"v", headers=headers)], BYTES)
     assert normalized == (NewRecord(None, b"v", headers=(Header("h", b"1"),)),)
@@ -113,6 +127,10 @@ def test_any_iterable_of_records_is_accepted() -> None:
         ([Consumed(b"v", headers=[("\udcff", b"")])], "name must be valid Unicode"),
         ([Consumed(b"v", headers=[("h", "text")])], "header's value is str"),
         ([Consumed(b"v", headers=["h"])], "must be a (name, value) pair"),
+        ([Consumed(b"v", headers=[new_header("h", "text")])], "header's value is str"),
+        ([Consumed(b"v", headers=7)], "its headers must be a list of pairs, not int"),
+        ([Consumed(b"v", headers=[Header("\ufffd", b"", b"raftlog.commit")])], "'raftlog.'"),
+        ([Consumed(b"v", headers=[new_header("h", b"", 7)])], "header's name is int"),
         ([NewRecord(None, b"v", timestamp_ms=-1)], "timestamp_ms"),
     ],
 )

@@ -204,9 +204,9 @@ class LogHandle(Closeable):
         quorum, other appends may be between them. The result has the first and the last offset.
 
         Args:
-            records: an iterable of records, or a single one: its value (bytes), a pair (key,
-                value), or an object with ``value`` and optionally ``key``, ``headers`` and
-                ``timestamp_ms``. Without records, only the offset or epoch is checked.
+            records: a list of values (bytes), of pairs (key, value), or of objects with ``value``
+                and optionally ``key``, ``headers`` and ``timestamp_ms``; or one value or object,
+                but not one pair. Without records, only the offset or epoch is checked.
             epoch: the leader epoch to append under; stale after an election or another ``claim``.
             required_end_offset: the offset that the last record must get.
             required_base_offset: the offset that the first record must get: the end that was read.

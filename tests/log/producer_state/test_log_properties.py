@@ -117,3 +117,26 @@ def test_a_setting_without_an_unlimited_value_cannot_be_negative(setting: str) -
     invalid: dict[str, Any] = {setting: -1}
     with pytest.raises(OptionError):
         LogConfig(**invalid)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "kind"),
+    [
+        ("min_cleanable_dirty_ratio", True, "float"),
+        ("min_cleanable_dirty_ratio", "0.5", "float"),
+        ("remote_storage_enable", 1, "bool"),
+        ("remote_storage_uri", 7, "str"),
+        ("cleanup_policy", "compact", "CleanupPolicy"),
+        ("compression", "zstd", "Compression"),
+    ],
+)
+def test_a_value_that_the_file_cannot_have_is_refused(setting: str, value: Any, kind: str) -> None:
+    """A log that was created with it could not be opened."""
+    given: dict[str, Any] = {"remote_storage_uri": "/objects", setting: value}
+    with pytest.raises(OptionError, match=f"it must be {kind}, not {type(value).__name__}"):
+        LogConfig(**given)
+
+
+def test_a_whole_number_is_a_dirty_ratio() -> None:
+    properties = replace(PLAIN, config=LogConfig(min_cleanable_dirty_ratio=1))
+    assert parse_log_properties(encode_log_properties(properties), "/p") == properties

@@ -99,6 +99,7 @@ class LogConfig:
     local_retention_bytes: int | None = AS_RETENTION
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.cleanup_policy.compacts and self.values is ValueKind.KRAFT:
             raise OptionError(
                 option=_CLEANUP_POLICY,
@@ -112,6 +113,20 @@ class LogConfig:
                 raise OptionError(option=setting.name, reason=reason)
         if self.remote_storage_uri or self.remote_storage_enable:
             self._check_remote_storage()
+
+    def _check_types(self) -> None:
+        """Raise ``OptionError`` for a value that the properties file would not have as it is."""
+        ratio = self.min_cleanable_dirty_ratio
+        for option, value, kind in (
+            (_CLEANUP_POLICY, self.cleanup_policy, CleanupPolicy),
+            (_COMPRESSION, self.compression, Compression),
+            (_REMOTE_ENABLE, self.remote_storage_enable, bool),
+            (_REMOTE_URI, self.remote_storage_uri, str),
+            (_DIRTY_RATIO, float(ratio) if type(ratio) is int else ratio, float),
+        ):
+            if not isinstance(value, kind):
+                reason = f"it must be {kind.__name__}, not {type(value).__name__}"
+                raise OptionError(option=option, reason=reason)
 
     def _check_remote_storage(self) -> None:
         uri, reason = self.remote_storage_uri, None
