@@ -57,12 +57,10 @@ def for_each_in_steps(
         act(element)
 
 
-def sorted_in_steps(
-    keys: Iterable[K], count: int = SORTED_PER_STEP
-) -> Generator[None, None, Iterator[K]]:
-    """Return an iterator over keys in order; ``count`` of them are sorted in one step."""
+def sorted_in_steps(keys: Iterable[K]) -> Generator[None, None, Iterator[K]]:
+    """Return an iterator over keys in order; ``SORTED_PER_STEP`` of them are sorted in one step."""
     remaining, runs = iter(keys), list[list[K]]()
-    while run := sorted(islice(remaining, count)):
+    while run := sorted(islice(remaining, SORTED_PER_STEP)):
         if runs:
             yield
         runs.append(run)

@@ -388,24 +388,21 @@ class QuorumRunningError(RaftlogError, code="RAFTLOG_QUORUM_RUNNING", retriable=
         )
 
 
-def contact_voters(
-    addresses: Addresses, timeout_s: float = CONNECT_TIMEOUT_S
-) -> tuple[VoterContact, ...]:
+def contact_voters(addresses: Addresses) -> tuple[VoterContact, ...]:
     """Try to connect to all voters at the same time; nothing is sent.
 
-    ``timeout_s`` applies to each address; host names are resolved with the resolver's own timeout.
+    Host names are resolved with the resolver's own timeout.
     """
     with ThreadPoolExecutor(max_workers=max(len(addresses), 1)) as pool:
-        tries = [(node_id, at, timeout_s) for node_id, at in sorted(addresses.items())]
-        return tuple(pool.map(lambda one: _contact(*one), tries))
+        return tuple(pool.map(lambda one: _contact(*one), sorted(addresses.items())))
 
 
-def _contact(node_id: int, address: tuple[str, int] | None, timeout_s: float) -> VoterContact:
+def _contact(node_id: int, address: tuple[str, int] | None) -> VoterContact:
     if address is None:
         return VoterContact(node_id=node_id, address=None, problem="its address is unknown")
     problem = None
     try:
-        socket.create_connection(address, timeout_s).close()
+        socket.create_connection(address, CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:  # ValueError: the host in the log is not a host name
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         problem = reason.lower()

@@ -63,16 +63,12 @@ def plan_changes(
     changes: Iterable[Mapping[str, Any] | ChangeRequest],
     *,
     rng: Random,
-    transaction_name: str = TRANSACTION_NAME,
-    is_named_commit: bool = False,
 ) -> ControllerResult:
     """Return the records for ``changes``, rows or objects, on top of ``image``.
 
     Args:
         rng: source of ids, salts and replica placement; ``random.SystemRandom()`` unless the run
             must be reproducible.
-        is_named_commit: the log writes the markers, with the name of the commit, whatever the
-            metadata.version.
 
     Raises:
         InvalidChangesError: rows are refused; each is listed.
@@ -83,8 +79,6 @@ def plan_changes(
         base_offset=image.offset + 1,
         leader_epoch=image.leader_epoch,
         rng=rng,
-        transaction_name=transaction_name,
-        is_named_commit=is_named_commit,
     )
 
 
@@ -101,8 +95,9 @@ def plan_changes_of_state(
 ) -> ControllerResult:
     """Return the records for ``changes`` on top of a state, which the caller must then revert.
 
-    ``base_offset``: the end offset of the state. ``quorum``: None if kraft.version cannot be
-    changed. The rest is as in ``plan_changes``.
+    ``base_offset``: the end offset of the state. ``is_named_commit``: the log writes the markers,
+    with the name of the commit, whatever the metadata.version. ``quorum``: None if kraft.version
+    cannot be changed. The rest is as in ``plan_changes``.
     """
     rows = list(changes)
     has_markers = is_named_commit or _has_transactions(state.metadata_version, rows)

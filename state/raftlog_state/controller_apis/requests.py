@@ -89,15 +89,13 @@ class ControllerRequest(Protocol[Body]):
     def principal(self) -> Principal: ...
 
 
-async def map_in_steps(
-    convert: Callable[[T], R], parts: Sequence[T], *, parts_per_step: int = PARTS_PER_STEP
-) -> list[R]:
+async def map_in_steps(convert: Callable[[T], R], parts: Sequence[T]) -> list[R]:
     """Convert the parts of a request or response, handling other events in between."""
     found: list[R] = []
-    for start in range(0, len(parts), parts_per_step):
+    for start in range(0, len(parts), PARTS_PER_STEP):
         if start:
             await asyncio.sleep(0)
-        found += map(convert, parts[start : start + parts_per_step])
+        found += map(convert, parts[start : start + PARTS_PER_STEP])
     return found
 
 

@@ -82,7 +82,6 @@ class CommitWaiter:
                     offset,
                     leader_epoch=-1,
                     byte_count_max=FETCH_BYTES,
-                    is_committed_only=False,
                     wait_ms=WAIT_MS,
                 ),
                 latest_schemas.FetchResponse,

@@ -388,7 +388,6 @@ class LeaderClient:
                 offset,
                 leader_epoch=leader.epoch if leader.log.is_controller else -1,
                 byte_count_max=byte_count_max,
-                is_committed_only=False,
                 last_epoch=epoch,
                 wait_ms=wait_ms,
             )

@@ -40,6 +40,8 @@ LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 OFFSET_MAX: Final = 2**62
 """Beyond the end of any log: a Fetch from it returns the end of the requested epoch (KIP-595)."""
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
 CONTROLLERS: Final = 2
 """Endpoint type of controllers in DescribeCluster (KIP-919)."""
 _TOPIC_RESOURCE: Final = 2
@@ -108,11 +110,13 @@ def fetch_request(
     *,
     leader_epoch: int,
     byte_count_max: int,
-    is_committed_only: bool = True,
     last_epoch: int = -1,
     wait_ms: int = 0,
 ) -> latest_schemas.FetchRequest:
-    """Return a consumer's request for batches from ``offset`` on, without a session (KIP-227)."""
+    """Return a consumer's request for batches from ``offset`` on, without a session (KIP-227).
+
+    Its isolation level is READ_UNCOMMITTED, as readers look up the transactions themselves.
+    """
     partition = fetch.FetchPartition(
         partition=_any(PARTITION),
         current_leader_epoch=_any(leader_epoch),
@@ -129,7 +133,7 @@ def fetch_request(
         max_wait=_duration(wait_ms),
         min_bytes=_any(1 if wait_ms else 0),
         max_bytes=_any(byte_count_max),
-        isolation_level=_any(1 if is_committed_only else 0),
+        isolation_level=_any(READ_UNCOMMITTED),
         topics=(topic,),
         forgotten_topics_data=(),
     )
@@ -168,7 +172,7 @@ def offset_request(
     )
     return list_offsets.ListOffsetsRequest(
         replica_id=_any(-1),
-        isolation_level=_any(1 if is_committed_only else 0),
+        isolation_level=_any(READ_COMMITTED if is_committed_only else READ_UNCOMMITTED),
         topics=(list_offsets.ListOffsetsTopic(name=_any(log.topic), partitions=(partition,)),),
         timeout=_duration(0),
     )

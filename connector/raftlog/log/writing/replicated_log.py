@@ -499,7 +499,7 @@ class ReplicatedLog(ABC):
         properties = LogProperties(topic_id=topic_id, config=config)
         log = cls(files, config)
         files.write_identity(properties, EpochCache())
-        log._segments.create_first_segment(0)
+        log._segments.create_first_segment()
         log._begin(now_ms)
         log.flush()
         files.sync()

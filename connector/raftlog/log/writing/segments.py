@@ -479,9 +479,9 @@ class LogSegments:
 
     # --- open and close ---------------------------------------------------------------------------
 
-    def create_first_segment(self, base_offset: int) -> None:
+    def create_first_segment(self) -> None:
         """Create the first segment of an empty log. Its names are not durable yet."""
-        self.active = self._create_segment(base_offset)
+        self.active = self._create_segment(0)
 
     def install(self, recovered: RecoveredLog) -> None:
         """Replace the state by that of a recovered log, and open its last segment."""
