@@ -97,8 +97,8 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="records that were waited for are transferred twice",
         path=f"{REMOTE}/log.py",
-        old="            fetched = self._awaited(offset) if ahead is None and not waited_ms else",
-        new="            fetched = None and",
+        old="                fetched = self._awaited(offset)\n",
+        new="                pass\n",
         tests=(FOLLOWED,),
     ),
     Plant(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from kio.schema.describe_cluster.v2 import response as described
 from kio.schema.describe_quorum.v2 import response as partition_response
 from kio.schema.errors import ErrorCode
@@ -43,7 +45,10 @@ class Controller:
         ``is_often_busy``: every second fetch is to be sent again.
         """
         self.is_often_busy = is_often_busy
-        self._fetch_count = 0
+        self.held_at: int | None = None
+        """Number of fetches after which each one waits until it is released."""
+        self.released = threading.Event()
+        self.fetch_count = 0
         self.data = data
         self.leader_epoch = leader_epoch
         self.log_start_offset = snapshots[0].end_offset if snapshots else 0
@@ -114,8 +119,10 @@ class Controller:
             valid.end if isinstance(valid, Diverging) else OffsetAndEpoch(epoch=-1, offset=-1)
         )
         snapshot_id = valid.snapshot_id if isinstance(valid, SnapshotNeeded) else None
-        self._fetch_count += 1
-        is_busy = self.is_often_busy and self._fetch_count % 2 == 1
+        self.fetch_count += 1
+        if self.held_at is not None and self.fetch_count > self.held_at:
+            assert self.released.wait(60), "the test releases it"
+        is_busy = self.is_often_busy and self.fetch_count % 2 == 1
         partition = latest_schemas.FetchedPartition(
             partition_index=int32(0),
             error_code=ErrorCode.coordinator_load_in_progress if is_busy else ErrorCode.none,

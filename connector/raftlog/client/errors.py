@@ -1,6 +1,7 @@
-"""Errors of encrypted values and of their keys. The rules are in ``raftlog.errors``.
+"""Errors of a client: encrypted values and their keys, and calls that would wait for themselves.
 
-No error contains a key, a value, or the message of a key service, which may contain secrets.
+The rules are in ``raftlog.errors``. No error contains a key, a value, or the message of a key
+service, which may contain secrets.
 """
 
 from __future__ import annotations
@@ -56,4 +57,20 @@ class KeyServiceUnavailableError(
         return (
             f"the key service did not answer for encryption key {self.key_id!r}: {self.reason}; "
             "check that it can be reached, then retry"
+        )
+
+
+class CallbackError(RaftlogError, code="RAFTLOG_CALLBACK"):
+    """A callback of a future called a function that waits for the callback's own thread.
+
+    Nothing was sent or appended. Kafka's producer refuses ``flush`` in a callback for this reason.
+    """
+
+    path: str
+
+    def message(self) -> str:
+        return (
+            f"{self.path}: a call in a callback of append_async's future would wait forever, "
+            "because the thread that calls it also completes calls; use append_async there, or "
+            "call it in another thread"
         )

@@ -232,15 +232,15 @@ class LogHandle(Closeable):
             StaleCommitError, ForeignCommitError: a later version, or another query, has committed.
             OutOfOrderSequenceError, InvalidProducerEpochError: ``producer`` has appended others.
             BufferAllocationError: too many bytes of other appends were queued until the timeout.
-            LogLockedError: another process held the embedded log's lock until the timeout.
+            LogLockedError, QuorumUnavailableError: no lock, or no leader, until the timeout.
             LogReadOnlyError, LogClosedError, DiskFullError: the log does not accept appends.
-            QuorumUnavailableError: no leader answered until the timeout.
             AccessDeniedError, NodeRefusedError: the quorum refuses this client, or the request.
             AppendUnknownError: the records may or may not be appended. With ``commit`` or
                 ``producer`` the call can be repeated safely. Never raised without records.
 
         After any other error, nothing is appended.
         """
+        self._check_may_wait()
         request = self._queue_append(
             records,
             unchanged_keys(unchanged, unchanged_since, self.values),
@@ -269,6 +269,9 @@ class LogHandle(Closeable):
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> Future[AppendResult]:
         """Queue an append; return a future with the result, or the exception, of ``append``.
+
+        The future's callbacks run on the thread that completes appends: they may call
+        ``append_async``, while calls that wait raise ``CallbackError``.
 
         Appends of one thread are written in order. Invalid arguments, ``LogReadOnlyError``,
         ``LogClosedError`` and ``BufferAllocationError`` (no space in the queue for ``timeout_ms``)
@@ -340,6 +343,10 @@ class LogHandle(Closeable):
     @abc.abstractmethod
     def _open_for_appends(self) -> Callable[[AppendRequest], None]:
         """Return the function that queues appends. Raises if the log takes none."""
+
+    @abc.abstractmethod
+    def _check_may_wait(self) -> None:
+        """Raise ``CallbackError`` on the thread that completes appends."""
 
     @abc.abstractmethod
     def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:

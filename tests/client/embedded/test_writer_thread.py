@@ -169,6 +169,25 @@ def test_the_queue_is_bounded(groups: Groups) -> None:
     appender.close()
 
 
+def test_a_callback_does_not_wait_for_room_that_its_own_thread_makes(groups: Groups) -> None:
+    appender = WriterThread(
+        "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1
+    )
+    first, refused = request(), Future[None]()
+
+    def submit_again(_: Future[Any]) -> None:
+        try:
+            appender.submit(request())
+        except BufferAllocationError as error:
+            refused.set_exception(error)
+
+    first.future.add_done_callback(submit_again)
+    appender.submit(first)
+    with pytest.raises(BufferAllocationError):
+        refused.result(30)
+    assert appender.close()
+
+
 def test_closing_writes_the_queue_and_refuses_new_requests(
     groups: Groups, appender: WriterThread
 ) -> None:

@@ -1,14 +1,16 @@
-"""Thread of a client's network: calls beside its end, and a process without room for threads."""
+"""Thread of a client's network: calls beside its end and on it, and a process without threads."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+from raftlog.client.errors import CallbackError
 from raftlog.client.remote.connection import NetworkThread
 from raftlog.errors import LogClosedError
 
@@ -68,4 +70,28 @@ def test_a_network_whose_thread_cannot_be_started_is_started_by_the_next_call(
         network.run(asyncio.sleep(0))
     monkeypatch.undo()
     network.run(asyncio.sleep(0))
+    network.stop()
+
+
+def test_what_was_started_before_the_end_ends_as_closed() -> None:
+    network = NetworkThread("a quorum", on_end=lambda: None)
+    endless = network.start(asyncio.sleep(3600))
+    network.stop()
+    with pytest.raises(LogClosedError, match=r"close\(\) was called"):
+        network.wait_for(endless)
+
+
+def test_a_call_on_the_thread_does_not_wait_for_itself() -> None:
+    network = NetworkThread("a quorum", on_end=lambda: None)
+    called: Future[None] = Future()
+
+    def call() -> None:
+        try:
+            network.run(asyncio.sleep(0))
+        except CallbackError as error:
+            called.set_exception(error)
+
+    network.call(call)
+    with pytest.raises(CallbackError, match="a quorum: a call in a callback"):
+        called.result(PATIENCE_S)
     network.stop()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future
 from itertools import count
 
 import msgpack
@@ -14,6 +15,7 @@ from tests.client.remote.conftest import AnyLog, LogOpener
 
 from raftlog import CommitName
 from raftlog.append import AppendResult, UserRecord
+from raftlog.client.errors import CallbackError
 from raftlog.errors import (
     AppendError,
     ForeignCommitError,
@@ -295,6 +297,30 @@ def test_producer_sequences_are_checked(opener: LogOpener, log: AnyLog) -> None:
     with pytest.raises(InvalidProducerEpochError):
         log.append(b"x", producer=(producer, 0, 3))
     assert log.end_offset == end + 3
+
+
+def test_a_call_in_a_callback_never_waits_for_itself(log: AnyLog) -> None:
+    """The callback runs on the thread that completes appends, which would wait for itself."""
+    end = log.end_offset
+    refused: Future[list[str]] = Future()
+    queued: Future[Future[AppendResult]] = Future()
+
+    def call(_: Future[AppendResult]) -> None:
+        queued.set_result(log.append_async(b"second"))
+        messages = []
+        for wait in (lambda: log.append(b"refused"), lambda: log.last_commit("unknown")):
+            try:
+                wait()
+            except CallbackError as error:
+                messages.append(str(error))
+        refused.set_result(messages)
+
+    log.append_async(b"first").add_done_callback(call)
+    assert queued.result(30).result(30).base_offset == end + 1
+    remedy = "use append_async there, or call it in another thread"
+    assert [remedy in message for message in refused.result(30)] == [True, True]
+    log.append(b"third")
+    assert [record.value for record in log.read(end)] == [b"first", b"second", b"third"]
 
 
 # --- invalid arguments ----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from raftlog.append import AppendRequest, AppendResult, Operation, UserRecord, new_records
+from raftlog.client.errors import CallbackError
 from raftlog.client.log_handle import (
     TIMEOUT_MS_DEFAULT,
     LogHandle,
@@ -469,6 +470,7 @@ class EmbeddedLog(LogHandle):
     # --- inside -----------------------------------------------------------------------------------
 
     def _submit(self, operation: Callable[[SingleVoterLog, int], T], timeout_ms: int) -> Future[T]:
+        self._check_may_wait()
         deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
         request = Operation(run=operation, deadline_ms=deadline_ms)
         self._require_writer_thread().submit(request)
@@ -482,6 +484,10 @@ class EmbeddedLog(LogHandle):
 
     def _open_for_appends(self) -> Callable[[AppendRequest], None]:
         return self._require_writer_thread().submit
+
+    def _check_may_wait(self) -> None:
+        if self._writer_thread is not None and self._writer_thread.is_current:
+            raise CallbackError(path=self.path)
 
     def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -336,12 +337,13 @@ class WriterThread:
         """Queue a request, whose future gets the result.
 
         Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room by the
-        request's deadline.
+        request's deadline, or now if this is the thread that makes room.
         """
         self._pool.check_process("it was opened")
         byte_count = request.byte_count()
+        wait_until_ms = -math.inf if self.is_current else request.deadline_ms
         with self._changed:
-            self._pool.wait_for_room(byte_count, request.deadline_ms)
+            self._pool.wait_for_room(byte_count, wait_until_ms)
             if self._thread is None:
                 self._start()
             if not self._queue:

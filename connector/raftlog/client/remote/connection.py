@@ -19,6 +19,7 @@ from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
 import raftlog
+from raftlog.client.errors import CallbackError
 from raftlog.errors import (
     AccessDeniedError,
     LogClosedError,
@@ -73,11 +74,25 @@ class NetworkThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_stopped = False
-        self.process_id = os.getpid()
+        self._process_id = os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for its result. An interrupt cancels it."""
-        future = self.start(work)
+        """Run a coroutine on the loop and wait for its result. An interrupt cancels it.
+
+        Raises like ``start`` and ``check_may_wait``.
+        """
+        try:
+            self.check_may_wait()
+        except CallbackError:
+            work.close()
+            raise
+        return self.wait_for(self.start(work))
+
+    def wait_for(self, future: Future[T]) -> T:
+        """Return the result of what was started. An interrupt cancels it.
+
+        Raises ``LogClosedError`` if it was cancelled, as ``stop`` does.
+        """
         try:
             return future.result()
         except CancelledError:
@@ -85,6 +100,11 @@ class NetworkThread:
         except BaseException:  # such as Ctrl-C: the result is not used
             future.cancel()
             raise
+
+    def check_may_wait(self) -> None:
+        """Raise ``CallbackError`` on this thread, which would wait for itself."""
+        if self.is_this_thread:
+            raise CallbackError(path=self._path)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop. Raises ``LogClosedError`` after ``stop``."""
@@ -103,7 +123,7 @@ class NetworkThread:
 
     def stop(self) -> None:
         """Cancel all tasks and end the thread. It may be called twice."""
-        if os.getpid() != self.process_id:
+        if self.is_forked:
             return
         with self._lock:
             was_stopped, self._is_stopped = self._is_stopped, True
@@ -115,6 +135,11 @@ class NetworkThread:
                 loop.call_soon_threadsafe(loop.stop)
         if thread is not threading.current_thread():
             thread.join()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a forked child, in which the thread does not run."""
+        return os.getpid() != self._process_id
 
     @property
     def is_this_thread(self) -> bool:

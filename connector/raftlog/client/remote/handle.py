@@ -314,6 +314,9 @@ class ConnectedLog(LogHandle):
     def _open_for_appends(self) -> Callable[[AppendRequest], None]:
         return self._submit
 
+    def _check_may_wait(self) -> None:
+        self._quorum.network.check_may_wait()
+
     def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
         return _result_of(request)
 

@@ -8,7 +8,6 @@ forked child opens its own connections when it first uses the client.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -73,6 +72,21 @@ class FetchResult:
     diverging: OffsetAndEpoch | None = None
 
 
+class PendingFetch:
+    """Fetch that ``LeaderClient.begin_fetch`` has started."""
+
+    def __init__(self, network: NetworkThread, future: Future[FetchResult]) -> None:
+        self._network = network
+        self._future = future
+
+    def wait(self) -> FetchResult | None:
+        """Return the response; None in a forked child, where the fetch does not continue.
+
+        Raises like ``LeaderClient.fetch``.
+        """
+        return None if self._network.is_forked else self._network.wait_for(self._future)
+
+
 class LeaderClient:
     """Client of the leader of one quorum."""
 
@@ -99,7 +113,6 @@ class LeaderClient:
         return f"LeaderClient({self.path!r})"
 
     def _begin(self) -> None:
-        self._process_id = os.getpid()
         self._compacted_offset = 0
         """The greatest one in responses to ``fetch``. Set on the event loop."""
         login = None if self._sasl is None else SaslLogin(self._sasl)
@@ -118,7 +131,7 @@ class LeaderClient:
     @property
     def network(self) -> NetworkThread:
         """The network thread of this process."""
-        if os.getpid() != self._process_id:
+        if self._network.is_forked:
             self._lock = threading.Lock()
             self._begin()
         return self._network
@@ -189,9 +202,11 @@ class LeaderClient:
         fetched: FetchResult = network.run(work)
         return fetched
 
-    def begin_fetch(self, offset: int, *, byte_count_max: int) -> Future[FetchResult]:
-        """Start a ``fetch`` and return its future."""
-        return self.network.start(self._fetch(offset, byte_count_max, None, 0, None))
+    def begin_fetch(self, offset: int, *, byte_count_max: int) -> PendingFetch:
+        """Start a ``fetch``."""
+        network = self.network
+        work = self._fetch(offset, byte_count_max, None, 0, None)
+        return PendingFetch(network, network.start(work))
 
     def begin_wait(self, offset: int) -> Future[bool]:
         """Start to wait until the record at ``offset`` is committed, like ``CommitWaiter.wait``."""

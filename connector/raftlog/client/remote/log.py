@@ -64,7 +64,7 @@ from raftlog.storage.protocol import Closeable
 from raftlog.types import OffsetAndEpoch, SnapshotId
 
 from . import messages
-from .leader_client import FetchResult, LeaderClient
+from .leader_client import FetchResult, LeaderClient, PendingFetch
 
 # --- Snapshots of a quorum as files, read by position with FetchSnapshot (KIP-630) ----------------
 
@@ -210,16 +210,18 @@ class _Prefetcher:
         self._quorum = quorum
         self._byte_count = self._wanted = byte_count
         self._end_offset = end_offset
-        self._ahead: Future[FetchResult] | None = None
+        self._ahead: PendingFetch | None = None
 
     def take(self, offset: int) -> FetchResult:
         """Return a response from ``offset`` on that has at least one committed record."""
         waited_ms = 0
         while True:
             ahead, self._ahead = self._ahead, None
-            fetched = self._awaited(offset) if ahead is None and not waited_ms else None
+            fetched = None if ahead is None else ahead.wait()
+            if fetched is None and ahead is None and not waited_ms:
+                fetched = self._awaited(offset)
             if fetched is None:
-                fetched = self._fetch(offset) if ahead is None else ahead.result()
+                fetched = self._fetch(offset)
             _check_available(self._quorum, fetched, offset, self._end_offset)
             if fetched.data and (fetched.high_watermark or 0) > offset:
                 return fetched

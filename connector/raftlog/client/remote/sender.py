@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import os
+import math
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import partial
@@ -91,12 +91,13 @@ class Sender:
         """Queue an append, whose future gets the result.
 
         Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room by the append's
-        deadline.
+        deadline, or now if this is the thread that makes room.
         """
         self._pool.check_process("it was connected")
         byte_count = request.byte_count()
+        wait_until_ms = -math.inf if self._network.is_this_thread else request.deadline_ms
         with self._pool.changed:
-            self._pool.wait_for_room(byte_count, request.deadline_ms)
+            self._pool.wait_for_room(byte_count, wait_until_ms)
             if not self._new:
                 self._wake_up()
             self._pool.allocate(byte_count)
@@ -120,7 +121,7 @@ class Sender:
 
     def close(self) -> None:
         """Accept no more appends, and wait until all have a result."""
-        if os.getpid() != self._network.process_id:
+        if self._network.is_forked:
             return  # appends that a fork copied are sent by the parent
         self._refuse_further()
         future = self._run_future
@@ -132,7 +133,7 @@ class Sender:
 
     def close_later(self, then: Callable[[], None]) -> None:
         """Accept no more appends; call ``then`` when all have a result, without blocking."""
-        if os.getpid() != self._network.process_id:
+        if self._network.is_forked:
             return
         self._refuse_further()
         future = self._run_future
