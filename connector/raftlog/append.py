@@ -54,8 +54,8 @@ from raftlog.log.reading.transactions import (
 from raftlog.records.builder import BatchAccumulator, ProducerStamp
 from raftlog.records.control import ControlRecord
 from raftlog.records.encoding import PackedRecords, RecordToAppend, SealedBatch
+from raftlog.records.fields import MalformedVarintError, read_unsigned_varint
 from raftlog.records.record import Header, NewRecord, new_record
-from raftlog.records.varint import MalformedVarintError, read_unsigned_varint
 
 if TYPE_CHECKING:
     from raftlog.log.writing.key_offsets import UnchangedKeys

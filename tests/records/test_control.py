@@ -19,7 +19,6 @@ from raftlog.records.control import (
     LeaderChange,
     SnapshotFooter,
     SnapshotHeader,
-    TaggedField,
     UnknownControl,
     Voter,
     VoterEndpoint,
@@ -28,6 +27,7 @@ from raftlog.records.control import (
     decode_control,
     encode_control,
 )
+from raftlog.records.fields import TaggedField
 
 
 def key_of(type_id: int, version: int = 0) -> bytes:

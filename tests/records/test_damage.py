@@ -24,8 +24,8 @@ from raftlog.errors import (
 from raftlog.limits import HEADERS_PER_RECORD_MAX, MIB, READ_BATCH_BYTES_MAX
 from raftlog.records.batch import Compression, Header, NewRecord, TornTail, read_batch
 from raftlog.records.batch_columns import scan_headers
+from raftlog.records.fields import varint
 from raftlog.records.scan import Stop, scan
-from raftlog.records.varint import varint
 
 TIME_MS = 1_700_000_000_000
 BASE_OFFSET_BYTES = range(8)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.records.batch_columns import read_varints, read_varlongs
-from raftlog.records.varint import (
+from raftlog.records.fields import (
     MalformedVarintError,
     read_unsigned_varint,
     read_varint,

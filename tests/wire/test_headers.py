@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.wire_vectors import header_vectors
 
 from raftlog.limits import MIB
-from raftlog.records.varint import unsigned_varint
+from raftlog.records.fields import unsigned_varint
 from raftlog.wire.apis import APIS, ApiKey, Listener
 from raftlog.wire.errors import (
     MalformedMessageError,

@@ -29,6 +29,7 @@ from raftlog.limits import (
 )
 
 from .compression import Compression, decompress, iter_decompressed
+from .fields import Buffer, MalformedVarintError, read_varint, read_varlong
 from .header import (
     BATCH_HEADER,
     BATCH_LENGTH,
@@ -57,7 +58,6 @@ from .record import (
     read_record,
     wrapped_int64,
 )
-from .varint import Buffer, MalformedVarintError, read_varint, read_varlong
 
 __all__ = [
     "Compression",

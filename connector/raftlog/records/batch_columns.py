@@ -29,6 +29,7 @@ from raftlog.limits import (
 
 from .batch import read_batch
 from .compression import Compression
+from .fields import Buffer
 from .header import (
     BATCH_HEADER,
     BATCH_LENGTH,
@@ -47,7 +48,6 @@ from .header import (
     header_damage,
     length_error,
 )
-from .varint import Buffer
 
 if TYPE_CHECKING:  # a recovery reads only headers, without the memory of Arrow
     import pyarrow as pa
@@ -201,7 +201,7 @@ class Scan:
 # --- Vectorized reading of varints with numpy -----------------------------------------------------
 # ``at`` are the positions of the varints. For positions beyond the end of ``data`` its last byte is
 # read repeatedly, so the caller must check the end position of a record's last field. ``bad`` is
-# set for varints that ``varint.read_varint`` or ``read_varlong`` rejects for their length or value.
+# set for varints that ``read_varint`` or ``read_varlong`` rejects for their length or value.
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from raftlog.errors import CorruptBatchError, DecompressionLimitError, RaftlogError
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, KIB, MIB
 
-from .varint import Buffer, read_unsigned_varint
+from .fields import Buffer, read_unsigned_varint
 
 
 class Compression(enum.IntEnum):

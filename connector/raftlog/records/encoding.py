@@ -18,6 +18,7 @@ from raftlog.limits import (
 
 from .batch import RecordBatch, TornTail, contains_any, read_batch
 from .compression import Compression, compress, decompress
+from .fields import unsigned_varint, varint, varint_byte_count
 from .header import BATCH_MAGIC, RECORD_BYTES_MIN
 from .record import (
     Header,
@@ -28,7 +29,6 @@ from .record import (
     record_bytes,
     wrapped_int64,
 )
-from .varint import unsigned_varint, varint, varint_byte_count
 
 
 class PackedRecords(Sequence[NewRecord]):

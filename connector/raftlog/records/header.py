@@ -15,7 +15,7 @@ from raftlog.errors import CorruptBatchError, UnsupportedMagicError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_BATCH_BYTES_MAX
 
 from .compression import Compression
-from .varint import Buffer
+from .fields import Buffer
 
 BATCH_HEADER: Final = struct.Struct(
     ">"

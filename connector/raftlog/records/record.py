@@ -24,7 +24,7 @@ from raftlog.errors import CorruptBatchError, HeaderLimitError
 from raftlog.fast_dataclass import fast_dataclass
 from raftlog.limits import HEADERS_PER_RECORD_MAX
 
-from .varint import MalformedVarintError, read_varint, read_varlong, varint
+from .fields import MalformedVarintError, read_varint, read_varlong, varint
 
 
 def _describe(record: Any) -> str:

@@ -38,8 +38,8 @@ import pyarrow as pa
 from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, KIB
 
 from .batch_columns import Bools, Bytes, Int32s, Int64s, read_varints, read_varlongs
+from .fields import MalformedVarintError, read_varint, varint
 from .header import RECORD_BYTES_MIN
-from .varint import MalformedVarintError, read_varint, varint
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

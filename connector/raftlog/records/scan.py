@@ -56,6 +56,7 @@ from .batch_columns import (
     native_batches,
 )
 from .compression import Compression, decompress, decompress_onto
+from .fields import Buffer
 from .header import COMPRESSION_BITS
 from .record_columns import (
     BatchRuns,
@@ -69,7 +70,6 @@ from .record_columns import (
     number_column,
     parse_records,
 )
-from .varint import Buffer
 
 __all__ = [
     "BatchColumns",

@@ -36,7 +36,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from kio.schema.errors import ErrorCode
 
 from raftlog.limits import STRING_BYTES_MAX, WIRE_ELEMENTS_MAX
-from raftlog.records.varint import MalformedVarintError, read_unsigned_varint, unsigned_varint
+from raftlog.records.fields import MalformedVarintError, read_unsigned_varint, unsigned_varint
 
 from .errors import MalformedMessageError, UnsupportedFieldError
 from .schema import SIZED, FieldPlan, StructPlan, message_plan, with_target

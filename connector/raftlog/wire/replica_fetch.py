@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from raftlog.quorum import messages
 from raftlog.quorum.messages import ErrorCode, LeaderAndEpoch
-from raftlog.records.varint import MalformedVarintError, read_unsigned_varint, unsigned_varint
+from raftlog.records.fields import MalformedVarintError, read_unsigned_varint, unsigned_varint
 
 from .apis import ApiKey
 from .fetch_codec import (

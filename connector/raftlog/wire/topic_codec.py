@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from raftlog.limits import STRING_BYTES_MAX
-from raftlog.records.varint import unsigned_varint
+from raftlog.records.fields import unsigned_varint
 
 from .codec import Cursor, skip_tagged
 from .errors import UnsupportedFieldError

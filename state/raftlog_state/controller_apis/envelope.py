@@ -27,7 +27,7 @@ from kio.schema.envelope.v0 import response as responses
 from kio.schema.errors import ErrorCode
 
 from raftlog.errors import RaftlogError
-from raftlog.records.varint import unsigned_varint
+from raftlog.records.fields import unsigned_varint
 from raftlog.wire import (
     APIS,
     CONTROLLER_APIS,

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from raftlog.fast_dataclass import positional_constructor
 from raftlog.limits import STRING_BYTES_MAX
-from raftlog.records.varint import MalformedVarintError, read_unsigned_varint
+from raftlog.records.fields import MalformedVarintError, read_unsigned_varint
 from raftlog_state.errors import MetadataParseError
 
 from .declare import Array, FieldSchema, Message, Nested, Scalar, Struct, UnknownTag

@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from raftlog.records.varint import MalformedVarintError, read_unsigned_varint, unsigned_varint
+from raftlog.records.fields import MalformedVarintError, read_unsigned_varint, unsigned_varint
 from raftlog_state.errors import InvalidRecordError, MetadataParseError, UnsupportedVersionError
 
 from .declare import Message, MetadataRecord

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from raftlog.limits import STRING_BYTES_MAX
-from raftlog.records.varint import unsigned_varint
+from raftlog.records.fields import unsigned_varint
 
 from .declare import Array, FieldSchema, Message, Nested, Scalar, Struct
 from .reader import FORMATS, TAG_MAX

@@ -26,9 +26,9 @@ from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.segment import BatchCursor
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.compression import Compression
+from raftlog.records.fields import varint
 from raftlog.records.header import INT64_MAX
 from raftlog.records.record import Header, StoredRecord, record_bytes
-from raftlog.records.varint import varint
 
 MAP_BYTES = 1 << 20
 ATTRIBUTES_POSITION = 21

@@ -53,7 +53,7 @@ from raftlog.records.batch import Header, NewRecord, RecordBatch, read_batch
 from raftlog.records.builder import finish_batch
 from raftlog.records.compression import Compression, compress
 from raftlog.records.control import ControlType, EndTransactionMarker, LeaderChange
-from raftlog.records.varint import unsigned_varint, varint
+from raftlog.records.fields import unsigned_varint, varint
 
 NAME = CommitName("app", "0b6c", 41)
 USER_VALUES = pytest.mark.parametrize("values", [ValueKind.BYTES, ValueKind.MSGPACK])

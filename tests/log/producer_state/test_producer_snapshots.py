@@ -21,7 +21,8 @@ from raftlog.log.format.segment_files import (
 )
 from raftlog.log.reading.transactions import CommitName, Marker
 from raftlog.log.writing.producer_state import HEADER_FIELD_TAG, ProducerStateManager
-from raftlog.records.control import SnapshotHeader, TaggedField, decode_control, encode_control
+from raftlog.records.control import SnapshotHeader, decode_control, encode_control
+from raftlog.records.fields import TaggedField
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -42,8 +42,8 @@ from raftlog.records.control import (
     LeaderChangeVoter,
     SnapshotFooter,
     SnapshotHeader,
-    TaggedField,
 )
+from raftlog.records.fields import TaggedField
 from raftlog.types import SnapshotId
 
 DIRECTORY = "/data/orders-0"

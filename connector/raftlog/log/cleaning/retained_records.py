@@ -47,6 +47,7 @@ from raftlog.records.batch import RecordBatch
 from raftlog.records.builder import empty_batch, finish_batch
 from raftlog.records.compression import Compression, compress, decompress
 from raftlog.records.control import OffsetCommit
+from raftlog.records.fields import Buffer
 from raftlog.records.header import (
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
@@ -56,7 +57,6 @@ from raftlog.records.header import (
     TRANSACTIONAL_BIT,
 )
 from raftlog.records.record import StoredRecord, record_bytes
-from raftlog.records.varint import Buffer
 
 ENTRY_BYTES: Final = 200
 """Upper bound of the memory of a map entry, without its key: the dictionary's slot at its lowest

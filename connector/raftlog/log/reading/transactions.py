@@ -47,16 +47,8 @@ from raftlog.records.batch import (
     iter_value_starts,
 )
 from raftlog.records.builder import EncodedBatch
-from raftlog.records.control import (
-    ControlRecord,
-    ControlType,
-    EndTransactionMarker,
-    FieldReader,
-    TaggedField,
-    decode_control,
-    string_bytes,
-    tagged_bytes,
-)
+from raftlog.records.control import ControlRecord, ControlType, EndTransactionMarker, decode_control
+from raftlog.records.fields import FieldReader, TaggedField, string_bytes, tagged_bytes
 from raftlog.records.header import INT64_MAX
 
 METADATA_PRODUCER_ID: Final = -1

@@ -15,7 +15,7 @@ import struct
 from typing import Final
 
 from raftlog.log.format.epoch_cache import EpochEntry
-from raftlog.records.varint import MalformedVarintError, read_unsigned_varint, unsigned_varint
+from raftlog.records.fields import MalformedVarintError, read_unsigned_varint, unsigned_varint
 from raftlog.types import TopicPartition
 
 from .segment_metadata import (

@@ -30,13 +30,8 @@ from functools import partial
 from typing import Final
 
 from raftlog.limits import GROUP_OFFSETS_BYTES_MAX
-from raftlog.records.control import (
-    FieldReader,
-    OffsetCommit,
-    TaggedField,
-    array_bytes,
-    string_bytes,
-)
+from raftlog.records.control import OffsetCommit
+from raftlog.records.fields import FieldReader, TaggedField, array_bytes, string_bytes
 
 _TAG: Final = 0
 """Tag of the commits in a producer snapshot's trailer (``producer_state``); absent without any."""

@@ -59,14 +59,8 @@ from raftlog.log.reading.transactions import (
     TransactionSpan,
     control_of,
 )
-from raftlog.records.control import (
-    FieldReader,
-    OffsetCommit,
-    TaggedField,
-    array_bytes,
-    string_bytes,
-    tagged_bytes,
-)
+from raftlog.records.control import OffsetCommit
+from raftlog.records.fields import FieldReader, TaggedField, array_bytes, string_bytes, tagged_bytes
 
 from .group_offsets import GroupOffsets
 
