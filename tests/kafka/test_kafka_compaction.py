@@ -18,10 +18,9 @@ from raftlog.limits import MIB
 from raftlog.log.cleaning.compaction import SegmentSizes, group_segments
 from raftlog.log.cleaning.retained_records import OffsetMap, RetentionRules
 from raftlog.log.format.directory import parse_offset_checkpoint
-from raftlog.log.format.segment_files import parse_txn_index
 from raftlog.log.reading.chunks import HeaderDecoder
 from raftlog.log.reading.files import LogCursor, LogFiles
-from raftlog.log.segment import BatchCursor, SegmentMetadata
+from raftlog.log.segment import BatchCursor, SegmentMetadata, parse_txn_index
 from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.storage.local import LocalStorage
 from raftlog.types import TopicPartition

@@ -18,7 +18,7 @@ from tests.support.written_logs import DIRECTORY, encoded
 from raftlog.client import open_path
 from raftlog.errors import RaftlogError
 from raftlog.log import segment
-from raftlog.log.format import directory, epoch_cache, segment_files
+from raftlog.log.format import directory, epoch_cache
 from raftlog.log.reading import directory_log, opening
 from raftlog.log.recovery import load_log, recover, recover_segment
 from raftlog.log.writing import producer_state, properties
@@ -26,7 +26,7 @@ from raftlog.records.batch import RecordBatch
 
 NAME: Final = "log-directories"
 MODULES: Final = {
-    *(segment, directory, epoch_cache, segment_files, directory_log, opening),
+    *(segment, directory, epoch_cache, directory_log, opening),
     *(load_log, recover, recover_segment, producer_state, properties),
 }
 VALUE: Final = b"appended"

@@ -13,17 +13,14 @@ from hypothesis import strategies as st
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.errors import CorruptFileError
-from raftlog.log.format.segment_files import (
-    AbortedTransaction,
-    parse_producer_snapshot,
-    parse_txn_index,
-)
+from raftlog.log.format.directory import parse_producer_snapshot
 from raftlog.log.reading.chunks import (
     OFFSET_ENTRY_BYTES,
     parse_offset_index,
     parse_time_index,
     read_entries,
 )
+from raftlog.log.segment import AbortedTransaction, parse_txn_index
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from tests.support.dumps import DumpBatch, dumped_logs, read_dump
 
 from raftlog.client import EpochEntry, Isolation, LogKind, LogReader, Outcome, SourceKind, open_path
-from raftlog.log.format.segment_files import parse_txn_index
+from raftlog.log.segment import parse_txn_index
 from raftlog.records.batch_columns import Column
 from raftlog.types import SnapshotId
 

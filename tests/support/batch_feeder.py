@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.reading.transactions import (
     BatchMetadata,
     CommitName,
@@ -10,6 +9,7 @@ from raftlog.log.reading.transactions import (
     MetadataMarker,
     ProducerMarker,
 )
+from raftlog.log.segment import AbortedTransaction
 from raftlog.log.writing.producer_state import ProducerStateManager
 
 

@@ -22,11 +22,9 @@ from raftlog.log.format.directory import parse_epoch_checkpoint as parse_epoch_c
 from raftlog.log.format.directory import parse_meta_properties as parse_meta_properties
 from raftlog.log.format.directory import parse_partition_metadata as parse_partition_metadata
 from raftlog.log.format.directory import parse_partition_name as parse_partition_name
+from raftlog.log.format.directory import parse_producer_snapshot as parse_producer_snapshot
 from raftlog.log.format.directory import parse_quorum_state as parse_quorum_state
 from raftlog.log.format.directory import read_small_file as read_small_file
-from raftlog.log.format.segment_files import AbortedTransaction as AbortedTransaction
-from raftlog.log.format.segment_files import parse_producer_snapshot as parse_producer_snapshot
-from raftlog.log.format.segment_files import parse_txn_index as parse_txn_index
 from raftlog.log.reading.chunks import OFFSET_ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from raftlog.log.reading.chunks import TIME_ENTRY_BYTES as TIME_ENTRY_BYTES
 from raftlog.log.reading.chunks import ColumnDecoder as ColumnDecoder
@@ -42,6 +40,8 @@ from raftlog.log.reading.quorum_copies import QuorumCopies as QuorumCopies
 from raftlog.log.reading.quorum_copies import first_divergence as first_divergence
 from raftlog.log.recovery.recover import ScanStop as ScanStop
 from raftlog.log.recovery.recover import read_checkpoint_files
+from raftlog.log.segment import AbortedTransaction as AbortedTransaction
+from raftlog.log.segment import parse_txn_index as parse_txn_index
 from raftlog.log.segment import read_batch_at as read_batch_at
 from raftlog.storage.file_rights import others_may_read_in
 from raftlog.storage.local import LocalStorage

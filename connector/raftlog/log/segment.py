@@ -1,4 +1,4 @@
-"""One segment of a log: iteration over its batches, lookups through its indexes, checks of both.
+"""One segment of a log: its batches, the entries of its indexes, look-ups, and checks of both.
 
 This module is for bytes that recovery or the writer has already checked. It does not import numpy,
 because opening a segment for writing reads only the few headers after its last index entry. Readers
@@ -16,15 +16,20 @@ Kafka: ``LogSegment``.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
-from raftlog.errors import CorruptBatchError, CorruptSnapshotError, LogNotFoundError
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    CorruptSnapshotError,
+    LogNotFoundError,
+)
 from raftlog.limits import BATCH_HEADER_BYTES, KIB, LOG_OVERHEAD_BYTES, MIB, READ_BATCH_BYTES_MAX
 from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.segment_files import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.builder import empty_batch
 from raftlog.records.control import (
@@ -45,6 +50,80 @@ from raftlog.storage.protocol import ReadableFile, Storage
 
 _HEADER_CHUNK_BYTES: Final = 32 * KIB
 _CHUNK_BYTES: Final = 1 * MIB
+
+# --- Entries of a segment's indexes ---------------------------------------------------------------
+# No index has a checksum, and any of them may be missing or wrong. Therefore an offset entry is
+# checked against the batch at its position, and readers find transactions in the log itself
+# (``reading.transactions``). ``reading.chunks`` parses whole offset and time indexes.
+#
+# Kafka: ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex`` and ``AbortedTxn``.
+
+OFFSET_ENTRY: Final = struct.Struct(">ii")  # last offset - base offset, position of the batch
+TIME_ENTRY: Final = struct.Struct(">qi")  # greatest timestamp (ms), its last offset - base offset
+NO_TIMESTAMP_MS: Final = -1
+
+_ABORTED_ENTRY: Final = struct.Struct(
+    ">"
+    "h"  # version: 0
+    "q"  # producer_id
+    "q"  # first_offset
+    "q"  # last_offset: that of the abort marker
+    "q"  # last_stable_offset at the time of writing
+)
+assert (OFFSET_ENTRY.size, TIME_ENTRY.size, _ABORTED_ENTRY.size) == (8, 12, 34)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedTransaction:
+    """Aborted transaction of ``producer_id``, from first to last offset (both inclusive)."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
+    """Parse a ``.txnindex`` (Kafka: ``TransactionIndex.sanityCheck``).
+
+    Raises ``CorruptFileError`` unless it consists of whole entries in ascending order.
+    """
+    found: list[AbortedTransaction] = []
+    for position in range(0, len(data), _ABORTED_ENTRY.size):
+        if position + _ABORTED_ENTRY.size > len(data):
+            raise CorruptFileError(path=path, position=position, reason="its last entry is torn")
+        version, producer_id, first, last, stable = _ABORTED_ENTRY.unpack_from(data, position)
+        if version < 0 or not 0 <= first <= last:
+            raise CorruptFileError(
+                path=path,
+                position=position,
+                reason=f"version {version}, offsets {first} to {last} are invalid",
+            )
+        if found and found[-1].last_offset >= last:
+            raise CorruptFileError(
+                path=path, position=position, reason=f"offset {last} follows a greater one"
+            )
+        found.append(
+            AbortedTransaction(
+                producer_id=producer_id,
+                first_offset=first,
+                last_offset=last,
+                last_stable_offset=stable,
+            )
+        )
+    return tuple(found)
+
+
+def encode_aborted(aborted: AbortedTransaction) -> bytes:
+    """Encode one entry of a ``.txnindex``, which has 34 bytes (Kafka: ``AbortedTxn``)."""
+    return _ABORTED_ENTRY.pack(
+        0,
+        aborted.producer_id,
+        aborted.first_offset,
+        aborted.last_offset,
+        aborted.last_stable_offset,
+    )
+
 
 # --- Headers and batches at known positions -------------------------------------------------------
 

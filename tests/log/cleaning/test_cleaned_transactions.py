@@ -13,10 +13,10 @@ from tests.support.both_implementations import in_each
 from tests.support.log_builder import control_batch
 
 from raftlog.log.cleaning.retained_records import OffsetMap
-from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.reading.latest_by_key import LatestByKey
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import LogKind
+from raftlog.log.segment import AbortedTransaction
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.records.control import ControlType, EndTransactionMarker

@@ -30,8 +30,7 @@ from raftlog.log.format.directory import (
     PRODUCER_SNAPSHOT_SUFFIX,
     TOMBSTONE_CHECKPOINT_NAME,
 )
-from raftlog.log.format.segment_files import OFFSET_ENTRY
-from raftlog.log.segment import Segment, SegmentMetadata
+from raftlog.log.segment import OFFSET_ENTRY, Segment, SegmentMetadata
 from raftlog.log.writing.quorum_log import QuorumLog, TailCache
 from raftlog.records.batch import TornTail, read_batch
 from raftlog.records.control import OffsetCommit

@@ -47,13 +47,12 @@ from raftlog.log.format.directory import (
     offset_name,
     read_listing,
 )
-from raftlog.log.format.segment_files import AbortedTransaction, parse_txn_index
 from raftlog.log.reading.chunks import ColumnDecoder
 from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import Isolation, LogKind
-from raftlog.log.segment import SegmentMetadata
+from raftlog.log.segment import AbortedTransaction, SegmentMetadata, parse_txn_index
 from raftlog.log.writing.single_voter_log import SingleVoterLog
 from raftlog.records.batch_columns import Column
 from raftlog.records.control import ControlType, EndTransactionMarker

@@ -161,7 +161,7 @@ def test_damaged_commits_of_a_snapshot_are_an_error_or_other_commits(seed: int) 
 
 def with_field(snapshot: bytes, old: bytes, new: bytes) -> bytes:
     """Return a producer snapshot with other bytes of a field, and a valid CRC."""
-    from raftlog.log.format.segment_files import encode_producer_snapshot, split_producer_snapshot
+    from raftlog.log.format.directory import encode_producer_snapshot, split_producer_snapshot
 
     states, trailer = split_producer_snapshot(snapshot, PATH)
     assert trailer.count(old) == 1

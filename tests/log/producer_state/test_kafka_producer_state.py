@@ -13,8 +13,12 @@ from tests.support.batch_feeder import BatchFeeder
 from tests.support.kafka import kafka_jars, run_java
 
 from raftlog.errors import InvalidProducerEpochError, OutOfOrderSequenceError
-from raftlog.log.format.directory import checkpoint_name, offset_name
-from raftlog.log.format.segment_files import ProducerState, parse_producer_snapshot
+from raftlog.log.format.directory import (
+    ProducerState,
+    checkpoint_name,
+    offset_name,
+    parse_producer_snapshot,
+)
 from raftlog.log.reading.transactions import CommitName, Marker
 from raftlog.log.writing.producer_state import ProducerEntry, ProducerStateManager, incremented
 from raftlog.records.batch import NewRecord

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.batch_feeder import BatchFeeder, restarted
 
-from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.reading.transactions import Marker, Outcome, TransactionSpan
+from raftlog.log.segment import AbortedTransaction
 from raftlog.log.writing.producer_state import ENDED_TRANSACTIONS_MAX, ProducerStateManager
 
 BEGIN, END, ABORT = Marker.BEGIN, Marker.END, Marker.ABORT

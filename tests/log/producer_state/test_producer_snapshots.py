@@ -13,7 +13,7 @@ from tests.support.batch_feeder import BatchFeeder, restarted
 
 from raftlog.errors import CorruptFileError, CorruptSnapshotError
 from raftlog.limits import BATCH_BYTES_MAX, COMMIT_ID_BYTES_MAX, COMMITS_MAX, PRODUCERS_MAX
-from raftlog.log.format.segment_files import (
+from raftlog.log.format.directory import (
     ProducerState,
     encode_producer_snapshot,
     parse_producer_snapshot,

@@ -7,13 +7,9 @@ from pathlib import Path
 import pytest
 from tests.support.batch_feeder import restarted
 
-from raftlog.log.format.segment_files import (
-    AbortedTransaction,
-    encode_producer_snapshot,
-    parse_producer_snapshot,
-    parse_txn_index,
-)
+from raftlog.log.format.directory import encode_producer_snapshot, parse_producer_snapshot
 from raftlog.log.reading.transactions import ValueKind, batch_metadata
+from raftlog.log.segment import AbortedTransaction, parse_txn_index
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import iter_batches
 

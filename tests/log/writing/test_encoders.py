@@ -24,7 +24,7 @@ from raftlog.log.format.directory import (
     parse_quorum_state,
 )
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.segment_files import encode_aborted, parse_txn_index
+from raftlog.log.segment import encode_aborted, parse_txn_index
 
 
 def contents(data: Path, pattern: str, least: int) -> list[tuple[str, bytes]]:

@@ -20,8 +20,8 @@ from raftlog.log.format.directory import (
     TIME_INDEX_SUFFIX,
     offset_name,
 )
-from raftlog.log.format.segment_files import TIME_ENTRY
 from raftlog.log.reading.chunks import parse_time_index
+from raftlog.log.segment import TIME_ENTRY
 from raftlog.log.writing.active_segment import ActiveSegment
 
 

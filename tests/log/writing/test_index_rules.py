@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.log.format.segment_files import OFFSET_ENTRY, TIME_ENTRY
 from raftlog.log.reading.chunks import parse_offset_index, parse_time_index
+from raftlog.log.segment import OFFSET_ENTRY, TIME_ENTRY
 from raftlog.log.writing.active_segment import SegmentIndexer
 from raftlog.records.batch import RecordBatch, iter_batches
 

@@ -63,10 +63,15 @@ from raftlog.log.format.directory import (
     offset_name,
     read_small_file,
 )
-from raftlog.log.format.segment_files import AbortedTransaction, parse_txn_index
 from raftlog.log.reading.transactions import batch_metadata
 from raftlog.log.recovery.recover import complete_swap, newest_producer_state
-from raftlog.log.segment import BatchCursor, Segment, SegmentMetadata
+from raftlog.log.segment import (
+    AbortedTransaction,
+    BatchCursor,
+    Segment,
+    SegmentMetadata,
+    parse_txn_index,
+)
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import RecordBatch
 from raftlog.records.header import BATCH_HEADER, DELETE_HORIZON_BIT, INT32_MAX, LENGTH_MIN

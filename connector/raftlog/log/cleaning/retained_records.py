@@ -41,8 +41,7 @@ from typing import Final
 from raftlog import compiled
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, READ_BATCH_BYTES_MAX
-from raftlog.log.format.segment_files import AbortedTransaction
-from raftlog.log.segment import BatchCursor, control_records
+from raftlog.log.segment import AbortedTransaction, BatchCursor, control_records
 from raftlog.records.batch import RecordBatch
 from raftlog.records.builder import empty_batch, finish_batch
 from raftlog.records.compression import Compression, compress, decompress

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -554,6 +555,108 @@ def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
             raise CorruptFileError(path=path, reason=f"{row[:40]!r} does not ascend")
         entries.append(entry)
     return EpochCache(tuple(entries))
+
+
+# --- Producer states up to an offset: a segment's file ``<offset>.snapshot`` ----------------------
+# Layout: int16 version, uint32 CRC-32C of all bytes after it, int32 count, one entry per producer.
+# More bytes may follow the entries; the CRC covers them.
+#
+# Kafka: ``ProducerStateManager``, ``ProducerSnapshot`` version 1.
+
+_SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
+_SNAPSHOT_CRC_START: Final = struct.calcsize(">hI")
+_PRODUCER_ENTRY: Final = struct.Struct(
+    ">"
+    "q"  # producer_id
+    "h"  # producer_epoch
+    "i"  # last_sequence
+    "q"  # last_offset
+    "i"  # offset_delta
+    "q"  # timestamp_ms
+    "i"  # coordinator_epoch
+    "q"  # current_txn_first_offset: -1 if none is open
+)
+assert (_SNAPSHOT_HEAD.size, _PRODUCER_ENTRY.size) == (10, 46)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerState:
+    """State of one producer in a snapshot."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    open_transaction_first_offset: int | None
+
+
+def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerState, ...]:
+    """Parse a producer snapshot and check its CRC. Raises ``CorruptFileError``."""
+    return split_producer_snapshot(data, path)[0]
+
+
+def split_producer_snapshot(data: bytes, path: str) -> tuple[tuple[ProducerState, ...], bytes]:
+    """Parse a producer snapshot; return its entries, and the bytes after them.
+
+    Kafka checks those bytes only by the CRC. Raises ``CorruptFileError``.
+    """
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise CorruptFileError(path=path, reason=f"it has {len(data)} bytes, fewer than 10")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise CorruptFileError(
+            path=path, reason=f"its version is {version}, not {_SNAPSHOT_VERSION}"
+        )
+    actual = crc32c(memoryview(data)[_SNAPSHOT_CRC_START:])
+    if actual != crc:
+        raise CorruptFileError(path=path, reason=f"its CRC is {crc}, computed {actual}")
+    if count < 0 or _SNAPSHOT_HEAD.size + count * _PRODUCER_ENTRY.size > len(data):
+        raise CorruptFileError(path=path, reason=f"it claims {count} producers")
+    found = []
+    for ordinal in range(count):
+        fields = _PRODUCER_ENTRY.unpack_from(
+            data, _SNAPSHOT_HEAD.size + ordinal * _PRODUCER_ENTRY.size
+        )
+        found.append(
+            ProducerState(
+                producer_id=fields[0],
+                producer_epoch=fields[1],
+                last_sequence=fields[2],
+                last_offset=fields[3],
+                offset_delta=fields[4],
+                timestamp_ms=fields[5],
+                coordinator_epoch=fields[6],
+                open_transaction_first_offset=None if fields[7] < 0 else fields[7],
+            )
+        )
+    return tuple(found), data[_SNAPSHOT_HEAD.size + count * _PRODUCER_ENTRY.size :]
+
+
+def encode_producer_snapshot(producers: Iterable[ProducerState], trailing: bytes = b"") -> bytes:
+    """Encode a producer snapshot as Kafka does, with ``trailing`` after its entries."""
+    entries = [
+        _PRODUCER_ENTRY.pack(
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.last_offset,
+            producer.offset_delta,
+            producer.timestamp_ms,
+            producer.coordinator_epoch,
+            _offset_or_none(producer.open_transaction_first_offset),
+        )
+        for producer in producers
+    ]
+    body = b"".join((struct.pack(">i", len(entries)), *entries, trailing))
+    return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def _offset_or_none(offset: int | None) -> int:
+    return -1 if offset is None else offset
 
 
 # --- ``.kafka_cleanshutdown``: the end of the log when its last writer closed it ------------------

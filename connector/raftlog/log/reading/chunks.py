@@ -28,8 +28,7 @@ from raftlog.limits import (
     SEGMENT_BYTES_MAX,
 )
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.segment_files import OFFSET_ENTRY, TIME_ENTRY
-from raftlog.log.segment import read_batch_at
+from raftlog.log.segment import OFFSET_ENTRY, TIME_ENTRY, read_batch_at
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.batch_columns import (
     HEADER_DTYPE,

@@ -20,9 +20,13 @@ import numpy as np
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, LogError, LogGapError
 from raftlog.limits import BATCH_HEADER_BYTES, READ_CHUNK_BYTES
-from raftlog.log.format.directory import PRODUCER_SNAPSHOT_SUFFIX, read_small_file
+from raftlog.log.format.directory import (
+    PRODUCER_SNAPSHOT_SUFFIX,
+    ProducerState,
+    parse_producer_snapshot,
+    read_small_file,
+)
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.segment_files import ProducerState, parse_producer_snapshot
 from raftlog.records.batch_columns import BatchColumns
 
 from .aborted_transactions import (

@@ -71,7 +71,6 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.remote_chain import read_remote_chain
-from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.log_end import epochs_below
 from raftlog.log.reading.transactions import (
@@ -83,7 +82,7 @@ from raftlog.log.reading.transactions import (
     batch_metadata,
     commit_of_header,
 )
-from raftlog.log.segment import Segment, SegmentMetadata
+from raftlog.log.segment import AbortedTransaction, Segment, SegmentMetadata
 from raftlog.log.writing.atomic_files import (
     TEMPORARY_SUFFIX,
     back_up,

@@ -75,12 +75,15 @@ from raftlog.log.format.directory import (
     read_small_file,
 )
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.segment_files import (
+from raftlog.log.segment import (
     AbortedTransaction,
+    Segment,
+    SegmentMetadata,
     encode_aborted,
     parse_txn_index,
+    read_batches,
+    read_snapshot_head,
 )
-from raftlog.log.segment import Segment, SegmentMetadata, read_batches, read_snapshot_head
 from raftlog.log.writing.atomic_files import (
     DAMAGED_SUFFIX,
     next_backup_ordinal,

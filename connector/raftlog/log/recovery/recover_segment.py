@@ -32,13 +32,6 @@ from raftlog.errors import CorruptBatchError, LogNotFoundError
 from raftlog.limits import LOG_OVERHEAD_BYTES, MIB
 from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.segment_files import (
-    NO_TIMESTAMP_MS,
-    OFFSET_ENTRY,
-    TIME_ENTRY,
-    AbortedTransaction,
-    encode_aborted,
-)
 from raftlog.log.reading.chunks import (
     ChunkBytes,
     ChunkDecoder,
@@ -48,7 +41,14 @@ from raftlog.log.reading.chunks import (
     parse_time_index,
     read_chunks,
 )
-from raftlog.log.segment import read_batch_at
+from raftlog.log.segment import (
+    NO_TIMESTAMP_MS,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    AbortedTransaction,
+    encode_aborted,
+    read_batch_at,
+)
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.batch_columns import (
     BatchColumns,

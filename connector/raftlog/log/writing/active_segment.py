@@ -28,15 +28,17 @@ from raftlog.log.format.directory import (
     TXN_INDEX_SUFFIX,
     offset_name,
 )
-from raftlog.log.format.segment_files import (
+from raftlog.log.reading.transactions import BatchMetadata
+from raftlog.log.segment import (
     NO_TIMESTAMP_MS,
     OFFSET_ENTRY,
     TIME_ENTRY,
     AbortedTransaction,
+    Segment,
     encode_aborted,
+    header_at,
+    iter_headers,
 )
-from raftlog.log.reading.transactions import BatchMetadata
-from raftlog.log.segment import Segment, header_at, iter_headers
 from raftlog.records.header import INT32_MAX
 from raftlog.storage.protocol import WritableFile, WritableStorage
 from raftlog.types import Position

@@ -42,8 +42,7 @@ from raftlog.limits import (
     PRODUCER_BATCHES_KEPT,
     PRODUCERS_MAX,
 )
-from raftlog.log.format.segment_files import (
-    AbortedTransaction,
+from raftlog.log.format.directory import (
     ProducerState,
     encode_producer_snapshot,
     split_producer_snapshot,
@@ -59,6 +58,7 @@ from raftlog.log.reading.transactions import (
     TransactionSpan,
     control_of,
 )
+from raftlog.log.segment import AbortedTransaction
 from raftlog.records.control import OffsetCommit
 from raftlog.records.fields import FieldReader, TaggedField, array_bytes, string_bytes, tagged_bytes
 

@@ -69,10 +69,9 @@ from raftlog.log.format.remote_chain import (
     encode_remote_chain,
     read_remote_chain,
 )
-from raftlog.log.format.segment_files import NO_TIMESTAMP_MS
 from raftlog.log.reading.transactions import batch_metadata
 from raftlog.log.recovery.recover import newest_producer_state
-from raftlog.log.segment import Segment, SegmentMetadata
+from raftlog.log.segment import NO_TIMESTAMP_MS, Segment, SegmentMetadata
 from raftlog.records.batch import RecordBatch
 from raftlog.records.header import INT64_MAX
 from raftlog.records.record import Record
