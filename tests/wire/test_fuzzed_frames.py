@@ -43,17 +43,17 @@ from raftlog.wire import (
     encode_request_header,
     encode_response_header,
     fetch_codec,
+    fields,
     produce_codec,
     raft_codec,
     raft_fields,
     receive_request,
-    topic_codec,
 )
 from raftlog.wire.errors import MalformedMessageError, UnsupportedApiError
 from raftlog.wire.produce_codec import parse_appended_message, parse_error_message
 
 MODULES: Final = {
-    *(api_versions, codec, fetch_codec, produce_codec, raft_codec, raft_fields, topic_codec),
+    *(api_versions, codec, fetch_codec, produce_codec, raft_codec, raft_fields, fields),
     sys.modules[receive_request.__module__],  # "frame" of the package is its function
 }
 EVERY_API: Final = {**APIS, **CONTROLLER_APIS}

@@ -41,6 +41,7 @@ from .fetch_codec import (
     encode_fetch_request,
     encode_fetch_response,
 )
+from .fields import LeaderEndpoint
 from .frame import (
     FrameDecoder,
     InFlightRequests,
@@ -76,7 +77,6 @@ from .raft_codec import (
     request_api_key,
 )
 from .replica_fetch import ReplicaFetchCodec
-from .topic_codec import LeaderEndpoint
 
 __all__ = [
     "APIS",

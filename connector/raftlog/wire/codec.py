@@ -1,16 +1,7 @@
 """Codec of requests and responses: bytes of a given version to kio's classes, and back.
 
-Invariants of the decoder, which raises ``MalformedMessageError``:
-
-1. No length is trusted. Before anything is allocated, a string, array or tagged field must fit into
-   the remaining bytes; for an array, its elements' minimum size counts. The number of array
-   elements and tags in a message is limited, because an element of three bytes becomes an object of
-   hundreds of bytes.
-2. The decoder accepts only what Kafka's encoders produce: varints have at most five bytes, tags
-   ascend, tagged fields have exactly their stated length, and there are no trailing bytes. An
-   unknown error code becomes ``unknown_server_error`` (Kafka: ``Errors.forCode``). An unknown tag
-   is skipped.
-3. The readers of a message version are built once and cached.
+The readers of a message version are built once and cached. They read with a ``Cursor``, within the
+limits that ``fields`` describes. Trailing bytes are an error unless the caller allows them.
 
 Invariants of the encoder:
 
@@ -26,23 +17,21 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any, Final, NoReturn, TypeVar
-
-from kio.schema.errors import ErrorCode
+from typing import Any, Final, TypeVar
 
 from raftlog.limits import STRING_BYTES_MAX, WIRE_ELEMENTS_MAX
-from raftlog.records.fields import MalformedVarintError, read_unsigned_varint, unsigned_varint
+from raftlog.records.fields import unsigned_varint
 
-from .errors import MalformedMessageError, UnsupportedFieldError
+from .errors import UnsupportedFieldError
+from .fields import Cursor, Reader, error_of, read_tagged
 from .schema import SIZED, FieldPlan, StructPlan, message_plan, with_target
 
 T = TypeVar("T")
-_ERRORS: Final = {int(one): one for one in ErrorCode}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _LAYOUTS: Final = {
@@ -62,116 +51,6 @@ _LAYOUTS: Final = {
 """Layouts of the fixed-width types."""
 
 
-def error_of(code: int) -> ErrorCode:
-    """Return the error with this code; ``unknown_server_error`` for an unknown code.
-
-    Kafka: ``Errors.forCode``.
-    """
-    return _ERRORS.get(code, ErrorCode.unknown_server_error)
-
-
-class Cursor:
-    """Read position in the bytes of one message, with the limits of what may be read."""
-
-    __slots__ = ("_api", "_version", "data", "elements_left", "end", "position")
-
-    def __init__(
-        self,
-        data: bytes,
-        api: str,
-        version: int | None,
-        *,
-        start: int = 0,
-        elements_max: int = WIRE_ELEMENTS_MAX,
-    ) -> None:
-        self.data = data
-        self.position = start
-        self.end = len(data)
-        self.elements_left = elements_max
-        self._api = api
-        self._version = version
-
-    def fail(self, reason: str) -> NoReturn:
-        raise MalformedMessageError(
-            api=self._api, version=self._version, position=self.position, reason=reason
-        ) from None
-
-    def take(self, byte_count: int, name: str) -> bytes:
-        after = self.position + byte_count
-        if after > self.end:
-            self.fail(
-                f"{name} has length {byte_count}, but {self.end - self.position} bytes remain"
-            )
-        taken = self.data[self.position : after]
-        self.position = after
-        return taken
-
-    def unsigned(self, name: str) -> int:
-        """Read an unsigned varint."""
-        position = self.position
-        if position < self.end and (value := self.data[position]) < 0x80:
-            self.position = position + 1
-            return value
-        try:
-            value, after = read_unsigned_varint(self.data, self.position)
-        except MalformedVarintError as error:
-            self.fail(f"{name}: malformed varint: {error.reason}")
-        if after > self.end:
-            self.fail(f"{name}: varint extends past the end of its field")
-        self.position = after
-        return value
-
-    def unpack(self, layout: struct.Struct, name: str) -> tuple[Any, ...]:
-        """Read fields of fixed width."""
-        position = self.position
-        after = position + layout.size
-        if after > self.end:
-            self.fail(f"{name} takes {layout.size} bytes, but {self.end - position} remain")
-        self.position = after
-        return layout.unpack_from(self.data, position)
-
-    def length(self, name: str, width: int, *, is_compact: bool) -> int:
-        """Read the length of a string or array; negative for null."""
-        if is_compact:
-            return self.unsigned(name) - 1
-        return int.from_bytes(self.take(width, name), "big", signed=True)
-
-    def count(
-        self, name: str, byte_count_min: int, *, is_compact: bool, is_nullable: bool = False
-    ) -> int:
-        """Read the size of an array with elements of ``byte_count_min`` bytes or more; -1: null."""
-        count = self.length(name, 4, is_compact=is_compact)
-        if count < 0:
-            return -1 if is_nullable else self.fail(f"{name} must not be null")
-        if count * byte_count_min > self.end - self.position:
-            self.fail(f"{name} has {count} elements, but {self.end - self.position} bytes remain")
-        self.spend(count, name)
-        return count
-
-    def string(self, name: str, *, is_compact: bool, is_nullable: bool = False) -> str | None:
-        byte_count = self.length(name, 2, is_compact=is_compact)
-        if byte_count < 0:
-            return None if is_nullable else self.fail(f"{name} must not be null")
-        if byte_count > STRING_BYTES_MAX:
-            self.fail(f"{name} has length {byte_count}, but at most {STRING_BYTES_MAX} is allowed")
-        try:
-            return self.take(byte_count, name).decode()
-        except UnicodeDecodeError:
-            self.fail(f"{name} is not UTF-8")
-
-    def finish(self) -> None:
-        """Check that no bytes remain."""
-        if self.position != self.end:
-            self.fail(f"{self.end - self.position} bytes remain after the message")
-
-    def spend(self, count: int, name: str) -> None:
-        """Count array elements and tags towards the message's limit."""
-        if count > self.elements_left:
-            self.fail(f"{name} has {count} elements, but {self.elements_left} more are allowed")
-        self.elements_left -= count
-
-
-Reader = Callable[[Cursor], Any]
 _READERS: Final[dict[tuple[type[Any], int], Reader]] = {}
 _FIELD_READERS: Final[dict[tuple[type[Any], int], Reader]] = {}
 
@@ -237,59 +116,6 @@ def _struct_reader(plan: StructPlan) -> Reader:
         return target(**values)
 
     return read
-
-
-def read_tagged(
-    cursor: Cursor, tagged: Mapping[int, tuple[str, Reader]], values: dict[str, Any]
-) -> None:
-    """Read tagged fields into ``values``; ``tagged`` maps tags to names and readers."""
-    count = cursor.unsigned("tagged fields")
-    if count == 0:
-        return
-    cursor.spend(count, "tagged fields")
-    last_tag = -1
-    for _ in range(count):
-        tag = cursor.unsigned("a tag")
-        if tag <= last_tag:
-            cursor.fail(f"tag {tag} follows tag {last_tag}: tags must ascend")
-        last_tag = tag
-        byte_count = cursor.unsigned("the length of a tagged field")
-        known = tagged.get(tag)
-        if known is None:
-            _skip(cursor, byte_count)
-            continue
-        name, reader = known
-        values[name] = _read_bounded(cursor, reader, byte_count, name)
-
-
-def _read_bounded(cursor: Cursor, reader: Reader, byte_count: int, name: str) -> Any:
-    """Read a tagged field, which must take exactly ``byte_count`` bytes."""
-    outer, inner = cursor.end, cursor.position + byte_count
-    if inner > outer:
-        cursor.fail(f"{name} has length {byte_count}, but {outer - cursor.position} bytes remain")
-    cursor.end = inner
-    value = reader(cursor)
-    if cursor.position != inner:
-        cursor.fail(f"{name}: {inner - cursor.position} of its {byte_count} bytes are unread")
-    cursor.end = outer
-    return value
-
-
-def skip_tagged(cursor: Cursor) -> None:
-    """Skip the tagged fields of a structure that defines none."""
-    if cursor.position < cursor.end and not cursor.data[cursor.position]:
-        cursor.position += 1
-        return
-    read_tagged(cursor, {}, {})
-
-
-def _skip(cursor: Cursor, byte_count: int) -> None:
-    if byte_count > cursor.end - cursor.position:
-        cursor.fail(
-            f"an unknown tagged field has length {byte_count}, but "
-            f"{cursor.end - cursor.position} bytes remain"
-        )
-    cursor.position += byte_count
 
 
 def _field_reader(field: FieldPlan, parent: StructPlan) -> Reader:

@@ -18,21 +18,25 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from .codec import Cursor, Reader, error_of, read_tagged, skip_tagged
-from .latest_schemas import COMPACTED_OFFSET_TAG, REMOTE_STORE_TAG, TOMBSTONE_START_TAG
-from .topic_codec import (
+from .fields import (
     ID_BYTES,
     NO_TAGS,
+    Cursor,
     LeaderEndpoint,
+    Reader,
     encode_count,
     encode_endpoints,
     encode_records,
     encode_tagged,
     encode_text,
     encode_topics,
+    error_of,
     read_records,
+    read_tagged,
     read_topics,
+    skip_tagged,
 )
+from .latest_schemas import COMPACTED_OFFSET_TAG, REMOTE_STORE_TAG, TOMBSTONE_START_TAG
 
 _SESSIONS_FROM: Final = 7
 _LOG_START_FROM: Final = 5

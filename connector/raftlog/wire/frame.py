@@ -23,13 +23,13 @@ from kio import index as kio_index
 from raftlog.limits import STRING_BYTES_MAX
 
 from .apis import APIS, Api, ApiKey, Listener, served_api
-from .codec import Cursor, skip_tagged
 from .errors import (
     FrameLengthError,
     MalformedMessageError,
     UnsupportedApiError,
     UnsupportedFieldError,
 )
+from .fields import Cursor, skip_tagged
 
 T = TypeVar("T")
 LENGTH_BYTES: Final = 4

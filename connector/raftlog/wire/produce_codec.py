@@ -24,11 +24,10 @@ from raftlog import compiled, errors
 from raftlog.errors import NotLeaderError, RaftlogError
 from raftlog.limits import STRING_BYTES_MAX
 
-from .codec import Cursor, skip_tagged
-from .log_identity import duration
-from .topic_codec import (
+from .fields import (
     NO_TAGS,
     TOPIC_IDS_FROM,
+    Cursor,
     LeaderEndpoint,
     encode_count,
     encode_endpoints,
@@ -38,7 +37,9 @@ from .topic_codec import (
     encode_topics,
     read_records,
     read_topics,
+    skip_tagged,
 )
+from .log_identity import duration
 
 _FLEXIBLE_FROM: Final = 9
 _LOG_START_FROM: Final = 5

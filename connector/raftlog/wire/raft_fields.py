@@ -35,6 +35,7 @@ from raftlog.types import ReplicaKey, SnapshotId
 from .apis import ApiKey
 from .codec import encode
 from .errors import MalformedMessageError, UnsupportedFieldError
+from .fields import LeaderEndpoint
 from .log_identity import (
     PARTITION,
     PORT_MAX,
@@ -47,7 +48,6 @@ from .log_identity import (
     uuid_text,
 )
 from .schema import StructPlan, message_plan
-from .topic_codec import LeaderEndpoint
 
 
 @dataclass(frozen=True, slots=True)

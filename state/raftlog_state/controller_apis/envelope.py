@@ -42,8 +42,8 @@ from raftlog.wire import (
     encode_response_header,
     receive_request,
 )
-from raftlog.wire.codec import Cursor, skip_tagged
 from raftlog.wire.errors import WireError
+from raftlog.wire.fields import Cursor, skip_tagged
 from raftlog_state.controller import ApiException
 from raftlog_state.errors import ControllerTimeoutError, NotControllerError, UnknownServerError
 

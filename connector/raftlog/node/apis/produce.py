@@ -52,8 +52,8 @@ from raftlog.wire import (
     ProduceResult,
     encode_produce_response,
 )
-from raftlog.wire.codec import error_of
 from raftlog.wire.errors import WireError
+from raftlog.wire.fields import error_of
 from raftlog.wire.log_identity import duration, int16, or_minus_one
 from raftlog.wire.produce_codec import (
     Appended,
