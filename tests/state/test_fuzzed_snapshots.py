@@ -15,11 +15,11 @@ from raftlog.limits import BATCH_HEADER_BYTES
 from raftlog.log.reading import snapshot
 from raftlog_state import read_state
 from raftlog_state.loader import image_reader, metadata_loader, payload
-from raftlog_state.records import decoded, redaction, serde
+from raftlog_state.records import redaction, serde
 
 NAME: Final = "snapshots"
 PATH: Final = "/logs/__cluster_metadata-0/00000000000000000100-0000000001.checkpoint"
-MODULES: Final = (snapshot, image_reader, metadata_loader, payload, decoded, redaction, serde)
+MODULES: Final = (snapshot, image_reader, metadata_loader, payload, redaction, serde)
 
 
 def run(given: Input) -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from raftlog_state.controller import ApiException, ChangeRequest
 from raftlog_state.controller.controller_state import ControllerState, PartitionsInSteps
-from raftlog_state.controller.dispatch import write_in_steps
 from raftlog_state.controller.pending_state import (
     KRaftVersionAccessor,
     Operation,
     OperationInSteps,
     PendingState,
+    write_in_steps,
 )
 from raftlog_state.image import MetadataImage, PartitionRow, Row
 from raftlog_state.records import DecodedRecord, FeatureLevelRecord, MetadataRecord

@@ -56,10 +56,9 @@ from .change_requests import (
 from .columns import parse_change
 from .controller_state import ControllerState
 from .deferred_events import Write
-from .dispatch import write_in_steps
 from .features import KNOWN_FEATURES
 from .heartbeats import BrokerHeartbeat
-from .pending_state import Operation, OperationInSteps, PendingState, Random
+from .pending_state import Operation, OperationInSteps, PendingState, Random, write_in_steps
 from .plan import (
     TRANSACTION_NAME,
     ControllerResult,

@@ -34,8 +34,7 @@ from .api_exception import (
 )
 from .change_requests import AddAcl, RemoveAcl
 from .controller_state import ControllerState
-from .dispatch import write_in_steps
-from .pending_state import PendingState
+from .pending_state import PendingState, write_in_steps
 
 ANY: Final = 1
 MATCH: Final = 2

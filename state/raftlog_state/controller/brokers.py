@@ -1,11 +1,11 @@
-"""Registration, fencing and removal of brokers.
+"""Registration, fencing and removal of brokers, and registration of controllers.
 
 A broker's record changes no partition. PartitionChangeRecords are written before the record that
 fences or removes a broker, and after the record that unfences one.
 
-Source: Kafka 4.3 ``ClusterControlManager.registerBroker``, ``ReplicationControlManager``
-(handleBrokerFenced, handleBrokerUnfenced, handleBrokerUnregistered, handleBrokerShutdown,
-handleBrokerInControlledShutdown).
+Source: Kafka 4.3 ``ClusterControlManager`` (registerBroker, registerController),
+``ReplicationControlManager`` (handleBrokerFenced, handleBrokerUnfenced, handleBrokerUnregistered,
+handleBrokerShutdown, handleBrokerInControlledShutdown).
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import Final
 
 from raftlog_state.enums import SECURITY_PROTOCOLS
 from raftlog_state.image import METADATA_VERSION, BrokerRow, FeatureRow
+from raftlog_state.image.record_versions import LEVEL_CONTROLLERS
 from raftlog_state.records import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
 from raftlog_state.replay.cluster import KRAFT_VERSION
@@ -30,16 +32,16 @@ from raftlog_state.replay.cluster import KRAFT_VERSION
 from .api_exception import (
     BROKER_ID_NOT_REGISTERED,
     INVALID_REGISTRATION,
+    INVALID_REQUEST,
     UNSUPPORTED_VERSION,
     ApiException,
     check_uuid,
     enum_number,
 )
 from .change_requests import FenceBroker, RegisterBroker, UnfenceBroker, UnregisterBroker
-from .dispatch import write_in_steps
 from .features import KNOWN_FEATURES
 from .partitions import check_broker_epoch, update_leader_and_isr
-from .pending_state import PendingState
+from .pending_state import PendingState, write_in_steps
 
 NO_BROKER_EPOCH: Final = -1
 _FENCE: Final = 1
@@ -304,3 +306,15 @@ def _features(
         BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
         for name, (low, high) in sorted(given.items())
     )
+
+
+def register_controller(record: RegisterControllerRecord, state: PendingState) -> None:
+    """Write the registration of a controller. Raises ``ApiException``."""
+    what = f"controller {record.controller_id}"
+    if state.current.level < LEVEL_CONTROLLERS:
+        reason = "The current MetadataVersion is too old to support controller registrations."
+        remedy = f"upgrade metadata.version to {LEVEL_CONTROLLERS} or higher first"
+        raise ApiException(what, reason, remedy, UNSUPPORTED_VERSION)
+    if not record.end_points:
+        raise ApiException(what, "No listeners specified", "set listeners", INVALID_REQUEST)
+    state.write(record)

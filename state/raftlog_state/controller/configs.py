@@ -40,8 +40,7 @@ from .config_values import (
     unknown_config_reason,
 )
 from .controller_state import BROKER, CLIENT_METRICS, GROUP, TOPIC, ControllerState
-from .dispatch import write_in_steps
-from .pending_state import PendingState
+from .pending_state import PendingState, write_in_steps
 
 VALUE_LENGTH_MAX: Final = 2**15 - 1
 MIN_ISR: Final = "min.insync.replicas"

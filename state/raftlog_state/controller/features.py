@@ -39,8 +39,7 @@ from .api_exception import INVALID_UPDATE_VERSION, ApiException
 from .change_requests import SetFeature
 from .configs import MIN_ISR
 from .controller_state import BROKER
-from .dispatch import write_in_steps
-from .pending_state import PendingState
+from .pending_state import PendingState, write_in_steps
 
 KNOWN_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {

@@ -37,7 +37,6 @@ from .change_requests import ElectLeader, SetIsr
 from .config_values import parse_integer
 from .configs import MIN_ISR
 from .controller_state import NO_LEADER
-from .dispatch import write_in_steps
 from .partition_change import (
     RECOVERED,
     RECOVERING,
@@ -46,7 +45,7 @@ from .partition_change import (
     Target,
     partition_change,
 )
-from .pending_state import PendingState
+from .pending_state import PendingState, write_in_steps
 from .topics import DIRECTORY_UNASSIGNED, default_directory, topic_of
 
 DIRECTORY_LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"

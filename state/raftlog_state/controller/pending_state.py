@@ -13,6 +13,7 @@ and seeds produce equal records.
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -20,9 +21,10 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from raftlog_state.image import BrokerRow
 from raftlog_state.records import DecodedRecord, MetadataRecord
 from raftlog_state.replay import Position
-from raftlog_state.steps import complete
+from raftlog_state.steps import Steps, complete
 
 from .api_exception import INVALID_UPDATE_VERSION, ApiException
+from .change_requests import ChangeRequest
 from .controller_state import ControllerState
 
 T = TypeVar("T")
@@ -233,6 +235,16 @@ Operation: TypeAlias = Callable[[PendingState], T]
 
 OperationInSteps: TypeAlias = Callable[[PendingState], Generator[None, None, T]]
 """Operation whose records are written in steps."""
+
+
+@functools.singledispatch
+def write_in_steps(change: ChangeRequest, state: PendingState) -> Steps:
+    """Validate a change against ``state`` and write its records; return the steps that are left.
+
+    Raises ``ApiException``, after which the caller must undo the records written so far
+    (``PendingState.atomic``).
+    """
+    raise AssertionError(f"no function handles {type(change).__name__}")
 
 
 def in_one_step(operation: Operation[T]) -> OperationInSteps[T]:

@@ -28,8 +28,7 @@ from .api_exception import INVALID_UPDATE_VERSION, UNSUPPORTED_VERSION, ApiExcep
 from .change_requests import CHANGE_TYPES, ChangeRequest, SetFeature
 from .columns import KIND, parse_change
 from .controller_state import ControllerState
-from .dispatch import write_in_steps
-from .pending_state import KRaftVersionAccessor, PendingState, Random
+from .pending_state import KRaftVersionAccessor, PendingState, Random, write_in_steps
 
 TRANSACTION_NAME: Final = "raftlog changes"
 

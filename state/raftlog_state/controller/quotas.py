@@ -21,8 +21,7 @@ from raftlog_state.records import ClientQuotaRecord, EntityData
 from .api_exception import INVALID_REQUEST, UNSUPPORTED_VERSION, ApiException
 from .change_requests import RemoveQuota, SetQuota
 from .controller_state import ControllerState
-from .dispatch import write_in_steps
-from .pending_state import PendingState
+from .pending_state import PendingState, write_in_steps
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """Types (user, client-id, ip) with names, None for the default, sorted by type."""

@@ -20,7 +20,6 @@ from .api_exception import (
 )
 from .change_requests import ReassignPartition
 from .controller_state import ControllerState, is_reassigning
-from .dispatch import write_in_steps
 from .partition_change import Election, Target
 from .partitions import (
     UNCLEAN,
@@ -30,7 +29,7 @@ from .partitions import (
     partition_of,
     write_change,
 )
-from .pending_state import PendingState
+from .pending_state import PendingState, write_in_steps
 from .topics import validate_assignment
 
 

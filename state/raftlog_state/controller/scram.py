@@ -29,8 +29,7 @@ from .api_exception import (
 )
 from .change_requests import RemoveScram, SetScram
 from .controller_state import ControllerState
-from .dispatch import write_in_steps
-from .pending_state import PendingState
+from .pending_state import PendingState, write_in_steps
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384

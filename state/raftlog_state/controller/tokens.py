@@ -33,8 +33,7 @@ from .api_exception import (
 )
 from .change_requests import RemoveToken, SetToken
 from .controller_state import ControllerState
-from .dispatch import write_in_steps
-from .pending_state import PendingState
+from .pending_state import PendingState, write_in_steps
 
 MAX_LIFETIME_MS: Final = 7 * 24 * 3_600_000
 RENEW_LIFETIME_MS: Final = 24 * 3_600_000

@@ -37,8 +37,7 @@ from .api_exception import (
 )
 from .change_requests import AddPartitions, Assignment, CreateTopic, DeleteTopic
 from .configs import write_topic_configs
-from .dispatch import write_in_steps
-from .pending_state import PendingState, unregistered_brokers
+from .pending_state import PendingState, unregistered_brokers, write_in_steps
 from .placement import place_partitions
 
 NAME_LENGTH_MAX: Final = 249

@@ -29,8 +29,7 @@ from raftlog.types import Operation
 from raftlog.wire.log_identity import duration, int32, int64, uuid_text
 from raftlog_state.controller import PendingState
 from raftlog_state.controller.broker_control import BrokerHeartbeatReply
-from raftlog_state.controller.brokers import BrokerRegistration
-from raftlog_state.controller.controllers import register_controller
+from raftlog_state.controller.brokers import BrokerRegistration, register_controller
 from raftlog_state.controller.directories import DirectoryAssignment, assign_replicas_to_dirs
 from raftlog_state.controller.heartbeats import BrokerHeartbeat
 from raftlog_state.controller.producer_ids import allocate_producer_ids

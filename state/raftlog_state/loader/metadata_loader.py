@@ -46,7 +46,7 @@ from raftlog_state.records import (
     decode,
 )
 from raftlog_state.replay import Position, replay, replay_in_steps
-from raftlog_state.replay.state import Rows
+from raftlog_state.replay.dispatch import Rows
 from raftlog_state.steps import RECORDS_PER_STEP, Steps, begin, complete, for_each_in_steps
 
 from .control_records import replay_control

@@ -34,7 +34,7 @@ from raftlog_state.records import (
 )
 from raftlog_state.records.typed_columns import frames, typed_columns
 from raftlog_state.replay.coded_columns import Bools, Int64s, NotPlainError, require
-from raftlog_state.replay.state import Rows
+from raftlog_state.replay.dispatch import Rows
 from raftlog_state.replay.topic_records import MARKER_KEYS
 from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 

@@ -52,6 +52,7 @@ from raftlog_state.replay.coded_columns import (
     numbers,
     require,
 )
+from raftlog_state.replay.dispatch import Rows
 from raftlog_state.replay.distinct_values import DistinctValues
 from raftlog_state.replay.row_versions import (
     TOPIC_RECORDS,
@@ -62,7 +63,6 @@ from raftlog_state.replay.row_versions import (
     is_first,
     versions_of,
 )
-from raftlog_state.replay.state import Rows
 from raftlog_state.replay.topic_records import MARKER_KEYS, TopicRecords, topic_records
 from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .config_types import config_type, is_secret_config
 from .declare import FieldSchema, Message, MetadataRecord, RecordSchema, Struct, UnknownTag
-from .decoded import DecodedRecord, UnknownReason, UnknownRecord
 from .redaction import MASK, Redactor, is_redacted
 from .schema import RECORD_TYPES
 from .schema_access import (
@@ -48,6 +47,9 @@ from .schema_topics import (
 from .serde import (
     NO_OP_VALUE,
     UNKNOWN_TYPE,
+    DecodedRecord,
+    UnknownReason,
+    UnknownRecord,
     data_json,
     decode,
     encode,

@@ -21,7 +21,6 @@ from raftlog.types import (
 )
 
 from .declare import Message
-from .decoded import DecodedRecord
 from .keyed_serde import KeyedSerde, RecordType
 from .redaction import Redactor
 from .schema_coordinators import (
@@ -86,7 +85,7 @@ from .schema_streams import (
     StreamsGroupTopologyKey,
     StreamsGroupTopologyValue,
 )
-from .serde import FramedSerde
+from .serde import DecodedRecord, FramedSerde
 
 CONSUMER_OFFSETS: Final = CONSUMER_OFFSETS_TOPIC
 TRANSACTION_STATE: Final = TRANSACTION_STATE_TOPIC

@@ -21,12 +21,11 @@ from raftlog_state.errors import InvalidRecordError, MetadataParseError
 
 from .consumer_protocol import PROTOCOL_FIELDS, PROTOCOL_TYPE, protocol_json
 from .declare import Message
-from .decoded import UnknownReason, UnknownRecord
 from .json_text import TextWriter, data_text_writer
 from .reader import ValueReader, record_reader
 from .scalars import bytes_json
 from .schema_groups import GroupMetadataValue
-from .serde import UNKNOWN_TYPE, trailing
+from .serde import UNKNOWN_TYPE, UnknownReason, UnknownRecord, trailing
 from .versions import check_version
 from .writer import ValueWriter, record_writer
 

@@ -38,9 +38,8 @@ from raftlog.limits import REDACTION_KEY_BYTES_MIN, REDACTION_KEY_DISTINCT_MIN
 
 from .config_types import is_secret_config, public_config_names
 from .declare import FieldSchema, Message, MetadataRecord, Struct, UnknownTag
-from .decoded import DecodedRecord, UnknownRecord
 from .schema_access import ConfigRecord, UserScramCredentialRecord
-from .serde import decode, to_json_text
+from .serde import DecodedRecord, UnknownRecord, decode, to_json_text
 
 if TYPE_CHECKING:
     from .keyed_serde import KeyedRecord

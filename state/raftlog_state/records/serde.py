@@ -18,15 +18,16 @@ informative and is not parsed; ``payload`` is left out if it was redacted.
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raftlog.records.fields import MalformedVarintError, read_unsigned_varint, unsigned_varint
 from raftlog_state.errors import InvalidRecordError, MetadataParseError, UnsupportedVersionError
 
 from .declare import Message, MetadataRecord
-from .decoded import DecodedRecord, UnknownReason, UnknownRecord
 from .json_read import record_from_json
 from .json_text import TextWriter, record_text_writer
 from .reader import ValueReader, record_reader
@@ -35,6 +36,36 @@ from .schema import RECORD_TYPES
 from .schema_cluster import NoOpRecord
 from .versions import check_version
 from .writer import ValueWriter, record_writer
+
+
+class UnknownReason(enum.Enum):
+    """Reason why a record was not decoded: its api key or its version is unknown."""
+
+    API_KEY = "api key"
+    VERSION = "version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownRecord:
+    """Record of unknown type or version.
+
+    ``payload``: the bytes after the frame version, api key and version; empty if redacted (a real
+    payload has at least a tag count).
+    """
+
+    api_key: int
+    version: int
+    reason: UnknownReason
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecord:
+    """Record and its version on the wire."""
+
+    version: int
+    record: MetadataRecord | UnknownRecord
+
 
 NO_OP_VALUE: Final = b"\x01\x14\x00\x00"
 """Value of a NoOpRecord: most records in the log of an idle cluster."""

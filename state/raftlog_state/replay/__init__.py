@@ -12,8 +12,6 @@ and pyarrow, so the code that needs them imports them.
 from __future__ import annotations
 
 from . import acls, cluster, topics
-from .dispatch import replay, replay_in_steps
-from .position import Position
-from .state import ReplayState
+from .dispatch import Position, ReplayState, replay, replay_in_steps
 
 __all__ = ["Position", "ReplayState", "acls", "cluster", "replay", "replay_in_steps", "topics"]

@@ -26,9 +26,7 @@ from raftlog_state.records import (
     UserScramCredentialRecord,
 )
 
-from .dispatch import replay
-from .position import Position, contradiction
-from .state import ReplayState
+from .dispatch import Position, ReplayState, contradiction, replay
 
 _config_row = row_reader(ConfigRow, ConfigRecord)
 _quota_row = row_reader(QuotaRow, ClientQuotaRecord)

@@ -36,9 +36,7 @@ from raftlog_state.records import (
     ZkMigrationStateRecord,
 )
 
-from .dispatch import replay
-from .position import Position, contradiction
-from .state import ReplayState
+from .dispatch import Position, ReplayState, contradiction, replay
 
 KRAFT_VERSION: Final = "kraft.version"
 

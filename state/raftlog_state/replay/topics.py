@@ -24,9 +24,7 @@ from raftlog_state.records import (
 )
 from raftlog_state.steps import complete, for_each_in_steps, sorted_in_steps
 
-from .dispatch import replay, replay_in_steps
-from .position import Position, contradiction
-from .state import ReplayState
+from .dispatch import Position, ReplayState, contradiction, replay, replay_in_steps
 
 LEADER_UNCHANGED: Final = -2
 RECOVERY_UNCHANGED: Final = -1

@@ -14,8 +14,7 @@ from tests.support.controller_context import ControllerContext, codes_of
 
 from raftlog_state.controller import CreateTopic, RegisterBroker, UnregisterBroker
 from raftlog_state.controller.broker_control import BrokerControl, BrokerHeartbeatReply
-from raftlog_state.controller.brokers import BrokerRegistration
-from raftlog_state.controller.controllers import register_controller
+from raftlog_state.controller.brokers import BrokerRegistration, register_controller
 from raftlog_state.controller.directories import DirectoryAssignment, assign_replicas_to_dirs
 from raftlog_state.controller.heartbeats import (
     BrokerControlState,
