@@ -548,6 +548,30 @@ def is_spark_option(raw_name: str) -> bool:
     return name in _SPARK_OPTIONS or name.startswith("option.")
 
 
+def is_catalog_table(given: Mapping[str, str]) -> bool:
+    """Return whether these are the options of CREATE TABLE."""
+    return any(name.lower() == "provider" for name in given)
+
+
+def without_table_properties(given: Mapping[str, str]) -> dict[str, str]:
+    """Remove a table's comment, collation and properties, which CREATE TABLE passes as options.
+
+    Spark passes each of its OPTIONS twice, as ``name`` and ``option.name``. A property with the
+    name of an option is not removed.
+    """
+    if not is_catalog_table(given):
+        return dict(given)
+    prefix = "option."
+    names = [name.lower() for name in given]
+    passed_twice = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+    def is_option(name: str) -> bool:
+        known = name in _BY_KEY or name in _WRITE_ONLY_KEYS or name in passed_twice
+        return known or is_spark_option(name)
+
+    return {name: value for name, value in given.items() if is_option(name.lower())}
+
+
 WRITE_ONLY_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "requiredBaseOffset": ("required_base_offset", integer(0)),
     "requiredEndOffset": ("required_end_offset", integer(0)),
@@ -643,15 +667,10 @@ class WriteOptions:
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
         """Parse Spark's options, with an absolute path.
 
-        Raises ``OptionError``: a name is unknown or for reads only, a value is invalid, two options
-        contradict each other, or there is no path.
+        Raises ``OptionError``: a name is unknown, for reads only or set twice, a value is invalid,
+        two options contradict each other, or there is no path.
         """
-        given: dict[str, Any] = {}
-        for raw_name, value in options.items():
-            if is_spark_option(raw_name):
-                continue
-            name, attribute, parse = _find_write_option(raw_name)
-            given[attribute] = parse(name, value)
+        given = _parse_given(options.items(), _find_write_option)
         location = take_location(given, "call save(path) or start(path)")
         path = location.path
         if location.nodes is None:

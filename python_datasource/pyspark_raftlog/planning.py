@@ -246,7 +246,7 @@ def batch_range(
     """
     end_offset = batch_end_offset(log, options, now_ms=now_ms)
     start = start_position(log, options, end_offset=end_offset, streaming=False, now_ms=now_ms)
-    ending = options.ending_offset
+    ending = options.ending_offset if options.ending_timestamp_ms is None else LATEST
     if ending.kind is OffsetSpecKind.OFFSET and ending.number < start.offset:
         raise OptionError(option="endingOffset", reason="is less than the start of the read")
     return start, end_offset

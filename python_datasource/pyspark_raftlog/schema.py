@@ -84,11 +84,6 @@ _OPTIONS_KEY: Final = "raftlog.options"
 _SECRETS: Final = SECRET_OPTIONS | {"redactkey", "redactsecret"}
 
 
-def is_catalog_table(given: Mapping[str, str]) -> bool:
-    """Return whether these are the options of CREATE TABLE."""
-    return any(name.lower() == "provider" for name in given)
-
-
 def with_table_options(schema: StructType, given: Mapping[str, str]) -> StructType:
     """Return the columns of a new table, with its options. Raises ``OptionError`` for a secret."""
     kept = {name: value for name, value in given.items() if not is_spark_option(name)}

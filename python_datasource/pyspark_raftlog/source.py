@@ -333,9 +333,9 @@ class RaftlogDataSource(DataSource):
         Raises:
             OptionError: an option is unknown, or its value is invalid.
         """
-        from .options import has_location, has_write_option
+        from .options import has_location, has_write_option, without_table_properties
 
-        self._given = dict(options)
+        self._given = without_table_properties(options)
         self._is_for_writing = has_write_option(options)
         self._options: RaftlogOptions | None = None  # of a catalog's table: in its columns
         if self._is_for_writing:
@@ -371,7 +371,8 @@ class RaftlogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns that the options enable."""
-        from .schema import is_catalog_table, source_schema, with_table_options
+        from .options import is_catalog_table
+        from .schema import source_schema, with_table_options
 
         columns = source_schema(self._read_options())
         return (

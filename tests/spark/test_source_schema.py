@@ -149,6 +149,18 @@ def test_a_table_of_a_catalog_is_read_by_the_options_in_its_columns() -> None:
     assert RaftlogDataSource({"path": "/logs/ids-0"}).schema() == source_schema(PLAIN)
 
 
+def test_the_comment_and_properties_of_a_table_are_not_options() -> None:
+    added = {"comment": "ids", "collation": "UNICODE", "is_managed_location": "true", "team": "a"}
+    schema = RaftlogDataSource(CREATED | added).schema()
+    assert schema == RaftlogDataSource(dict(CREATED)).schema()
+    for mistake in ({"startingOfset": "5"}, {"comment": "5"}):
+        (name,) = mistake
+        with pytest.raises(OptionError, match=f"option {name}: is unknown"):
+            RaftlogDataSource(CREATED | mistake | {f"option.{name}": "5"})
+        with pytest.raises(OptionError, match=f"option {name}: is unknown"):
+            RaftlogDataSource({"path": "/logs/ids-0"} | mistake)
+
+
 def test_options_that_a_table_lost_are_reported() -> None:
     with pytest.raises(OptionError, match=r"path: is missing: .* create it without columns"):
         RaftlogDataSource({}).reader(source_schema(PLAIN))

@@ -693,3 +693,13 @@ def test_each_log_has_its_own_range_of_timestamps(fleet: Fleet) -> None:
     fleet.overrides["b"] = {"startingOffset": 1, "endingTimestamp": TIME_MS + 3_000}
     options = {"startingTimestamp": str(TIME_MS + 2_000)}
     assert offsets(batch_rows(batch_reader(fleet, **options))) == {"a": [2, 3], "b": [1, 2]}
+
+
+def test_the_end_by_timestamp_of_one_log_replaces_the_offset_of_all(fleet: Fleet) -> None:
+    for name in ("a", "b"):
+        log = fleet.add(name)
+        for second in range(6):
+            log.append(b"x", timestamp_ms=TIME_MS + 1_000 * second)
+    fleet.overrides["b"] = {"startingOffset": 3, "endingTimestamp": TIME_MS + 5_000}
+    found = offsets(batch_rows(batch_reader(fleet, endingOffset="2")))
+    assert found == {"a": [0, 1], "b": [3, 4]}

@@ -66,6 +66,11 @@ def test_a_path_becomes_absolute(
         ({"txnAppId": "x" * 257}, "txnAppId", "257 bytes"),
         ({"txnTakeOverFrom": "q"}, "txnTakeOverFrom", "requires txnAppId"),
         ({"path": " "}, "path", "is missing"),
+        (
+            {"bootstrap.servers": "a:1", "kafka.bootstrap.servers": "b:1"},
+            "kafka.bootstrap.servers",
+            "is an alias of bootstrap.servers, also set",
+        ),
     ],
 )
 def test_an_invalid_option_is_reported(options: dict[str, str], option: str, words: str) -> None:
