@@ -3,14 +3,15 @@
 Results depend only on the log's offsets, epochs and snapshots and on Spark's checkpointed offset;
 there is no clock and no state. The log end may move back between two calls (a voter's directory
 lags). That is not a loss, and the stream waits. These are data losses: the log start offset is
-after the stream's offset, a single log ends before it, the log is another cluster's, or the record
-before the offset has another epoch.
+after the stream's offset, a single log ends before it, the log is another cluster's or has another
+topic id, or the record before the offset has another epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from raftlog.client import LogKind, LogReader, SourceKind
 from raftlog.client.offset_spec import SNAPSHOT
@@ -22,6 +23,8 @@ from .offsets import StreamOffset
 from .options import RaftlogOptions
 from .planning import StartPosition, starting_offset_spec
 
+_DIFFERENT_LOG: Final = (DataLoss.WRONG_CLUSTER, DataLoss.INCONSISTENT_TOPIC_ID)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
@@ -32,8 +35,8 @@ class Loss:
 
     @property
     def is_different_log(self) -> bool:
-        """Whether the stream has read another cluster's log."""
-        return self.error.condition == DataLoss.WRONG_CLUSTER
+        """Whether the stream has read another log: another cluster's, or one that was deleted."""
+        return self.error.condition in _DIFFERENT_LOG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +62,9 @@ def share_limit(limit: int | None, backlogs: Mapping[str, int]) -> Mapping[str, 
 
 def check_data_loss(log: LogReader, position: StreamOffset, options: RaftlogOptions) -> Loss | None:
     """Return the data loss at ``position``, None if its records are unchanged."""
-    if _is_other_cluster(log, position):
-        return Loss(
-            error=data_loss(
-                DataLoss.WRONG_CLUSTER,
-                path=log.path,
-                reason=f"the stream has read cluster {position.cluster_id}, but this is the log "
-                f"of cluster {log.cluster_id}",
-            ),
-            resume=earliest_position(log, options),
-        )
+    different = _check_identity(log, position)
+    if different is not None:
+        return Loss(error=different, resume=earliest_position(log, options))
     if position.offset < log.log_start_offset:
         return Loss(
             error=data_loss(
@@ -93,9 +89,34 @@ def earliest_position(log: LogReader, options: RaftlogOptions) -> StartPosition:
     return StartPosition(offset=log.log_start_offset)
 
 
+def _check_identity(log: LogReader, position: StreamOffset) -> DataLossError | None:
+    """Return the error if the log is another one than that of ``position``."""
+    if _is_other_cluster(log, position):
+        return data_loss(
+            DataLoss.WRONG_CLUSTER,
+            path=log.path,
+            reason=f"the stream has read cluster {position.cluster_id}, but this is the log of "
+            f"cluster {log.cluster_id}",
+        )
+    topic_id = topic_id_of(log)
+    if position.topic_id is None or topic_id in (None, position.topic_id):
+        return None
+    return data_loss(
+        DataLoss.INCONSISTENT_TOPIC_ID,
+        path=log.path,
+        reason=f"the stream has read the log with topic id {position.topic_id}, but the topic id "
+        f"is now {topic_id}: the log was deleted and created again",
+    )
+
+
 def _is_other_cluster(log: LogReader, position: StreamOffset) -> bool:
     known = position.cluster_id is not None and log.cluster_id is not None
     return known and position.cluster_id != log.cluster_id
+
+
+def topic_id_of(log: LogReader) -> str | None:
+    """Return the topic id of a log; None if it is unknown, or that of all metadata logs."""
+    return None if log.kind is LogKind.METADATA else log.topic_id
 
 
 def _check_truncated(log: LogReader, position: StreamOffset) -> Loss | None:
@@ -185,6 +206,7 @@ def next_batch(
         cluster_id=log.cluster_id,
         snapshot=start.snapshot,
         lost=lost,
+        topic_id=topic_id_of(log),
     )
 
 
@@ -201,18 +223,19 @@ class AvailableRows:
 
 
 def available_rows(log: LogReader, batch: StreamOffset) -> AvailableRows:
-    """Return which rows of ``batch`` are available: those of its snapshot, then of its range."""
+    """Return which rows of ``batch`` are available: those of its snapshot, then of its range.
+
+    There are none in another log than that of the batch.
+    """
+    different = _check_identity(log, batch)
+    if different is not None:
+        nowhere = StartPosition(offset=batch.offset)
+        return AvailableRows(start=nowhere, end_offset=batch.offset, losses=(different,))
     losses: list[DataLossError] = []
 
     def lose(condition: DataLoss, reason: str) -> None:
         losses.append(data_loss(condition, path=log.path, reason=reason))
 
-    if _is_other_cluster(log, batch):
-        lose(
-            DataLoss.WRONG_CLUSTER,
-            f"the batch is from cluster {batch.cluster_id}, but this is the log of cluster "
-            f"{log.cluster_id}",
-        )
     snapshot, offset, end_offset = batch.snapshot, batch.start_offset, batch.offset
     if snapshot is not None and snapshot not in log.snapshots:
         lose(DataLoss.SNAPSHOT_DELETED, f"snapshot {snapshot} of the batch has been deleted")

@@ -25,6 +25,8 @@ _REMEDIES: Final[Mapping[DataLoss, str]] = {
     DataLoss.LOG_TRUNCATED: "read a more recent replica; with failOnDataLoss=false the stream "
     "waits until the log end offset has reached its offset again",
     DataLoss.WRONG_CLUSTER: f"correct the path, or {_NEW_CHECKPOINT}",
+    DataLoss.INCONSISTENT_TOPIC_ID: f"correct the path, {_NEW_CHECKPOINT}, or set "
+    "failOnDataLoss=false to read the new log from its start",
     DataLoss.DIVERGED_EPOCH: "records read after that offset were never committed; set "
     "failOnDataLoss=false to resume there, and correct the output of the stream",
     DataLoss.SNAPSHOT_DELETED: f"{_NEW_CHECKPOINT}, or accept the loss with failOnDataLoss=false, "

@@ -26,6 +26,7 @@ from .admission import (
     check_data_loss,
     epoch_before,
     next_batch,
+    topic_id_of,
 )
 from .errors import data_loss
 from .offsets import FROM_SPARK, StreamOffset
@@ -194,6 +195,7 @@ class LogStream:
             cluster_id=log.cluster_id,
             snapshot=start.snapshot,
             initial=True,
+            topic_id=topic_id_of(log),
         )
 
     def end_without_start(self) -> StreamOffset:
@@ -204,6 +206,7 @@ class LogStream:
             epoch=epoch_before(log, end.offset),
             start_offset=FROM_SPARK,
             cluster_id=log.cluster_id,
+            topic_id=topic_id_of(log),
         )
 
     # --- the next batch ---------------------------------------------------------------------------

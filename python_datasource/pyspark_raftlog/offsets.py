@@ -1,7 +1,7 @@
 """Offsets in a stream's checkpoint: their JSON, version 1 for one log and 2 for several.
 
 Version 1: ``{"v": 1, "offset": end, "epoch": e, "from": start, "cluster": id}``, followed, if they
-apply, by ``"snapshot": "<end>-<epoch>"``, ``"initial": true``, ``"lost": true``.
+apply, by ``"snapshot": "<end>-<epoch>"``, ``"initial": true``, ``"lost": true``, ``"topic": id``.
 
 Version 2: ``{"v": 2, "logs": {<cluster id>: <offset of version 1>}}``, sorted by cluster id. For a
 pattern of partitions, the keys are their names, such as ``__consumer_offsets-12``. A log without
@@ -44,7 +44,8 @@ class StreamOffset:
     The batch is ``[start_offset, offset)``, after the rows of ``snapshot``, if any. ``epoch`` is
     the leader epoch of the record before ``offset``, or -1. ``initial``: the start of a stream,
     before any row, including those of ``snapshot``. ``lost``: the batch does not begin at the end
-    of its predecessor, because records were lost and ``failOnDataLoss`` was false.
+    of its predecessor, because records were lost and ``failOnDataLoss`` was false. ``topic_id`` is
+    None if it is unknown, or that of all logs of cluster metadata.
     """
 
     offset: int
@@ -54,6 +55,7 @@ class StreamOffset:
     snapshot: SnapshotId | None = None
     initial: bool = False
     lost: bool = False
+    topic_id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the dictionary that Spark stores, with keys in their fixed order."""
@@ -70,6 +72,8 @@ class StreamOffset:
             written["initial"] = True
         if self.lost:
             written["lost"] = True
+        if self.topic_id is not None:
+            written["topic"] = self.topic_id
         return written
 
     @classmethod
@@ -86,11 +90,13 @@ class StreamOffset:
             raise _mismatch(path, "the checkpoint is that of a stream with the option sources")
         offset, epoch = _whole(written.get("offset")), _whole(written.get("epoch"))
         start_offset, cluster = _whole(written.get("from")), written.get("cluster")
+        topic_id = written.get("topic")
         if (
             offset is None
             or epoch is None
             or start_offset is None
             or not isinstance(cluster, str | None)
+            or not isinstance(topic_id, str | None)
         ):
             raise _mismatch(path, "an offset in the checkpoint has missing or invalid fields")
         return cls(
@@ -101,6 +107,7 @@ class StreamOffset:
             snapshot=_snapshot_id(written.get("snapshot"), path),
             initial=written.get("initial") is True,
             lost=written.get("lost") is True,
+            topic_id=topic_id,
         )
 
 

@@ -35,11 +35,11 @@ READING_PLANTS: Final = (
         bug='format "bytes" declared for the cluster metadata log disables redaction',
         path="connector/raftlog/log/reading/opening.py",
         old="""    is_named = named is not None and named.topic == CLUSTER_METADATA_TOPIC
-    return is_named or _topic_id(files) == CLUSTER_METADATA_TOPIC_ID
+    return is_named or files.topic_id() == CLUSTER_METADATA_TOPIC_ID
 """,
         new="""    is_named = named is not None and named.topic == CLUSTER_METADATA_TOPIC
     is_named = is_named and not files.listing.is_embedded
-    return is_named or _topic_id(files) == CLUSTER_METADATA_TOPIC_ID
+    return is_named or files.topic_id() == CLUSTER_METADATA_TOPIC_ID
 """,
         tests=(f"{FAILS_CLOSED}::test_no_property_overrides_the_topic_of_cluster_metadata",),
     ),

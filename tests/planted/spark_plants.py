@@ -183,6 +183,13 @@ SPARK_PLANTS: Final = (
         tests=(PROGRESS,),
     ),
     Plant(
+        bug="a stream continues in a log that was deleted and created again",
+        path=f"{SPARK}/admission.py",
+        old="    if position.topic_id is None or topic_id in (None, position.topic_id):\n",
+        new="    if True:\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
         bug="a limited batch has the log after the snapshot too",
         path=f"{SPARK}/admission.py",
         old="        offset = offset if limits.whole else start.offset\n",

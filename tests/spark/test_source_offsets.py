@@ -20,6 +20,7 @@ OFFSETS = st.builds(
     epoch=st.integers(-1, 2**31 - 1),
     start_offset=NUMBERS,
     cluster_id=st.none() | st.text(max_size=22),
+    topic_id=st.none() | st.text(max_size=22),
     snapshot=st.none() | st.builds(SnapshotId, end_offset=NUMBERS, epoch=st.integers(0, 2**31 - 1)),
     initial=st.booleans(),
     lost=st.booleans(),
@@ -45,6 +46,18 @@ def test_the_json_of_version_1_does_not_change() -> None:
         '{"v": 1, "offset": 120, "epoch": 3, "from": 100, '
         '"cluster": "I9iQnKeLSA2lyZwVZic7Xg", "snapshot": "100-2"}'
     )
+    other = StreamOffset(
+        offset=120,
+        epoch=3,
+        start_offset=100,
+        cluster_id=None,
+        lost=True,
+        topic_id="lM5-ioZhTBuxdugX5zPTIw",
+    )
+    assert json.dumps(other.to_json()) == (
+        '{"v": 1, "offset": 120, "epoch": 3, "from": 100, "cluster": null, "lost": true, '
+        '"topic": "lM5-ioZhTBuxdugX5zPTIw"}'
+    )
 
 
 def test_default_fields_are_omitted() -> None:
@@ -64,6 +77,7 @@ def test_default_fields_are_omitted() -> None:
         {"v": 1, "offset": "1", "epoch": 1, "from": 1, "cluster": None},
         {"v": 1, "offset": 1, "epoch": 1, "from": 1, "cluster": 5},
         {"v": 1, "offset": 1, "epoch": 1, "from": 1, "cluster": None, "snapshot": "x"},
+        {"v": 1, "offset": 1, "epoch": 1, "from": 1, "cluster": None, "topic": 5},
         {"topic": {"0": 5}},
     ],
 )

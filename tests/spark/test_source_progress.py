@@ -25,6 +25,7 @@ from tests.support.small_logs import (
     copy_log,
 )
 
+import raftlog
 from pyspark_raftlog.compat import ReadAllAvailable
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
@@ -625,6 +626,68 @@ def test_another_cluster_is_reported(metadata: Path) -> None:
     assert "I9iQnKeLSA2lyZwVZic7Xg" in text
     accepting = stream(metadata, failOnDataLoss="false", startingOffset="earliest")
     assert accepting.latestOffset(start)["from"] == 0
+
+
+def test_a_planned_batch_of_another_cluster_has_no_rows_in_this_log(metadata: Path) -> None:
+    """Accepting the loss, the next batch begins at the start of this log: none is read twice."""
+    reader = stream(metadata, startingOffset="earliest")
+    start = reader.initialOffset() | {"cluster": "AAAAAAAAAAAAAAAAAAAAAA"}
+    end = reader.latestOffset(reader.initialOffset()) | {"cluster": "AAAAAAAAAAAAAAAAAAAAAA"}
+    loss_of(lambda: reader.partitions(start, end), DataLoss.WRONG_CLUSTER)
+    accepting = stream(metadata, failOnDataLoss="false", startingOffset="earliest")
+    assert accepting.partitions(start, end) == []
+    assert accepting.latestOffset(end)["from"] == 0
+
+
+def create_again(path: Path, *values: bytes) -> None:
+    """Create a log of raftlog, instead of the one that is there."""
+    shutil.rmtree(path, ignore_errors=True)
+    with raftlog.open(path) as log:
+        for value in values:
+            log.append([value])
+
+
+def test_a_log_that_was_created_again_is_reported(tmp_path: Path) -> None:
+    """Its offsets and its leader epoch are those of the deleted log."""
+    path = tmp_path / "ids-0"
+    create_again(path, b"a", b"b", b"c")
+    reader = stream(path, startingOffset="earliest")
+    ((start, end),) = run(reader)
+    create_again(path, b"0", b"1", b"2", b"3")
+    for strict in (reader, stream(path)):
+        text = loss_of(partial(strict.latestOffset, end), DataLoss.INCONSISTENT_TOPIC_ID)
+        assert f"topic id {end['topic']}, but" in text
+        loss_of(partial(strict.partitions, start, end), DataLoss.INCONSISTENT_TOPIC_ID)
+    accepting = stream(path, failOnDataLoss="false", startingOffset="latest")
+    assert accepting.partitions(start, end) == []
+    again = accepting.latestOffset(end)
+    assert (again["lost"], again["topic"] == end["topic"]) == (True, False)
+    assert [offset for offset, _ in rows(accepting, end, again)] == [1, 2, 3, 4]
+    assert accepting.latestOffset(again) is again
+
+
+def test_a_stream_that_has_read_nothing_reports_a_log_that_was_created_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ids-0"
+    create_again(path, b"old", b"old")
+    initial = stream(path, startingOffset="latest").initialOffset()
+    create_again(path, b"0", b"1", b"2", b"3")
+    loss_of(lambda: stream(path).latestOffset(initial), DataLoss.INCONSISTENT_TOPIC_ID)
+
+
+def test_a_checkpoint_without_a_topic_id_is_continued(tmp_path: Path) -> None:
+    """That of an earlier release, or of segments without ``partition.metadata``."""
+    path = tmp_path / "ids-0"
+    create_again(path, b"a")
+    ((_, end),) = run(stream(path, startingOffset="earliest"))
+    earlier = {name: value for name, value in end.items() if name != "topic"}
+    with raftlog.open(path) as log:
+        log.append([b"b"])
+    following = stream(path).latestOffset(earlier)
+    assert (following["from"], following["topic"]) == (end["offset"], end["topic"])
+    (path / "partition.metadata").unlink()
+    assert stream(path).latestOffset(end)["offset"] == following["offset"]
 
 
 def test_another_cluster_is_reported_before_the_first_snapshot_is_read(metadata: Path) -> None:

@@ -167,6 +167,10 @@ class DecryptedLog(LogReader):
         return self._log.cluster_id
 
     @property
+    def topic_id(self) -> str | None:
+        return self._log.topic_id
+
+    @property
     def node_id(self) -> int | None:
         return self._log.node_id
 

@@ -19,6 +19,9 @@ class DataLoss(enum.StrEnum):
     WRONG_CLUSTER = "WRONG_CLUSTER"
     """The path now contains the log of another cluster."""
 
+    INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
+    """The log has another topic id: it was deleted and created again."""
+
     DIVERGED_EPOCH = "DIVERGED_EPOCH"
     """The last record read now has another leader epoch: the log was truncated and rewritten."""
 

@@ -458,6 +458,10 @@ class DirectoryLog(LogReader):
         return self._meta_properties
 
     @property
+    def topic_id(self) -> str | None:
+        return self.files.topic_id()
+
+    @property
     def compacted_offset(self) -> int:
         """End of the records that may supersede a removed one.
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from raftlog.errors import (
     CorruptBatchError,
+    CorruptFileError,
     DataLossError,
     LogGapError,
     LogNotFoundError,
@@ -27,11 +28,13 @@ from raftlog.log.format.directory import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    PARTITION_METADATA_NAME,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     Listing,
     checkpoint_name,
     offset_name,
+    parse_partition_metadata,
     read_listing,
     read_small_file,
 )
@@ -223,6 +226,14 @@ class LogFiles:
         path = self.storage.join(self.directory, name)
         data = read_small_file(self.storage, path)
         return None if data is None else parse(data, path)
+
+    def topic_id(self) -> str | None:
+        """Return the topic id in ``partition.metadata``; None if it is missing or damaged."""
+        try:
+            metadata = self.parse_small(PARTITION_METADATA_NAME, parse_partition_metadata)
+        except CorruptFileError:
+            return None
+        return None if metadata is None else metadata.topic_id
 
     # --- positions in them ------------------------------------------------------------------------
 

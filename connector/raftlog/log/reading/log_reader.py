@@ -197,6 +197,14 @@ class LogReader(Closeable, abc.ABC):
         return self.meta_properties.cluster_id if self.meta_properties else None
 
     @property
+    def topic_id(self) -> str | None:
+        """Topic id in ``partition.metadata``; None if unknown.
+
+        A log that is deleted and created again at the same path has another one.
+        """
+        return None
+
+    @property
     def node_id(self) -> int | None:
         """Node id in ``meta.properties``; None if unknown."""
         return self.meta_properties.node_id if self.meta_properties else None

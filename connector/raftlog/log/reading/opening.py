@@ -28,13 +28,11 @@ from raftlog.log.format.directory import (
     CHECKPOINT_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
-    PARTITION_METADATA_NAME,
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
     UNNAMED_PARTITION,
     parse_checkpoint_name,
     parse_offset_name,
-    parse_partition_metadata,
     parse_partition_name,
     parse_properties,
     read_listing,
@@ -217,7 +215,7 @@ def _unknown(files: LogFiles, reason: str) -> UnknownRecordKindError:
 
 def _is_cluster_metadata(files: LogFiles, named: TopicPartition | None) -> bool:
     is_named = named is not None and named.topic == CLUSTER_METADATA_TOPIC
-    return is_named or _topic_id(files) == CLUSTER_METADATA_TOPIC_ID
+    return is_named or files.topic_id() == CLUSTER_METADATA_TOPIC_ID
 
 
 def _metadata_partition(named: TopicPartition | None) -> TopicPartition:
@@ -234,14 +232,6 @@ def _values(files: LogFiles) -> str | None:
         return None if pairs is None else pairs.get("values", "")
     except CorruptFileError:
         return ""
-
-
-def _topic_id(files: LogFiles) -> str | None:
-    try:
-        metadata = files.parse_small(PARTITION_METADATA_NAME, parse_partition_metadata)
-        return None if metadata is None else metadata.topic_id
-    except CorruptFileError:
-        return None  # damaged: the records decide
 
 
 def _has_quorum_files(files: LogFiles) -> bool:

@@ -381,6 +381,10 @@ class QuorumCopies(LogReader):
         return self.newest_log().meta_properties
 
     @property
+    def topic_id(self) -> str | None:
+        return self.newest_log().topic_id
+
+    @property
     def quorum_state(self) -> QuorumState | None:
         return self.newest_log().quorum_state
 
