@@ -62,13 +62,33 @@ class UnsupportedVersionError(StateError, code="RAFTLOG_UNSUPPORTED_VERSION", ka
 
 
 class ReplayError(StateError, code="RAFTLOG_REPLAY"):
-    """A record contradicts the state before it: earlier records are missing or wrong."""
+    """A record contradicts the state before it: earlier records are missing or wrong.
+
+    ``unsupported``: earlier records that this release does not support, so that the state lacks
+    them, as text; None if there are none.
+    """
 
     offset: int
     record: str
     reason: str
+    unsupported: str | None = None
+
+    @property
+    def cause(self) -> str:
+        """The reason, and the records that the state lacks."""
+        if self.unsupported is None:
+            return self.reason
+        return (
+            f"{self.reason}; the state lacks {self.unsupported}, which this release does not "
+            "support"
+        )
 
     def message(self) -> str:
+        if self.unsupported is not None:
+            return (
+                f"cannot replay {self.record} at offset {self.offset}: {self.cause}; use a newer "
+                f"release; states up to end offset {self.offset} can be read"
+            )
         return (
             f"cannot replay {self.record} at offset {self.offset}: {self.reason}; start at a "
             f"snapshot or at the first offset of the log; if that fails too, states up to end "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.small_logs import NO_OP, TIME_MS, LogWriter
+from tests.support.small_logs import NO_OP, TIME_MS, LogWriter, copy_log
 
 from raftlog.client import Isolation, LogReader, open_path
 from raftlog.client.offset_spec import (
@@ -133,6 +134,26 @@ def test_a_time_is_never_after_the_committed_end() -> None:
     resolved = resolve(wanted, log, now_ms=0, read_end=lambda: 3000)
     assert resolved.offset == 3000
     assert "is not committed" in resolved.reason
+
+
+def test_a_time_between_the_log_and_a_snapshot_after_it_is_unknown(tmp_path: Path) -> None:
+    log = copy_log(NODE / "__cluster_metadata-0", tmp_path / "copy", end_offset=2232)
+    (newest,) = (NODE / "__cluster_metadata-0").glob("*3128-*.checkpoint")
+    shutil.copy(newest, log / newest.name)
+    reader = open_path(str(log))
+    last_ms = 1795248297886
+    for wanted_ms in (timestamps(reader)[-1] + 1, last_ms):
+        with pytest.raises(DataLossError) as caught:
+            at(reader, wanted_ms, end_offset=3128)
+        assert "3128-0000000002 has records up to 2026-11-21T08:04:57.886Z" in str(caught.value)
+    assert at(reader, last_ms + 1, end_offset=3128).offset == 3128
+    assert at(reader, last_ms, end_offset=2232).offset == 2232
+
+
+def at(log: LogReader, time_ms: int, *, end_offset: int) -> Resolved:
+    """Return what a time is in a log whose newest state ends at ``end_offset``."""
+    wanted = spec(OffsetSpecKind.TIME, time_ms)
+    return resolve(wanted, log, now_ms=0, read_end=lambda: end_offset, is_state=True)
 
 
 def test_clocks_that_go_back_do_not_move_a_time_forward(tmp_path: Path) -> None:

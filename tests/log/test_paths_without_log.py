@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.support.cli import run
 from tests.support.log_builder import data_batch
+from tests.support.small_logs import copy_log
 
 import raftlog
 from raftlog.client import Isolation, open_path
@@ -191,3 +193,18 @@ def test_a_directory_with_one_log_of_raftlog_is_that_log(tmp_path: Path) -> None
     with pytest.raises(NotALogError, match="give the directory of one, such as") as caught:
         open_path(str(tmp_path))
     assert str(tmp_path / "decisions-0") in str(caught.value)
+
+
+def test_a_snapshot_next_to_the_metadata_directory_does_not_replace_the_log(
+    tmp_path: Path, data: Path
+) -> None:
+    """As `raftlog snapshot /var/lib/kafka /var/lib/kafka` writes it."""
+    node = data / "kraft-logs/three-nodes-4.3.1/node-100"
+    log = copy_log(
+        node / "__cluster_metadata-0", tmp_path / "__cluster_metadata-0", end_offset=3131
+    )
+    (older,) = log.glob("*636-*.checkpoint")
+    shutil.copy(older, tmp_path / older.name)
+    assert open_path(str(tmp_path)).log_end_offset == 3131
+    shutil.rmtree(log)
+    assert open_path(str(tmp_path)).log_end_offset == 636

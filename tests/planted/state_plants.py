@@ -370,6 +370,13 @@ STATE_PLANTS: Final = (
         tests=("tests/state/loader/test_base_images.py",),
     ),
     Plant(
+        bug="a snapshot that ends after the log is not the newest state",
+        path=f"{STATE}/loader/image_reader.py",
+        old="    if newest.end_offset > end.offset:\n",
+        new="    if newest.end_offset > end.offset > newest.end_offset:\n",
+        tests=("tests/state/loader/test_base_images.py",),
+    ),
+    Plant(
         bug="trailing bytes of a record are accepted",
         path=f"{STATE}/records/serde.py",
         old="        record, end = read(value, 3)\n        if end != len(value):\n",

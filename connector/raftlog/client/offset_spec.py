@@ -199,13 +199,15 @@ def resolve(
     An offset is returned unchanged, whether the log has it or not.
 
     Args:
-        read_end: returns the end of what is read. A time is never after it.
+        read_end: returns the end of what is read, which a snapshot may have after the log's. A time
+            is never after it.
         is_state: whether the state before the offset is requested, for which the records before a
             time must be known.
 
     Raises:
         OffsetNotFoundError: the log has no such epoch or snapshot.
-        DataLossError: with ``is_state``, the records of the time were deleted.
+        DataLossError: the records of the time are only in a snapshot that ends after the log, or,
+            with ``is_state``, were deleted.
     """
     match spec.kind:
         case OffsetSpecKind.OFFSET:
@@ -304,6 +306,8 @@ def _first_at(time_ms: int, log: LogReader, end_offset: int, is_state: bool) -> 
     wanted = time_text(time_ms)
     found = log.offset_for_timestamp(time_ms)
     if found is None:
+        if end_offset > log.log_end_offset:
+            _check_is_after_snapshot(time_ms, log)
         return Resolved(end_offset, f"the end: no record is as late as {wanted}")
     if found > end_offset:
         reason = f"the end of what is read: the first record at or after {wanted} is not committed"
@@ -323,6 +327,24 @@ def _first_at(time_ms: int, log: LogReader, end_offset: int, is_state: bool) -> 
     if 0 < found == start:
         reason += "; earlier records were deleted"
     return Resolved(found, reason)
+
+
+def _check_is_after_snapshot(time_ms: int, log: LogReader) -> None:
+    """Check that a time is after that of the newest snapshot, which ends after the log.
+
+    Raises ``DataLossError``.
+    """
+    newest = log.newest_snapshot()
+    assert newest is not None, "the end of what is read is after that of the log"
+    last_ms = log.read_snapshot(newest).last_contained_log_timestamp_ms
+    if time_ms <= last_ms:
+        raise DataLossError(
+            path=log.path,
+            condition="OFFSETS_DELETED",
+            reason=f"the records before {time_text(time_ms)} are unknown: the log ends at offset "
+            f"{log.log_end_offset}, and snapshot {newest} has records up to {time_text(last_ms)}",
+            remedy="choose a later time, or snapshot",
+        )
 
 
 def _timestamp_of(log: LogReader, offset: int) -> int | None:

@@ -206,8 +206,15 @@ def _later_epoch(finding: Finding, log: CheckedLog) -> Advice:
 
 
 def _unusable_snapshot(finding: Finding, log: CheckedLog) -> Advice:
-    if finding.severity is Severity.NOTE:
+    if finding.severity is Severity.NOTE and finding.offset is None:
         return "its node deleted the snapshot during the check, which is normal", None
+    if finding.severity is Severity.NOTE:
+        return (
+            "its node deletes the records of the log when it starts, and continues after the "
+            "snapshot, which is the newest state: the node was stopped after it had fetched the "
+            "snapshot, or the end of the log was lost",
+            log.command("state"),
+        )
     return (
         "readers and nodes use an earlier snapshot instead, if the log still has all records "
         "after that one; the next command fails if it does not",

@@ -54,6 +54,7 @@ class ReplayCheck:
         """Replay to each snapshot and to the end of the log."""
         has_log = bool(self.log.files.listing.segments)
         replay = self._begin() if has_log and self.log_start_offset == 0 else None
+        newest = None
         for snapshot_id in sorted(self.log.snapshots, key=lambda one: one.end_offset):
             if replay is not None and snapshot_id.end_offset <= self.log_end_offset:
                 replay = yield from self._advance(replay, snapshot_id.end_offset)
@@ -63,14 +64,18 @@ class ReplayCheck:
             if replay is not None and replay.loader.next_offset == snapshot_id.end_offset:
                 yield from self._compare(snapshot_id, loaded, replay)
                 self.compared_count += 1
+            elif snapshot_id.end_offset > self.log_end_offset:
+                newest = loaded
+                reason = f"it ends after the log, whose end offset is {self.log_end_offset}"
+                path = self.log.files.checkpoint_path(snapshot_id)
+                yield note(Kind.SNAPSHOT, path, reason, offset=snapshot_id.end_offset)
             elif replay is None and snapshot_id.end_offset >= self.log_start_offset:
                 replay = loaded
+        if replay is not None:
+            replay = yield from self._advance(replay, self.log_end_offset)
+        self._replay = newest or replay
         if replay is None:
             return
-        replay = yield from self._advance(replay, self.log_end_offset)
-        if replay is None:
-            return
-        self._replay = replay
         if replay.loader.open_transaction_offset is not None:
             yield note(
                 Kind.REPLAY,
@@ -80,7 +85,7 @@ class ReplayCheck:
             )
 
     def image(self) -> MetadataImage | None:
-        """Return the state at the end of the log.
+        """Return the state at the end of the log, or of the newest snapshot that ends after it.
 
         None before ``run``, and for a log that cannot be replayed to its end.
         """
@@ -104,8 +109,9 @@ class ReplayCheck:
             yield damage(Kind.GAP, self.log.path, reason, offset=error.offset)
             return None
         except ReplayError as error:
-            reason = f"{error.record} cannot be replayed: {error.reason}"
-            yield damage(Kind.REPLAY, self.log.path, reason, offset=error.offset)
+            reason = f"{error.record} cannot be replayed: {error.cause}"
+            kind = Kind.REPLAY if error.unsupported is None else Kind.UNKNOWN
+            yield damage(kind, self.log.path, reason, offset=error.offset)
             return None
         yield from self._unknown(replay.loader)
         return replay
@@ -123,8 +129,9 @@ class ReplayCheck:
             yield note(Kind.SNAPSHOT, snapshot.path, "deleted by its node during the check")
             return None
         except ReplayError as error:
-            reason = f"{error.record} cannot be loaded: {error.reason}"
-            yield damage(Kind.SNAPSHOT, snapshot.path, reason)
+            reason = f"{error.record} cannot be loaded: {error.cause}"
+            kind = Kind.SNAPSHOT if error.unsupported is None else Kind.UNKNOWN
+            yield damage(kind, snapshot.path, reason)
             return None
         yield from self._unknown(loaded.loader)
         return loaded

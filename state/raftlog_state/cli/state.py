@@ -534,14 +534,13 @@ def run_snapshot(arguments: argparse.Namespace, output: Output, console: Console
     if not arguments.reveal:
         arguments.parser.error("a snapshot contains secrets in clear text: confirm with --reveal")
 
-    from raftlog.client import Isolation
+    from raftlog_state.loader.image_reader import newest_state_end
     from raftlog_state.snapshot_writer import export_snapshot
 
     with open_source(arguments) as log:
         if arguments.at is None:
-            end = log.read_end(isolation=Isolation.READ_COMMITTED)
-            end_offset = end.offset
-            console.log(f"the end offset is {end_offset} (exclusive): {end.explanation}")
+            end_offset, reason = newest_state_end(log)
+            console.log(f"the end offset is {end_offset} (exclusive): {reason}")
         else:
             end_offset = _committed(log, arguments.at, console)
         done = export_snapshot(log, arguments.to, end_offset=end_offset)
@@ -557,9 +556,9 @@ def run_snapshot(arguments: argparse.Namespace, output: Output, console: Console
 
 def _committed(log: LogReader, at: OffsetSpec, console: Console) -> int:
     """Return the offset that ``--at`` specifies; a time selects at most the committed end."""
-    from raftlog.client import Isolation
+    from raftlog_state.loader.image_reader import newest_state_end
 
     def read_end() -> int:
-        return log.read_end(isolation=Isolation.READ_COMMITTED).offset
+        return newest_state_end(log)[0]
 
     return offset_in(log, "--at", at, read_end, console, is_state=True)

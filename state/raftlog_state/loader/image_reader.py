@@ -6,12 +6,17 @@ The base is the newest snapshot at or below the end offset, or otherwise the emp
 offset 0. A damaged snapshot is skipped with a message to the listener. Snapshots do not contain the
 log's history (epochs, transactions), so ``from_oldest`` replays it from the oldest base.
 
+A snapshot may end after the log: a follower stopped after it had fetched the snapshot, or segments
+were lost. The snapshot's records are committed, so it is the newest state, which replaces that of
+the log, as in Kafka (``KafkaRaftLog.truncateToLatestSnapshot``).
+
 Records are redacted before they reach the loader, so rows contain no secrets unless revealed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from raftlog.client import Isolation, LogKind, LogReader, SourceKind, open_path
@@ -21,9 +26,10 @@ from raftlog.errors import (
     NotALogError,
     OffsetOutOfRangeError,
 )
+from raftlog.records.batch_columns import Scan
 from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
 from raftlog_state.image import MetadataImage
-from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image.delta import Op, RecordChanges
 from raftlog_state.image.entity_names import RowFilter, matching
 from raftlog_state.records import DecodedRecord, Redactor, decode
 
@@ -54,6 +60,27 @@ METADATA_LOG_REMEDY: Final = (
     f"use the log of {CLUSTER_METADATA_TOPIC}, or of a quorum of raftlog with values=kraft"
 )
 """Remedy for a log of other records."""
+
+
+def newest_state_end(log: LogReader) -> tuple[int, str]:
+    """Return the end offset of the newest committed state of a log, and the reason as text.
+
+    Raises the errors of ``LogReader.read_end``.
+    """
+    end = log.read_end(isolation=Isolation.READ_COMMITTED)
+    newest = log.newest_snapshot()
+    if newest is None:
+        return end.offset, end.explanation
+    if newest.end_offset > end.offset:
+        reason = f"the end of snapshot {newest}: committed; the log ends at offset {end.offset}"
+        return newest.end_offset, reason
+    if 0 < end.epoch < newest.epoch:
+        reason = (
+            f"the end of snapshot {newest}: committed; the records after it are of leader epoch "
+            f"{end.epoch}, and were not"
+        )
+        return newest.end_offset, reason
+    return end.offset, end.explanation
 
 
 def check_is_metadata(log: LogReader) -> None:
@@ -114,16 +141,17 @@ class ImageReader:
 
     def end_offset(self) -> int:
         """Return the end offset of the newest committed state, and log the reason."""
-        end = self._log.read_end(isolation=Isolation.READ_COMMITTED)
+        end_offset, reason = newest_state_end(self._log)
         self._read_extent()  # of a running node, the committed end is read after the log end
-        self._console.log(f"the end offset is {end.offset} (exclusive): {end.explanation}")
-        return end.offset
+        self._console.log(f"the end offset is {end_offset} (exclusive): {reason}")
+        return end_offset
 
     def image_at(self, end_offset: int) -> MetadataImage:
         """Return the state of all records below ``end_offset``, which must not decrease.
 
         Raises:
-            OffsetOutOfRangeError: the log ends before ``end_offset``.
+            OffsetOutOfRangeError: the log ends before ``end_offset``, and no snapshot ends there.
+            CorruptSnapshotError: the snapshot that ends there, after the log, is damaged.
             DataLossError: the records below ``end_offset`` and their snapshots were deleted.
             ReplayError: a record contradicts the state before it.
             Also the errors of reading a log.
@@ -131,16 +159,17 @@ class ImageReader:
         self._check_end(end_offset)
         loader = self._loader = self._loader_before(end_offset)
         start_offset = loader.next_offset
-        scans = self._log.scan(start_offset, end_offset, columns=LOADER_COLUMNS)
+        scans = self._scans(start_offset, end_offset)
         for next_offset in advance(loader, scans, self._redactor):
             self._console.progress(next_offset - start_offset, end_offset - start_offset)
+        self._load_after_end(loader, end_offset)
         self._log_omissions(loader)
         if end_offset:  # else it is the empty state
             self._console.log(f"the state at end offset {end_offset} is built from {self._base}")
         return loader.image
 
     def _check_end(self, end_offset: int) -> None:
-        if end_offset > self._log_end_offset:
+        if end_offset > self._log_end_offset and self._snapshot_at(end_offset) is None:
             raise OffsetOutOfRangeError(
                 path=self._log.path,
                 offset=end_offset,
@@ -168,11 +197,32 @@ class ImageReader:
             self._loader, self._base_changes = loader, []
         loader = self._loader
         begin = loader.next_offset
-        scans = self._log.scan(begin, end_offset, columns=LOADER_COLUMNS)
+        scans = self._scans(begin, end_offset)
         for changes in changes_of_scans(loader, scans, self._redactor, filters):
             yield from changes
             self._console.progress(loader.next_offset - begin, end_offset - begin)
+        yield from matching(self._load_after_end(loader, end_offset), filters)
         self._log_omissions(loader)
+
+    def _scans(self, start_offset: int, end_offset: int) -> Iterator[Scan]:
+        """Read the records of the range that the log has."""
+        end_offset = min(end_offset, self._log_end_offset)
+        return self._log.scan(start_offset, end_offset, columns=LOADER_COLUMNS)
+
+    def _snapshot_at(self, end_offset: int) -> SnapshotId | None:
+        """Return the newest snapshot that ends at an offset; None if none does."""
+        return max(
+            (one for one in self._log.snapshots if one.end_offset == end_offset), default=None
+        )
+
+    def _load_after_end(self, loader: MetadataLoader, end_offset: int) -> list[RecordChanges]:
+        """Load the snapshot that ends at an offset after the log, and return what it changes."""
+        snapshot_id = self._snapshot_at(end_offset)
+        if snapshot_id is None or loader.next_offset == end_offset:
+            return []
+        loaded = load_snapshot(loader, self._log.read_snapshot(snapshot_id))
+        self._base = f"snapshot {snapshot_id}"
+        return _differences(loaded)
 
     def _loader_before(self, end_offset: int) -> MetadataLoader:
         """Return a loader at the best base at or below ``end_offset``."""
@@ -236,9 +286,18 @@ class ImageReader:
                 "open at the end offset: its records are not part of the state"
             )
         for skipped in loader.skipped:
-            what = "control records" if skipped.is_control else "records"
-            self._console.log(
-                f"{skipped.record_count} {what} of type {skipped.type_id} version "
-                f"{skipped.version} (offsets {skipped.first_offset} to {skipped.last_offset}) "
-                "are not supported by this release and were skipped"
-            )
+            self._console.log(f"{skipped} are not supported by this release and were skipped")
+
+
+def _differences(loaded: Sequence[RecordChanges]) -> list[RecordChanges]:
+    """Return the changes of a snapshot without the rows that it has in common with the state."""
+    found = []
+    for record in loaded:
+        changes = tuple(
+            replace(change, op=Op.UPDATE) if None not in (change.before, change.after) else change
+            for change in record.changes
+            if change.before != change.after
+        )
+        if changes:
+            found.append(replace(record, changes=changes))
+    return found

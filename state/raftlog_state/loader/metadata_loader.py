@@ -445,7 +445,7 @@ class MetadataLoader:
             if steps is not None:
                 steps = begin(steps)
         except ReplayError as error:
-            self._reject(error)
+            self._reject(self._with_skipped(error))
             return None
         if steps is not None:
             return self._collect_after(steps, JSON_TYPES[kind], at, changes)
@@ -461,6 +461,12 @@ class MetadataLoader:
     ) -> Iterator[None]:
         yield from steps
         self._collect(record_type, at, changes)
+
+    def _with_skipped(self, error: ReplayError) -> ReplayError:
+        """Add the skipped records, which may have caused an error, to it."""
+        skipped = [str(one) for one in self.skipped if not one.is_control]
+        error.unsupported = ", ".join(skipped) or None
+        return error
 
     def _reject(self, error: ReplayError) -> None:
         """Leave out a record, which has written nothing, or raise its error."""

@@ -46,6 +46,13 @@ class SkippedRecords:
     first_offset: int
     last_offset: int
 
+    def __str__(self) -> str:
+        what = "control records" if self.is_control else "records"
+        return (
+            f"{self.record_count} {what} of type {self.type_id} version {self.version} (offsets "
+            f"{self.first_offset} to {self.last_offset})"
+        )
+
 
 def batch_records(batch: RecordBatch) -> Iterator[LogRecord]:
     """Yield the records of a batch, control records decoded.
@@ -78,5 +85,6 @@ def metadata_record(
     try:
         return decode(payload).record
     except MetadataParseError as error:
-        reason = f"version {error.version} is damaged at byte {error.position}: {error.reason}"
+        what = "it" if error.version is None else f"version {error.version}"
+        reason = f"{what} is damaged at byte {error.position}: {error.reason}"
         raise ReplayError(offset=offset, record=error.record, reason=reason) from error

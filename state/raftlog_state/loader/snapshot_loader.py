@@ -64,6 +64,7 @@ class SnapshotLoader:
                 else:
                     self._replay(metadata)
             except ReplayError as error:
+                error.unsupported = self._unsupported()
                 if self._on_rejected is None:
                     raise
                 self._on_rejected(error)
@@ -108,6 +109,13 @@ class SnapshotLoader:
         if deletions:
             changes.append(self._changes(FOOTER_TYPE, deletions, None))
         return image, changes
+
+    def _unsupported(self) -> str | None:
+        """Return the records that are left out of the state, as text; None without such."""
+        kinds = dict.fromkeys((one.api_key, one.version) for one in self.unknown)
+        return (
+            ", ".join(f"records of type {key} version {version}" for key, version in kinds) or None
+        )
 
     @property
     def _offset(self) -> int:

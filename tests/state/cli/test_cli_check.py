@@ -28,7 +28,13 @@ from raftlog_state.image import BrokerRow, ConfigRow, MetadataImage, PartitionRo
 from raftlog_state.image.delta import key_json
 from raftlog_state.loader import scans
 from raftlog_state.loader.image_reader import ImageReader
-from raftlog_state.records import BeginTransactionRecord, Redactor, RemoveTopicRecord, encode
+from raftlog_state.records import (
+    BeginTransactionRecord,
+    PartitionRecord,
+    Redactor,
+    RemoveTopicRecord,
+    encode,
+)
 from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 from raftlog_state.snapshots import snapshot_bytes
 
@@ -173,6 +179,17 @@ def test_records_of_a_later_release_are_a_note(tmp_path: Path) -> None:
     assert status == 0
     assert [(found["kind"], found["offset"]) for found in findings] == [("unknown", 1)]
     assert "2 records of type 99 version 0" in findings[0]["reason"]
+
+
+def test_a_snapshot_that_ends_after_the_log_is_a_note(whole_log: Path) -> None:
+    newest = sorted(whole_log.glob("*.log"))[-1]
+    newest.write_bytes(b"")
+    for index in whole_log.glob(f"{newest.stem}*index"):
+        index.unlink()
+    status, findings = check(whole_log)
+    assert status == 0
+    assert [(found["kind"], found["offset"]) for found in findings] == [("checkpoint", 3128)]
+    assert f"whose end offset is {int(newest.stem)}" in findings[0]["reason"]
 
 
 # --- batches --------------------------------------------------------------------------------------
@@ -580,6 +597,14 @@ def test_contradicting_records_are_found(tmp_path: Path) -> None:
     found = damage_of(tmp_path)
     assert (found["kind"], found["offset"]) == ("replay", 1)
     assert "RemoveTopicRecord cannot be replayed" in found["reason"]
+
+
+def test_records_that_need_those_of_a_later_release_are_found_as_such(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    writer.append(NO_OP, b"\x01\x02\x09", encode(PartitionRecord(topic_id="A" * 21 + "Q")))
+    found = damage_of(tmp_path)
+    assert (found["kind"], found["offset"]) == ("unknown", 2)
+    assert "lacks 1 records of type 2 version 9 (offsets 1 to 1), which this" in found["reason"]
 
 
 def test_a_malformed_value_is_found(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.support.cli import rows, run
 from tests.support.log_builder import data_batch
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import appended, served_node
+from tests.support.small_logs import copy_log
 
 import raftlog
 from raftlog.append import AppendRequest, Done
@@ -94,6 +95,19 @@ def test_the_state_that_is_examined_is_that_of_raftlog_state() -> None:
     text = f"partitions without a leader: {leaderless} of {len(partitions)}"
     assert leaderless
     assert any(text in one["found"] for one in found)
+
+
+def test_of_a_snapshot_that_ends_after_the_log_the_state_is_examined(tmp_path: Path) -> None:
+    metadata = NODE.parent / "node-100" / "__cluster_metadata-0"
+    log = copy_log(metadata, tmp_path / "__cluster_metadata-0", end_offset=2232)
+    (newest,) = metadata.glob("*3128-*.checkpoint")
+    shutil.copy(newest, log / newest.name)
+    _, found = examine(log)
+    _, expected = examine(newest)
+    note, *state = (one for one in found if "not checked" not in one["found"])
+    assert f"{newest.name}, offset 3128: it ends after the log" in note["found"]
+    assert "continues after the snapshot" in note["meaning"]
+    assert [one["found"] for one in state] == [one["found"] for one in expected]
 
 
 def test_files_that_cannot_be_read_are_a_problem_not_an_error(tmp_path: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.small_logs import copy_log
+from tests.support.small_logs import NO_OP, LogWriter, copy_log
 
-from raftlog.errors import DataLossError
+from raftlog.errors import CorruptSnapshotError, DataLossError, OffsetOutOfRangeError
+from raftlog.log.format.directory import checkpoint_name
+from raftlog.types import SnapshotId
+from raftlog_state.image import STATE_ENTITIES, Entity, Key, MetadataImage, Row
 from raftlog_state.loader.image_reader import ImageReader
 from raftlog_state.records import Redactor
+from raftlog_state.snapshots import snapshot_bytes
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
 LOG_START = 1288
@@ -69,3 +74,85 @@ def test_the_newest_state_is_that_of_the_offset_that_was_found(data: Path, tmp_p
     end_offset = images.end_offset()
     assert end_offset == 3131 > before
     assert images.image_at(end_offset).offset == 3130
+
+
+# --- A snapshot that ends after the log -----------------------------------------------------------
+# Kafka discards the records of such a log when it starts, and continues after the snapshot.
+
+SNAPSHOT_END = 3128
+
+
+@pytest.fixture
+def lagging(data: Path, tmp_path: Path) -> Path:
+    """Real metadata log that has lost its last segment, with a snapshot that ends after it."""
+    log = copy_log(data / METADATA, tmp_path / "__cluster_metadata-0", end_offset=2232)
+    (newest,) = (data / METADATA).glob(f"*{SNAPSHOT_END}-*.checkpoint")
+    shutil.copy(newest, log / newest.name)
+    return log
+
+
+def rows_of(image: MetadataImage) -> dict[tuple[Entity, Key], Row]:
+    return {
+        (entity, key): row for entity in STATE_ENTITIES for key, row in image.map(entity).items()
+    }
+
+
+def rows_of_newest_snapshot(log: Path) -> dict[tuple[Entity, Key], Row]:
+    (path,) = log.glob(f"*{SNAPSHOT_END}-*.checkpoint")
+    return rows_of(ImageReader(str(path), Redactor()).image_at(SNAPSHOT_END))
+
+
+def test_a_snapshot_that_ends_after_the_log_is_the_newest_state(lagging: Path) -> None:
+    images = ImageReader(str(lagging), Redactor())
+    assert images.end_offset() == SNAPSHOT_END > images.log_end_offset
+    image = images.image_at(SNAPSHOT_END)
+    assert image.offset == SNAPSHOT_END - 1
+    assert rows_of(image) == rows_of_newest_snapshot(lagging)
+
+
+def test_states_within_the_log_are_read_as_before(lagging: Path, data: Path) -> None:
+    expected = ImageReader(str(data / METADATA), Redactor()).image_at(2000)
+    assert rows_of(ImageReader(str(lagging), Redactor()).image_at(2000)) == rows_of(expected)
+    with pytest.raises(OffsetOutOfRangeError):
+        ImageReader(str(lagging), Redactor()).image_at(2500)
+
+
+@pytest.mark.parametrize("start_offset", [0, 2232])
+@pytest.mark.parametrize("from_oldest", [False, True])
+def test_changes_up_to_a_snapshot_after_the_log_are_the_differences(
+    lagging: Path, start_offset: int, from_oldest: bool
+) -> None:
+    images = ImageReader(str(lagging), Redactor(), from_oldest=from_oldest)
+    rows = rows_of(images.image_at(start_offset))
+    in_snapshot = []
+    for record in images.changes(SNAPSHOT_END):
+        for change in record.changes:
+            if change.entity in STATE_ENTITIES:
+                rows.pop((change.entity, change.key), None)
+                if change.after is not None:
+                    rows[change.entity, change.key] = change.after
+            if record.offset >= 2232:
+                in_snapshot.append(change)
+    assert rows == rows_of(images.image_at(SNAPSHOT_END)) == rows_of_newest_snapshot(lagging)
+    assert in_snapshot
+    assert all(change.before != change.after for change in in_snapshot)
+
+
+def test_a_damaged_snapshot_after_the_log_is_an_error(lagging: Path) -> None:
+    (newest,) = lagging.glob(f"*{SNAPSHOT_END}-*.checkpoint")
+    newest.chmod(0o600)
+    newest.write_bytes(newest.read_bytes()[:-50])
+    with pytest.raises(CorruptSnapshotError):
+        ImageReader(str(lagging), Redactor()).image_at(SNAPSHOT_END)
+    assert ImageReader(str(lagging), Redactor()).image_at(2232).offset == 2231
+
+
+def test_records_of_an_epoch_below_that_of_a_snapshot_are_not_committed(tmp_path: Path) -> None:
+    """A follower has records of a leader that lost an election, and fetched a later snapshot."""
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    for _ in range(5):
+        writer.append(NO_OP, epoch=1)
+    name = checkpoint_name(SnapshotId(epoch=3, end_offset=3))
+    image = dataclasses.replace(MetadataImage.empty(), offset=2, leader_epoch=3)
+    (writer.directory / name).write_bytes(snapshot_bytes(image, written_ms=0))
+    assert ImageReader(str(writer.directory), Redactor()).end_offset() == 3

@@ -31,6 +31,7 @@ from raftlog_state.records import (
     ConfigRecord,
     DecodedRecord,
     MetadataRecord,
+    PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
     decode,
@@ -205,6 +206,23 @@ def test_unknown_types_and_versions_are_skipped_and_counted() -> None:
         SkippedRecords(False, 99, 0, 2, 1, 4),
         SkippedRecords(True, 42, 0, 1, 5, 5),
     )
+
+
+def test_an_error_names_the_skipped_records_that_may_have_caused_it() -> None:
+    """A topic of a later release is unknown, and so are its partitions in known versions."""
+    partition = PartitionRecord(topic_id=B, replicas=(1,), isr=(1,), leader=1)
+    with pytest.raises(ReplayError) as caught:
+        replayed(TOPIC, FUTURE_VERSION, partition)
+    assert caught.value.unsupported == "1 records of type 2 version 7 (offsets 1 to 1)"
+    for part in ("there is no topic with id", caught.value.unsupported, "use a newer release"):
+        assert part in str(caught.value)
+
+
+def test_without_skipped_records_an_error_names_none() -> None:
+    with pytest.raises(ReplayError) as caught:
+        replayed(TOPIC, TOPIC)
+    assert caught.value.unsupported is None
+    assert caught.value.cause == caught.value.reason
 
 
 # --- control records ------------------------------------------------------------------------------

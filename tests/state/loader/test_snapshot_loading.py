@@ -23,6 +23,7 @@ from raftlog_state.loader.payload import Payload
 from raftlog_state.records import (
     ConfigRecord,
     FeatureLevelRecord,
+    PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
@@ -170,6 +171,12 @@ def test_unknown_records_of_a_snapshot_are_skipped_and_counted() -> None:
         "an ordinal is a position in the snapshot"
     )
     assert loader.skipped == (SkippedRecords(False, 99, 0, 1, 99, 99),)
+
+
+def test_an_error_names_the_skipped_records_of_the_snapshot() -> None:
+    future, partition = b"\x01\x02\x07\x00", PartitionRecord(topic_id=A)
+    with pytest.raises(ReplayError, match=r"lacks records of type 2 version 7, which"):
+        MetadataLoader().bootstrap(ID, at(0, future, partition))
 
 
 def test_records_skipped_before_a_snapshot_are_not_counted_after_it() -> None:

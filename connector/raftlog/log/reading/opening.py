@@ -398,9 +398,10 @@ def _open_directory(
 ) -> DirectoryLog:
     names = storage.list_names(path)
     listing = read_listing(names)
-    if listing.segments or listing.snapshots:
+    is_node = str(METADATA_PARTITION) in names  # then a snapshot is not its log, but an export
+    if listing.segments or (listing.snapshots and not is_node):
         return _directory_log(path, LogFiles(storage, path, listing, open_store), kind)
-    if str(METADATA_PARTITION) in names:
+    if is_node:
         directory = storage.join(path, str(METADATA_PARTITION))
         files = LogFiles.of_directory(storage, directory, open_store)
         if files.listing.segments or files.listing.snapshots:
