@@ -35,7 +35,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.fast_dataclass import fast_init
-from raftlog.limits import BATCH_HEADER_BYTES, HEADERS_PER_RECORD_MAX, MIB
+from raftlog.limits import BATCH_HEADER_BYTES, HEADERS_PER_RECORD_MAX, INT64_MAX, MIB
 from raftlog.log.reading.transactions import (
     FRAME_VERSION,
     CommitName,
@@ -349,7 +349,6 @@ HEADER_PREFIX: Final = "raftlog."
 USER_HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 3
 """Headers of one record that a user may set. Three more are reserved: a commit's name, the query it
 replaces, and a condition on keys."""
-_TIMESTAMP_MAX: Final = 2**63 - 1
 _MSGPACK_FIELD_COUNT: Final = 3
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -416,7 +415,7 @@ def _new_bytes_record(record: object, ordinal: int) -> RecordToAppend:
 
 def _is_converted(record: NewRecord) -> bool:
     time_ms = record.timestamp_ms
-    is_timed = type(time_ms) is int and 0 <= time_ms <= _TIMESTAMP_MAX
+    is_timed = type(time_ms) is int and 0 <= time_ms <= INT64_MAX
     return (
         type(record.key) is bytes
         and type(record.value) is bytes
@@ -568,7 +567,7 @@ def _is_text(name: object) -> bool:
 def _timestamp(timestamp_ms: object, ordinal: int) -> int | None:
     if timestamp_ms is None:
         return None
-    if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= _TIMESTAMP_MAX:
+    if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= INT64_MAX:
         _refuse(ordinal, "its timestamp_ms must be a non-negative int (ms since 1970)")
     return int(timestamp_ms)
 

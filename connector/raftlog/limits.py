@@ -7,6 +7,11 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
+INT16_MAX: Final = 2**15 - 1
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+"""Largest values of Kafka's integer types, which are signed."""
+
 BATCH_HEADER_BYTES: Final = 61
 """Size of a magic-2 batch header (Kafka: ``DefaultRecordBatch.RECORD_BATCH_OVERHEAD``)."""
 
@@ -91,7 +96,7 @@ WIRE_ELEMENTS_MAX: Final = 4096
 """Total elements of all arrays of one message. A node serves one topic, and an element of three
 bytes becomes an object of several hundred."""
 
-EPOCH_MAX: Final = 2**31 - 1
+EPOCH_MAX: Final = INT32_MAX
 """Largest leader epoch that fits into a batch header."""
 
 EPOCH_RESERVED_FROM: Final = 2**31 - 2**20

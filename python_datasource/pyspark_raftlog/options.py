@@ -43,6 +43,7 @@ from raftlog.client.option_values import (
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.client.remote.security import ClientSecurity, resolve_references
 from raftlog.errors import LogNotFoundError, OptionError
+from raftlog.limits import EPOCH_MAX, INT64_MAX
 from raftlog.printable import did_you_mean
 from raftlog.types import INTERNAL_TOPICS
 
@@ -58,8 +59,6 @@ Parse = Callable[[str, str], Any]
 """Parser of an option: name and text to value."""
 Find = Callable[[str], tuple[str, str, Parse]]
 """Look-up of an option: name as given to documented name, field and parser."""
-
-_LONG_MAX: Final = 2**63 - 1
 
 
 def text(_name: str, value: str) -> str:
@@ -108,13 +107,13 @@ def _json_text(name: str, value: object) -> str:
             raise OptionError(option=name, reason="must be a string, an integer or a boolean")
 
 
-def integer(min_value: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
+def integer(min_value: int, most: int = INT64_MAX) -> Callable[[str, str], int]:
     """Return a parser of integers between two inclusive bounds."""
 
     def parse(name: str, value: str) -> int:
         match = QUANTITY.fullmatch(value)
         if match is None or match[2] or not min_value <= int(match[1]) <= most:
-            top = "" if most == _LONG_MAX else f" to {most}"
+            top = "" if most == INT64_MAX else f" to {most}"
             raise OptionError(option=name, reason=f"must be an integer from {min_value}{top}")
         return int(match[1])
 
@@ -467,7 +466,6 @@ def _secret(name: str, value: str) -> bytes:
 
 # --- names ----------------------------------------------------------------------------------------
 
-_EPOCH_MAX: Final = 2**31 - 1
 
 OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     **CONNECTION_OPTIONS,
@@ -575,7 +573,7 @@ def without_table_properties(given: Mapping[str, str]) -> dict[str, str]:
 WRITE_ONLY_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "requiredBaseOffset": ("required_base_offset", integer(0)),
     "requiredEndOffset": ("required_end_offset", integer(0)),
-    "requiredEpoch": ("required_epoch", integer(1, _EPOCH_MAX)),
+    "requiredEpoch": ("required_epoch", integer(1, EPOCH_MAX)),
     "txnAppId": ("txn_app_id", text),
     "txnVersion": ("txn_version", integer(0)),
     "txnTakeOverFrom": ("txn_take_over_from", text),

@@ -20,7 +20,7 @@ from typing import Final
 from raftlog.client import parse_checkpoint_name, parse_offset_name, write_new_file
 from raftlog.client.log_handle import whole_number
 from raftlog.errors import OptionError
-from raftlog.limits import BATCH_BYTES_MAX, LOG_BATCH_BYTES_MAX
+from raftlog.limits import BATCH_BYTES_MAX, INT32_MAX, INT64_MAX, LOG_BATCH_BYTES_MAX
 from raftlog.records.control import (
     ControlRecord,
     LeaderChange,
@@ -28,7 +28,6 @@ from raftlog.records.control import (
     SnapshotFooter,
     SnapshotHeader,
 )
-from raftlog.records.header import INT32_MAX, INT64_MAX
 from raftlog.types import SnapshotId
 
 from .records import DecodedRecord, encode

@@ -18,13 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 from raftlog.append import AppendRequest, AppendResult, UserRecord, new_records
 from raftlog.clock import Clock
 from raftlog.errors import InvalidAppendError, OptionError
-from raftlog.limits import DECOMPRESSED_BYTES_OPTION_MAX, UNCHANGED_KEYS_MAX
+from raftlog.limits import (
+    DECOMPRESSED_BYTES_OPTION_MAX,
+    INT16_MAX,
+    INT32_MAX,
+    INT64_MAX,
+    UNCHANGED_KEYS_MAX,
+)
 from raftlog.log.reading.reads import READ_UNCOMMITTED_NAME, Isolation
 from raftlog.log.reading.transactions import CommitName, ValueKind
 from raftlog.log.writing.key_offsets import UnchangedKeys
 from raftlog.printable import has_keys
 from raftlog.records.builder import ProducerStamp
-from raftlog.records.header import INT32_MAX, INT64_MAX
 from raftlog.storage.protocol import Closeable
 from raftlog.types import SnapshotId
 
@@ -419,7 +424,6 @@ def refuse_addresses(paths: str, *, may_be_objects: bool = False) -> None:
 # thread it would fail the requests of other threads, too. Integers are all that ``operator.index``
 # accepts, numpy's included, but not ``True`` or ``1.0``.
 
-INT16_MAX: Final = 2**15 - 1
 _WAIT_MS_MAX: Final = 2**40
 """More than 30 years; Python's locks accept about 290."""
 

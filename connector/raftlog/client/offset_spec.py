@@ -36,6 +36,7 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
     OptionError,
 )
+from raftlog.limits import EPOCH_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from raftlog.log.reading.log_reader import LogReader
@@ -46,8 +47,6 @@ FORMS: Final = (
 )
 """The forms, for error messages."""
 
-_INT64_MAX: Final = 2**63 - 1
-_EPOCH_MAX: Final = 2**31 - 1
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 _AGE: Final = re.compile(r"-([0-9]{1,9})([smhd])")
 _NUMBERED: Final = re.compile(r"(timestamp|epoch):([0-9]{1,19})")
@@ -125,7 +124,7 @@ def parse_offset_spec(option: str, text: str) -> OffsetSpec:
     stripped = text.strip()
     found = parse_word(stripped)
     if found is None and _DIGITS.fullmatch(stripped):
-        found = _within(OffsetSpecKind.OFFSET, int(stripped), _INT64_MAX)
+        found = _within(OffsetSpecKind.OFFSET, int(stripped), INT64_MAX)
     elif found is None:
         time_ms = iso_ms(stripped)
         found = None if time_ms is None else OffsetSpec(OffsetSpecKind.TIME, time_ms)
@@ -147,8 +146,8 @@ def parse_word(text: str) -> OffsetSpec | None:
     if numbered is None:
         return None
     if numbered[1] == "epoch":
-        return _within(OffsetSpecKind.EPOCH, int(numbered[2]), _EPOCH_MAX)
-    return _within(OffsetSpecKind.TIME, int(numbered[2]), _INT64_MAX)
+        return _within(OffsetSpecKind.EPOCH, int(numbered[2]), EPOCH_MAX)
+    return _within(OffsetSpecKind.TIME, int(numbered[2]), INT64_MAX)
 
 
 def iso_ms(text: str) -> int | None:

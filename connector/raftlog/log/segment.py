@@ -27,7 +27,14 @@ from raftlog.errors import (
     CorruptSnapshotError,
     LogNotFoundError,
 )
-from raftlog.limits import BATCH_HEADER_BYTES, KIB, LOG_OVERHEAD_BYTES, MIB, READ_BATCH_BYTES_MAX
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    INT64_MAX,
+    KIB,
+    LOG_OVERHEAD_BYTES,
+    MIB,
+    READ_BATCH_BYTES_MAX,
+)
 from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
@@ -41,7 +48,6 @@ from raftlog.records.control import (
 from raftlog.records.header import (
     BATCH_HEADER,
     BATCH_MAGIC,
-    INT64_MAX,
     MAGIC_POSITION,
     header_damage,
     length_error,

@@ -164,6 +164,8 @@ from typing import Any, Final, TypeVar
 
 from raftlog.errors import OptionError
 from raftlog.limits import (
+    INT32_MAX,
+    INT64_MAX,
     KIB,
     MIB,
     SNAPSHOT_BYTES_DEFAULT,
@@ -211,8 +213,6 @@ _TOPIC_FORM: Final = (
 )
 _RACK: Final = re.compile(r"[ -~]{1,249}")
 _RACK_FORM: Final = "a rack has 1 to 249 printable ASCII characters"
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 _MAY_BE_0: Final = (
     "fetch_hw_delay_ms",
@@ -488,7 +488,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
         quotas=parse_quotas(root),
         quorum=_numbers(root.table("quorum"), QUORUM_DEFAULT, at_most=_DAY_MS),
         log=_log(root.table("log")),
-        limits=_numbers(root.table("limits"), LimitsConfig(), at_most=_INT32_MAX),
+        limits=_numbers(root.table("limits"), LimitsConfig(), at_most=INT32_MAX),
         metrics=_metrics(root.table("metrics")),
         audit=_audit(root.table("audit")),
         controller=controller,
@@ -652,7 +652,7 @@ def _log(table: ConfigTable | None) -> LogConfig:
             codecs = {codec.name.lower(): codec for codec in Compression}
             values[one.name] = codecs[table.choice(one.name, codecs)]
         else:
-            number = table.number(one.name, at_least=AS_RETENTION, at_most=2**63 - 1)
+            number = table.number(one.name, at_least=AS_RETENTION, at_most=INT64_MAX)
             values[one.name] = None if one.default is None and number == -1 else number
         try:
             LogConfig(**values)  # with the fields before it, which it may contradict
@@ -688,11 +688,9 @@ def _snapshots(table: ConfigTable | None) -> SnapshotsConfig:
     if table is None:
         return usual
     found = SnapshotsConfig(
-        bytes_max=table.number(
-            "bytes_max", at_least=1, at_most=_INT64_MAX, default=usual.bytes_max
-        ),
+        bytes_max=table.number("bytes_max", at_least=1, at_most=INT64_MAX, default=usual.bytes_max),
         interval_ms=table.number(
-            "interval_ms", at_least=0, at_most=_INT64_MAX, default=usual.interval_ms
+            "interval_ms", at_least=0, at_most=INT64_MAX, default=usual.interval_ms
         ),
         skip_rejected=table.flag("skip_rejected"),
     )
@@ -719,7 +717,7 @@ def _audit(table: ConfigTable | None) -> AuditConfig | None:
     found = AuditConfig(
         path=usual.path,
         bytes_max=table.number(
-            "bytes_max", at_least=MIB, at_most=_INT64_MAX, default=usual.bytes_max
+            "bytes_max", at_least=MIB, at_most=INT64_MAX, default=usual.bytes_max
         ),
         files_max=table.number("files_max", at_least=2, at_most=1_000, default=usual.files_max),
     )

@@ -35,7 +35,7 @@ from raftlog.errors import (
     RaftlogError,
     TooFewVotersError,
 )
-from raftlog.limits import EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
+from raftlog.limits import EPOCH_RESERVED_FROM, EPOCH_STEP_MAX, INT64_MAX
 from raftlog.log.format.directory import COMPACTED_CHECKPOINT_NAME, OUT_OF_ELECTION_NAME
 from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.opening import open_log
@@ -53,7 +53,6 @@ from raftlog.records.control import (
     LeaderChange,
     encode_control,
 )
-from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import Storage
 from raftlog.types import SnapshotId
 

@@ -21,6 +21,8 @@ from raftlog import compiled
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
+    INT32_MAX,
+    INT64_MAX,
     LOG_OVERHEAD_BYTES,
     MIB,
     VARINT_BYTES_MAX,
@@ -37,8 +39,6 @@ from .header import (
     COMPRESSION_BITS,
     CONTROL_BIT,
     CRC_START,
-    INT32_MAX,
-    INT64_MAX,
     LENGTH_MAX,
     LENGTH_MIN,
     LENGTH_POSITION,

@@ -28,6 +28,7 @@ from raftlog.limits import (
     BATCH_BYTES_MAX,
     BATCH_HEADER_BYTES,
     HEADERS_PER_BATCH_MAX,
+    INT32_MAX,
     LOG_OVERHEAD_BYTES,
     RAW_BATCH_BYTES_MAX,
     READ_BATCH_BYTES_MAX,
@@ -43,14 +44,7 @@ from .encoding import (
     SealedBatch,
     record_byte_counts,
 )
-from .header import (
-    BATCH_HEADER,
-    BATCH_MAGIC,
-    CONTROL_BIT,
-    CRC_START,
-    INT32_MAX,
-    TRANSACTIONAL_BIT,
-)
+from .header import BATCH_HEADER, BATCH_MAGIC, CONTROL_BIT, CRC_START, TRANSACTIONAL_BIT
 
 
 def finish_batch(

@@ -12,7 +12,13 @@ import struct
 from typing import Final
 
 from raftlog.errors import CorruptBatchError, UnsupportedMagicError
-from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_BATCH_BYTES_MAX
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    INT32_MAX,
+    INT64_MAX,
+    LOG_OVERHEAD_BYTES,
+    READ_BATCH_BYTES_MAX,
+)
 
 from .compression import Compression
 from .fields import Buffer
@@ -40,8 +46,6 @@ LENGTH_MIN: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 LENGTH_MAX: Final = READ_BATCH_BYTES_MAX - LOG_OVERHEAD_BYTES
 RECORD_BYTES_MIN: Final = 7
 """Smallest record: seven fields of one byte each."""
-INT32_MAX: Final = 2**31 - 1
-INT64_MAX: Final = 2**63 - 1
 
 COMPRESSION_BITS: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 from raftlog import compiled, errors
 from raftlog.errors import NotLeaderError, RaftlogError
-from raftlog.limits import STRING_BYTES_MAX
+from raftlog.limits import INT64_MAX, STRING_BYTES_MAX
 
 from .fields import (
     NO_TAGS,
@@ -290,7 +290,6 @@ _KINDS: Final[dict[str, type[RaftlogError]]] = {
     )
 }
 _APPENDED: Final = "RAFTLOG_APPENDED"
-_NUMBER_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +393,7 @@ def _fits(value: object, hint: Any) -> bool:
         return False
     if isinstance(value, bool):
         return hint is bool
-    return not isinstance(value, int) or abs(value) <= _NUMBER_MAX
+    return not isinstance(value, int) or abs(value) <= INT64_MAX
 
 
 def _fields(kind: type[RaftlogError]) -> tuple[dataclasses.Field[Any], ...]:

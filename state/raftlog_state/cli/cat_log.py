@@ -34,7 +34,7 @@ from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
 from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, OffsetSpecKind
 from raftlog.clock import Clock
 from raftlog.errors import CorruptBatchError, OffsetOutOfRangeError, OptionError
-from raftlog.limits import KIB, MIB
+from raftlog.limits import INT32_MAX, INT64_MAX, KIB, MIB
 from raftlog.printable import compact_json, did_you_mean
 from raftlog.records import RecordBatch, TimestampType
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
@@ -62,7 +62,6 @@ RecordJson = Callable[[bytes], str]
 OnDamage = Callable[[int, str], None]
 
 _API_KEY_MAX: Final = 2**15 - 1
-_OFFSET_END: Final = 2**63 - 1
 _REPORTED_MAX: Final = 20
 """Damaged values that are reported individually."""
 _SLICE_BYTES_MAX: Final = 1 * MIB
@@ -70,7 +69,6 @@ _ROW_BYTES: Final = 64
 """Estimated size of the Python objects of a row or header, in addition to its bytes."""
 _PART_BYTES: Final = 48 * KIB
 """Divisible by three, so that the concatenated base64 of parts is the base64 of the whole."""
-_INT32_MAX: Final = 2**31 - 1
 _CONTROLS_CACHED_MAX: Final = 256
 """Number of cached texts of control records, one for each leader and set of voters."""
 _CONTROL_BYTES_CACHED_MAX: Final = 4 * KIB
@@ -398,7 +396,7 @@ def _snapshot_range(start: OffsetSpec | None, end: OffsetSpec | None) -> tuple[i
         if spec.kind is OffsetSpecKind.OFFSET:
             return spec.number
         if spec in (EARLIEST, LATEST):
-            return 0 if spec == EARLIEST else _OFFSET_END
+            return 0 if spec == EARLIEST else INT64_MAX
         reason = "a snapshot has offsets of its own: a number, start or end is allowed"
         raise OptionError(option=option, reason=reason)
 
@@ -835,4 +833,4 @@ def _last_sequence(batch: RecordBatch) -> int:
     if batch.base_sequence == -1:
         return -1
     last = batch.base_sequence + batch.last_offset - batch.base_offset
-    return last if last <= _INT32_MAX else last - _INT32_MAX - 1
+    return last if last <= INT32_MAX else last - INT32_MAX - 1

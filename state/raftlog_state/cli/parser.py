@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
+from raftlog.limits import INT64_MAX
 from raftlog.printable import did_you_mean
 
 from .output import COLORS, Console, Output
@@ -77,7 +78,6 @@ _SEVERAL_PATHS: Final = (
     "several paths are one argument: separate them by commas, or quote a pattern, as 'node-*', so "
     "that the shell does not expand it"
 )
-_OFFSET_MAX: Final = 2**63 - 1
 _KEY_BYTES_MAX: Final = 4096
 
 
@@ -340,7 +340,7 @@ def offset_spec(text: str) -> OffsetSpec:
 def offset(text: str) -> int:
     """Parse an offset, an integer in [0, 2**63 - 1]."""
     # Not int() alone: it accepts signs, spaces, underscores and digits of other scripts.
-    if not (text.isascii() and text.isdigit()) or int(text[:20]) > _OFFSET_MAX or len(text) > 20:
+    if not (text.isascii() and text.isdigit()) or int(text[:20]) > INT64_MAX or len(text) > 20:
         raise argparse.ArgumentTypeError(f"{text!r} is not an offset (0, 1, 2, ...)")
     return int(text)
 

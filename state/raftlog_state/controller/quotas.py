@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
+from raftlog.limits import INT32_MAX, INT64_MAX
 from raftlog_state.image import QuotaRow, quota_entity_key
 from raftlog_state.records import ClientQuotaRecord, EntityData
 
@@ -27,16 +28,14 @@ QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """Types (user, client-id, ip) with names, None for the default, sorted by type."""
 
 _HOST_NAME: Final = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*\.?")
-_LONG_MAX: Final = 2**63 - 1
-_INT_MAX: Final = 2**31 - 1
 _ENTITY_TYPES: Final = ("user", "client-id", "ip")
 _CLIENT_QUOTAS: Final[Mapping[str, float | None]] = {
-    "producer_byte_rate": _LONG_MAX,
-    "consumer_byte_rate": _LONG_MAX,
+    "producer_byte_rate": INT64_MAX,
+    "consumer_byte_rate": INT64_MAX,
     "request_percentage": None,
     "controller_mutation_rate": None,
 }
-_IP_QUOTAS: Final[Mapping[str, float | None]] = {"connection_creation_rate": _INT_MAX}
+_IP_QUOTAS: Final[Mapping[str, float | None]] = {"connection_creation_rate": INT32_MAX}
 """Quotas by name, with the maximum of integral quotas; None for quotas of type double."""
 
 
@@ -175,7 +174,7 @@ def _check_limit(entity: QuotaEntity, name: str, limit: float) -> None:
     else:
         high = quotas[name]
         if high is not None and limit > high:
-            kind = "an INT" if high == _INT_MAX else "a LONG"
+            kind = "an INT" if high == INT32_MAX else "a LONG"
             reason = f"Proposed value for {name} is too large for {kind}: the maximum is {high}"
         elif high is not None and abs(limit % 1.0) > 1e-6:
             reason = f"{name} cannot be a fractional value"

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from raftlog.limits import INT32_MAX
 from raftlog_state.enums import CONFIG_RESOURCE_TYPES, LEADER_RECOVERY_STATES, enum_name
 from raftlog_state.image.column_types import column_type
 from raftlog_state.image.delta import key_json
@@ -83,7 +84,6 @@ _STATE: Final = -1
 """Position of a version that was in the state."""
 _KEY_SHIFT: Final = 32
 _KEY_MASK: Final = (1 << _KEY_SHIFT) - 1
-_INT_MAX: Final = 2**31 - 1
 
 
 class TypedRecords(NamedTuple):
@@ -316,7 +316,7 @@ class _Events:
         """
         counts: Int64s = np.cumsum(increments)
         found: Int64s = base[self._whole] + counts - counts[self._last_whole]
-        require(is_plain=np.all(found <= _INT_MAX))
+        require(is_plain=np.all(found <= INT32_MAX))
         return found
 
     def differ(self, values: Int64s) -> Bools:

@@ -20,14 +20,13 @@ from tests.support.both_implementations import in_each
 
 from raftlog import compiled
 from raftlog.errors import CorruptBatchError
-from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX
+from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, INT64_MAX
 from raftlog.log.cleaning.retained_records import ENTRY_BYTES, OffsetMap, RetentionRules
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.segment import BatchCursor
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.compression import Compression
 from raftlog.records.fields import varint
-from raftlog.records.header import INT64_MAX
 from raftlog.records.record import Header, StoredRecord, record_bytes
 
 MAP_BYTES = 1 << 20

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from raftlog.append import AppendRequest, AppendResult
 from raftlog.client.log_handle import (
-    INT16_MAX,
     TIMEOUT_MS_DEFAULT,
     LogHandle,
     decompression_limit,
@@ -36,7 +35,7 @@ from raftlog.errors import (
     StaleCommitError,
     UnexpectedEndOffsetError,
 )
-from raftlog.limits import DECOMPRESSED_BYTES_MAX
+from raftlog.limits import DECOMPRESSED_BYTES_MAX, INT16_MAX
 from raftlog.log.reading.transactions import CommitName, ValueKind
 from raftlog.log.writing.producer_state import LastCommit
 from raftlog.records.batch import RecordBatch, read_batch

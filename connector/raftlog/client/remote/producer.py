@@ -54,9 +54,8 @@ from raftlog.errors import (
     RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
 )
-from raftlog.limits import MIB, PRODUCER_BATCHES_KEPT
+from raftlog.limits import INT16_MAX, INT32_MAX, MIB, PRODUCER_BATCHES_KEPT
 from raftlog.records.builder import ProducerStamp
-from raftlog.records.header import INT32_MAX
 from raftlog.wire.produce_codec import parse_error_message
 
 from .messages import RETRIABLE_ERRORS, is_access_error
@@ -77,7 +76,6 @@ SHARED_BYTES_MAX: Final = MIB
 """Maximum size of a batch of several appends; larger batches are not faster."""
 SHARED_REQUESTS_MAX: Final = 4096
 _SEQUENCES: Final = 2**31
-_EPOCH_MAX: Final = 2**15 - 1
 
 
 class Producer:
@@ -351,7 +349,7 @@ class Producer:
         self._gap_ordinal, self._has_unresolved_gap = None, False
         self._next_sequence = 0
         self._producer_epoch += 1
-        if self._producer_epoch > _EPOCH_MAX:
+        if self._producer_epoch > INT16_MAX:
             self._producer_id = None
 
     def _drop_done(self) -> None:

@@ -51,7 +51,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import CorruptFileError, DiskFailedError, DiskFullError, LogNotFoundError
-from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MIB, OFFSET_MAP_BYTES_MAX
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    INT32_MAX,
+    LOG_OVERHEAD_BYTES,
+    MIB,
+    OFFSET_MAP_BYTES_MAX,
+)
 from raftlog.log.format.directory import (
     CLEANED_SUFFIX,
     CLEANER_LOCK_NAME,
@@ -74,7 +80,7 @@ from raftlog.log.segment import (
 )
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import RecordBatch
-from raftlog.records.header import BATCH_HEADER, DELETE_HORIZON_BIT, INT32_MAX, LENGTH_MIN
+from raftlog.records.header import BATCH_HEADER, DELETE_HORIZON_BIT, LENGTH_MIN
 from raftlog.storage.protocol import Closeable, FileLock, WritableFile
 
 from .retained_records import BatchFilter, CleanedCounts, OffsetMap, RetentionRules

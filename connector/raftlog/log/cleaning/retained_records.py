@@ -40,7 +40,13 @@ from typing import Final
 
 from raftlog import compiled
 from raftlog.errors import CorruptBatchError
-from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, READ_BATCH_BYTES_MAX
+from raftlog.limits import (
+    HEADERS_PER_BATCH_MAX,
+    HEADERS_PER_RECORD_MAX,
+    INT32_MAX,
+    INT64_MAX,
+    READ_BATCH_BYTES_MAX,
+)
 from raftlog.log.segment import AbortedTransaction, BatchCursor, control_records
 from raftlog.records.batch import RecordBatch
 from raftlog.records.builder import empty_batch, finish_batch
@@ -50,8 +56,6 @@ from raftlog.records.fields import Buffer
 from raftlog.records.header import (
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
-    INT32_MAX,
-    INT64_MAX,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )

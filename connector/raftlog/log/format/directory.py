@@ -18,8 +18,7 @@ from crc32c import crc32c
 
 from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentDeletedError
 from raftlog.fast_dataclass import fast_init
-from raftlog.limits import EPOCH_MAX, SMALL_FILE_BYTES_MAX
-from raftlog.records.header import INT32_MAX, INT64_MAX
+from raftlog.limits import EPOCH_MAX, INT32_MAX, INT64_MAX, SMALL_FILE_BYTES_MAX
 from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import ZERO_UUID, SnapshotId, TopicPartition
 

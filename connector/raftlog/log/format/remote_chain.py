@@ -25,8 +25,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from raftlog.errors import CorruptFileError, LogNotFoundError
-from raftlog.limits import MIB, SEGMENT_BYTES_MAX
-from raftlog.records.header import INT64_MAX
+from raftlog.limits import INT64_MAX, MIB, SEGMENT_BYTES_MAX
 from raftlog.storage.protocol import Storage
 
 from .directory import LOG_SUFFIX, REMOTE_SEGMENTS_NAME, offset_name

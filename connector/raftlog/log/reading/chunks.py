@@ -22,6 +22,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
+    INT32_MAX,
     LOG_OVERHEAD_BYTES,
     MIB,
     READ_BATCH_BYTES_MAX,
@@ -53,7 +54,6 @@ from raftlog.records.header import (
     BATCH_LENGTH,
     BATCH_MAGIC,
     CRC_START,
-    INT32_MAX,
     LENGTH_MAX,
     LENGTH_MIN,
     LENGTH_POSITION,

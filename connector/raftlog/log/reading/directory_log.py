@@ -21,7 +21,7 @@ from raftlog.errors import (
     LogGapError,
     SegmentDeletedError,
 )
-from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
+from raftlog.limits import CLOCK_AHEAD_MS_MAX, INT64_MAX, READ_CHUNK_BYTES
 from raftlog.log.format.directory import (
     CLEANER_CHECKPOINT_NAME,
     COMPACTED_CHECKPOINT_NAME,
@@ -45,7 +45,6 @@ from raftlog.log.format.directory import (
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
-from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId, TopicPartition
 

@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from raftlog.limits import INT64_MAX
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.segment import find_header
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Scan
-from raftlog.records.header import INT64_MAX
 from raftlog.records.record import Record
 from raftlog.storage.protocol import ReadableFile
 

@@ -23,6 +23,7 @@ from raftlog.limits import (
     IDENTIFY_BATCHES_MAX,
     IDENTIFY_BYTES_MAX,
     IDENTIFY_RECORDS_MAX,
+    INT32_MAX,
 )
 from raftlog.log.format.directory import (
     CHECKPOINT_SUFFIX,
@@ -40,7 +41,7 @@ from raftlog.log.format.directory import (
 from raftlog.log.segment import read_batch_at
 from raftlog.records.batch import RecordBatch
 from raftlog.records.control import LeaderChange, decode_control
-from raftlog.records.header import BATCH_MAGIC, INT32_MAX, LENGTH_MAX, MAGIC_POSITION
+from raftlog.records.header import BATCH_MAGIC, LENGTH_MAX, MAGIC_POSITION
 from raftlog.records.record import Record
 from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import (

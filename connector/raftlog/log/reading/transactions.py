@@ -36,7 +36,7 @@ from raftlog.errors import (
     TransactionMarkerError,
 )
 from raftlog.fast_dataclass import fast_init
-from raftlog.limits import COMMIT_ID_BYTES_MAX, KIB
+from raftlog.limits import COMMIT_ID_BYTES_MAX, INT64_MAX, KIB
 from raftlog.printable import compact_json
 from raftlog.records.batch import (
     Compression,
@@ -49,7 +49,6 @@ from raftlog.records.batch import (
 from raftlog.records.builder import EncodedBatch
 from raftlog.records.control import ControlRecord, ControlType, EndTransactionMarker, decode_control
 from raftlog.records.fields import FieldReader, TaggedField, string_bytes, tagged_bytes
-from raftlog.records.header import INT64_MAX
 
 METADATA_PRODUCER_ID: Final = -1
 """Producer id of the metadata log's transactions."""

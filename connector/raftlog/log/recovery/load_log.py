@@ -48,7 +48,7 @@ import msgpack
 import numpy as np
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, LogReadOnlyError
-from raftlog.limits import COMMITS_MAX, MIB, PRODUCER_BATCHES_KEPT, PRODUCERS_MAX
+from raftlog.limits import COMMITS_MAX, INT64_MAX, MIB, PRODUCER_BATCHES_KEPT, PRODUCERS_MAX
 from raftlog.log.format.directory import (
     CHECKSUMS_NAME,
     CLEANED_SUFFIX,
@@ -96,7 +96,6 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.segments import LogDirectory
 from raftlog.log.writing.snapshots import PART_SUFFIX, SNAPSHOT_LOCK_NAME
 from raftlog.records.batch_columns import BatchColumns, Bools
-from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import WritableStorage
 
 from .recover import (

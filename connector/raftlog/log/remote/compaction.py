@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from raftlog.limits import MIB
+from raftlog.limits import INT32_MAX, INT64_MAX, MIB
 from raftlog.storage.errors import RemoteObjectNotFoundError
 from raftlog.storage.objects import ObjectStore
 
@@ -52,7 +52,6 @@ OBJECTS_MAX: Final = 100
 """Number of objects, beyond those of a compacted manifest, at which it is compacted again."""
 _EVENTS_PER_OBJECT: Final = 1_000
 _BYTES_MAX: Final = 16 * MIB
-_INT31_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +101,10 @@ def parse_compaction(data: bytes) -> ManifestCompaction | None:
         if fields["version"] != 1:
             return None
         return ManifestCompaction(
-            partition=_number(fields["partition"], _INT31_MAX),
+            partition=_number(fields["partition"], INT32_MAX),
             end_offset=_number(fields["endOffset"]),
             superseded={
-                _number(partition, _INT31_MAX): Superseded(
+                _number(partition, INT32_MAX): Superseded(
                     end_offset=_number(end_offset), time_ms=_number(time_ms)
                 )
                 for partition, end_offset, time_ms in fields["superseded"]
@@ -115,7 +114,7 @@ def parse_compaction(data: bytes) -> ManifestCompaction | None:
         return None
 
 
-def _number(value: Any, at_most: int = 2**63 - 1) -> int:
+def _number(value: Any, at_most: int = INT64_MAX) -> int:
     if type(value) is not int or not 0 <= value <= at_most:
         raise ValueError(value)
     return value

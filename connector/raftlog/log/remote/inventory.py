@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from raftlog.limits import MIB, SMALL_FILE_BYTES_MAX
+from raftlog.limits import INT64_MAX, MIB, SMALL_FILE_BYTES_MAX
 from raftlog.log.format.directory import (
     BOOTSTRAP_ID,
     CLEANER_CHECKPOINT_NAME,
@@ -42,7 +42,6 @@ from raftlog.log.format.directory import (
     parse_single_offset,
 )
 from raftlog.log.reading.reads import LogKind
-from raftlog.records.header import INT64_MAX
 from raftlog.types import SnapshotId, TopicPartition
 
 INVENTORY_SUFFIX: Final = ".json"

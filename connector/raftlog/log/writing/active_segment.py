@@ -20,7 +20,7 @@ from typing import Final, Self, TypeAlias
 
 from raftlog.errors import CorruptBatchError, DiskFullError, LogNotFoundError
 from raftlog.fast_dataclass import fast_init
-from raftlog.limits import MIB
+from raftlog.limits import INT32_MAX, MIB
 from raftlog.log.format.directory import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -39,7 +39,6 @@ from raftlog.log.segment import (
     header_at,
     iter_headers,
 )
-from raftlog.records.header import INT32_MAX
 from raftlog.storage.protocol import WritableFile, WritableStorage
 from raftlog.types import Position
 

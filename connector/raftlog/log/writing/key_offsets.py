@@ -34,14 +34,9 @@ from typing import Final
 import msgpack
 
 from raftlog.errors import KeyChangedError, LogError, UnexpectedEndOffsetError
-from raftlog.limits import (
-    KEY_OFFSETS_BYTES_MAX,
-    KEY_SCAN_BYTES_MAX,
-    UNCHANGED_KEYS_MAX,
-)
+from raftlog.limits import INT64_MAX, KEY_OFFSETS_BYTES_MAX, KEY_SCAN_BYTES_MAX, UNCHANGED_KEYS_MAX
 from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.records.compression import Compression, decompress
-from raftlog.records.header import INT64_MAX
 from raftlog.records.record import Header
 
 UNCHANGED_HEADER: Final = "raftlog.unchanged"

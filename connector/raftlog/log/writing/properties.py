@@ -19,12 +19,19 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
 from raftlog.errors import CorruptFileError, OptionError
-from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, KIB, LOG_BATCH_BYTES_MAX, MIB
+from raftlog.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_HEADER_BYTES,
+    INT32_MAX,
+    INT64_MAX,
+    KIB,
+    LOG_BATCH_BYTES_MAX,
+    MIB,
+)
 from raftlog.log.format.directory import encode_properties, parse_properties, whole_number
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.printable import has_keys, without_user_info
 from raftlog.records.compression import Compression
-from raftlog.records.header import INT32_MAX, INT64_MAX
 
 LOG_PROPERTIES_VERSION: Final = 1
 DAY_MS: Final = 24 * 60 * 60 * 1000

@@ -44,7 +44,7 @@ from raftlog.errors import (
     LogReadOnlyError,
     TruncationRefusedError,
 )
-from raftlog.limits import MIB
+from raftlog.limits import INT64_MAX, MIB
 from raftlog.log.format.directory import (
     PUBLISHED_NAME,
     RAFTLOG_PROPERTIES_NAME,
@@ -64,7 +64,6 @@ from raftlog.log.reading.transactions import (
 from raftlog.log.recovery.recover import RecoveredLog
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import ControlRecord, KRaftVoters, OffsetCommit
-from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import OffsetAndEpoch, SnapshotId, Valid, ValidOffsetAndEpoch
 

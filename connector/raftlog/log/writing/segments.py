@@ -24,6 +24,7 @@ from raftlog.errors import (
     LogNotFoundError,
     NotALogError,
 )
+from raftlog.limits import INT64_MAX
 from raftlog.log.format.directory import (
     CLEAN_SHUTDOWN_NAME,
     CLEANER_CHECKPOINT_NAME,
@@ -73,7 +74,6 @@ from raftlog.log.reading.transactions import batch_metadata
 from raftlog.log.recovery.recover import newest_producer_state
 from raftlog.log.segment import NO_TIMESTAMP_MS, Segment, SegmentMetadata
 from raftlog.records.batch import RecordBatch
-from raftlog.records.header import INT64_MAX
 from raftlog.records.record import Record
 from raftlog.storage.protocol import WritableFile, WritableStorage
 from raftlog.types import SnapshotId

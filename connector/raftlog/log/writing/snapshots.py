@@ -29,7 +29,7 @@ from raftlog.errors import (
     LogNotFoundError,
     SnapshotRefusedError,
 )
-from raftlog.limits import BATCH_BYTES_MAX
+from raftlog.limits import BATCH_BYTES_MAX, INT64_MAX
 from raftlog.log.format.directory import CHECKPOINT_SUFFIX, checkpoint_name
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.segment import SegmentMetadata, read_snapshot_head
@@ -44,7 +44,6 @@ from raftlog.records.control import (
     encode_control,
 )
 from raftlog.records.encoding import RecordToAppend
-from raftlog.records.header import INT64_MAX
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import Closeable, WritableFile
 from raftlog.types import SnapshotId
