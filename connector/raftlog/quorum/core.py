@@ -59,7 +59,7 @@ from .messages import (
     VoteRequest,
     VoteResponse,
 )
-from .request_manager import InFlightRequest, earliest
+from .request_manager import InFlightRequest
 from .roles import Leader, Resigned, Role
 from .state import InitialState, ReplicaState
 from .voters import Endpoint, VoterSet
@@ -197,14 +197,9 @@ class QuorumCore:
     def next_deadline_ms(self) -> int | None:
         """Latest time for the next ``TimePassed``; None while no timer is running."""
         state = self._state
-        role = state.role
         at_ms = state.requests.next_deadline_ms(state.now_ms)
-        if isinstance(role, Leader):
-            role_ms = self._leadership.deadline_ms()
-            if role.voter_change is not None:
-                role_ms = earliest(role_ms, role.voter_change.deadline_ms)
-        else:
-            role_ms = self._elections.deadline_ms()
+        of_role = self._leadership if self.is_leader else self._elections
+        role_ms = of_role.deadline_ms()
         if at_ms is None or (role_ms is not None and role_ms < at_ms):
             return role_ms
         return at_ms

@@ -118,6 +118,7 @@ class Leadership:
                 state.send(node_id, request)
 
     def deadline_ms(self) -> int | None:
+        """Return the leader's next deadline; None if it has none, or the replica does not lead."""
         role = self._state.role
         if not isinstance(role, Leader):
             return None
@@ -130,6 +131,9 @@ class Leadership:
         for delayed in role.delayed_fetches.values():
             if at_ms is None or delayed.deadline_ms < at_ms:
                 at_ms = delayed.deadline_ms
+        change = role.voter_change
+        if change is not None and (at_ms is None or change.deadline_ms < at_ms):
+            at_ms = change.deadline_ms
         return at_ms
 
     def on_begin_epoch_response(

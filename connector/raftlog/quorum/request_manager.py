@@ -85,10 +85,3 @@ class RequestManager:
             if until_ms > now_ms and (at_ms is None or until_ms < at_ms):
                 at_ms = until_ms
         return at_ms
-
-
-def earliest(first_ms: int | None, second_ms: int | None) -> int | None:
-    """Return the earlier of two deadlines, None without any."""
-    if first_ms is None or second_ms is None:
-        return second_ms if first_ms is None else first_ms
-    return min(first_ms, second_ms)
