@@ -1,14 +1,19 @@
-"""A client whose leader was elected again, in a later epoch, without the loss of a connection."""
+"""Leaders of several epochs: one elected again without the loss of a connection, and a deposed one
+that still takes itself for the leader."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+import pytest
+from tests.client.remote.test_invalid_responses import batch
+from tests.support.scripted_controller import Controller
 from tests.support.served_node import PATIENCE_S, served_node
 
 import raftlog
 from raftlog.client import Isolation
+from raftlog.errors import QuorumUnavailableError
 from raftlog.quorum.events import Resign
 
 
@@ -36,3 +41,18 @@ def test_a_reader_knows_the_epoch_of_a_leader_that_was_elected_again(tmp_path: P
                 assert reader.epochs == node.replica.log.epochs
 
     asyncio.run(run())
+
+
+def test_a_client_does_not_return_to_a_leader_of_an_older_epoch() -> None:
+    """Its log may lack what was read: the end would go back, and a read would report data loss."""
+    deposed = Controller(batch(0, b"a"), high_watermark=1, leader_epoch=1)
+    leader = Controller(batch(0, b"a") + batch(1, b"b"), high_watermark=2, leader_epoch=2)
+    with deposed.node as old:
+        with leader.node as new:
+            log = raftlog.follow(f"{new.address},{old.address}", timeout_ms=1_000)
+            assert log.log_end_offset == 2
+        log.refresh()
+        reason = f"{old.address} reports a leader of epoch 1, but epoch 2 has had one"
+        with pytest.raises(QuorumUnavailableError, match=reason):
+            _ = log.log_end_offset
+        log.close()

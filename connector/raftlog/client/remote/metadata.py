@@ -3,7 +3,8 @@
 All known nodes, both the bootstrap addresses and those reported by nodes, are asked for the leader
 concurrently. The first leader that is reported is used, unless a leader of the same or a newer
 epoch has just failed: then all responses are compared and the newest epoch is used, because a
-deposed leader may not know yet that it was deposed.
+deposed leader may not know yet that it was deposed. A leader of an epoch older than one that was
+reported before is never used, as in Kafka's clients: its log may lack records that were read.
 
 Nodes that support Metadata are raftlog's; the others are Kafka's controllers, which are asked with
 DescribeCluster and DescribeQuorum (KIP-919). If every node denies access, the search ends with
@@ -105,6 +106,8 @@ class Metadata:
         self._connections: Final = Connections(tls, login, timeout_s=ASK_TIMEOUT_S)
         self._leader: LeaderConnection | None = None
         self._invalidated_epoch = -1
+        self._newest_epoch = -1
+        """The newest epoch with a leader in a node's response."""
         self._searching = asyncio.Lock()
         self._last_problem = "no node was asked yet"
         self._problems: dict[Address, tuple[float, str | None]] = {}
@@ -300,15 +303,27 @@ class Metadata:
         connection = None
         try:
             connection = await self._connections.get(address)
-            if connection.serves(ApiKey.METADATA):
-                return await self._ask_broker(connection)
-            return await self._ask_controller(connection)
+            ask = self._ask_broker if connection.serves(ApiKey.METADATA) else self._ask_controller
+            return self._unless_deposed(address, await ask(connection))
         except ConnectionLostError as error:
             self._last_problem = str(error)
             await self._connections.check_protocol(address, connection, error)
         except WireError as error:
             self._last_problem = error.message()
         return None
+
+    def _unless_deposed(self, address: Address, info: _LeaderInfo | None) -> _LeaderInfo | None:
+        """Return what a node reports; None if a later epoch has had a leader."""
+        if info is None:
+            return None
+        if info.epoch < self._newest_epoch:
+            self._last_problem = (
+                f"{address} reports a leader of epoch {info.epoch}, but epoch "
+                f"{self._newest_epoch} has had one"
+            )
+            return None
+        self._newest_epoch = info.epoch
+        return info
 
     async def _ask_broker(self, connection: Connection) -> _LeaderInfo | None:
         response = await connection.request(
