@@ -94,9 +94,10 @@ class FollowedRecords:
     """Records of a log from ``start_offset`` on, including those that are appended later.
 
     An iteration waits for more records at the log's end. It ends when the log's handle is closed,
-    or at ``end_offset``. It survives new segments, retention and failing leaders; while a quorum
-    has no leader, it waits. Each iteration yields every record exactly once and can run in any
-    thread; an ``async for`` reads in a thread of the event loop's executor.
+    or at ``end_offset``. With ``is_from_start`` it begins at the log's present start if that is
+    later than ``start_offset``. It survives new segments, retention and failing leaders; while a
+    quorum has no leader, it waits. Each iteration yields every record exactly once and can run in
+    any thread; an ``async for`` reads in a thread of the event loop's executor.
 
     Iteration raises:
         DataLossError: records were deleted before they were read.
@@ -112,11 +113,14 @@ class FollowedRecords:
         isolation: Isolation,
         clock: Clock,
         is_closed: Callable[[], bool],
+        *,
+        is_from_start: bool = False,
     ) -> None:
         self._open_log = open_log
         self._isolation = isolation
         self._clock = clock
         self._is_closed = is_closed
+        self._is_from_start = is_from_start
         self.start_offset = start_offset
         self.end_offset = end_offset
 
@@ -176,7 +180,15 @@ class FollowedRecords:
             try:
                 found = end.look()
                 up_to = min(found.offset, self.end_offset or found.offset)
-                for chunk in read(LogRecords(lambda: log, next_offset, up_to, self._isolation)):
+                is_unread = end.read_up_to is None and next_offset == self.start_offset
+                records = LogRecords(
+                    lambda: log,
+                    next_offset,
+                    up_to,
+                    self._isolation,
+                    is_from_start=self._is_from_start and is_unread,
+                )
+                for chunk in read(records):
                     yield chunk
                     next_offset = last_offset(chunk) + 1
                 next_offset = max(next_offset, up_to)

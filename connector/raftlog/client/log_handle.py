@@ -141,7 +141,8 @@ class LogHandle(Closeable):
         embedded log, durable. The newest records of a quorum may be missing (see ``end_offset``).
 
         Args:
-            from_offset: the first offset to read; None: the first retained one.
+            from_offset: the first offset to read; None: the first retained one, even if that
+                changes before the first record is read.
             end_offset: the exclusive end, 0 or more; None, or beyond the log's end: the log's end.
             isolation: ``read_committed`` returns the records of committed transactions, up to the
                 last stable offset; ``high_watermark`` (Kafka: ``read_uncommitted``) returns all.
@@ -167,11 +168,21 @@ class LogHandle(Closeable):
             from .followed_records import FollowedRecords
 
             reader, is_closed = self._new_reader, self._closed.is_set
-            return FollowedRecords(reader, start_offset, last, isolation, self._clock, is_closed)
+            return FollowedRecords(
+                reader,
+                start_offset,
+                last,
+                isolation,
+                self._clock,
+                is_closed,
+                is_from_start=first is None,
+            )
         end = end if last is None else min(end, last)
         from .log_records import LogRecords
 
-        return LogRecords(self._new_reader, start_offset, end, isolation)
+        return LogRecords(
+            self._new_reader, start_offset, end, isolation, is_from_start=first is None
+        )
 
     def table(self, *, follow: bool = True) -> Table:
         """Return the latest value of each key, as a mapping that follows the log.

@@ -8,14 +8,15 @@ stable offset, and records of aborted transactions are left out. Headers whose n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
-from typing import Any, Final
+from itertools import islice, pairwise
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from raftlog.append import HEADER_PREFIX
+from raftlog.errors import DataLossError
 from raftlog.log.reading.log_reader import LogReader
 from raftlog.log.reading.reads import Isolation, LogKind
 from raftlog.log.reading.snapshot import SnapshotReader
@@ -25,6 +26,7 @@ from raftlog.records.batch_columns import Column, Scan
 from raftlog.records.record import Header, Record
 from raftlog.records.record_columns import HEADERS_TYPE
 
+T = TypeVar("T")
 ARROW_SCHEMA: Final = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
@@ -44,6 +46,10 @@ class LogRecords:
     The range is fixed: every iteration yields the same records. Each iteration opens the log again,
     keeps no file open between records and can run in any thread. Errors are those of ``LogReader``,
     raised after the valid records; ``DataLossError`` if records were deleted in the meantime.
+
+    ``is_from_start``: ``start_offset`` was the log's start. An iteration begins at the log's
+    present start instead if that is later, and raises ``DataLossError`` only after its first
+    records.
     """
 
     def __init__(
@@ -52,9 +58,12 @@ class LogRecords:
         start_offset: int,
         end_offset: int,
         isolation: Isolation,
+        *,
+        is_from_start: bool = False,
     ) -> None:
         self._open_log = open_log
         self._isolation = isolation
+        self._is_from_start = is_from_start
         self.start_offset = start_offset
         self.end_offset = max(start_offset, end_offset)
 
@@ -62,9 +71,7 @@ class LogRecords:
         return f"LogRecords(start_offset={self.start_offset}, end_offset={self.end_offset})"
 
     def __iter__(self) -> Iterator[Record]:
-        log = self._open_log()
-        hidden = self._hidden_spans(log)
-        for batch in self._columns(log, hidden):
+        for batch, hidden in self._begin(self._columns):
             if _has_replaced_header_key(batch):
                 yield from self._with_raw_header_keys(batch, hidden)
             else:
@@ -76,9 +83,32 @@ class LogRecords:
         Iteration yields the same records, but reads them by columns. It takes a sixth of the time
         for batches of many records, but more time for batches of a single record.
         """
+
+        def read(log: LogReader, start_offset: int) -> Iterator[list[Record]]:
+            hidden = self._hidden_spans(log, start_offset)
+            return self._decoded(log, hidden, start_offset, self.end_offset)
+
+        yield from self._begin(read)
+
+    def _begin(self, read: Callable[[LogReader, int], Iterator[T]]) -> Iterator[T]:
+        """Yield what ``read`` returns of the range in a log, from an offset on."""
         log = self._open_log()
-        hidden = self._hidden_spans(log)
-        yield from self._decoded(log, hidden, self.start_offset, self.end_offset)
+        if not self._is_from_start:
+            yield from read(log, self.start_offset)
+            return
+        while True:
+            start_offset = min(max(self.start_offset, log.log_start_offset), self.end_offset)
+            try:
+                found = iter(read(log, start_offset))
+                first = list(islice(found, 1))
+            except DataLossError:
+                log.refresh()
+                if log.log_start_offset <= start_offset:
+                    raise
+                continue
+            yield from first
+            yield from found
+            return
 
     def _decoded(
         self, log: LogReader, hidden: list[TransactionSpan], start_offset: int, end_offset: int
@@ -101,14 +131,18 @@ class LogRecords:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches of bounded size, in offset order."""
-        log = self._open_log()
-        yield from self._columns(log, self._hidden_spans(log))
+        for batch, _ in self._begin(self._columns):
+            yield batch
 
-    def _columns(self, log: LogReader, hidden: list[TransactionSpan]) -> Iterator[pa.RecordBatch]:
-        for scan in log.scan(self.start_offset, self.end_offset, columns=Column.ALL):
+    def _columns(
+        self, log: LogReader, start_offset: int
+    ) -> Iterator[tuple[pa.RecordBatch, list[TransactionSpan]]]:
+        """Yield batches, and the transactions whose records they leave out."""
+        hidden = self._hidden_spans(log, start_offset)
+        for scan in log.scan(start_offset, self.end_offset, columns=Column.ALL):
             batch = _arrow_batch(scan, self._shown(scan, hidden, log.kind))
             if batch.num_rows:
-                yield batch
+                yield batch, hidden
 
     def _with_raw_header_keys(
         self, batch: pa.RecordBatch, hidden: list[TransactionSpan]
@@ -119,10 +153,10 @@ class LogRecords:
         for chunk in self._decoded(self._open_log(), hidden, first, last + 1):
             yield from chunk
 
-    def _hidden_spans(self, log: LogReader) -> list[TransactionSpan]:
+    def _hidden_spans(self, log: LogReader, start_offset: int) -> list[TransactionSpan]:
         if self._isolation is not Isolation.READ_COMMITTED:
             return []
-        plan = log.plan(self.start_offset, self.end_offset, isolation=self._isolation)
+        plan = log.plan(start_offset, self.end_offset, isolation=self._isolation)
         return [
             span
             for part in plan.splits

@@ -136,6 +136,64 @@ def test_records_that_were_deleted_before_they_were_read_are_an_error(tmp_path: 
         next(found)
 
 
+def delete_oldest(target: Path) -> int:
+    """Replace a copy of the log by one that begins later, as after retention; return its start."""
+    shutil.rmtree(target)
+    copy_log(NODE / LOG, target, end_offset=3131, start_offset=1762)
+    return open_path(str(target)).log_start_offset
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["before it", "at its first fetch"])
+def test_a_read_from_the_start_begins_at_the_present_start(tmp_path: Path, is_open: bool) -> None:
+    """``read()`` has no offset that could be missing; one that was named is an error."""
+    target, committed = tmp_path / LOG, Isolation.READ_COMMITTED
+    copy_log(NODE / LOG, target, end_offset=2000)
+    opened = [open_path(str(tmp_path)) for _ in range(3)]
+
+    def open_log() -> LogReader:
+        return opened.pop() if is_open else open_path(str(tmp_path))
+
+    found = LogRecords(open_log, 0, 2000, committed, is_from_start=True)
+    start = delete_oldest(target)
+    expected = [one for one in all_records(tmp_path, start) if one.offset < 2000]
+    assert len(expected) > 100
+    assert list(found) == expected
+    assert [one for chunk in found.chunks() for one in chunk] == expected
+    assert found.to_arrow()["offset"].to_pylist() == [one.offset for one in expected]
+    with pytest.raises(DataLossError):
+        list(LogRecords(lambda: open_path(str(tmp_path)), 0, 2000, committed))
+
+
+def test_a_log_is_followed_from_its_present_start(tmp_path: Path) -> None:
+    target = tmp_path / LOG
+    copy_log(NODE / LOG, target, end_offset=2000)
+    log, closed = open_path(str(tmp_path)), threading.Event()
+    clock = StoppedClock(while_asleep=closed.set).as_clock()
+    committed = Isolation.READ_COMMITTED
+    found = FollowedRecords(
+        lambda: log, 0, None, committed, clock, closed.is_set, is_from_start=True
+    )
+    start = delete_oldest(target)
+    assert list(found) == all_records(tmp_path, start)
+
+
+def test_records_that_are_deleted_while_a_log_is_followed_from_its_start_are_an_error(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / LOG
+    copy_log(NODE / LOG, target, end_offset=600)
+    log, closed = open_path(str(tmp_path)), threading.Event()
+    clock = StoppedClock(while_asleep=lambda: delete_oldest(target)).as_clock()
+    committed = Isolation.READ_COMMITTED
+    found = iter(
+        FollowedRecords(lambda: log, 0, None, committed, clock, closed.is_set, is_from_start=True)
+    )
+    first = all_records(tmp_path)
+    assert [next(found) for _ in first] == first
+    with pytest.raises(DataLossError):
+        next(found)
+
+
 def test_a_returned_record_that_is_truncated_is_an_error(tmp_path: Path) -> None:
     target = tmp_path / LOG
     LogWriter(target).append(b"0", b"1", timestamp_ms=TIME_MS)
