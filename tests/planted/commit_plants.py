@@ -109,6 +109,20 @@ COMMIT_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
+        bug="a client returns to a deposed leader of an older epoch",
+        path=f"{REMOTE}/metadata.py",
+        old="        if info.epoch < self._newest_epoch:\n",
+        new="        if info.epoch < 0:\n",
+        tests=("tests/client/remote/test_reelected_leader.py",),
+    ),
+    Plant(
+        bug="a read from the start skips records that are deleted while it runs",
+        path="connector/raftlog/client/followed_records.py",
+        old="is_unread = end.read_up_to is None and next_offset == self.start_offset\n",
+        new="is_unread = True\n",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
         bug="each fetch of a follower is decoded as a whole",
         path="connector/raftlog/wire/replica_fetch.py",
         old="                self._received[found.directory] = found\n",
