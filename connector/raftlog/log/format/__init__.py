@@ -1,1 +1,1 @@
-"""Parsers and encoders for a log's file names, small files, index entries and leader epochs."""
+"""Parsers and encoders of a log's file names, small files, producer snapshots and leader epochs."""

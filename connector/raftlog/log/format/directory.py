@@ -1,4 +1,4 @@
-"""Files of a log's directory other than segments: their names, and their content as values.
+"""Files of a log's directory, except segments and their indexes: names, and content as values.
 
 Parsers take a file's bytes and path, and raise only ``CorruptFileError``. Encoders return the bytes
 that Kafka writes. An absent value is None, never -1 or the zero uuid. Only ``read_small_file`` and
