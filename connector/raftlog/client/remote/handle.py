@@ -314,7 +314,7 @@ class ConnectedLog(LogHandle):
         return self._submit
 
     def _check_may_wait(self) -> None:
-        self._quorum.network.check_may_wait()
+        self._sender.network.check_may_wait()
 
     def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
         return _result_of(request)

@@ -70,7 +70,8 @@ class Sender:
         self, metadata: Metadata, network: NetworkThread, settings: LogSettings, clock: Clock
     ) -> None:
         self._metadata = metadata
-        self._network = network
+        self.network: Final = network
+        """Its thread completes the appends."""
         self._clock = clock
         self._pool: Final = BufferPool(metadata.path, WAITING_BYTES_MAX, clock.now_ms)
         self._new: list[AppendRequest] = []
@@ -95,7 +96,7 @@ class Sender:
         """
         self._pool.check_process("it was connected")
         byte_count = request.byte_count()
-        wait_until_ms = -math.inf if self._network.is_this_thread else request.deadline_ms
+        wait_until_ms = -math.inf if self.network.is_this_thread else request.deadline_ms
         with self._pool.changed:
             self._pool.wait_for_room(byte_count, wait_until_ms)
             if not self._new:
@@ -116,24 +117,24 @@ class Sender:
         """Start if necessary, and collect new appends. Called while an append is being queued."""
         if self._run_future is None:
             _senders.add(self)
-            self._run_future = self._network.start(self._run())
-        self._network.call(self._collect)
+            self._run_future = self.network.start(self._run())
+        self.network.call(self._collect)
 
     def close(self) -> None:
         """Accept no more appends, and wait until all have a result."""
-        if self._network.is_forked:
+        if self.network.is_forked:
             return  # appends that a fork copied are sent by the parent
         self._refuse_further()
         future = self._run_future
-        if future is not None and not self._network.is_this_thread:
+        if future is not None and not self.network.is_this_thread:
             if not future.done():
-                self._network.call(self._close)
+                self.network.call(self._close)
             wait((future,))
         _senders.discard(self)
 
     def close_later(self, then: Callable[[], None]) -> None:
         """Accept no more appends; call ``then`` when all have a result, without blocking."""
-        if self._network.is_forked:
+        if self.network.is_forked:
             return
         self._refuse_further()
         future = self._run_future
@@ -141,7 +142,7 @@ class Sender:
             then()
             return
         if not future.done():
-            self._network.call(self._close)
+            self.network.call(self._close)
 
         def finish(_: Future[None]) -> None:
             _senders.discard(self)
