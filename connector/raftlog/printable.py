@@ -9,11 +9,12 @@ separators, lone surrogates) become ``\\uXXXX``, as in JSON.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from typing import Final
 
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 """``json.dumps`` with separators constructs one in each call."""
 _USER_INFO: Final = re.compile(r"://.*@", re.DOTALL)
 _KEYS: Final = re.compile(
@@ -31,8 +32,28 @@ def printable(text: str) -> str:
 
 
 def compact_json(value: object) -> str:
-    """Return a value as JSON on one line, without spaces. Characters of every script stay."""
-    return _ENCODER.encode(value)
+    """Return a value as JSON on one line, without spaces. Characters of every script stay.
+
+    NaN and infinities, which JSON does not have, are texts, as in Kafka's JSON (Jackson).
+    """
+    try:
+        return _ENCODER.encode(value)
+    except ValueError:
+        return _ENCODER.encode(_with_finite_numbers(value))
+
+
+def _with_finite_numbers(value: object) -> object:
+    """Return JSON data in which numbers that are not finite are replaced by their names in Java."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {name: _with_finite_numbers(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_with_finite_numbers(item) for item in value]
+    return value
 
 
 def without_user_info(text: str) -> str:

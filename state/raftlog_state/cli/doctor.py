@@ -238,9 +238,14 @@ def _checked(log: DirectoryLog) -> CheckedLog:
 
 
 def _describe(log: DirectoryLog, writer: str) -> str:
-    """Return a line: what a log is."""
-    node = "" if log.node_id is None else f", node {log.node_id}"
-    cluster = "" if log.cluster_id is None else f", cluster {log.cluster_id}"
+    """Return a line: what a log is. Damage of ``meta.properties`` is a finding of the check."""
+    from raftlog.errors import CorruptFileError
+
+    try:
+        node = "" if log.node_id is None else f", node {log.node_id}"
+        cluster = "" if log.cluster_id is None else f", cluster {log.cluster_id}"
+    except CorruptFileError:
+        node = cluster = ""
     return f"{log.path}: {writer}{cluster}{node}"
 
 

@@ -255,14 +255,16 @@ def _print_error(error: RaftlogError, failed: int, output: Output, console: Cons
 
 
 def _similar_path(error: RaftlogError) -> str | None:
-    """Return a hint with the most similar name beside a path that does not exist, None without one
-    or for another error."""
+    """Return a hint for a path that does not exist: where its link points, or the most similar name
+    beside it; None without one or for another error."""
     from raftlog.errors import LogNotFoundError
 
     if not isinstance(error, LogNotFoundError) or os.path.exists(error.path):
         return None
     from raftlog.printable import did_you_mean
 
+    if os.path.islink(error.path):
+        return f"it is a symbolic link to {os.readlink(error.path)}"
     folder, name = os.path.split(error.path.rstrip(os.sep))
     try:
         with os.scandir(folder or os.curdir) as entries:

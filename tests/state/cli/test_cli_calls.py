@@ -315,6 +315,16 @@ def test_a_path_that_does_not_exist_is_answered_with_the_similar_name_beside_it(
         assert "did you mean" not in run("state", path)[2]
 
 
+def test_a_broken_symbolic_link_is_answered_with_its_target(tmp_path: Path) -> None:
+    (tmp_path / "current").symlink_to("node-7")
+    assert run("state", tmp_path / "current") == (
+        2,
+        "",
+        f"raftlog: [RAFTLOG_LOG_NOT_FOUND] {tmp_path}/current does not exist; check the path and "
+        "the host that reads it; it is a symbolic link to node-7\n",
+    )
+
+
 def test_an_error_of_the_operating_system_is_one_sentence_with_the_files_name(
     tmp_path: Path,
 ) -> None:

@@ -120,6 +120,22 @@ def test_files_that_cannot_be_read_are_a_problem_not_an_error(tmp_path: Path) ->
     assert "cannot be read" in found[0]["found"]
 
 
+def test_damaged_properties_of_a_node_are_a_problem_and_the_log_is_examined(
+    tmp_path: Path,
+) -> None:
+    source = NODE / "__cluster_metadata-0"
+    log = copy_log(source, tmp_path / "node" / source.name, end_offset=436)
+    (log.parent / "meta.properties").unlink()
+    expected = [one["found"] for one in examine(log.parent)[1]]
+    (log.parent / "meta.properties").write_text("version=1\nnode.id=one\ncluster.id=c\n")
+    status, out, _ = run("doctor", log.parent)
+    assert status == 1
+    assert out.startswith(f"{log.parent}: metadata log of Kafka\n")
+    first, *rest = examine(log.parent)[1]
+    assert "meta.properties: node.id is 'one', not a number" in first["found"]
+    assert [one["found"] for one in rest] == expected
+
+
 def test_a_damaged_quorum_state_does_not_end_the_check_of_several_copies(tmp_path: Path) -> None:
     copies = [tmp_path / f"node-{at}" for at in (1, 2)]
     for copy in copies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import shutil
 from collections import Counter
@@ -20,7 +21,13 @@ from raftlog_state.cli.main import main
 from raftlog_state.cli.state import HISTORY_KINDS, KINDS
 from raftlog_state.cli.state_text import _cell_text
 from raftlog_state.image import METADATA_ENTITIES, Entity, table_of
-from raftlog_state.records import BeginTransactionRecord, TopicRecord, encode
+from raftlog_state.records import (
+    BeginTransactionRecord,
+    ClientQuotaRecord,
+    EntityData,
+    TopicRecord,
+    encode,
+)
 
 LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
 THREE = LOGS / "three-nodes-4.3.1"
@@ -494,3 +501,19 @@ def test_a_quiet_command_prints_warnings_and_errors_only() -> None:
     err = run("state", NODE, "--as", "commands", "--quiet")[2]
     assert err
     assert all(line.startswith("raftlog: left out: ") for line in err.splitlines())
+
+
+def test_a_quota_without_limit_is_valid_json(tmp_path: Path) -> None:
+    """Kafka's controllers accept an infinite request_percentage."""
+    user = EntityData(entity_type="user", entity_name="ana")
+    quota = ClientQuotaRecord(entity=(user,), key="request_percentage", value=math.inf)
+    LogWriter(tmp_path / "__cluster_metadata-0").append(encode(quota))
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    for argv in (("state",), ("diff", "--from", "0"), ("log", "--json")):
+        _, out, _ = run(argv[0], tmp_path, *argv[1:])
+        lines = [out] if argv == ("state",) else out.splitlines()
+        found = [json.loads(line, parse_constant=refuse) for line in lines]
+        assert '"Infinity"' in json.dumps(found), argv

@@ -15,7 +15,7 @@ from pyspark_raftlog.options import RaftlogOptions
 from raftlog.client.location import parse_location
 from raftlog.errors import OptionError, RaftlogError
 from raftlog.node.log_lines import LogLines
-from raftlog.printable import did_you_mean, printable, without_user_info
+from raftlog.printable import compact_json, did_you_mean, printable, without_user_info
 from raftlog_state.cli.output import Console, Output
 from raftlog_state.errors import TablesError
 
@@ -147,3 +147,9 @@ def test_a_hint_has_the_spelling_of_a_name_that_differs_in_case() -> None:
     names = ("offset", "controlType")
     assert did_you_mean("CONTROLTYPES", names) == "did you mean controlType?"
     assert did_you_mean("x", names) is None
+
+
+def test_numbers_that_json_does_not_have_are_texts_as_in_kafkas_json() -> None:
+    value = {"a": [float("inf"), (float("-inf"), 1.5)], "b": {"c": float("nan")}, "d": None}
+    expected = '{"a":["Infinity",["-Infinity",1.5]],"b":{"c":"NaN"},"d":null}'
+    assert compact_json(value) == expected
