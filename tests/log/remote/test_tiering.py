@@ -44,7 +44,11 @@ from tests.support.crash_injection import crashes_after
 from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, OptionError
 from raftlog.limits import KIB, SMALL_FILE_BYTES_MAX
 from raftlog.log.format import directory
-from raftlog.log.format.directory import REMOTE_SEGMENTS_NAME
+from raftlog.log.format.directory import (
+    EPOCH_CHECKPOINT_NAME,
+    REMOTE_SEGMENTS_NAME,
+    encode_epoch_checkpoint,
+)
 from raftlog.log.format.remote_chain import (
     RemoteChain,
     RemoteSegment,
@@ -52,6 +56,7 @@ from raftlog.log.format.remote_chain import (
     read_remote_chain,
 )
 from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.reads import Isolation
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.remote.backup import back_up_log
 from raftlog.log.writing.properties import (
@@ -495,6 +500,50 @@ def test_objects_that_are_missing_or_damaged_are_errors_with_their_names() -> No
         disk.unlink(path.removesuffix(".log") + suffix)
     assert offsets(reader(disk, store)) == list(range(61))
     assert next(reader(disk, store).batches(7, 61)).base_offset == 7
+
+
+@pytest.mark.parametrize("isolation", Isolation)
+def test_records_in_the_directory_are_read_without_a_request_to_the_store(
+    isolation: Isolation,
+) -> None:
+    disk, log = tiered_log(20)
+    log.claim(now_ms=1_000)
+    fill(log, 20)
+    log.claim(now_ms=1_000)
+    fill(log, 20)
+    store = store_on(disk)
+    cleaned(log, store, 1)
+    start, end = log.log_start_offset, log.end_offset
+    assert 22 < start < end
+    found = reader(disk, store)
+    unreachable = reader(disk, Unreachable(store))
+    previous = None
+    for _ in range(2):
+        read_end = unreachable.read_end(isolation=isolation, previous=previous)
+        assert read_end == found.read_end(isolation=isolation, previous=previous)
+        assert read_end.offset == end
+        plan = unreachable.plan(start, end, isolation=isolation)
+        assert plan == found.plan(start, end, isolation=isolation)
+        records = [
+            one.offset for batch in unreachable.batches(start, end) for one in batch.records()
+        ]
+        assert records == list(range(start, end))
+        previous = read_end
+        unreachable.refresh()
+    assert unreachable.epochs == found.epochs == log.epochs
+    assert [one.start_offset for one in log.epochs.entries] == [0, 21, 42]
+
+
+def test_leader_epochs_that_the_checkpoint_lacks_are_those_of_the_remote_segments() -> None:
+    disk, log = tiered_log(20)
+    log.claim(now_ms=1_000)
+    fill(log, 40)
+    store = store_on(disk)
+    cleaned(log, store, 1)
+    path = f"{DIRECTORY}/{EPOCH_CHECKPOINT_NAME}"
+    for data in (b"", encode_epoch_checkpoint(log.epochs.without_before(log.log_start_offset))):
+        disk.put(path, data)
+        assert reader(disk, store).epochs == log.epochs
 
 
 def test_a_list_of_remote_segments_that_is_damaged_is_written_again() -> None:

@@ -141,10 +141,8 @@ class LogStateCache:
             or self._leader_epochs[0] is not known
             or self._leader_epochs[1] != below
         ):
-            on_disk = self.files.retry_on_deletion(
-                lambda: epochs_below(self.files, below, end_epoch=first)
-            )
-            cache = self._with_checkpointed_epochs(on_disk)
+            found = self.files.retry_on_deletion(lambda: self._epochs_below(below, first))
+            cache = self._with_checkpointed_epochs(found)
             cache = cache.assign_all((one.epoch, one.start_offset) for one in known.entries)
             self._leader_epochs = known, below, cache
         return self._leader_epochs[2]
@@ -353,12 +351,33 @@ class LogStateCache:
                 return None if voters is None else VoterSet(end_offset - 1, replica_keys(voters))
         return None
 
+    def _epochs_below(self, end_offset: int, end_epoch: int | None) -> EpochCache:
+        """Return the epochs of all batches below an offset, as ``epochs_below``.
+
+        Those of remote segments are in the checkpoint, except in a copy that began after them. So
+        local records are read without a request to the store for each segment.
+        """
+        segments = self.files.listing.segments
+        local = [base for base in segments if not self.files.is_remote(base)]
+        if len(local) == len(segments):
+            return epochs_below(self.files, end_offset, end_epoch=end_epoch)
+        checkpoint = self._valid_checkpoint()
+        if checkpoint is None or checkpoint.epoch_at(segments[0]) is None:
+            return epochs_below(self.files, end_offset, end_epoch=end_epoch)
+        start = local[0] if local else end_offset
+        found = epochs_below(self.files, end_offset, end_epoch=end_epoch, start_offset=start)
+        return checkpoint.without_from(min(start, end_offset)).assign_all(
+            (one.epoch, one.start_offset) for one in found.entries
+        )
+
+    def _valid_checkpoint(self) -> EpochCache | None:
+        with contextlib.suppress(CorruptFileError):
+            return self.epoch_checkpoint
+        return None
+
     def _with_checkpointed_epochs(self, cache: EpochCache) -> EpochCache:
         """Add epochs that ended before the first batch on disk, from the checkpoint."""
-        try:
-            checkpoint = self.epoch_checkpoint
-        except CorruptFileError:
-            return cache
+        checkpoint = self._valid_checkpoint()
         if checkpoint is None:
             return cache
         if not cache.entries:

@@ -33,13 +33,15 @@ from .files import LogCursor, LogFiles, LogTail
 _EPOCHS: Final = HeaderDecoder(with_control=False)
 
 
-def epochs_below(files: LogFiles, end_offset: int, *, end_epoch: int | None) -> EpochCache:
-    """Return the epochs of all batches on disk below ``end_offset``.
+def epochs_below(
+    files: LogFiles, end_offset: int, *, end_epoch: int | None, start_offset: int = 0
+) -> EpochCache:
+    """Return the epochs of all batches below ``end_offset`` in segments from ``start_offset`` on.
 
     ``end_epoch`` is the epoch of the batch at ``end_offset``, if there is one. A segment that is
     damaged at a position that is read adds no entry.
     """
-    segments = [base for base in files.listing.segments if base < end_offset]
+    segments = [base for base in files.listing.segments if start_offset <= base < end_offset]
     found: list[tuple[int, int]] = []
     for ordinal, base_offset in enumerate(segments):
         following = segments[ordinal + 1] if ordinal + 1 < len(segments) else None
