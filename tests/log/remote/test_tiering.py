@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
+from tests.log.cleaning.test_cleaned_transactions import interleave
 from tests.log.remote.stored_backups import (
     STORE,
     FailingObjects,
@@ -18,6 +20,7 @@ from tests.log.remote.tiered_logs import (
     OBJECTS,
     REMOTE,
     TIERED,
+    CountedReads,
     InterruptedWrites,
     Unreachable,
     cleaned,
@@ -41,6 +44,7 @@ from tests.support.appending import (
 )
 from tests.support.crash_injection import crashes_after
 
+from raftlog.client.log_records import LogRecords
 from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, OptionError
 from raftlog.limits import KIB, SMALL_FILE_BYTES_MAX
 from raftlog.log.format import directory
@@ -55,8 +59,9 @@ from raftlog.log.format.remote_chain import (
     encode_remote_chain,
     read_remote_chain,
 )
+from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.opening import open_log
-from raftlog.log.reading.reads import Isolation
+from raftlog.log.reading.reads import Isolation, LogKind
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.remote.backup import back_up_log
 from raftlog.log.writing.properties import (
@@ -74,7 +79,7 @@ from raftlog.storage.errors import (
     RemoteStorageError,
     WrongBackupError,
 )
-from raftlog.storage.objects import StorageObjects
+from raftlog.storage.objects import ObjectStore, StorageObjects
 
 SUFFIXES = {".log", ".index", ".timeindex", ".leader_epoch_checkpoint", ".snapshot"}
 
@@ -532,6 +537,41 @@ def test_records_in_the_directory_are_read_without_a_request_to_the_store(
         unreachable.refresh()
     assert unreachable.epochs == found.epochs == log.epochs
     assert [one.start_offset for one in log.epochs.entries] == [0, 21, 42]
+
+
+def committed_offsets(disk: SimulatedDisk, store: ObjectStore, start: int, end: int) -> list[int]:
+    def opened() -> DirectoryLog:
+        return open_log(disk, DIRECTORY, kind=LogKind.PARTITION, open_store=lambda _: store)
+
+    return [one.offset for one in LogRecords(opened, start, end, Isolation.READ_COMMITTED)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_read_of_committed_records_needs_no_segment_before_its_range(seed: int) -> None:
+    """The producers at the end of each segment are stored beside it."""
+    disk = disk_with_parent()
+    log = created_log(disk, config=TIERED)
+    aborted = interleave(log, Random(seed), 120)
+    end = log.end_offset
+    expected = committed_offsets(disk, store_on(disk), 0, end)
+    assert aborted
+    assert aborted.isdisjoint(expected)
+    cleaned(log, store_on(disk), 1)
+    local_start = log.log_start_offset
+    bases = sorted(int(name[:20]) for name in objects(disk) if name.endswith(".log"))
+    assert len(bases) > 5
+    for start in range(local_start):
+        store = CountedReads(disk, REMOTE)
+        wanted = [one for one in expected if start <= one < start + 3]
+        assert committed_offsets(disk, store, start, min(start + 3, end)) == wanted
+        assert min(store.bases) == max(base for base in bases if base <= start)
+    assert committed_offsets(disk, store_on(disk), 0, end) == expected
+    for name in objects(disk):
+        if name.endswith(".snapshot"):
+            disk.unlink(f"{REMOTE}/{OBJECTS}{name}")
+    for start in range(0, local_start, 7):
+        wanted = [one for one in expected if start <= one < start + 3]
+        assert committed_offsets(disk, store_on(disk), start, min(start + 3, end)) == wanted
 
 
 def test_leader_epochs_that_the_checkpoint_lacks_are_those_of_the_remote_segments() -> None:

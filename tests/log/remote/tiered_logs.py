@@ -124,6 +124,19 @@ class Unreachable(InterruptedWrites):
         raise RemoteStorageError(location=self.location, name=name, reason="timeout")
 
 
+class CountedReads(StorageObjects):
+    """Store that notes the first offsets of the segments whose records are read."""
+
+    def __init__(self, disk: SimulatedDisk, directory: str) -> None:
+        super().__init__(disk, directory)
+        self.bases: set[int] = set()
+
+    def open_object(self, name: str) -> ReadableFile:
+        if name.endswith(".log"):
+            self.bases.add(int(name.rpartition("/")[2][:20]))
+        return super().open_object(name)
+
+
 def segment_names(disk: SimulatedDisk, remote: str) -> set[str]:
     """Return the names of the segments' objects, without their directory."""
     paths = (path for path in disk.files() if path.startswith(remote) and path.endswith(".log"))

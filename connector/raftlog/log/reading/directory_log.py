@@ -141,7 +141,7 @@ class LogStateCache:
             or self._leader_epochs[0] is not known
             or self._leader_epochs[1] != below
         ):
-            found = self.files.retry_on_deletion(lambda: self._epochs_below(below, first))
+            found = self.files.retry_on_deletion(lambda: self._epochs_below(below, end_epoch=first))
             cache = self._with_checkpointed_epochs(found)
             cache = cache.assign_all((one.epoch, one.start_offset) for one in known.entries)
             self._leader_epochs = known, below, cache
@@ -351,7 +351,7 @@ class LogStateCache:
                 return None if voters is None else VoterSet(end_offset - 1, replica_keys(voters))
         return None
 
-    def _epochs_below(self, end_offset: int, end_epoch: int | None) -> EpochCache:
+    def _epochs_below(self, end_offset: int, *, end_epoch: int | None) -> EpochCache:
         """Return the epochs of all batches below an offset, as ``epochs_below``.
 
         Those of remote segments are in the checkpoint, except in a copy that began after them. So

@@ -29,13 +29,17 @@ from raftlog.log.format.directory import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     PARTITION_METADATA_NAME,
+    PRODUCER_SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     Listing,
+    ProducerState,
     checkpoint_name,
     offset_name,
     parse_partition_metadata,
+    parse_producer_snapshot,
     read_listing,
+    read_small,
     read_small_file,
 )
 from raftlog.log.segment import find_header, read_batch_at
@@ -234,6 +238,29 @@ class LogFiles:
         except CorruptFileError:
             return None
         return None if metadata is None else metadata.topic_id
+
+    @property
+    def producer_offsets(self) -> tuple[int, ...]:
+        """Offsets at which the state of the producers is stored, ascending."""
+        local = self.listing.producer_snapshots
+        if self._tier is None:
+            return local
+        return tuple(sorted({*local, *self._tier.end_offsets}))
+
+    def read_producers(self, offset: int) -> tuple[ProducerState, ...] | None:
+        """Return the producers at one of ``producer_offsets``; None if it was deleted.
+
+        Raises ``CorruptFileError``.
+        """
+        if self._tier is None or offset in self.listing.producer_snapshots:
+            path = self.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
+        else:
+            path = self._tier.producers_path(offset)
+        try:
+            with self._open_any(path) as file:
+                return parse_producer_snapshot(read_small(file), path)
+        except (LogNotFoundError, SegmentDeletedError):
+            return None
 
     # --- positions in them ------------------------------------------------------------------------
 

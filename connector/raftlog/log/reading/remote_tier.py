@@ -23,7 +23,12 @@ from typing import Final, TypeAlias
 
 from raftlog.errors import LogNotFoundError
 from raftlog.limits import KIB, MIB
-from raftlog.log.format.directory import LOG_SUFFIX, REMOTE_SEGMENTS_NAME, Listing
+from raftlog.log.format.directory import (
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    REMOTE_SEGMENTS_NAME,
+    Listing,
+)
 from raftlog.log.format.remote_chain import (
     CHAIN_BYTES_MAX,
     HEAD_BYTES,
@@ -76,6 +81,16 @@ class RemoteTier:
     def is_remote(self, base_offset: int) -> bool:
         """Return whether a listed segment is read from the store."""
         return base_offset in self._remote
+
+    @property
+    def end_offsets(self) -> list[int]:
+        """The end of each listed remote segment, at which the store has the producers' state."""
+        return [one.end_offset for one in self._remote.values()]
+
+    def producers_path(self, end_offset: int) -> str:
+        """Return the path of the object with the producers' state at one of ``end_offsets``."""
+        found = (base for base, one in self._remote.items() if one.end_offset == end_offset)
+        return self.path(next(found), PRODUCER_SNAPSHOT_SUFFIX)
 
     def byte_count(self, base_offset: int) -> int:
         """Return the size of a remote segment."""

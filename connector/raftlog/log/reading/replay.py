@@ -13,19 +13,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
 from typing import Final
 
 import numpy as np
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, LogError, LogGapError
 from raftlog.limits import BATCH_HEADER_BYTES, READ_CHUNK_BYTES
-from raftlog.log.format.directory import (
-    PRODUCER_SNAPSHOT_SUFFIX,
-    ProducerState,
-    parse_producer_snapshot,
-    read_small_file,
-)
+from raftlog.log.format.directory import ProducerState
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.records.batch_columns import BatchColumns
 
@@ -184,10 +179,11 @@ def partition_replay(files: LogFiles, before_offset: int | None = None) -> LogRe
     With ``before_offset``, use the newest one whose offset is <= ``before_offset``.
     """
     start_offset = files.listing.start_offset
-    for offset, producers in _producer_snapshots(files):
-        if before_offset is not None and offset > before_offset:
+    for offset in reversed(files.producer_offsets):
+        if offset < start_offset or (before_offset is not None and offset > before_offset):
             continue
-        if offset < start_offset or not holds_boundary(files, offset, contiguous=False):
+        producers = _producers_at(files, offset)
+        if producers is None or not holds_boundary(files, offset, contiguous=False):
             continue
         replay = LogReplay(files, offset, is_metadata=False)
         for producer in producers:
@@ -211,13 +207,8 @@ def holds_boundary(files: LogFiles, offset: int, *, contiguous: bool) -> bool:
         return False
 
 
-def _producer_snapshots(files: LogFiles) -> Iterator[tuple[int, tuple[ProducerState, ...]]]:
-    """Yield the valid producer snapshots, newest first."""
-    for offset in reversed(files.listing.producer_snapshots):
-        path = files.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
-        try:
-            data = read_small_file(files.storage, path)
-            if data is not None:
-                yield offset, parse_producer_snapshot(data, path)
-        except CorruptFileError:
-            continue
+def _producers_at(files: LogFiles, offset: int) -> tuple[ProducerState, ...] | None:
+    """Return the producers at an offset; None if their state is damaged or was deleted."""
+    with contextlib.suppress(CorruptFileError):
+        return files.read_producers(offset)
+    return None
