@@ -141,8 +141,8 @@ class LogHandle(Closeable):
         embedded log, durable. The newest records of a quorum may be missing (see ``end_offset``).
 
         Args:
-            from_offset: the first offset to read; None: the first retained one, even if that
-                changes before the first record is read.
+            from_offset: the first offset to read, 0 or more; None: the first retained one, even if
+                that changes before the first record is read.
             end_offset: the exclusive end, 0 or more; None, or beyond the log's end: the log's end.
             isolation: ``read_committed`` returns the records of committed transactions, up to the
                 last stable offset; ``high_watermark`` (Kafka: ``read_uncommitted``) returns all.
@@ -156,7 +156,9 @@ class LogHandle(Closeable):
             DataLossError: ``from_offset`` is before the first retained one; raised by iteration.
         """
         isolation = isolation_of(isolation)
-        first, last = offset_or_none(from_offset, "from_offset"), end_offset
+        first, last = from_offset, end_offset
+        if first is not None:
+            first = whole_number(first, "from_offset")
         with self._refreshed_log() as log:
             start_offset = log.log_start_offset if first is None else first
             end = log.read_end(isolation=isolation).offset

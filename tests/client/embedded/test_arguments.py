@@ -82,6 +82,8 @@ def test_invalid_isolation_levels_are_refused(machine: Machine) -> None:
 @pytest.mark.parametrize("wrong", ["1", 1.5, None, -1])
 def test_an_invalid_offset_is_named(log: EmbeddedLog, wrong: Any) -> None:
     if wrong is not None:
+        with pytest.raises(OptionError, match="from_offset"):
+            log.read(wrong)  # -1 and -2 are not the end and the start, as in Kafka's ListOffsets
         with pytest.raises(OptionError, match="end_offset"):
             log.read(0, wrong)
         with pytest.raises(OptionError, match="end_offset"):
