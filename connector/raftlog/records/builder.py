@@ -122,6 +122,20 @@ class ProducerStamp:
     is_transactional: bool = False
 
 
+SEQUENCES: Final = 2**31
+"""Number of sequences: they run from 0 to 2^31 - 1 and wrap to 0."""
+
+
+def incremented(sequence: int, count: int) -> int:
+    """Add ``count`` to a sequence (Kafka: ``DefaultRecordBatch.incrementSequence``)."""
+    return (sequence + count) % SEQUENCES
+
+
+def decremented(sequence: int, count: int) -> int:
+    """Subtract ``count`` from a sequence."""
+    return (sequence - count) % SEQUENCES
+
+
 class EncodedPart(NamedTuple):
     """Records encoded for one position in a builder's batch."""
 

@@ -34,10 +34,11 @@ from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
 from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, OffsetSpecKind
 from raftlog.clock import Clock
 from raftlog.errors import CorruptBatchError, OffsetOutOfRangeError, OptionError
-from raftlog.limits import INT32_MAX, INT64_MAX, KIB, MIB
+from raftlog.limits import INT64_MAX, KIB, MIB
 from raftlog.printable import compact_json, did_you_mean
 from raftlog.records import RecordBatch, TimestampType
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
+from raftlog.records.builder import incremented
 from raftlog.records.control import (
     ControlType,
     EndTransactionMarker,
@@ -828,9 +829,7 @@ def batch_line(batch: RecordBatch, file_name: str | None) -> str:
 
 
 def _last_sequence(batch: RecordBatch) -> int:
-    """Return the sequence of the last record, which wraps around at 2**31 - 1 (Kafka:
-    ``DefaultRecordBatch.incrementSequence``)."""
+    """Return the sequence of the last record, -1 without one."""
     if batch.base_sequence == -1:
         return -1
-    last = batch.base_sequence + batch.last_offset - batch.base_offset
-    return last if last <= INT32_MAX else last - INT32_MAX - 1
+    return incremented(batch.base_sequence, batch.last_offset - batch.base_offset)

@@ -9,12 +9,8 @@ from tests.support.batch_feeder import BatchFeeder, restarted
 
 from raftlog.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from raftlog.limits import PRODUCERS_MAX
-from raftlog.log.writing.producer_state import (
-    Duplicate,
-    ProducerStateManager,
-    decremented,
-    incremented,
-)
+from raftlog.log.writing.producer_state import Duplicate, ProducerStateManager
+from raftlog.records.builder import decremented, incremented
 
 LAST = 2**31 - 1
 DAY_MS = 24 * 60 * 60 * 1000

@@ -20,8 +20,9 @@ from raftlog.log.format.directory import (
     parse_producer_snapshot,
 )
 from raftlog.log.reading.transactions import CommitName, Marker
-from raftlog.log.writing.producer_state import ProducerEntry, ProducerStateManager, incremented
+from raftlog.log.writing.producer_state import ProducerEntry, ProducerStateManager
 from raftlog.records.batch import NewRecord
+from raftlog.records.builder import incremented
 from raftlog.records.control import ControlRecord, SnapshotFooter, SnapshotHeader, encode_control
 from raftlog.types import SnapshotId
 

@@ -55,7 +55,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import INT16_MAX, INT32_MAX, MIB, PRODUCER_BATCHES_KEPT
-from raftlog.records.builder import ProducerStamp
+from raftlog.records.builder import SEQUENCES, ProducerStamp, decremented, incremented
 from raftlog.wire.produce_codec import parse_error_message
 
 from .messages import RETRIABLE_ERRORS, is_access_error
@@ -75,7 +75,6 @@ IN_FLIGHT_MAX: Final = PRODUCER_BATCHES_KEPT
 SHARED_BYTES_MAX: Final = MIB
 """Maximum size of a batch of several appends; larger batches are not faster."""
 SHARED_REQUESTS_MAX: Final = 4096
-_SEQUENCES: Final = 2**31
 
 
 class Producer:
@@ -167,7 +166,7 @@ class Producer:
                 return None
             sequence, epoch = self._next_sequence, self._producer_epoch
             batch.assign(ProducerStamp(self._producer_id, epoch, sequence))
-            self._next_sequence = (sequence + batch.record_count) % _SEQUENCES
+            self._next_sequence = incremented(sequence, batch.record_count)
             batch.ordinal = self._stamped_count
             self._stamped_count += 1
         batch.is_in_flight = True
@@ -493,7 +492,7 @@ def outcome_of_error(
         return Retry(reason, may_be_appended=True, is_leader_lost=False)
     if isinstance(error, OutOfOrderSequenceError) and batch.stamp is not None:
         reason = error.message()
-        if (error.expected_sequence - error.sequence) % _SEQUENCES < _SEQUENCES // 2:
+        if decremented(error.expected_sequence, error.sequence) < SEQUENCES // 2:
             # Later batches are in the log, and the leader no longer remembers this one.
             return AppendUnknownError(path=path, reason=reason)
         return batch.epoch_error or Retry(reason, is_leader_lost=False, is_out_of_order=True)

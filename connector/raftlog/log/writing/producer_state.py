@@ -59,6 +59,7 @@ from raftlog.log.reading.transactions import (
     control_of,
 )
 from raftlog.log.segment import AbortedTransaction
+from raftlog.records.builder import decremented, incremented
 from raftlog.records.control import OffsetCommit
 from raftlog.records.fields import FieldReader, TaggedField, array_bytes, string_bytes, tagged_bytes
 
@@ -66,8 +67,6 @@ from .group_offsets import GroupOffsets
 
 NO_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
-_SEQUENCES: Final = 2**31
-"""Sequences run from 0 to 2^31 - 1 and wrap to 0."""
 
 # --- Producers, commits, transactions -------------------------------------------------------------
 
@@ -182,16 +181,6 @@ _ENTRY_FIELDS: Final = (
 )
 _new_batch: Final = positional_constructor(ProducerBatch, _BATCH_FIELDS)
 _new_entry: Final = positional_constructor(ProducerEntry, _ENTRY_FIELDS)
-
-
-def incremented(sequence: int, count: int) -> int:
-    """Add ``count`` to a sequence (Kafka: ``DefaultRecordBatch.incrementSequence``)."""
-    return (sequence + count) % _SEQUENCES
-
-
-def decremented(sequence: int, count: int) -> int:
-    """Subtract ``count`` from a sequence."""
-    return (sequence - count) % _SEQUENCES
 
 
 @fast_init
