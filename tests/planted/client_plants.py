@@ -287,4 +287,11 @@ CLIENT_PLANTS: Final = (
         new="_pieces(stream)",
         tests=("tests/state/cli/test_cli_append.py::test_a_long_stdin_is_one_batch_or_none",),
     ),
+    Plant(
+        bug="a header's stored name names a commit of another append",
+        path="connector/raftlog/append.py",
+        old='stored = name if raw_key is None else raw_key.decode("utf-8", "replace")',
+        new="stored = name",
+        tests=("tests/append/test_user_records.py::test_invalid_records_are_refused",),
+    ),
 )

@@ -326,4 +326,13 @@ REMOTE_PLANTS: Final = (
             "test_remote_segments_are_readable_under_random_faults[None-4]",
         ),
     ),
+    Plant(
+        bug="a restored log lacks keys that a compaction has removed after its end",
+        path=f"{REMOTE}/restore.py",
+        old="                if compacted_offset <= to_offset:\n",
+        new="                if compacted_offset >= 0:\n",
+        tests=(
+            f"{BACKUP}::test_a_compacted_log_is_restored_only_up_to_an_offset_whose_keys_it_has",
+        ),
+    ),
 )
