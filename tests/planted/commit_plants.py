@@ -109,6 +109,13 @@ COMMIT_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
+        bug="a client appends nothing more after an error of the function for tokens",
+        path=f"{REMOTE}/sender.py",
+        old="        self._producer.fail_waiting(error)\n        return None\n",
+        new="        raise error\n",
+        tests=("tests/client/remote/test_sasl_client.py",),
+    ),
+    Plant(
         bug="a client returns to a deposed leader of an older epoch",
         path=f"{REMOTE}/metadata.py",
         old="        if info.epoch < self._newest_epoch:\n",

@@ -77,6 +77,10 @@ class ScriptedNode:
         for thread in self._threads:
             thread.join()
 
+    def add_answers(self, answers: Mapping[ApiKey, Answer]) -> None:
+        """Answer more requests, or some differently."""
+        self._answers |= answers
+
     def disconnect(self) -> None:
         """Close the connections of all clients."""
         for one in self._open:

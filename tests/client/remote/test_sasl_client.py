@@ -18,12 +18,14 @@ from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.static.primitive import i64Timedelta
-from tests.support.scripted_node import ScriptedNode
+from tests.client.remote.test_sent_batches import Appended, LoneLeader
+from tests.support.scripted_node import Answer, ScriptedNode
 
 import raftlog
 from raftlog.client.remote import connection
 from raftlog.errors import (
     AccessDeniedError,
+    OptionError,
     QuorumUnavailableError,
     RaftlogError,
     SaslAuthenticationError,
@@ -55,14 +57,12 @@ class SaslNode(ScriptedNode):
         self.error, self.refusal, self.lifetime_ms = error, refusal, lifetime_ms
         self.has_sasl = has_sasl
         self.received: list[bytes] = []
-        super().__init__(
-            {
-                ApiKey.API_VERSIONS: self._versions,
-                ApiKey.SASL_HANDSHAKE: self._handshake,
-                ApiKey.SASL_AUTHENTICATE: self._authenticate,
-                ApiKey.METADATA: self._metadata,
-            }
-        )
+        self.sasl_answers: dict[ApiKey, Answer] = {
+            ApiKey.API_VERSIONS: self._versions,
+            ApiKey.SASL_HANDSHAKE: self._handshake,
+            ApiKey.SASL_AUTHENTICATE: self._authenticate,
+        }
+        super().__init__({**self.sasl_answers, ApiKey.METADATA: self._metadata})
 
     def _versions(self, _version: int, _body: bytes) -> Any:
         ranges = {key: api.versions for key, api in APIS.items()}
@@ -202,6 +202,41 @@ def test_an_error_of_the_function_for_tokens_ends_the_requests_that_wait_for_it(
     with SaslNode(lifetime_ms=60_000) as node, pytest.raises(LostVaultError):
         raftlog.follow(node.address, config=config, oauth_token=token, timeout_ms=600_000)
     assert ApiKey.METADATA not in node.asked
+
+
+@pytest.mark.parametrize("is_option", [False, True], ids=["a function", "a reference"])
+def test_an_append_without_credentials_fails_alone(
+    is_option: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret may be missing while it is rotated. Later appends are sent again."""
+    fails = False
+
+    def token() -> str:
+        if fails:
+            raise ConnectionError("hunter2")
+        return "one"
+
+    config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    more: dict[str, Any] = {"oauth_token": token}
+    if is_option:
+        config, more = PLAIN | {"sasl.password": "${env:ROTATED}"}, {}
+        monkeypatch.setenv("ROTATED", "hunter2")
+    leader = LoneLeader([Appended(10), Appended(11)])
+    with SaslNode() as node, leader.node as peer:
+        leader.node.add_answers(node.sasl_answers)
+        with raftlog.connect(peer.address, config=config, timeout_ms=20_000, **more) as log:
+            assert log.append(b"a").base_offset == 10
+            fails = True
+            monkeypatch.delenv("ROTATED", raising=False)
+            peer.disconnect()
+            kind = OptionError if is_option else SaslAuthenticationError
+            with pytest.raises(kind) as caught:
+                log.append(b"b", timeout_ms=20_000)
+            assert "hunter2" not in str(caught.value)
+            fails = False
+            monkeypatch.setenv("ROTATED", "hunter2")
+            assert log.append(b"c", timeout_ms=20_000).base_offset == 11
+    assert [one.values for one in leader.sent] == [(b"a",), (b"c",)]
 
 
 # --- the network thread, which serves all connections of a client ---------------------------------

@@ -84,7 +84,8 @@ def connect(
             ``{"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}``; None: plaintext.
             ``raftlog.client.remote.security`` describes all of them, and references to secrets.
         oauth_token: returns a token for ``sasl.mechanism=OAUTHBEARER``. It is called for each
-            authentication, in another thread, and must return within a few seconds.
+            authentication, in another thread, and must return within a few seconds. What it raises
+            is raised by the call that needs a connection; appends raise SaslAuthenticationError.
         cluster_id: the expected cluster id, as printed by `raftlog node format`; None: that of the
             first node that responds. All nodes must belong to one cluster.
         timeout_ms: the time limit for a request with its retries, 0 or more. Appends have their

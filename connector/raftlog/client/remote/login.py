@@ -60,6 +60,11 @@ class SaslLogin:
     def mechanism(self) -> str:
         return self._options.mechanism
 
+    @property
+    def has_token_function(self) -> bool:
+        """Whether ``begin`` calls the user's ``oauth_token``, which may raise anything."""
+        return self._options.get_token is not None
+
     def begin(self) -> sasl.SaslClient:
         """Return a new authentication. This may block for some seconds.
 

@@ -103,6 +103,8 @@ class Metadata:
         self._bootstrap = bootstrap
         self._draw = draw
         self._nodes: dict[int, Address] = {}
+        self.has_token_function: Final = login is not None and login.has_token_function
+        """Whether connections need a token from the user's function."""
         self._connections: Final = Connections(tls, login, timeout_s=ASK_TIMEOUT_S)
         self._leader: LeaderConnection | None = None
         self._invalidated_epoch = -1
@@ -184,6 +186,7 @@ class Metadata:
     def _start_probe(self, leader: LeaderConnection) -> None:
         if self._probing is None or self._probing.done():
             self._probing = asyncio.ensure_future(self._probe(leader))
+            self._probing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _probe(self, leader: LeaderConnection) -> None:
         with contextlib.suppress(AccessDeniedError, NodeRefusedError, WrongClusterError):

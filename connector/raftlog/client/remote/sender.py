@@ -34,7 +34,8 @@ from raftlog.errors import (
     LogReadOnlyError,
     NodeRefusedError,
     QuorumUnavailableError,
-    WrongClusterError,
+    RaftlogError,
+    SaslAuthenticationError,
 )
 from raftlog.wire import (
     ApiKey,
@@ -203,15 +204,25 @@ class Sender:
         self._search = search = asyncio.ensure_future(self._metadata.leader(until))
         try:
             await asyncio.wait((search,))
-            return None if search.cancelled() else search.result()
-        except QuorumUnavailableError:
-            return None  # ``_expire`` fails the appends at their deadlines
-        except (AccessDeniedError, NodeRefusedError, WrongClusterError) as error:
-            self._producer.fail_waiting(error)
-            return None
         finally:
             search.cancel()
             self._search = None
+        if search.cancelled():
+            return None
+        error = search.exception()
+        if error is None:
+            return search.result()
+        if isinstance(error, QuorumUnavailableError):
+            return None  # ``_expire`` fails the appends at their deadlines
+        if not isinstance(error, RaftlogError):
+            if not self._metadata.has_token_function:
+                raise error  # a bug
+            # its text is not shown, since it may contain a secret
+            reason = f"oauth_token raised {type(error).__name__}"
+            path, remedy = self._metadata.path, "the next append calls it again"
+            error = SaslAuthenticationError(path=path, reason=reason, remedy=remedy)
+        self._producer.fail_waiting(error)
+        return None
 
     def _fail_unfinished(self, reason: str) -> None:
         """Fail the appends that have no result, and all later ones."""
