@@ -47,7 +47,7 @@ from raftlog.log.format.directory import (
     encode_partition_metadata,
     encode_quorum_state,
 )
-from raftlog.log.reading.opening import METADATA_PARTITION
+from raftlog.log.reading.opening import METADATA_DIRECTORY
 from raftlog.log.reading.reads import LogKind
 from raftlog.log.reading.remote_tier import OpenStore
 from raftlog.log.writing.atomic_files import replace_file
@@ -184,7 +184,7 @@ def write_controllers(
     for voter in voters:
         directory = files.join(part, controller_name(voter.key.node_id))
         files.make_directory(directory)
-        _write_log(survivor, voters, files, files.join(directory, str(METADATA_PARTITION)))
+        _write_log(survivor, voters, files, files.join(directory, METADATA_DIRECTORY))
         meta = MetaProperties(
             version=1,
             cluster_id=cluster_id,

@@ -121,6 +121,8 @@ def _is_foreign(head: bytes, base_offset: int | None) -> bool:
 #    of the newest snapshot.
 
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+METADATA_DIRECTORY: Final = str(METADATA_PARTITION)
+"""Name of the metadata log's directory, in the directory of a node."""
 
 _KRAFT: Final = "kraft"
 _OTHER_VALUES: Final = ("bytes", "msgpack")
@@ -399,11 +401,11 @@ def _open_directory(
 ) -> DirectoryLog:
     names = storage.list_names(path)
     listing = read_listing(names)
-    is_node = str(METADATA_PARTITION) in names  # then a snapshot is not its log, but an export
+    is_node = METADATA_DIRECTORY in names  # then a snapshot is not its log, but an export
     if listing.segments or (listing.snapshots and not is_node):
         return _directory_log(path, LogFiles(storage, path, listing, open_store), kind)
     if is_node:
-        directory = storage.join(path, str(METADATA_PARTITION))
+        directory = storage.join(path, METADATA_DIRECTORY)
         files = LogFiles.of_directory(storage, directory, open_store)
         if files.listing.segments or files.listing.snapshots:
             return _directory_log(path, files, kind)
@@ -445,7 +447,7 @@ def _open_directory(
 def _is_log_directory(storage: Storage, path: str, name: str) -> bool:
     """Return whether a name in a directory is the log directory of a controller or broker."""
     try:
-        return str(METADATA_PARTITION) in storage.list_names(storage.join(path, name))
+        return METADATA_DIRECTORY in storage.list_names(storage.join(path, name))
     except LogError:  # a file, or not readable
         return False
 
