@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import raftlog
+from raftlog.client.log_handle import without_scheme
 from raftlog.errors import LogLockedError, UnexpectedEndOffsetError
 
 from .commit import append_rows, plan_write, run_task
@@ -58,9 +59,12 @@ def append(
     ``WriteSchemaError``, ``InvalidRowError``, ``CommitTooLargeError``, ``OptionError``,
     ``LogNotFoundError``, ``NotALogError``, and the errors of ``EmbeddedLog.append``.
     """
-    log = None if isinstance(to, str | os.PathLike) else to
+    if isinstance(to, str | os.PathLike):
+        log, path = None, os.path.abspath(without_scheme(os.fspath(to)))
+    else:
+        log, path = to, to.path
     options = WriteOptions(
-        path=os.path.abspath(os.fspath(to)) if isinstance(to, str | os.PathLike) else to.path,
+        path=path,
         required_base_offset=required_base_offset,
         required_end_offset=required_end_offset,
         required_epoch=required_epoch,

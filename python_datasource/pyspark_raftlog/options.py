@@ -291,14 +291,15 @@ class RaftlogOptions:
         Only partitions of an internal log are several logs; a pattern of other directories is one
         log in several copies.
         """
-        name = os.path.basename(self.path)
+        path = self.path.removeprefix("file:")
+        name = os.path.basename(path)
         plain, *others = _WILDCARD.split(name, maxsplit=1)
         if self.nodes is not None or not others or plain.rpartition("-")[0] not in INTERNAL_TOPICS:
             return self
         from raftlog.client.inspection import expand
         from raftlog_state.records.internal_logs import partitions_among
 
-        found = partitions_among(expand(self.path))
+        found = partitions_among(expand(path))
         if not found:
             raise LogNotFoundError(path=self.path, remedy="check the pattern of partitions")
         sources = tuple(

@@ -68,8 +68,9 @@ def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
             raise _refused(f"has column {field.name} twice")
         wanted = COLUMNS[field.name]
         if field.dataType != wanted:
-            kind = wanted.simpleString()
-            raise _refused(f"column {field.name} must be {kind}; cast it in the query")
+            kind, other = wanted.simpleString(), field.dataType.simpleString()
+            reason = f"column {field.name} must be {kind}, but is {other}; cast it in the query"
+            raise _refused(reason)
         if not field.nullable:
             raise _refused(f"column {field.name} must be nullable")
     return tuple(names)

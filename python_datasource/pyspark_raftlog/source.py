@@ -40,8 +40,9 @@ class RaftlogDataSource(DataSource):
     Otherwise, call ``spark.dataSource.register(RaftlogDataSource)`` first. Small batches are about
     40 ms faster with ``spark.python.unix.domain.socket.enabled=true`` (off by default).
 
-    A DataFrame is planned once: later actions read the same range, even if the log has grown. Call
-    ``load()`` again to read newer records.
+    A DataFrame, or a temporary view ``USING raftlog``, is planned once: later actions and queries
+    read the same range, even if the log has grown. Call ``load()`` again, or CREATE OR REPLACE the
+    view, to read newer records.
 
     Warnings (missing history, accepted data loss) and the end offset of a read are logged to the
     Python logger ``pyspark_raftlog``.
@@ -476,6 +477,6 @@ def absolute_paths(path: str) -> str:
 
     from raftlog.client.log_handle import is_object_uri
 
-    parts = [path] if os.path.exists(path) else path.split(",")
+    parts = [path] if os.path.exists(path.removeprefix("file:")) else path.split(",")
     plain = [part.strip().removeprefix("file:") for part in parts if part.strip()]
     return ",".join(part if is_object_uri(part) else os.path.abspath(part) for part in plain)

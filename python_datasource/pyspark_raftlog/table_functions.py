@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql.functions import udtf
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructField, StructType, TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from raftlog.client import LogReader
@@ -287,7 +287,16 @@ def _text(name: str, argument: AnalyzeArgument | None) -> str | None:
 
 
 def _position(name: str, argument: AnalyzeArgument | None) -> OffsetSpec | None:
-    return None if argument is None else offset_spec(name, _constant(name, argument))
+    if argument is None:
+        return None
+    value = _constant(name, argument)
+    if isinstance(argument.dataType, TimestampNTZType):
+        reason = (
+            "is a TIMESTAMP_NTZ, which has no time zone; use TIMESTAMP_LTZ'...', which is in that "
+            "of the session, or a text, which is in UTC"
+        )
+        raise OptionError(option=name, reason=reason)
+    return offset_spec(name, value)
 
 
 def _constant(name: str, argument: AnalyzeArgument) -> Any:

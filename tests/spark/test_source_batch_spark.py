@@ -185,6 +185,21 @@ def test_a_temporary_view_takes_options(spark: SparkSession, data: Path) -> None
     assert value_of(spark.sql("SELECT max(offset) FROM part")) == 19
 
 
+def test_a_temporary_view_is_planned_once_and_another_sees_new_records(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"1")
+    create = f"TEMPORARY VIEW planned_once USING raftlog OPTIONS (path '{log.directory}')"
+    spark.sql(f"CREATE {create}")
+    count = "SELECT count(*) FROM planned_once"
+    assert value_of(spark.sql(count)) == 1
+    log.append(b"2")
+    assert value_of(spark.sql(count)) == 1
+    spark.sql(f"CREATE OR REPLACE {create}")
+    assert value_of(spark.sql(count)) == 2
+
+
 @pytest.mark.parametrize("clause", ["OPTIONS (path '{}')", "LOCATION '{}'"])
 def test_a_table_of_sparks_catalog_is_read_from_its_path(
     spark: SparkSession, data: Path, clause: str

@@ -191,6 +191,7 @@ def test_a_path_is_required() -> None:
         ({"path": "file:///a/../b"}, "/b"),
         ({"path": "one,two-*"}, "{here}/one,{here}/two-*"),
         ({"path": "with,comma"}, "{here}/with,comma"),
+        ({"path": "file:{here}/with,comma"}, "{here}/with,comma"),
     ],
 )
 def test_paths_become_absolute_for_all_processes(
@@ -198,7 +199,8 @@ def test_paths_become_absolute_for_all_processes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "with,comma").mkdir()
-    assert RaftlogDataSource(given)._read_options().path == path.format(here=tmp_path)
+    absolute = {name: value.replace("{here}", str(tmp_path)) for name, value in given.items()}
+    assert RaftlogDataSource(absolute)._read_options().path == path.format(here=tmp_path)
 
 
 def test_minimum_and_maximum_must_agree() -> None:

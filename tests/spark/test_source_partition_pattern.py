@@ -74,6 +74,13 @@ def test_the_columns_are_those_of_one_log() -> None:
     assert of_pattern == of_one
 
 
+def test_a_pattern_may_be_a_file_url() -> None:
+    """As which CREATE TABLE passes a path."""
+    of_url = options(f"file:{GROUPS_NODE}/__consumer_offsets-*")
+    assert of_url.sources == options(GROUPS_NODE / "__consumer_offsets-*").sources
+    assert len(of_url.sources) == 4
+
+
 def test_a_streams_offset_has_each_partition_by_name(tmp_path: Path) -> None:
     logs = [InternalLogFile(tmp_path / f"__consumer_offsets-{number}") for number in (0, 1, 10)]
     for log in logs:

@@ -94,7 +94,7 @@ def test_an_unknown_column_is_reported_with_the_nearest_one() -> None:
 
 
 def test_another_type_is_refused() -> None:
-    assert "offset must be bigint; cast it in the query" in refusal(
+    assert "offset must be bigint, but is int; cast it in the query" in refusal(
         StructField("offset", IntegerType())
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import TimestampNTZType
 from tests.support.dumps import read_dump
 from tests.support.table_functions import argument, called
 
@@ -226,6 +229,20 @@ def test_a_secret_in_the_text_of_a_statement_is_refused() -> None:
     text = refusal(RaftlogState, table="topics", options=options)
     assert "kafka.sasl.password: is not allowed in a statement" in text
     assert "5ecret" not in text
+
+
+def test_a_timestamp_without_a_time_zone_is_refused() -> None:
+    """Spark passes it as a TIMESTAMP, but it is not in the zone of its workers."""
+    value = datetime(2026, 11, 21, 8, 4, 18, tzinfo=UTC).replace(tzinfo=None)
+    time = replace(argument(value), dataType=TimestampNTZType())
+    path = argument("/logs")
+    for call in (
+        partial(RaftlogState.analyze, path, argument("topics"), at=time),
+        partial(RaftlogChanges.analyze, path, to=time),
+        partial(RaftlogChanges.analyze, path, **{"from": time}),
+    ):
+        with pytest.raises(OptionError, match=r"is a TIMESTAMP_NTZ, .*; use TIMESTAMP_LTZ"):
+            call()
 
 
 def test_a_timestamp_is_that_of_the_session(data: Path) -> None:

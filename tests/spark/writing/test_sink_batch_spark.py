@@ -285,6 +285,11 @@ def test_append_returns_offsets_and_raises_typed_errors(spark: SparkSession, pat
     assert again.base_offset == first.base_offset == 4
     with pytest.raises(WriteSchemaError):
         append(numbers(spark, 1).selectExpr("value AS valu"), to=path)
+    of_url = append(numbers(spark, 1), to=f"file:{path}")
+    assert of_url is not None
+    assert of_url.base_offset == 5
+    with pytest.raises(OptionError, match="is the address of a node, not a path"):
+        append(numbers(spark, 1), to="localhost:9092")
 
 
 def test_invalid_input_is_a_typed_error_and_the_next_write_succeeds(
