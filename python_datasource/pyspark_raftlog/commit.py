@@ -198,7 +198,11 @@ def plan_write(
     columns = input_columns(schema, settings.values)
     versions = None
     if _lack_versions(columns):
-        versions = _versions_of(open_reader(options) if log is None else log.reader())
+        if log is None:
+            with open_reader(options) as reader:
+                versions = _versions_of(reader)
+        else:
+            versions = _versions_of(log.reader())  # over the connections of the caller's log
     return WritePlan(
         options=options,
         values=settings.values,

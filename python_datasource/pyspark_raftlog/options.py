@@ -670,7 +670,8 @@ class WriteOptions:
         two options contradict each other, or there is no path.
         """
         given = _parse_given(options.items(), _find_write_option)
-        location = take_location(given, "call save(path) or start(path)")
+        call = "call save(path) or start(path), or insert into a temporary view instead of a table"
+        location = take_location(given, call)
         path = location.path
         if location.nodes is None:
             path = os.path.abspath(without_scheme(path))

@@ -359,7 +359,11 @@ class RaftlogDataSource(DataSource):
         return RaftlogOptions.parse(self._given).with_paths(absolute_paths)
 
     def _take_table_options(self, schema: StructType) -> None:
-        """Add the options of a catalog's table, which Spark reads and writes without options."""
+        """Add the options of a catalog's table, which Spark reads without options.
+
+        Not those of a write: rows that were read from a table have them too, and would be appended
+        to the log of that table if the path is missing.
+        """
         from .options import has_location
         from .schema import table_options
 
@@ -430,7 +434,6 @@ class RaftlogDataSource(DataSource):
         with as_spark_error():
             if overwrite:
                 raise _append_only("overwrite", 'use mode("append"), or INSERT INTO')
-            self._take_table_options(schema)
             options = self._write_options()
             options.check_batch()
             return RaftlogWriter(plan_write(options, schema))

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+import raftlog
 from pyspark_raftlog import RaftlogDataSource
+from pyspark_raftlog.errors import RaftlogWriteError
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.schema import COLUMNS, available_columns, project, source_schema
 from raftlog.errors import OptionError
@@ -159,6 +161,18 @@ def test_the_comment_and_properties_of_a_table_are_not_options() -> None:
             RaftlogDataSource(CREATED | mistake | {f"option.{name}": "5"})
         with pytest.raises(OptionError, match=f"option {name}: is unknown"):
             RaftlogDataSource({"path": "/logs/ids-0"} | mistake)
+
+
+def test_rows_of_a_table_are_not_written_to_its_log_without_a_path(tmp_path: Path) -> None:
+    """Their columns have the options of the table, as ``spark.table(t).select(...)``."""
+    path = str(tmp_path / "ids-0")
+    raftlog.open(path).close()
+    read = RaftlogDataSource({"provider": "raftlog", "path": path}).schema()
+    rows = StructType([read["key"], read["value"]])
+    assert rows.fields[0].metadata
+    RaftlogDataSource({"path": path}).writer(rows, overwrite=False)
+    with pytest.raises(RaftlogWriteError, match=r"option path: is missing: call save\(path\)"):
+        RaftlogDataSource({}).writer(rows, overwrite=False)
 
 
 def test_options_that_a_table_lost_are_reported() -> None:

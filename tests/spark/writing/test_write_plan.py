@@ -9,9 +9,12 @@ import pytest
 from tests.support.ddl import schema_of
 
 import raftlog
+from pyspark_raftlog import commit
 from pyspark_raftlog.commit import WritePlan, plan_write
 from pyspark_raftlog.options import WriteOptions
+from raftlog.client import LogReader, location
 from raftlog.limits import RAW_BATCH_BYTES_MAX
+from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.compression import Compression
 from raftlog_state.records import (
@@ -66,6 +69,26 @@ def test_records_without_a_version_have_that_of_the_logs_metadata_version(
         plan = planned(path, "recordType string, record string")
     assert plan.versions is not None
     assert tuple(map(plan.versions.of, KINDS)) == versions
+
+
+def test_the_log_is_closed_after_its_metadata_version_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections to nodes would stay open; ``opened`` keeps the log from garbage collection."""
+    path = tmp_path / "metadata-0"
+    raftlog.open(path, values="kraft").close()
+    opened: list[LogReader] = []
+    closed: list[LogReader] = []
+
+    def open_reader(options: WriteOptions) -> LogReader:
+        opened.append(location.open_reader(options))
+        return opened[-1]
+
+    monkeypatch.setattr(commit, "open_reader", open_reader)
+    monkeypatch.setattr(DirectoryLog, "close", lambda log: closed.append(log))
+    planned(path, "recordType string, record string")
+    assert len(opened) == 1
+    assert closed == opened
 
 
 @pytest.mark.parametrize(
