@@ -39,11 +39,14 @@ class Controller:
         epochs: EpochCache | None = None,
         snapshots: tuple[SnapshotId, ...] = (),
         is_often_busy: bool = False,
+        error: ErrorCode = ErrorCode.coordinator_load_in_progress,
     ) -> None:
         """``epochs`` are those of ``data``, which begins at the end of the oldest snapshot.
 
-        ``is_often_busy``: every second fetch is to be sent again.
+        ``is_often_busy``: every second fetch fails with ``error``.
         """
+        self._error = error
+        self._fails_always = False
         self.is_often_busy = is_often_busy
         self.held_at: int | None = None
         """Number of fetches after which each one waits until it is released."""
@@ -69,6 +72,10 @@ class Controller:
             },
             listener=Listener.VOTERS,
         )
+
+    def fail_every_fetch(self, error: ErrorCode) -> None:
+        """Answer each fetch with an error."""
+        self._error, self._fails_always = error, True
 
     def _cluster(self, version: int, body: bytes) -> object:
         me = described.DescribeClusterBroker(
@@ -122,10 +129,10 @@ class Controller:
         self.fetch_count += 1
         if self.held_at is not None and self.fetch_count > self.held_at:
             assert self.released.wait(60), "the test releases it"
-        is_busy = self.is_often_busy and self.fetch_count % 2 == 1
+        is_busy = self._fails_always or (self.is_often_busy and self.fetch_count % 2 == 1)
         partition = latest_schemas.FetchedPartition(
             partition_index=int32(0),
-            error_code=ErrorCode.coordinator_load_in_progress if is_busy else ErrorCode.none,
+            error_code=self._error if is_busy else ErrorCode.none,
             high_watermark=int64(self.high_watermark),
             log_start_offset=int64(self.log_start_offset),
             diverging_epoch=fetched.EpochEndOffset(

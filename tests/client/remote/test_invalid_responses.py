@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kio.schema.add_raft_voter.v1.response import AddRaftVoterResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13 import response as metadata
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
@@ -13,6 +14,7 @@ from tests.support.scripted_node import Answer, ScriptedNode
 
 import raftlog
 from raftlog.client.remote.log import RemoteLog
+from raftlog.client.remote.voters import NodeAddress, add_voter
 from raftlog.errors import (
     AccessDeniedError,
     CorruptBatchError,
@@ -20,8 +22,10 @@ from raftlog.errors import (
     NodeRefusedError,
     QuorumUnavailableError,
     RaftlogError,
+    VoterChangeError,
 )
 from raftlog.records.record import NewRecord
+from raftlog.types import ReplicaKey
 from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.log_identity import duration, int32, name, node
 
@@ -72,6 +76,43 @@ def test_damage_is_raised_after_the_valid_records(
         found, error = values(raftlog.follow(peer.address, timeout_ms=300), 9)
         assert found == whole
         assert isinstance(error, kind)
+
+
+def test_a_read_of_storage_that_fails_for_a_moment_is_repeated() -> None:
+    """As by Kafka's clients: an object store may be unreachable, or another node leads soon."""
+    data, error = batch(0, b"a"), ErrorCode.kafka_storage_error
+    controller = Controller(data, high_watermark=1, is_often_busy=True, error=error)
+    with controller.node as peer:
+        log = raftlog.follow(peer.address, timeout_ms=20_000)
+        assert values(log, 1) == ([b"a"], None)
+        log.close()
+
+
+def test_storage_that_fails_until_the_timeout_is_the_reason_of_the_error() -> None:
+    controller = Controller(high_watermark=1)
+    controller.fail_every_fetch(ErrorCode.kafka_storage_error)
+    with controller.node as peer:
+        log = raftlog.follow(peer.address, timeout_ms=500)
+        found, error = values(log, 1)
+        assert (found, type(error)) == ([], QuorumUnavailableError)
+        assert "FETCH: the node could not use its disk or its object store" in str(error)
+        log.close()
+
+
+def test_a_voter_change_that_does_not_fit_on_the_disk_is_refused_with_the_reason() -> None:
+    controller = Controller(high_watermark=1)
+    refusal = AddRaftVoterResponse(
+        throttle_time=duration(0),
+        error_code=ErrorCode.kafka_storage_error,
+        error_message="the disk is full",
+    )
+    controller.node.add_answers({ApiKey.ADD_RAFT_VOTER: lambda version, body: refusal})
+    with controller.node as peer:
+        log = raftlog.follow(peer.address, timeout_ms=20_000)
+        address = NodeAddress(listener="CONTROLLER", host="c2", port=9093)
+        with pytest.raises(VoterChangeError, match="the disk is full"):
+            add_voter(log._quorum, ReplicaKey(2, "wP1XW_XDTjOcp3STS81TJA"), [address])
+        log.close()
 
 
 def test_a_damaged_response_that_was_waited_for_is_not_read_again() -> None:

@@ -42,10 +42,11 @@ from .tls import SslFactory
 
 RESPONSE_TIMEOUT_S: Final = 6.0
 _OFFSET_OUT_OF_RANGE: Final = 1
-_RETRIABLE_ERRORS: Final = messages.RETRIABLE_ERRORS | {7, 8, 41, 78}
+_STORAGE_ERROR: Final = 56
+_RETRIABLE_ERRORS: Final = messages.RETRIABLE_ERRORS | {7, 8, 41, _STORAGE_ERROR, 78}
 """Kafka's error codes after which a retry, or another leader, may help: those of all requests,
-REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE (it is shutting down), NOT_CONTROLLER and
-OFFSET_NOT_AVAILABLE."""
+REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE (it is shutting down), NOT_CONTROLLER, KAFKA_STORAGE_ERROR
+and OFFSET_NOT_AVAILABLE."""
 _LEADER_IS_BUSY: Final = frozenset((7, 14, 78))
 """Error codes of a leader that does not know its high watermark yet."""
 _SNAPSHOT_NOT_FOUND: Final = 98
@@ -459,7 +460,13 @@ class LeaderClient:
                 if error not in _RETRIABLE_ERRORS:
                     raise self._node_error(api_key, error, "no details given")
                 if error not in _LEADER_IS_BUSY:
-                    self._metadata.invalidate(leader, f"{api_key.name}: Kafka's error {error}")
+                    reason = f"{api_key.name}: Kafka's error {error}"
+                    if error == _STORAGE_ERROR:
+                        reason = (
+                            f"{api_key.name}: the node could not use its disk or its object store "
+                            f"(Kafka's error {error}); its log lines may name the cause"
+                        )
+                    self._metadata.invalidate(leader, reason)
             if loop.time() >= until:
                 raise self._metadata.unavailable()
             await asyncio.sleep(pause_s)
