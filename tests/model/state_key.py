@@ -153,6 +153,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "_by_voter",  # derived from ``_replicas``
             "all_acknowledged",  # derived from ``acknowledged_voters``
             "is_lost",  # no step depends on it
+            "refusing_voters",  # no step depends on it
         )
     ),
 }

@@ -71,6 +71,31 @@ def test_a_request_to_an_invalid_address_fails(host: str, port: int) -> None:
     asyncio.run(run())
 
 
+def test_a_request_to_a_host_that_refuses_connections_fails_as_refused() -> None:
+    """As after the end of a node: no process listens at its port."""
+
+    async def run() -> None:
+        handled: list[Event] = []
+        peers = NetworkChannel(
+            LogIdentity(topic="t", topic_id="", cluster_id="c", listener_name="CONTROLLER"),
+            client_id="test",
+            software_version="1",
+            handle=handled.append,
+            log_event=lambda _node, reason: None,
+            tls=lambda _node: None,
+            frame_bytes_max=1000,
+        )
+        endpoint = Endpoint("CONTROLLER", "127.0.0.1", free_ports(1)[0])
+        peers.send(sent(5, VersionsRequest(), to=2, at=endpoint))
+        async with asyncio.timeout(5):
+            while not handled:
+                await asyncio.sleep(0.01)
+        assert handled == [SendFailed(5, is_refused=True)]
+        await peers.close()
+
+    asyncio.run(run())
+
+
 def test_a_request_sent_on_a_response_uses_the_same_connection(tmp_path: Path) -> None:
     """As a follower's next fetch does."""
 

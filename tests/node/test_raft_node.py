@@ -15,8 +15,9 @@ from raftlog.node.raft_client import LeaderNotification, Steps
 from raftlog.node.raft_node import CleaningRefused, LogCleaned, Notification
 from raftlog.quorum.effects import RoleChanged
 from raftlog.quorum.messages import Response, VersionsRequest
-from raftlog.quorum.roles import Leader
+from raftlog.quorum.roles import Leader, Resigned
 from raftlog.records.batch import RecordBatch
+from tests.node.apis.cluster import Cluster
 from tests.node.listeners.test_listener_contract import Recorder
 from tests.support.one_replica import TIME_MS, OneReplica
 
@@ -309,3 +310,41 @@ def test_chunks_are_delivered_in_turns_of_their_own() -> None:
         one.raft_node.pass_time()
         delivered.append(listener.next_offset)
     assert delivered == [1, 2, 3, 4], "the first record is the leader change"
+
+
+@pytest.mark.parametrize("is_acknowledged", [False, True])
+@pytest.mark.parametrize("stopped_count", [0, 1, 2])
+def test_a_leader_that_ends_waits_for_a_successor_while_one_may_be_running(
+    stopped_count: int, is_acknowledged: bool
+) -> None:
+    """A host that does not respond may run a voter; one that refuses connections does not. The
+    voters may end after they have acknowledged the resignation, too."""
+
+    async def run() -> None:
+        cluster = Cluster(3)
+        leader = cluster.elect()
+        others = [node for node in cluster.nodes if node is not leader]
+        if is_acknowledged:
+            for node in others:
+                node.raft_node.begin_shutdown()  # it does not campaign
+            leader.raft_node.begin_shutdown()
+            cluster.pass_time(500)
+            assert isinstance(leader.replica.core.role, Resigned)
+            assert len(leader.replica.core.role.acknowledged_voters) == 2
+        for node in others:
+            node.is_cut_off = True
+        for node in others[:stopped_count]:
+            node.is_stopped = True
+        if not is_acknowledged:
+            leader.raft_node.begin_shutdown()
+        cluster.pass_time(2_000)
+        assert leader.raft_node.has_handed_over() == (stopped_count == 2)
+        for node in others:
+            node.is_cut_off = node.is_stopped = False
+            if is_acknowledged:
+                node.restart()
+        cluster.pass_time(10_000)
+        assert leader.raft_node.has_handed_over()
+        assert cluster.leader is not leader
+
+    asyncio.run(run())

@@ -29,6 +29,20 @@ def seed(number: int) -> tuple[str, ...]:
 
 QUORUM_PLANTS: Final = (
     Plant(
+        bug="a leader that ends waits for a voter that ended after its acknowledgement",
+        path="connector/raftlog/quorum/elections.py",
+        old="is_needed = state.is_shutting_down or node_id not in role.acknowledged_voters",
+        new="is_needed = node_id not in role.acknowledged_voters",
+        tests=("tests/node/test_raft_node.py",),
+    ),
+    Plant(
+        bug="a leader that ends does not wait for a voter that may be running",
+        path="connector/raftlog/quorum/elections.py",
+        old="        if isinstance(role, Resigned) and is_refused:\n",
+        new="        if isinstance(role, Resigned):\n",
+        tests=("tests/node/test_raft_node.py",),
+    ),
+    Plant(
         bug="the state of a replica is not checked after a step",
         path=f"{QUORUM}/core.py",
         old="        state.check_invariants()\n",

@@ -215,12 +215,24 @@ class NetworkChannel:
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > 1:
             await asyncio.sleep(min(_PAUSE_S * 2 ** (failures - 2), _PAUSE_S_MAX))
-        self._fail(outgoing, str(error) or type(error).__name__)
+        is_refused = isinstance(error, ConnectionRefusedError)
+        self._fail(outgoing, str(error) or type(error).__name__, is_refused=is_refused)
 
-    def _fail(self, outgoing: Send, reason: str, *, is_version_unsupported: bool = False) -> None:
+    def _fail(
+        self,
+        outgoing: Send,
+        reason: str,
+        *,
+        is_version_unsupported: bool = False,
+        is_refused: bool = False,
+    ) -> None:
         what = request_api_key(outgoing.request).name
         self._log_event(outgoing.node_id, f"{what} request failed: {reason}")
-        failed = SendFailed(outgoing.correlation_id, is_version_unsupported=is_version_unsupported)
+        failed = SendFailed(
+            outgoing.correlation_id,
+            is_version_unsupported=is_version_unsupported,
+            is_refused=is_refused,
+        )
         self._end(outgoing, failed)
 
     def _end(self, outgoing: Send, event: Event) -> None:

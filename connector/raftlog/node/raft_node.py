@@ -816,11 +816,17 @@ class RaftNode:
         self.step(ShutDown())
 
     def has_handed_over(self) -> bool:
-        """Return whether the node no longer leads and all other voters have been notified."""
-        core = self.replica.core
-        if isinstance(core.role, Resigned):
-            return all(voter.key.node_id == core.node_id for voter in core.voters)
-        return not isinstance(core.role, Leader)
+        """Return whether the node no longer leads and another one does or may.
+
+        No other voter can if none is running: then their hosts refuse connections.
+        """
+        core, role = self.replica.core, self.replica.core.role
+        if isinstance(role, Resigned):
+            return all(
+                voter.key.node_id == core.node_id or voter.key.node_id in role.refusing_voters
+                for voter in core.voters
+            )
+        return not isinstance(role, Leader)
 
     def fail(self, error: Exception) -> None:
         """End the node after an error of the log or a listener, or a bug, because a step may be

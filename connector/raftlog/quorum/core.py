@@ -364,6 +364,8 @@ class QuorumCore:
         if is_pre_vote and event.is_version_unsupported:
             self._elections.on_pre_vote_unsupported()
         else:
+            if isinstance(request, EndQuorumEpochRequest):
+                self._elections.on_end_epoch_failed(in_flight.node_id, is_refused=event.is_refused)
             self._state.back_off(in_flight.node_id)
 
     def _on_appended(self, event: Appended) -> None:

@@ -96,6 +96,9 @@ class Elections:
     def poll_resigned(self) -> None:
         """Send EndQuorumEpoch to the voters that have not acknowledged it.
 
+        A replica that is shutting down repeats it to all of them, because a voter that has
+        acknowledged it may also end, before it is elected.
+
         Called again after ``Leadership.poll``, so that the request is sent in the step of the
         resignation.
         """
@@ -108,9 +111,8 @@ class Elections:
             return
         for voter in state.other_voters:
             node_id = voter.key.node_id
-            if node_id not in role.acknowledged_voters and state.requests.is_ready(
-                node_id, state.now_ms
-            ):
+            is_needed = state.is_shutting_down or node_id not in role.acknowledged_voters
+            if is_needed and state.requests.is_ready(node_id, state.now_ms):
                 request = EndQuorumEpochRequest(
                     epoch=role.epoch,
                     leader_id=state.node_id,
@@ -305,10 +307,19 @@ class Elections:
         role = self._state.role
         if not isinstance(role, Resigned):
             return
+        role.refusing_voters.discard(node_id)
         if response.error is ErrorCode.NONE:
             role.acknowledged_voters.add(node_id)
-        else:
+        if response.error is not ErrorCode.NONE or self._state.is_shutting_down:
             self._state.back_off(node_id)
+
+    def on_end_epoch_failed(self, node_id: int, *, is_refused: bool) -> None:
+        """Record whether a voter's host refused the connection."""
+        role = self._state.role
+        if isinstance(role, Resigned) and is_refused:
+            role.refusing_voters.add(node_id)
+        elif isinstance(role, Resigned):
+            role.refusing_voters.discard(node_id)
 
 
 # --- Rules of granting votes and pre-votes (Raft, KIP-853, KIP-996), as pure functions ------------

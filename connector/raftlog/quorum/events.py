@@ -46,10 +46,14 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """A ``Send`` gets no response: the connection failed, or supports no version of the request."""
+    """A ``Send`` gets no response: the connection failed, or supports no version of the request.
+
+    ``is_refused``: the host refused the connection, because no process listens there.
+    """
 
     correlation_id: int
     is_version_unsupported: bool = False
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

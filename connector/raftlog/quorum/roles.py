@@ -185,6 +185,8 @@ class Resigned:
     preferred_successors: tuple[ReplicaKey, ...]
     leader_id: NodeId
     acknowledged_voters: set[int] = field(default_factory=set)
+    refusing_voters: set[int] = field(default_factory=set)
+    """Voters whose hosts refused the last connection, so they are not running."""
 
 
 Role: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Resigned

@@ -140,6 +140,8 @@ class Node:
         self.disk.sync_directory("/")
         self.is_sync_held = self.is_remote_held = False
         self.is_cut_off = False
+        self.is_stopped = False
+        """Whether connections to it are refused, as after its end, if it is cut off."""
         self.refetch_count = 0
         """How often it has deleted its log, to fetch it again."""
         self.refusals: Final[list[RaftlogError]] = []
@@ -409,7 +411,8 @@ class Cluster:
     def carry(self, source: Node, sent: Send) -> None:
         target = next(node for node in self.nodes if node.node_id == sent.node_id)
         if source.is_cut_off or target.is_cut_off:
-            self._due.append(lambda: source.step(SendFailed(sent.correlation_id)))
+            failed = SendFailed(sent.correlation_id, is_refused=target.is_stopped)
+            self._due.append(lambda: source.step(failed))
             return
 
         def reply(response: Response) -> None:
