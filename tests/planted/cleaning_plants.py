@@ -155,8 +155,8 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="compacted segments replace the old ones newest first",
         path=f"{CLEANING}/compaction.py",
-        old="        for group in compacted:\n            extents",
-        new="        for group in reversed(compacted):\n            extents",
+        old="        for group in compacted:\n            if self._is_closed",
+        new="        for group in reversed(compacted):\n            if self._is_closed",
         tests=(
             f"{COMPACTION}::test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key",
         ),
@@ -323,8 +323,8 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a closed compaction replaces segments",
         path=f"{CLEANING}/compaction.py",
-        old="        if self._is_closed or not segments",
-        new="        if not segments",
+        old="        if self._is_closed or not segments.config",
+        new="        if not segments.config",
         tests=(
             f"{COMPACTION}::test_a_closed_compaction_does_not_replace_segments_by_files_of_a_later_one",
         ),
@@ -341,8 +341,8 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="segments are replaced after a repair has removed what superseded their records",
         path=f"{CLEANING}/compaction.py",
-        old="        if planned != [",
-        new="        if not planned and planned != [",
+        old="        if not is_first or not segments.has_sealed(planned):\n",
+        new="        if not is_first:\n",
         tests=(
             f"{COMPACTION}::test_nothing_is_replaced_after_another_process_has_truncated_the_log",
         ),

@@ -101,6 +101,14 @@ def test_adjacent_segments_become_one_while_their_files_and_offsets_fit(
     assert [one for group in groups for one in group] == [one.segment for one in segments]
 
 
+def test_a_hundred_thousand_segments_become_one_in_linear_time() -> None:
+    segments = sized(*[(1, 100, 0, 12)] * 100_000)
+    groups = group_segments(
+        segments, segment_bytes=2**30, index_bytes=2**24, first_uncleanable_offset=100_000
+    )
+    assert [len(one) for one in groups] == [100_000]
+
+
 def small_segments(seed: int) -> tuple[SimulatedDisk, SingleVoterLog]:
     """Return a log whose first segments a compaction has left small."""
     disk, log = log_of()

@@ -165,25 +165,25 @@ def group_segments(
     ``segment.bytes`` and ``segment.index.bytes``, and its offsets do not exceed the 32 bits of an
     index entry (Kafka: ``Cleaner.groupSegmentsBySize``).
     """
-    groups: list[list[SegmentSizes]] = []
+    groups: list[list[SegmentMetadata]] = []
+    limits = segment_bytes, index_bytes, index_bytes
+    sums = limits
     for ordinal, one in enumerate(segments):
-        following = segments[ordinal + 1 : ordinal + 2]
+        segment, following = one.segment, segments[ordinal + 1 : ordinal + 2]
         end_offset = following[0].segment.base_offset if following else first_uncleanable_offset
-        group = [*groups[-1], one] if groups else []
+        sizes = segment.byte_count, one.offset_index_bytes, one.time_index_bytes
+        joined = sums[0] + sizes[0], sums[1] + sizes[1], sums[2] + sizes[2]
         if (
-            group
-            and sum(each.segment.byte_count for each in group) <= segment_bytes
-            and sum(each.offset_index_bytes for each in group) <= index_bytes
-            and sum(each.time_index_bytes for each in group) <= index_bytes
-            and (
-                not one.segment.byte_count
-                or end_offset - 1 - group[0].segment.base_offset <= INT32_MAX
-            )
+            groups
+            and all(map(int.__le__, joined, limits))
+            and (not segment.byte_count or end_offset - 1 - groups[-1][0].base_offset <= INT32_MAX)
         ):
-            groups[-1] = group
+            groups[-1].append(segment)
+            sums = joined
         else:
-            groups.append([one])
-    return [tuple(one.segment for one in group) for group in groups]
+            groups.append([segment])
+            sums = sizes
+    return list(map(tuple, groups))
 
 
 def begin_compaction(
@@ -455,16 +455,16 @@ class Compaction(Closeable):
         if self._is_closed or not segments.config.cleanup_policy.compacts:
             return
         first = segments.first_base_offset
-        planned = [_extent(one) for one in self.plan.segments if one.base_offset >= first]
-        if planned != [_extent(one) for one in segments.sealed[: len(planned)]]:
+        planned = [one for one in self.plan.segments if one.base_offset >= first]
+        is_first = all(one.base_offset == first for one in planned[:1])
+        if not is_first or not segments.has_sealed(planned):
             return
         compacted = [one for one in self._compacted if one.before[-1].base_offset >= first]
         if compacted:
             sealed_end_offset = segments.active.base_offset
             self._directory.raise_compacted_offset(self.end_offset, offset_max=sealed_end_offset)
         for group in compacted:
-            extents = {_extent(one) for one in segments.sealed}
-            if self._is_closed or not extents.issuperset(map(_extent, group.before)):
+            if self._is_closed or not segments.has_sealed(group.before):
                 return  # changed by a call between two steps
             self._directory.raise_tombstone_start(group.tombstone_start_offset)
             self._replace(segments, group)
@@ -622,7 +622,3 @@ class Compaction(Closeable):
             with storage.create_file(self._directory.file(name)) as file:
                 file.write_at(0, bytes(data))
                 file.sync()
-
-
-def _extent(segment: SegmentMetadata) -> tuple[int, int, int]:
-    return segment.base_offset, segment.end_offset, segment.byte_count

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
@@ -812,11 +813,21 @@ class LogSegments:
             producer_state.apply(batch_metadata(batch, self.config.values))
         return producer_state
 
+    def has_sealed(self, segments: Sequence[SegmentMetadata]) -> bool:
+        """Return whether these adjacent segments are sealed ones, with unchanged offsets and sizes,
+        and follow each other."""
+        at = self._ordinal_of(segments[0].base_offset) if segments else 0
+        found = self.sealed[at : at + len(segments)]
+        return list(map(_extent, found)) == list(map(_extent, segments))
+
     def replace_sealed(self, before: Sequence[SegmentMetadata], after: SegmentMetadata) -> None:
         """Replace the metadata of adjacent sealed segments by that of their compacted segment."""
-        bases = [one.base_offset for one in self.sealed]
-        at = bases.index(after.base_offset)
+        at = self._ordinal_of(after.base_offset)
         self.sealed[at : at + len(before)] = [after]
+
+    def _ordinal_of(self, base_offset: int) -> int:
+        """Return where a sealed segment with this base offset is in ``sealed``, or would be."""
+        return bisect_left(self.sealed, base_offset, key=lambda one: one.base_offset)
 
     def timed_segments(self) -> tuple[SegmentMetadata, ...]:
         """Return the sealed segments with their current sizes; read unknown timestamps."""
@@ -877,6 +888,10 @@ class LogSegments:
     def _unlink_producer_snapshots(self, is_deleted: Callable[[int], bool]) -> None:
         offsets = filter(is_deleted, self.directory.listing().producer_snapshots)
         self.directory.unlink(offset_name(at, PRODUCER_SNAPSHOT_SUFFIX) for at in offsets)
+
+
+def _extent(segment: SegmentMetadata) -> tuple[int, int, int]:
+    return segment.base_offset, segment.end_offset, segment.byte_count
 
 
 def _time_ms(segment: SegmentMetadata) -> int:
