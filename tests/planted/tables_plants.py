@@ -1004,7 +1004,7 @@ TABLES_PLANTS: Final = (
         bug="Spark merges a cluster's rows into those of another",
         path=SPARK,
         old='f"ON old.cluster_id IN ({clusters}) AND old.cluster_id = new.cluster_id "\n'
-        '                    "AND old.entity',
+        '                "AND old.entity',
         new='"ON old.entity',
         tests=(f"{CONTRACT}::test_rows_of_clusters_are_kept_apart[spark]",),
     ),

@@ -103,6 +103,14 @@ class PathStoreAt:
     def commit_count(self, table: StoredTable) -> int:
         return len(self._commits(table))
 
+    def operations(self, table: StoredTable) -> list[str]:
+        """Return the operations of the commits, as Delta's history names them."""
+        lines = (
+            line for commit in self._commits(table) for line in commit.read_text().splitlines()
+        )
+        infos = (json.loads(line).get("commitInfo", {}) for line in lines)
+        return [info["operation"] for info in infos if "operation" in info]
+
     def _commits(self, table: StoredTable) -> list[Path]:
         return sorted((self.path / table.name / "_delta_log").glob("*.json"))
 
@@ -282,6 +290,8 @@ def test_first_write_creates_a_table_with_exactly_the_same_rows(store_at: StoreA
                 assert comments_of(stored) == comments_of(
                     json.loads(Schema.from_arrow(commented_schema(table.name)).to_json())
                 )
+    if isinstance(store_at, PathStoreAt):
+        assert "MERGE" not in store_at.operations(STATE_TABLE), "there is nothing to merge with"
 
 
 def comments_of(kind: dict[str, Any]) -> dict[str, Any]:
@@ -640,6 +650,24 @@ def test_concurrent_merges_of_different_clusters_commit(filled_store_at: StoreAt
     store = filled_store_at()
     found = [store.read(STATE_TABLE, (("cluster_id", "=", name),)) for name in names]
     assert [part["_offset"].to_pylist() for part in found] == [[1]] * len(names)
+
+
+@with_spark_nightly  # test_first_write_creates_a_table_with_exactly_the_same_rows
+def test_first_merges_at_the_same_time_keep_the_rows_of_both(store_at: StoreAt) -> None:
+    rows = [{**state_row("k", 0, 0, 0, name=name), "cluster_id": name} for name in ("a", "b")]
+    stores = [store_at() for _ in rows]
+    start = Barrier(len(rows))
+
+    def merge(store: TableStore, row: Row) -> None:
+        store.prepare()
+        start.wait()
+        store.merge(table_of(STATE_TABLE, [row]))
+
+    with ThreadPoolExecutor(len(rows)) as pool:
+        list(pool.map(merge, stores, rows))
+    expected = rows_of(STATE_TABLE, table_of(STATE_TABLE, rows))
+    for store in (*stores, store_at()):
+        assert sorted(contents(store, STATE_TABLE), key=repr) == sorted(expected, key=repr)
 
 
 # --- delete and maintenance -----------------------------------------------------------------------

@@ -145,7 +145,7 @@ def executions_of(feed: Feed) -> dict[int, Any]:
 
 
 LOOKED_UP: Final = (
-    *(("store", 0, True), ("store", 1, False), ("store", 2, False)),
+    *(("store", 0, False), ("store", 1, False), ("store", 2, False)),
     *(("optimize", 0, None), ("store", 3, True), ("store", 4, False), ("store", 4, None)),
     *(("other", 5, True), ("store", 5, None), ("store", 6, False)),
     *(("other", 7, True), ("store", 8, True)),
@@ -161,7 +161,7 @@ After a compaction or the commit of another writer it does.
     [
         pytest.param(LOOKED_UP, marks=pytest.mark.nightly, id="many"),
         pytest.param(
-            (("store", 0, True), ("store", 1, False), ("other", 2, True), ("store", 2, None)),
+            (("store", 0, False), ("store", 1, False), ("other", 2, True), ("store", 2, None)),
             id="few",
         ),
     ],
@@ -210,8 +210,10 @@ def test_an_append_finds_the_state_of_the_table_which_is_computed_beside_the_bat
     setting, value = "spark.sql.codegen.maxFields", "101"  # that of the store, all tests have
     monkeypatch.setattr(spark_store, "FEW_ROWS_SETTINGS", {setting: value})
     store = SparkStore(feed.spark, str(tmp_path))
-    before = executions_of(feed)
-    for offset in range(3):
+    before: dict[int, Any] = {}
+    for offset in range(5):
+        if offset == 2:  # the first append of a table begins no state, so the second computes it
+            before = executions_of(feed)
         transaction = Transaction(app_id="writer", version=offset)
         record = {"offset": offset, "leader_epoch": 0}
         store.append(LOG_TABLE, pa.Table.from_pylist([record], LOG_TABLE.schema), transaction)

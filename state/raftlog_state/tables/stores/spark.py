@@ -152,6 +152,7 @@ _VERSION_DELETED: Final = (
     "DELTA_LOG_FILE_NOT_FOUND",
     "DELTA_VERSION_NOT_FOUND",
 )
+_NO_VERSION: Final = -1
 _NO_DELTA: Final = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION")
 
 
@@ -223,9 +224,9 @@ class _Newest(NamedTuple):
 class SparkStore:
     """Delta tables, each a folder of a path or a table of a catalog's schema.
 
-    Its only state is where an append is looked up first, whether the tables are in the local file
-    system, their newest versions and the frames of those, which tables lack no column, what its
-    threads compute, and a store with the session for few rows.
+    Its only state is whether its session has Delta, where an append is looked up first, whether the
+    tables are in the local file system, their newest versions and the frames of those, which tables
+    lack no column, what its threads compute, and a store with the session for few rows.
     """
 
     def __init__(self, spark: SparkSession, path_or_schema: str) -> None:
@@ -238,6 +239,7 @@ class SparkStore:
                 remedy="use a path that contains a slash, `schema` or `catalog.schema`",
             )
         self._place = _absolute(path_or_schema) if self._is_path else path_or_schema
+        self._has_delta = False
         self._seen_versions: dict[str, int] = {}
         self._newest: dict[str, _Newest] = {}
         self._frames: dict[str, tuple[_Newest, DataFrame]] = {}
@@ -318,13 +320,14 @@ class SparkStore:
 
         Otherwise a stream would fail in its first micro-batch, with a Java stack trace.
         """
-        if not self._is_path:
+        if not self._is_path or self._has_delta:
             return
         try:
             self._spark.read.format("delta").load(self._place).columns.copy()
         except PySparkException as error:
             if _condition_and_reason(error)[0].startswith(_NO_DELTA):
                 raise
+        self._has_delta = True
 
     def frame(self, table: StoredTable, version: int | None = None) -> DataFrame:
         """Return a table as of the time when the frame is read, or as of a version.
@@ -445,15 +448,24 @@ class SparkStore:
         """Create a table without rows unless it exists."""
         if self.exists(table):
             return
+        with self.errors(table.name), _active_session_kept():
+            empty = self._spark.createDataFrame([], _commented_type(table))
+        self._create_with(table, empty)
+
+    def _create_with(self, table: StoredTable, rows: DataFrame) -> bool:
+        """Create a table with rows, in one commit; return False if another writer has created it.
+
+        It is False, too, if Delta raises an error after the commit.
+        """
+        new = rows.to(_commented_type(table)).write.mode("errorifexists")
         try:
             with self.errors(table.name):
-                with _active_session_kept():
-                    empty = self._spark.createDataFrame([], _commented_type(table))
-                comment = STORED_COMMENTS[table.name]
-                self._save(table, empty.write.mode("ignore"), comment=comment)
+                self._save(table, new, comment=STORED_COMMENTS[table.name])
         except TablesError:
-            if not self.exists(table):  # otherwise another writer has created it
+            if not self.exists(table):
                 raise
+            return False
+        return True
 
     @property
     def has_many_transactions(self) -> bool:
@@ -485,9 +497,12 @@ class SparkStore:
                     txnVersion=str(transaction.version),
                     userMetadata=commit,
                 )
+        if is_new:
+            self._seen_versions[table.name] = _NO_VERSION
         if not self._is_committed(table, commit):
             raise concurrent_write(self._place, table.name)
-        self._begin_snapshot(table, few)
+        if not is_new:  # a run with `availableNow` may end with the first append
+            self._begin_snapshot(table, few)
 
     def _for_few_rows(self) -> SparkStore:
         """Return the same tables, read and written by a session for plans of few rows."""
@@ -528,26 +543,31 @@ class SparkStore:
 
     def merge(self, rows: Rows) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table."""
-        self.create(STATE_TABLE)
+        with self.errors(STATE_TABLE.name), self._frame_of(rows) as frame:
+            # An append to nothing is the same as a MERGE, without its joins and their planning.
+            if self.exists(STATE_TABLE) or not self._create_with(STATE_TABLE, frame):
+                self._merge(frame, clusters_of(rows))
+
+    def _merge(self, rows: DataFrame, cluster_ids: Iterable[str]) -> None:
+        """Bring rows of clusters into the existing table ``state``."""
         source = f"raftlog_{uuid.uuid4().hex}"
-        clusters = ", ".join(_literal(name, STRING) for name in clusters_of(rows))
+        clusters = ", ".join(_literal(name, STRING) for name in cluster_ids)
         newer = " > ".join(
             f"struct({side}._incarnation, {side}._visible_offset, {side}._offset)"
             for side in ("new", "old")
         )
-        with self.errors(STATE_TABLE.name), self._frame_of(rows) as frame:
-            frame.createOrReplaceTempView(source)
-            try:
-                self._spark.sql(
-                    f"MERGE INTO {self.reference(STATE_TABLE.name)} AS old USING {source} AS new "
-                    # Literals, so that Delta reads only the partitions of these clusters.
-                    f"ON old.cluster_id IN ({clusters}) AND old.cluster_id = new.cluster_id "
-                    "AND old.entity = new.entity AND old.key = new.key "
-                    f"WHEN MATCHED AND {newer} THEN UPDATE SET * "
-                    "WHEN NOT MATCHED THEN INSERT *"
-                )
-            finally:
-                self._spark.catalog.dropTempView(source)
+        rows.createOrReplaceTempView(source)
+        try:
+            self._spark.sql(
+                f"MERGE INTO {self.reference(STATE_TABLE.name)} AS old USING {source} AS new "
+                # Literals, so that Delta reads only the partitions of these clusters.
+                f"ON old.cluster_id IN ({clusters}) AND old.cluster_id = new.cluster_id "
+                "AND old.entity = new.entity AND old.key = new.key "
+                f"WHEN MATCHED AND {newer} THEN UPDATE SET * "
+                "WHEN NOT MATCHED THEN INSERT *"
+            )
+        finally:
+            self._spark.catalog.dropTempView(source)
 
     def delete(self, table: StoredTable, where: Where, *, any_of: AnyOf = ()) -> None:
         """Delete the rows for which all conditions hold."""
