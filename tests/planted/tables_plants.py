@@ -80,7 +80,7 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="delta-rs: a store that was idle misses commits whose entries were deleted",
         path=DELTA_RS,
-        old="at_least = self.end_version if is_same else _checkpoint_version(log)",
+        old="at_least = self.end_version if is_same else newest_checkpoint(log)",
         new="at_least = self.end_version",
         tests=(f"{CONTRACT}::test_a_store_that_was_not_used_for_long_reads_the_newest_version",),
     ),
@@ -601,7 +601,7 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="an append is valid whose version others have committed and deleted",
         path=DELTA_RS,
-        old="_checkpoint_version(log) >= version and not entry(log, version - 1).exists()",
+        old="newest_checkpoint(log) >= version and not entry(log, version - 1).exists()",
         new="False",
         tests=(f"{APPENDS}::test_an_append_whose_version_was_deleted_meanwhile_is_a_conflict",),
     ),

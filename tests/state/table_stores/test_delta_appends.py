@@ -41,7 +41,7 @@ from raftlog_state.records import Redactor, TopicRecord, encode
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, StoredTable
 from raftlog_state.tables.stores import delta_rs
-from raftlog_state.tables.stores.delta_appends import newest_entry
+from raftlog_state.tables.stores.delta_appends import newest_checkpoint, newest_entry
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import RowSlices, Transaction
 
@@ -84,6 +84,40 @@ def test_the_newest_version_is_found_by_the_names_in_the_log(
 def test_a_table_without_a_log_has_no_newest_version(tmp_path: Path) -> None:
     assert newest_entry(tmp_path / "_delta_log") is None
     assert newest_entry(tmp_path / "_delta_log", 3) is None
+
+
+V2 = "checkpoint.3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
+
+
+@pytest.mark.parametrize(
+    ("names", "hint", "newest"),
+    [
+        (["0.json"], None, -1),
+        (["2.checkpoint.parquet", "4.checkpoint.parquet"], None, 4),
+        (["2.checkpoint.parquet", "4.checkpoint.parquet"], '{"version": 2}', 2),
+        (["2.checkpoint.parquet"], '{"version": 1}', 2),
+        (["2.checkpoint.parquet"], '{"version": 3}', 2),
+        *[(["2.checkpoint.parquet"], hint, 2) for hint in ("", '{"version"', "[]", "{}")],
+        ([f"2.{V2}.parquet", "1.checkpoint.parquet"], '{"version": 2}', 2),
+        ([f"2.{V2}.json", "1.checkpoint.parquet"], None, 2),
+        (
+            ["1.checkpoint.parquet", *[f"2.checkpoint.{at:010}.{2:010}.parquet" for at in (1, 2)]],
+            "",
+            2,
+        ),
+        (["1.checkpoint.parquet", f"2.checkpoint.{1:010}.{2:010}.parquet"], '{"version": 2}', 1),
+        (["2.checkpoint.parquet.tmp", "2.crc"], None, -1),
+    ],
+)
+def test_the_newest_checkpoint_is_found_without_the_hint_that_names_it(
+    tmp_path: Path, names: list[str], hint: str | None, newest: int
+) -> None:
+    for name in names:
+        version, _, rest = name.partition(".")
+        (tmp_path / f"{int(version):020}.{rest}").touch()
+    if hint is not None:
+        (tmp_path / "_last_checkpoint").write_text(hint)
+    assert newest_checkpoint(tmp_path) == newest
 
 
 def append(store: DeltaRsStore, offset: int, app_id: str = "writer") -> None:

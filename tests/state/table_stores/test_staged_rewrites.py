@@ -20,7 +20,7 @@ from tests.state.table_stores.rows import changes, state_row, table_of
 from tests.state.table_stores.test_delta_durability import append, losing_power, offsets
 from tests.support.sweep_size import nightly_except
 
-from raftlog_state.errors import ConcurrentWriterError
+from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE, StoredTable
 from raftlog_state.tables.stores import compaction, delta_rs
 from raftlog_state.tables.stores.delta_rs import TRIES, DeltaRsStore
@@ -383,6 +383,41 @@ def test_compactions_rewrite_a_row_once_for_each_doubling_of_its_file(
         assert len(small) <= 2 + math.log2(full_bytes / min(first_bytes))
     assert rewritten_bytes <= appended_bytes * (1 + math.log2(full_bytes / min(first_bytes)))
     assert offsets(tmp_path) == [*range(offset)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hint", [None, "", '{"version"', '{"version": 2}'])
+def test_a_rewrite_needs_no_hint_of_the_newest_checkpoint(tmp_path: Path, hint: str | None) -> None:
+    """A copy or a backup may lack ``_last_checkpoint``, and a loss of power may leave it empty."""
+    store = filled(tmp_path, 5)
+    table = DeltaTable(str(tmp_path / CHANGES_TABLE.name))
+    table.create_checkpoint()
+    log = tmp_path / CHANGES_TABLE.name / "_delta_log"
+    for version in range(table.version()):
+        (log / f"{version:020}.json").unlink()
+    (log / "_last_checkpoint").unlink()
+    if hint is not None:
+        (log / "_last_checkpoint").write_text(hint)
+    for reopened in (store, DeltaRsStore(str(tmp_path))):
+        reopened.compact(CHANGES_TABLE)
+        assert reopened.size(CHANGES_TABLE).file_count == 1
+    store.delete(CHANGES_TABLE, (("offset", "<", 3),))
+    assert offsets(tmp_path) == [3, 4]
+
+
+@pytest.mark.slow
+def test_a_hint_of_a_checkpoint_that_is_missing_is_named_with_its_remedy(tmp_path: Path) -> None:
+    filled(tmp_path, 3)
+    DeltaTable(str(tmp_path / CHANGES_TABLE.name)).create_checkpoint()
+    log = tmp_path / CHANGES_TABLE.name / "_delta_log"
+    [checkpoint] = log.glob("*.checkpoint.parquet")
+    checkpoint.unlink()
+    with pytest.raises(
+        TablesError, match=r"_last_checkpoint .* does not exist.*; delete this file"
+    ):
+        offsets(tmp_path)
+    (log / "_last_checkpoint").unlink()
+    assert offsets(tmp_path) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("is_altered", [False, True])

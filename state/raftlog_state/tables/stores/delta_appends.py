@@ -23,9 +23,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -60,6 +62,12 @@ _STAGED_PREFIX: Final = "_commit_"
 _STAGED_SUFFIX: Final = ".json.tmp"
 _DIGITS: Final = 20
 """Of the version at the begin of the names of entries and checkpoints."""
+_LAST_CHECKPOINT: Final = "_last_checkpoint"
+_CHECKPOINT: Final = re.compile(
+    r"(?P<version>[0-9]{20})\.checkpoint"
+    r"(\.[0-9]{10}\.(?P<parts>[0-9]{10})|\.[0-9a-f-]{36})?\.(parquet|json)"
+)
+"""Name of a checkpoint, or of one of its parts."""
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 """Errors of a file system without hard links. EPERM is also raised for files of another user."""
 
@@ -141,6 +149,40 @@ def newest_entry(log: Path, since: int = -1) -> int | None:
     while entry(log, since + 1).is_file():
         since += 1
     return since
+
+
+def newest_checkpoint(log: Path) -> int:
+    """Return the version of the newest checkpoint; -1 without one.
+
+    ``_last_checkpoint`` names it, but only as a hint: all names are listed if this file does not
+    exist or is damaged, or if the checkpoint that it names was deleted.
+    """
+    hinted = _hinted_checkpoint(log)
+    if hinted is not None and (log / f"{hinted:0{_DIGITS}}.checkpoint.parquet").is_file():
+        return hinted
+    known = _checkpoints(log)
+    return hinted if hinted in known else max(known, default=-1)
+
+
+def names_lost_checkpoint(log: Path) -> bool:
+    """Return whether ``_last_checkpoint`` names a checkpoint that does not exist."""
+    hinted = _hinted_checkpoint(log)
+    return hinted is not None and hinted not in _checkpoints(log)
+
+
+def _hinted_checkpoint(log: Path) -> int | None:
+    try:
+        return int(json.loads((log / _LAST_CHECKPOINT).read_bytes())["version"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _checkpoints(log: Path) -> set[int]:
+    """Return the versions of the checkpoints that have all their parts."""
+    names = os.listdir(log) if log.is_dir() else []
+    found = [match for match in map(_CHECKPOINT.fullmatch, names) if match is not None]
+    counts = Counter((int(match["version"]), int(match["parts"] or 0)) for match in found)
+    return {version for (version, parts), count in counts.items() if count >= parts}
 
 
 def commit(log: Path, version: int, actions: Sequence[Action], inode: int | None = None) -> bool:

@@ -49,6 +49,8 @@ from .delta_appends import (
     entry,
     find_torn,
     is_plain,
+    names_lost_checkpoint,
+    newest_checkpoint,
     read_actions,
     sync_checkpoint,
     sync_entries,
@@ -192,7 +194,7 @@ class _Handle:
         deleted.
         """
         is_same = checkpoint_time == self.checkpoint_time
-        at_least = self.end_version if is_same else _checkpoint_version(log)
+        at_least = self.end_version if is_same else newest_checkpoint(log)
         while True:
             try:
                 actions = read_actions(log, self.end_version + 1)
@@ -422,7 +424,7 @@ class DeltaRsStore:
         """Write a checkpoint of an existing table if the newest one is as old as its interval."""
         with self._errors(table):
             opened, log = self._open(table), self._log_of(table)
-            if opened.version() - _checkpoint_version(log) >= _checkpoint_interval(opened):
+            if opened.version() - newest_checkpoint(log) >= _checkpoint_interval(opened):
                 opened.create_checkpoint()
                 sync_checkpoint(log, opened.version())
 
@@ -495,7 +497,7 @@ class DeltaRsStore:
         handle.make_durable(self._log_of(table))
         copy = self._path / f"{_copy_prefix(table)}{uuid.uuid4().hex}"
         try:
-            copy_log(directory, copy, _checkpoint_version(self._log_of(table)))
+            copy_log(directory, copy, newest_checkpoint(self._log_of(table)))
             opened = DeltaTable(str(copy))
             version = opened.version()
             protocol = opened.protocol()
@@ -581,7 +583,7 @@ class DeltaRsStore:
         read. They also delete the entry of the version before.
         """
         log = self._log_of(table)
-        if _checkpoint_version(log) >= version and not entry(log, version - 1).exists():
+        if newest_checkpoint(log) >= version and not entry(log, version - 1).exists():
             self._handles.pop(table.name)
             raise concurrent_write(self._place, table.name)
 
@@ -647,6 +649,8 @@ class DeltaRsStore:
                 raise concurrent_write(self._place, table.name) from None
             if isinstance(error, DeltaError) and (torn := find_torn(self._log_of(table))):
                 raise self._torn(table, torn) from None
+            if isinstance(error, DeltaError) and names_lost_checkpoint(self._log_of(table)):
+                raise self._lost_checkpoint(table) from None
             failed = f"delta-rs failed on table {table.name}: {_first_line(error)}"
             if isinstance(error, OSError) and error.strerror:
                 failed = f"table {table.name} cannot be used: {error.strerror}"
@@ -669,6 +673,14 @@ class DeltaRsStore:
             reason=f"the last entry of table {table.name} is incomplete, as after a loss of power: "
             f"{torn.name} in its _delta_log",
             remedy="delete this file: its write never returned and is repeated",
+        )
+
+    def _lost_checkpoint(self, table: StoredTable) -> TablesError:
+        return TablesError(
+            place=self._place,
+            reason=f"_last_checkpoint in the _delta_log of table {table.name} names a checkpoint "
+            "that does not exist, as in a copy of a table that is being written",
+            remedy="delete this file: the newest checkpoint is then found by its name",
         )
 
     def _not_read(self, table: StoredTable, version: int) -> TablesError:
@@ -728,14 +740,6 @@ def _checkpoint_time(log: Path) -> int | None:
         return (log / "_last_checkpoint").stat().st_mtime_ns
     except FileNotFoundError:
         return None
-
-
-def _checkpoint_version(log: Path) -> int:
-    """Return the version of the newest checkpoint; -1 without one."""
-    try:
-        return int(json.loads((log / "_last_checkpoint").read_bytes())["version"])
-    except FileNotFoundError:
-        return -1
 
 
 def _staged_prefix(table: StoredTable) -> str:
