@@ -23,6 +23,37 @@ CLUSTERS: Final = "tests/state/tables/test_clusters.py"
 
 TABLES_WRITER_PLANTS: Final = (
     Plant(
+        bug="tables are read whose changes were copied before state",
+        path="state/raftlog_state/tables/pinning.py",
+        old="has_end = pinned.appended is not None",
+        new="has_end = True",
+        tests=(f"{WRITES}::test_changes_that_were_copied_before_state_are_refused",),
+    ),
+    Plant(
+        bug="tables are continued whose changes were copied before state",
+        path=TAILS,
+        old="self.has_end = False",
+        new="self.has_end = True",
+        tests=(f"{WRITES}::test_changes_that_were_copied_before_state_are_refused",),
+    ),
+    Plant(
+        bug="tables are read whose state lacks changes that have expired",
+        path="state/raftlog_state/tables/progress.py",
+        old="if base.offset < (NOTHING if end.expired_to is None else end.expired_to):",
+        new="if False:",
+        tests=(f"{WRITES}::test_a_state_from_before_an_expiry_is_refused",),
+    ),
+    Plant(
+        bug="delta-rs: the newest checkpoint is unknown without its hint",
+        path="state/raftlog_state/tables/stores/delta_appends.py",
+        old="return hinted if hinted in known else max(known, default=-1)",
+        new="return hinted if hinted in known else -1",
+        tests=(
+            "tests/state/table_stores/test_staged_rewrites.py::"
+            "test_a_rewrite_needs_no_hint_of_the_newest_checkpoint[None]",
+        ),
+    ),
+    Plant(
         bug="rows that another process has truncated are taken for known",
         path=WRITER,
         old="            if was_cached and progress.offset != NOTHING and not",

@@ -399,7 +399,8 @@ Delete the changes in TABLES up to OFFSET (inclusive). Afterwards, the state aft
 states can be read, but no earlier ones. Table log keeps its records. `raftlog tables maintain`
 deletes the files after a day.
 
-Prints the first offset whose state can be read.
+Prints the first offset whose state can be read: OFFSET or, if it is in a gap, the last one before
+the gap.
 """
 
 EXPIRE_EXAMPLES = """

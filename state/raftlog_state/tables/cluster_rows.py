@@ -43,6 +43,7 @@ from .progress import (
     Progress,
     changes_progress,
     check_layout,
+    check_same_time,
     cluster_in,
     progress_of,
     progress_rows_of,
@@ -255,16 +256,20 @@ class ClusterRows:
     def _check_appends(self, tail: TailFold) -> None:
         """Raise an error if an append is missing: another process may have truncated the tables."""
         base = tail.base
-        if tail.missing_offset is None:
-            return
-        found = read_progress(self.store, base.cluster_id)
-        if any(newest != base for newest in found):
-            raise self._state_changed(base)
-        raise TablesError(
-            place=self.place,
-            reason=f"table changes lacks the append from offset {tail.missing_offset} on",
-            remedy="create new tables at another location from the log",
-        )
+        try:
+            check_same_time(self.place, base, tail.progress, has_end=tail.has_end)
+            if tail.missing_offset is None:
+                return
+            raise TablesError(
+                place=self.place,
+                reason=f"table changes lacks the append from offset {tail.missing_offset} on",
+                remedy="create new tables at another location from the log",
+            )
+        except TablesError:
+            found = read_progress(self.store, base.cluster_id)
+            if any(newest != base for newest in found):
+                raise self._state_changed(base) from None
+            raise
 
     def _state_changed(self, base: Progress) -> ConcurrentWriterError:
         return ConcurrentWriterError(

@@ -83,6 +83,9 @@ def expire(rows: ClusterRows, cache: ClusterCache, offset: int) -> int:
     """Delete the changes up to an offset; return the first offset whose state can be read."""
     progress = cache.progress
     progress.check_readable(rows.place, offset)
+    # No state in a gap can be read, and no change took effect there.
+    gaps = (first for first, last in progress.gaps if first <= offset < last)
+    offset = next(gaps, offset + 1) - 1
     if offset <= progress.oldest_offset:
         rows.delete_expired(progress)  # an earlier expiry may have been interrupted
         return progress.oldest_offset

@@ -6,6 +6,8 @@ Rules of this file:
    later lacks nothing that an earlier one includes.
 2. A truncation changes ``state`` before ``changes``. If one happens in between, the versions are
    pinned again.
+3. Tables that are copies of different times are refused: rows would be missing, or be those of a
+   later offset.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .progress import NOTHING, Progress, check_layout, cluster_in
+from .progress import NOTHING, Progress, check_layout, check_same_time, cluster_in
 from .schema import CHANGES_TABLE, STATE_TABLE, StoredTable
 from .stores.protocol import TableStore
 
@@ -62,8 +64,8 @@ def pin_newest(
     after the version of ``state`` that it receives.
 
     Raises:
-        TablesError: an earlier release created the tables; or they contain several clusters, and
-            ``cluster_id`` is None.
+        TablesError: an earlier release created the tables; they contain several clusters, and
+            ``cluster_id`` is None; or they are copies of different times.
     """
     check_layout(store)
     cluster_id = cluster_in(store, cluster_id)
@@ -77,6 +79,8 @@ def pin_newest(
         before, version = version, newest_version(store, STATE_TABLE)
         if version == before:
             break
+    has_end = pinned.appended is not None
+    check_same_time(store.place, pinned.base or Progress(), pinned.progress, has_end=has_end)
     return None if pinned.progress.offset == NOTHING else pinned
 
 

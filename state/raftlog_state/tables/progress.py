@@ -280,6 +280,31 @@ def check_layout(store: TableStore) -> None:
         )
 
 
+def check_same_time(place: str, base: Progress, end: Progress, *, has_end: bool) -> None:
+    """Raise ``TablesError`` if ``state`` and ``changes`` are copies of different times.
+
+    ``base`` and ``end`` are the progress of ``state`` and of both. ``has_end``: whether ``changes``
+    has a progress row at the end of ``state`` or after it. There always is one. ``state`` always
+    includes the changes that have expired, and a truncation begins with it.
+    """
+    truncated_to = end.truncated_to if end.incarnation > base.incarnation else None
+    if base.offset < (NOTHING if end.expired_to is None else end.expired_to):
+        reason = f"changes up to offset {end.expired_to} have expired, but state ends before it"
+    elif base.offset != NOTHING and not has_end:
+        reason = f"state includes offset {base.offset}, but changes ends before it"
+    elif truncated_to is not None and truncated_to < base.offset:
+        reason = f"changes was truncated to offset {truncated_to}, but state was not"
+    else:
+        return
+    raise TablesError(
+        place=place,
+        reason=f"tables state and changes are of different times: {reason}",
+        remedy="if no changes of any cluster have expired, delete table state, which is written "
+        "again from changes; otherwise restore copies of both of one time, or write the log to "
+        "tables at another location",
+    )
+
+
 def check_has_metadata(place: str, cluster_id: str, what: str) -> None:
     """Raise ``TablesError`` for a cluster's internal log. Only metadata logs have ``what``."""
     if is_internal(cluster_id):

@@ -307,6 +307,8 @@ class TailFold:
         self.later = split_state(STATE_TABLE.no_rows)
         """The last change of each key, as rows of ``state``."""
         self.unmerged: UnmergedPart = CHANGES_TABLE.no_rows
+        self.has_end = False
+        """Whether ``changes`` has the append at the end of ``state``, or a later one."""
         self.missing_offset: int | None = None
         """First offset of a missing append between others."""
         self._row_count = 0
@@ -327,6 +329,7 @@ class TailFold:
     def add(self, rows: pa.Table, *, is_only: bool) -> None:
         """Add the rows of the next window, which stay in memory if it is the only one."""
         base, valid = self.base, without_reverted(rows, self.base)
+        self.has_end |= rows.num_rows > 0
         self._has_reverted |= valid.num_rows < rows.num_rows
         self._incarnation = max(self._incarnation, pc.max(valid["incarnation"]).as_py() or 0)
         is_later: Condition = ("visible_offset", ">", base.offset)

@@ -227,6 +227,8 @@ class Writer(TablesWriter):
     def expire(self, offset: int) -> int:
         """Delete the changes up to ``offset`` (inclusive), which becomes the first readable state.
 
+        If a gap contains the offset, this is the state before the gap.
+
         Returns:
             The first offset whose state can be read.
 

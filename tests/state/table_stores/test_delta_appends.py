@@ -410,6 +410,18 @@ def test_an_append_does_not_commit_to_a_table_that_replaced_its_own(
     assert offsets(DeltaRsStore(str(tmp_path))) == [1, 2]
 
 
+def test_a_version_of_a_table_that_replaced_another_one_is_read(tmp_path: Path) -> None:
+    """Tables that are written again from a log have the same versions, and other files."""
+    store = filled(tmp_path, 3)
+    version = store.version(CHANGES_TABLE)
+    before = store.read(CHANGES_TABLE, version=version)
+    shutil.rmtree(log_of(tmp_path).parent)
+    assert filled(tmp_path, 3).version(CHANGES_TABLE) == version
+    assert store.version(CHANGES_TABLE) == version
+    found = store.read(CHANGES_TABLE, version=version)
+    assert found.sort_by("offset").select(["offset"]) == before.sort_by("offset").select(["offset"])
+
+
 def test_a_table_that_was_altered_is_appended_to_by_delta_rs(tmp_path: Path) -> None:
     store = filled(tmp_path, 2)
     assert engine_of(entries(tmp_path)[-1]) == "raftlog"

@@ -41,6 +41,7 @@ from raftlog_state.loader.payload import Payload
 from raftlog_state.tables import tails as cluster_tails
 from raftlog_state.tables.following import BatchSink
 from raftlog_state.tables.progress import IS_PROGRESS
+from raftlog_state.tables.reader import ArrowTables
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import TableStore
@@ -898,6 +899,65 @@ def test_a_missing_append_is_reported(history: History) -> None:
     tables.contents[CHANGES_TABLE.name] = changes.filter(pc.invert(lost))
     with pytest.raises(TablesError, match="lacks the append from offset 20 on"):
         writer_of(tables).progress()
+
+
+def copied(state: MemoryTables, changes: MemoryTables) -> MemoryTables:
+    """Return tables whose ``state`` was copied at another time than ``changes``."""
+    contents = {**changes.contents, STATE_TABLE.name: state.contents[STATE_TABLE.name]}
+    return MemoryTables(contents)
+
+
+def test_changes_that_were_copied_before_state_are_refused(history: History) -> None:
+    tables = history.written(40)
+    earlier = tables.copy()
+    writer = writer_of(tables)
+    writer.apply(history.range(40, 60), CLUSTER)
+    writer.merge_state()
+    mixed = copied(tables, earlier)
+    opened = ArrowTables(MemoryStore(mixed))
+    for read in (
+        writer_of(mixed).progress,
+        opened.latest,
+        opened.status,
+        lambda: opened.at(offset=20),
+    ):
+        with pytest.raises(TablesError, match="includes offset 59, but changes ends before it"):
+            read()
+    del mixed.contents[STATE_TABLE.name]
+    writer_of(mixed).apply(history.range(40, 60), CLUSTER)
+    assert contents(mixed) == history.contents(60)
+
+
+def test_a_state_from_before_an_expiry_is_refused(history: History) -> None:
+    tables = history.written(40)
+    writer_of(tables).merge_state()
+    earlier = tables.copy()
+    writer = writer_of(tables)
+    writer.apply(history.range(40, 80), CLUSTER)
+    writer.expire(60)
+    mixed = copied(earlier, tables)
+    without = MemoryTables({CHANGES_TABLE.name: tables.contents[CHANGES_TABLE.name]})
+    for found in (mixed, without):
+        for read in (writer_of(found).progress, ArrowTables(MemoryStore(found)).latest):
+            with pytest.raises(TablesError, match="up to offset 60 have expired"):
+                read()
+
+
+def test_a_state_from_before_a_truncation_is_refused(history: History) -> None:
+    """Its rows after the truncation's offset are reverted, and later changes begin after them."""
+    tables = history.written(60)
+    writer_of(tables).merge_state()
+    earlier = tables.copy()
+    writer = writer_of(tables)
+    writer.truncate_to(39)
+    for start, end in ((40, 60), (60, 80)):
+        writer.apply(history.range(start, end), CLUSTER)
+    mixed = copied(earlier, tables)
+    for read in (writer_of(mixed).progress, ArrowTables(MemoryStore(mixed)).latest):
+        with pytest.raises(TablesError, match="truncated to offset 39, but state was not"):
+            read()
+    del mixed.contents[STATE_TABLE.name]
+    assert contents(mixed) == history.contents(80)
 
 
 # --- snapshots ------------------------------------------------------------------------------------

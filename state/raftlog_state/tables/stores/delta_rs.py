@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -153,6 +153,13 @@ class _OpenDirectory:
         self.inode = os.fstat(descriptor).st_ino
 
 
+class _Pinned(NamedTuple):
+    """A version of a table. ``log`` is its ``_delta_log``, as for ``_Handle``."""
+
+    log: _OpenDirectory
+    table: DeltaTable
+
+
 @dataclass(slots=True)
 class _Handle:
     """An open table. ``log`` is its ``_delta_log``; another inode there means another table.
@@ -252,7 +259,7 @@ class DeltaRsStore:
         self._place = place.rstrip("/") or place
         self._path = _local_path(place)
         self._handles: dict[str, _Handle] = {}
-        self._pinned: dict[str, DeltaTable] = {}
+        self._pinned: dict[str, _Pinned] = {}
 
     @property
     def place(self) -> str:
@@ -520,11 +527,13 @@ class DeltaRsStore:
         """Return a handle of a version; None: the newest one."""
         if version is None:
             return self._open(table)
-        kept = self._pinned.get(table.name)
-        if kept is None or kept.version() != version:
-            kept = _listed(lambda: DeltaTable(str(self._path_of(table)), version=version))
-            self._pinned[table.name] = kept
-        return kept
+        log, kept = self._log_of(table), self._pinned.get(table.name)
+        is_same = kept is not None and kept.log.inode == log.stat().st_ino
+        if kept is None or not is_same or kept.table.version() != version:
+            directory = _OpenDirectory(log)
+            opened = _listed(lambda: DeltaTable(str(self._path_of(table)), version=version))
+            kept = self._pinned[table.name] = _Pinned(directory, opened)
+        return kept.table
 
     # --- appends ----------------------------------------------------------------------------------
 
