@@ -452,7 +452,7 @@ def _run_maintain(arguments: argparse.Namespace, output: Output, console: Consol
     from raftlog_state.tables.writer import Writer
 
     store = _store(arguments)
-    names = _cluster_ids(arguments, store)
+    names = _known_ids(arguments, store)
     writers = [Writer(store, cluster_id=name, writes_log=False) for name in names]
     for writer in writers:
         writer.merge_state()
@@ -465,7 +465,22 @@ def _writer(arguments: argparse.Namespace) -> Writer:
     """Return a writer of existing tables, with ``log`` or not. Raises ``TablesError``."""
     from raftlog_state.tables.writer import Writer
 
-    return Writer(_store(arguments), cluster_id=arguments.cluster_id, writes_log=False)
+    store = _store(arguments)
+    if arguments.cluster_id is not None:
+        _known_ids(arguments, store)
+    return Writer(store, cluster_id=arguments.cluster_id, writes_log=False)
+
+
+def _known_ids(arguments: argparse.Namespace, store: TableStore) -> list[str]:
+    """Return the cluster that is named, or all of them. Raises ``TablesError`` without rows."""
+    from raftlog_state.tables.schema import CHANGES_TABLE
+    from raftlog_state.tables.selection import nothing_published
+
+    named: str | None = arguments.cluster_id
+    found = sorted(store.cluster_ids(CHANGES_TABLE))
+    if not found or named not in (None, *found):
+        raise nothing_published(store.place, named)
+    return found if named is None else [named]
 
 
 def _cluster_ids(arguments: argparse.Namespace, store: TableStore) -> list[str]:

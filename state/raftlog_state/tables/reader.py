@@ -76,7 +76,14 @@ from .selection import (
     status_of,
     typed_table,
 )
-from .stores.protocol import Condition, TableStore, Where, columns_of_entity, rows_where
+from .stores.protocol import (
+    Condition,
+    TableStore,
+    Where,
+    columns_of_entity,
+    read_version,
+    rows_where,
+)
 
 pc: Any = pyarrow.compute  # pyarrow creates its functions at import, unseen by type checkers
 
@@ -538,4 +545,4 @@ def _read(
     version: int,
 ) -> pa.Table:
     of_cluster: Condition = (CLUSTER_ID, "=", cluster_id)
-    return store.read(table, (of_cluster, *where), columns, version=version)
+    return read_version(store, table, version, (of_cluster, *where), columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -236,10 +237,22 @@ def _offset_of_word(published: Published, spec: OffsetSpec, option: str) -> int:
 
 
 def key_text(key: str | int | Sequence[str | int]) -> str:
-    """Return a key in the form of the column ``key``."""
-    if isinstance(key, str) and key.startswith("["):
-        return key
+    """Return a key in the form of the column ``key``; text may be the JSON array of a key."""
+    array = _json_array(key) if isinstance(key, str) else None
+    if array is not None:
+        return key_json(array)
     return key_json([key] if isinstance(key, str | int) else key)
+
+
+def _json_array(text: str) -> list[str | int] | None:
+    """Return a JSON array; None for other text, such as the name of a group ``[eu] orders``."""
+    if not text.startswith("["):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def typed_table(name: str, place: str, others: tuple[str, ...] = ()) -> TypedTable:

@@ -349,6 +349,14 @@ def test_commands_of_missing_tables_fail(command: str, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("command", ["truncate", "expire", "maintain"])
+def test_a_cluster_that_the_tables_lack_is_named(command: str, whole: Path) -> None:
+    words = () if command == "maintain" else ("1",)
+    status, out, err = run("tables", command, whole, *words, "--cluster-id", "other")
+    assert (status, out) == (1, "")
+    assert "nothing of cluster other was published yet" in err
+
+
 def test_a_relative_name_is_a_directory(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

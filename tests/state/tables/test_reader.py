@@ -28,7 +28,7 @@ from raftlog.client.offset_spec import OffsetSpec, OffsetSpecKind, resolve
 from raftlog.clock import Clock
 from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog.records.batch_columns import Scan
-from raftlog_state.errors import TablesError
+from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.image import ConfigRow, MetadataImage
 from raftlog_state.image.delta import key_json
 from raftlog_state.image.entity_names import matching, row_filters
@@ -56,6 +56,7 @@ from raftlog_state.tables.schema import (
     ORIGIN_COLUMNS,
     TYPED_TABLES,
 )
+from raftlog_state.tables.selection import key_text
 from raftlog_state.tables.writer import Writer
 
 END = 300
@@ -457,6 +458,29 @@ def test_the_status_names_the_end_of_changes_and_of_log(
     log = ahead.contents[LOG_TABLE.name]
     ahead.contents[LOG_TABLE.name] = log.filter(pc.less(log["offset"], 50))
     assert open_memory(ahead).status().log_offset == 49
+
+
+def test_a_view_whose_files_were_deleted_says_to_read_again(replayed: Replayed) -> None:
+    tables = MemoryTables()
+    writer = Writer(MemoryStore(tables))
+    writer.apply(replayed.range(0, 200), "cluster-a")
+    writer.merge_state()
+    opened = open_memory(tables)
+    view = opened.latest()
+    writer.apply(replayed.range(200, END), None)
+    writer.merge_state()
+    writer.vacuum()
+    with pytest.raises(ConcurrentWriterError, match=r"; read the tables again$"):
+        view.topics()
+    check_view(opened, replayed.images[END - 1], END - 1)
+
+
+def test_a_key_may_be_a_name_that_begins_like_json() -> None:
+    for name in ("[eu] orders", '["a"', "["):
+        assert key_text(name) == key_json([name])
+    assert key_text(["[1]"]) == '["[1]"]'
+    assert key_text('[ "a", 1 ]') == key_text(["a", 1]) == '["a",1]'
+    assert key_text("[]") == "[]"
 
 
 def test_states_before_an_expiry_are_refused(replayed: Replayed) -> None:
