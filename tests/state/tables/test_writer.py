@@ -999,6 +999,17 @@ def test_a_gap_remains_after_a_truncation(history: History) -> None:
     assert contents(tables) == history.contents(20)
 
 
+def test_an_expiry_in_a_gap_leaves_the_state_before_it(history: History) -> None:
+    tables, writer = with_gap(history)
+    assert writer.expire(30) == 19
+    assert writer.progress().gaps == ((20, 49),)
+    opened = ArrowTables(MemoryStore(tables))
+    assert opened.at(offset=19).offset == opened.status().oldest_offset
+    assert opened.diff("start", "end").num_rows
+    assert writer.expire(30) == 19, "again"
+    assert writer.expire(49) == 49
+
+
 def test_a_gap_over_a_change_of_leaders_is_no_divergence(history: History) -> None:
     tables, _ = with_gap(history)
     writer = writer_of(tables)
