@@ -175,9 +175,16 @@ CONTROLLER_API_PLANTS: Final = (
         tests=(BROKERS,),
     ),
     Plant(
+        bug="controller node: a change through a standby counts as one that a broker has validated",
+        path=f"{APIS}/envelope.py",
+        old="            is_from_broker=not user.is_from_standby,\n",
+        new="",
+        tests=(BROKERS,),
+    ),
+    Plant(
         bug="controller node: a delegation token renews delegation tokens",
         path=f"{APIS}/envelope.py",
-        old="        if is_token and header.api_key in _TOKEN_APIS:\n",
+        old="        if user.is_token and header.api_key in _TOKEN_APIS:\n",
         new="        if False:\n",
         tests=(BROKERS,),
     ),

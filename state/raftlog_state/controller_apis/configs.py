@@ -46,6 +46,7 @@ from raftlog_state.controller.configs import (
 from raftlog_state.controller.controller_state import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from raftlog_state.records import config_type, is_secret_config
 
+from .envelope import ForwardedRequest
 from .hosted_controller import HostedController
 from .requests import (
     ControllerRequest,
@@ -107,7 +108,7 @@ async def handle_incremental_alter_configs(
                 refused[resource] = error
 
     def operation(state: PendingState) -> Generator[None, None, _Refusals]:
-        return incremental_alter_configs(changes, state)
+        return incremental_alter_configs(changes, state, is_forwarded=_is_from_broker(request))
 
     refused |= await controller.write_in_steps(
         "incrementalAlterConfigs", operation, validate_only=body.validate_only
@@ -145,7 +146,7 @@ async def handle_alter_configs(
     }
 
     def operation(state: PendingState) -> Generator[None, None, _Refusals]:
-        return legacy_alter_configs(configs, state)
+        return legacy_alter_configs(configs, state, is_forwarded=_is_from_broker(request))
 
     refused |= await controller.write_in_steps(
         "legacyAlterConfigs", operation, validate_only=body.validate_only
@@ -169,6 +170,10 @@ def refuse_alter_configs(
             for one in dict.fromkeys(map(_resource, request.body.resources))
         ),
     )
+
+
+def _is_from_broker(request: ControllerRequest[Any]) -> bool:
+    return isinstance(request, ForwardedRequest) and request.is_from_broker
 
 
 def _resource(one: Any) -> ConfigResource:

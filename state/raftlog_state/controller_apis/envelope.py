@@ -20,7 +20,7 @@ import contextlib
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from kio.schema.envelope.v0 import request as requests
 from kio.schema.envelope.v0 import response as responses
@@ -43,7 +43,7 @@ from raftlog.wire import (
     receive_request,
 )
 from raftlog.wire.errors import WireError
-from raftlog.wire.fields import Cursor, skip_tagged
+from raftlog.wire.fields import Cursor, read_tagged
 from raftlog_state.controller import ApiException
 from raftlog_state.errors import ControllerTimeoutError, NotControllerError, UnknownServerError
 
@@ -62,6 +62,9 @@ _APIS: Final[Mapping[int, Api]] = {
 
 Kafka: ``ApiKeys.forwardable``.
 """
+
+_STANDBY_TAG: Final = 1_000
+"""Tag of an empty field of a principal that a standby encodes. Kafka skips unknown tags."""
 
 PAUSE_MS: Final = 100
 """Pause while no controller is known (Kafka: ``NodeToControllerRequestThread``)."""
@@ -89,11 +92,23 @@ class ApiHandler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ForwardedRequest:
-    """Request of a client at a broker."""
+    """Request of a client at a broker or a standby.
+
+    ``is_from_broker``: a broker has validated what only a broker knows.
+    """
 
     body: Any
     version: int
     principal: Principal
+    is_from_broker: bool = True
+
+
+class EncodedPrincipal(NamedTuple):
+    """User in an envelope; ``is_from_standby``: a standby has authenticated it, not a broker."""
+
+    name: str
+    is_token: bool
+    is_from_standby: bool
 
 
 class ClientRequest(ControllerRequest[Any], Protocol):
@@ -168,11 +183,11 @@ async def handle_envelope(
             return refuse_envelope(request, ErrorCode.invalid_request, None)
         if body.request_principal is None:
             return refuse_envelope(request, ErrorCode.principal_deserialization_failure, None)
-        name, is_token = parse_principal(body.request_principal)
+        user = parse_principal(body.request_principal)
         host = str(ipaddress.ip_address(body.client_host_address))
         header = received.header
         handler = handlers[ApiKey(header.api_key)]
-        if is_token and header.api_key in _TOKEN_APIS:
+        if user.is_token and header.api_key in _TOKEN_APIS:
             return refuse_envelope(request, ErrorCode.delegation_token_request_not_allowed, None)
         forwarded = ForwardedRequest(
             body=decode(
@@ -183,7 +198,8 @@ async def handle_envelope(
                 elements_max=ELEMENTS_MAX,
             ),
             version=header.api_version,
-            principal=controller.forwarded_principal(request.principal, name, host),
+            principal=controller.forwarded_principal(request.principal, user.name, host),
+            is_from_broker=not user.is_from_standby,
         )
     except (WireError, ValueError):  # the address is invalid
         return refuse_envelope(request, ErrorCode.invalid_request, None)
@@ -215,14 +231,14 @@ def refuse_envelope(
 
 
 def encode_principal(name: str) -> bytes:
-    """Return the bytes of a user that no delegation token has authenticated."""
+    """Return the bytes of a user that a standby, and no delegation token, has authenticated."""
     texts = (USER.encode(), name.encode())
     compact = b"".join(unsigned_varint(len(text) + 1) + text for text in texts)
-    return b"\x00\x00" + compact + b"\x00\x00"
+    return b"\x00\x00" + compact + b"\x00\x01" + unsigned_varint(_STANDBY_TAG) + b"\x00"
 
 
-def parse_principal(data: bytes) -> tuple[str, bool]:
-    """Return the name of a user, and whether a delegation token authenticated it.
+def parse_principal(data: bytes) -> EncodedPrincipal:
+    """Return the user.
 
     Raises ``MalformedMessageError``, also for another type of principal.
     """
@@ -232,10 +248,11 @@ def parse_principal(data: bytes) -> tuple[str, bool]:
         cursor.fail(f"version {version} is not supported")
     kind, name = _text(cursor, "type"), _text(cursor, "name")
     is_token = cursor.take(1, "token_authenticated") != b"\x00"
-    skip_tagged(cursor)
+    tagged: dict[str, Any] = {}
+    read_tagged(cursor, {_STANDBY_TAG: ("is_from_standby", lambda _: True)}, tagged)
     if kind != USER:
         cursor.fail(f"the type of the principal is not {USER}")
-    return name, is_token
+    return EncodedPrincipal(name, is_token, "is_from_standby" in tagged)
 
 
 def _text(cursor: Cursor, field: str) -> str:

@@ -323,11 +323,36 @@ def test_a_forwarded_request_is_answered_inside_an_envelope(tmp_path: Path) -> N
     run(tmp_path, check)
 
 
+@pytest.mark.parametrize("key", [ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS])
+def test_only_a_broker_adds_directories_to_be_cordoned(tmp_path: Path, key: ApiKey) -> None:
+    """A broker knows whether it has them, and forwards a change that it has validated."""
+    config: dict[str, Any] = {"name": "cordoned.log.dirs", "value": "/a"}
+    if key == ApiKey.INCREMENTAL_ALTER_CONFIGS:
+        config["config_operation"] = 0
+    resources = [{"resource_type": 4, "resource_name": str(BROKER), "configs": [config]}]
+
+    async def check(nodes: ControllerNodes) -> None:
+        await unfenced(nodes)
+        direct = await nodes.admin(key, resources=resources)
+        by_standby = await forward(nodes, key, encode_principal("alice"), resources=resources)
+        for refused in (direct, by_standby):
+            assert refused.responses[0].error_code is ErrorCode.invalid_config
+            assert "must be a subset" in refused.responses[0].error_message
+        by_broker = await forward(nodes, key, resources=resources)
+        assert by_broker.responses[0].error_code is ErrorCode.none
+        state = controller_of(nodes.nodes[0]).state
+        assert state.config(4, str(BROKER), "cordoned.log.dirs") == "/a"
+
+    run(tmp_path, check)
+
+
 def test_the_name_of_a_principal() -> None:
-    assert parse_principal(ALICE) == ("alice", False)
-    assert encode_principal("alice") == ALICE
-    assert parse_principal(encode_principal("é" * 200)) == ("é" * 200, False)
-    assert parse_principal(BY_TOKEN) == ("alice", True)
+    assert parse_principal(ALICE) == ("alice", False, False)
+    standby = encode_principal("alice")
+    assert standby[: len(ALICE) - 1] == ALICE[:-1], "Kafka skips the tagged field after it"
+    assert parse_principal(standby) == ("alice", False, True)
+    assert parse_principal(encode_principal("é" * 200)) == ("é" * 200, False, True)
+    assert parse_principal(BY_TOKEN) == ("alice", True, False)
     not_utf8, without_type = b"\x00\x00\x05User\x02\xff\x00\x00", b"\x00\x00\x00\x02a\x00\x00"
     group = b"\x00\x00\x06Group\x02g\x00\x00"
     for data in (b"", ALICE[:-3], not_utf8, without_type, group):
