@@ -100,7 +100,7 @@ class ForwardedRequest:
     body: Any
     version: int
     principal: Principal
-    is_from_broker: bool = True
+    is_from_broker: bool
 
 
 class EncodedPrincipal(NamedTuple):

@@ -512,7 +512,11 @@ def test_a_broker_may_have_more_partitions_than_one_request_has_records() -> Non
             name="admin", node_id=None, listener=Listeners.CLIENTS, rights=Rights.ADMIN
         )
         body = request(ApiKey.UNREGISTER_BROKER, broker_id=1)
-        removed = await run(handle_unregister_broker(controller, ForwardedRequest(body, 0, admin)))
+        removed = await run(
+            handle_unregister_broker(
+                controller, ForwardedRequest(body, 0, admin, is_from_broker=True)
+            )
+        )
         assert removed.error_code is ErrorCode.none
         assert controller.controller.state.find(BrokerRow, 1) is None
         controller.begin_shutdown()

@@ -656,10 +656,10 @@ def test_concurrent_merges_of_different_clusters_commit(filled_store_at: StoreAt
 def test_first_merges_at_the_same_time_keep_the_rows_of_both(store_at: StoreAt) -> None:
     rows = [{**state_row("k", 0, 0, 0, name=name), "cluster_id": name} for name in ("a", "b")]
     stores = [store_at() for _ in rows]
+    stores[0].prepare()
     start = Barrier(len(rows))
 
     def merge(store: TableStore, row: Row) -> None:
-        store.prepare()
         start.wait()
         store.merge(table_of(STATE_TABLE, [row]))
 

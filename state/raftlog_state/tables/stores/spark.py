@@ -455,7 +455,7 @@ class SparkStore:
     def _create_with(self, table: StoredTable, rows: DataFrame) -> bool:
         """Create a table with rows, in one commit; return False if another writer has created it.
 
-        It is False, too, if Delta raises an error after the commit.
+        Also return False if Delta raises an error after it has committed the rows.
         """
         new = rows.to(_commented_type(table)).write.mode("errorifexists")
         try:
@@ -501,7 +501,7 @@ class SparkStore:
             self._seen_versions[table.name] = _NO_VERSION
         if not self._is_committed(table, commit):
             raise concurrent_write(self._place, table.name)
-        if not is_new:  # a run with `availableNow` may end with the first append
+        if not is_new:  # with `availableNow` there may be no second append that uses the state
             self._begin_snapshot(table, few)
 
     def _for_few_rows(self) -> SparkStore:
