@@ -327,6 +327,16 @@ REMOTE_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="producers stored locally are those at the end of the remote segment that begins there",
+        path="connector/raftlog/log/reading/files.py",
+        old="            path = self._local_path(offset, PRODUCER_SNAPSHOT_SUFFIX)\n",
+        new="            path = self.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)\n",
+        tests=(
+            "tests/log/remote/test_tiering.py::"
+            "test_producers_that_are_left_after_their_local_segments_are_not_those_at_the_remote_ends",
+        ),
+    ),
+    Plant(
         bug="a restored log lacks keys that a compaction has removed after its end",
         path=f"{REMOTE}/restore.py",
         old="                if compacted_offset <= to_offset:\n",

@@ -574,6 +574,33 @@ def test_a_read_of_committed_records_needs_no_segment_before_its_range(seed: int
         assert committed_offsets(disk, store_on(disk), start, min(start + 3, end)) == wanted
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_producers_that_are_left_after_their_local_segments_are_not_those_at_the_remote_ends(
+    seed: int,
+) -> None:
+    """A crash, or a reader's listing, may be between both deletions."""
+    disk = disk_with_parent()
+    log = created_log(disk, config=TIERED)
+    aborted = interleave(log, Random(seed), 120)
+    end = log.end_offset
+    expected = committed_offsets(disk, store_on(disk), 0, end)
+    assert aborted
+    assert aborted.isdisjoint(expected)
+    local = [path for path in disk.files() if path.startswith(f"{DIRECTORY}/")]
+    snapshots = {path: disk.files()[path] for path in local if path.endswith(".snapshot")}
+    cleaned(log, store_on(disk), 1)
+    local_start = log.log_start_offset
+    left = {path: data for path, data in snapshots.items() if path not in disk.files()}
+    assert len(left) > 1
+    for path, data in left.items():
+        with disk.create_file(path) as file:
+            file.write_at(0, data)
+    for start in range(local_start):
+        wanted = [one for one in expected if start <= one < start + 3]
+        assert committed_offsets(disk, store_on(disk), start, min(start + 3, end)) == wanted
+    assert committed_offsets(disk, store_on(disk), 0, end) == expected
+
+
 def test_leader_epochs_that_the_checkpoint_lacks_are_those_of_the_remote_segments() -> None:
     disk, log = tiered_log(20)
     log.claim(now_ms=1_000)

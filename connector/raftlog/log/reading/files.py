@@ -188,6 +188,9 @@ class LogFiles:
         """Return the path of a segment's file with this suffix."""
         if self._tier is not None and self._tier.is_remote(base_offset):
             return self._tier.path(base_offset, suffix)
+        return self._local_path(base_offset, suffix)
+
+    def _local_path(self, base_offset: int, suffix: str) -> str:
         if self._single_path is None:
             if suffix == LOG_SUFFIX and base_offset in self.listing.swapped:
                 suffix += SWAP_SUFFIX
@@ -252,8 +255,9 @@ class LogFiles:
 
         Raises ``CorruptFileError``.
         """
+        # Not ``segment_path``: a remote segment with this base offset has the producers at its end.
         if self._tier is None or offset in self.listing.producer_snapshots:
-            path = self.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
+            path = self._local_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
         else:
             path = self._tier.producers_path(offset)
         try:
