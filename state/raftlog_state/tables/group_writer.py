@@ -41,7 +41,7 @@ from .cluster_cache import (
     changes_rows,
     check_log,
 )
-from .cluster_rows import ClusterRows, group_transaction, no_step, now_us
+from .cluster_rows import ClusterRows, Step, group_transaction, no_step, now_us
 from .incarnations import next_incarnation, owned
 from .progress import NOTHING, Progress
 from .schema import CHANGES_TABLE, LOG_TABLE
@@ -81,6 +81,7 @@ class GroupWriter(TablesWriter):
         group: str,
         *,
         take_over: bool = False,
+        after_step: Step = no_step,
         writes_log: bool = True,
         cached_rows_max: int = CACHED_ROWS_MAX,
         clock_us: Callable[[], int] = now_us,
@@ -97,7 +98,7 @@ class GroupWriter(TablesWriter):
         super().__init__(
             ClusterRows(
                 store,
-                after_step=no_step,
+                after_step=after_step,
                 writes_log=writes_log,
                 clock_us=clock_us,
                 decode_value=decode_value,
