@@ -133,6 +133,26 @@ CLIENT_PLANTS: Final = (
         tests=(GROUPS,),
     ),
     Plant(
+        bug="a read that is continued in a callback waits for its own thread",
+        path="connector/raftlog/client/remote/connection.py",
+        old="        if not future.done():\n            self.check_may_wait()\n",
+        new="",
+        tests=(
+            "tests/client/remote/test_network_thread.py"
+            "::test_what_was_started_is_not_waited_for_on_the_thread",
+        ),
+    ),
+    Plant(
+        bug="a callback finds no room although nothing else is queued",
+        path="connector/raftlog/client/embedded/writer.py",
+        old="            if self.is_current:  # in a callback, while",
+        new="            if False:  # in a callback, while",
+        tests=(
+            "tests/client/embedded/test_writer_thread.py"
+            "::test_a_callback_may_queue_a_request_in_the_room_of_its_own",
+        ),
+    ),
+    Plant(
         bug="sequences are used again although a batch that has them may be appended",
         path=f"{REMOTE}/producer.py",
         old="        self._producer_epoch += 1\n",

@@ -70,7 +70,7 @@ class CallbackError(RaftlogError, code="RAFTLOG_CALLBACK"):
 
     def message(self) -> str:
         return (
-            f"{self.path}: a call in a callback of append_async's future would wait forever, "
-            "because the thread that calls it also completes calls; use append_async there, or "
-            "call it in another thread"
+            f"{self.path}: this call would wait forever in a callback of append_async's future, "
+            "because callbacks run on the thread that completes appends; use append_async there, "
+            "or call it in another thread"
         )

@@ -170,21 +170,79 @@ def test_the_queue_is_bounded(groups: Groups) -> None:
 
 
 def test_a_callback_does_not_wait_for_room_that_its_own_thread_makes(groups: Groups) -> None:
+    first, second, unanswered, refused = request(), request(), request(), Future[None]()
     appender = WriterThread(
-        "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1
+        "/log",
+        groups.write,
+        on_close=groups.close,
+        now_ms=CLOCK.now_ms,
+        waiting_bytes_max=sum(one.byte_count() for one in (first, second, unanswered)),
     )
-    first, refused = request(), Future[None]()
 
-    def submit_again(_: Future[Any]) -> None:
+    def submit_more(_: Future[Any]) -> None:
+        assert not unanswered.future.done()
         try:
-            appender.submit(request())
+            appender.submit(request(bytes(unanswered.byte_count() * 2)))
         except BufferAllocationError as error:
             refused.set_exception(error)
 
-    first.future.add_done_callback(submit_again)
-    appender.submit(first)
+    groups.gate.clear()
+    submitted(appender, first)
+    assert groups.begun.acquire(timeout=30)
+    second.future.add_done_callback(submit_more)
+    submitted(appender, second, unanswered)
+    groups.gate.set()
     with pytest.raises(BufferAllocationError):
         refused.result(30)
+    assert appender.close()
+
+
+def test_a_callback_may_queue_a_request_in_the_room_of_its_own(groups: Groups) -> None:
+    first, second, again = request(), request(), request(wait_ms=0)
+    appender = WriterThread(
+        "/log",
+        groups.write,
+        on_close=groups.close,
+        now_ms=CLOCK.now_ms,
+        waiting_bytes_max=first.byte_count() + second.byte_count(),
+    )
+    groups.gate.clear()
+    submitted(appender, first)
+    assert groups.begun.acquire(timeout=30)
+    submitted(appender, second)
+
+    def submit_again(_: Future[Any]) -> None:
+        try:
+            appender.submit(again)
+        except BufferAllocationError as error:
+            again.future.set_exception(error)
+
+    first.future.add_done_callback(submit_again)
+    groups.gate.set()
+    answered: Future[Any] = again.future
+    assert answered.result(30) is again
+    assert appender.close()
+
+
+def test_a_cancelled_request_has_its_room_until_it_leaves_the_queue(groups: Groups) -> None:
+    first, cancelled = request(), request()
+    appender = WriterThread(
+        "/log",
+        groups.write,
+        on_close=groups.close,
+        now_ms=CLOCK.now_ms,
+        waiting_bytes_max=first.byte_count() + cancelled.byte_count(),
+    )
+    groups.gate.clear()
+    submitted(appender, first)
+    assert groups.begun.acquire(timeout=30)
+    submitted(appender, cancelled)
+    assert cancelled.future.cancel()
+    with pytest.raises(BufferAllocationError):
+        appender.submit(request(wait_ms=0))
+    groups.gate.set()
+    later = [request(), request()]
+    assert [future.result(30) for future in submitted(appender, *later)] == later
     assert appender.close()
 
 

@@ -12,9 +12,13 @@ import pytest
 
 from raftlog.client.errors import CallbackError
 from raftlog.client.remote.connection import NetworkThread
+from raftlog.client.remote.leader_client import FetchResult, PendingFetch
 from raftlog.errors import LogClosedError
 
 PATIENCE_S = 30.0
+FETCHED = FetchResult(
+    log_start_offset=0, high_watermark=1, last_stable_offset=1, leader_epoch=1, data=b""
+)
 END_WAIT_S = 0.2
 """The end waits for the call; without the lock it takes less."""
 
@@ -92,6 +96,43 @@ def test_a_call_on_the_thread_does_not_wait_for_itself() -> None:
             called.set_exception(error)
 
     network.call(call)
-    with pytest.raises(CallbackError, match="a quorum: a call in a callback"):
+    with pytest.raises(CallbackError, match="a quorum: this call would wait forever in a callback"):
         called.result(PATIENCE_S)
     network.stop()
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_what_was_started_is_not_waited_for_on_the_thread(is_done: bool) -> None:
+    """Such as the next fetch of a read that is continued in a callback."""
+    network = NetworkThread("a quorum", on_end=lambda: None)
+    release = asyncio.Event()
+    pending = PendingFetch(network, network.start(fetched_after(release)))
+    if is_done:
+        network.run(set_event(release))
+        pending.wait()
+    called: Future[FetchResult | None] = Future()
+
+    def call() -> None:
+        try:
+            called.set_result(pending.wait())
+        except CallbackError as error:
+            called.set_exception(error)
+
+    network.call(call)
+    if is_done:
+        assert called.result(PATIENCE_S) is FETCHED
+    else:
+        with pytest.raises(CallbackError):
+            called.result(PATIENCE_S)
+        network.run(set_event(release))
+        assert pending.wait() is FETCHED
+    network.stop()
+
+
+async def fetched_after(release: asyncio.Event) -> FetchResult:
+    await release.wait()
+    return FETCHED
+
+
+async def set_event(event: asyncio.Event) -> None:
+    event.set()

@@ -330,6 +330,8 @@ class WriterThread:
         self._changed = self._pool.changed
         self._queue: deque[tuple[Request, int]] = deque()
         self._queue_bytes = 0
+        self._answered_bytes = 0
+        """Bytes of answered requests that are still allocated. Used only on the thread."""
         self._linger_until_ms = 0.0
         self._thread: threading.Thread | None = None
 
@@ -343,6 +345,8 @@ class WriterThread:
         byte_count = request.byte_count()
         wait_until_ms = -math.inf if self.is_current else request.deadline_ms
         with self._changed:
+            if self.is_current:  # in a callback, while the rest of the group is unanswered
+                self._release_answered()
             self._pool.wait_for_room(byte_count, wait_until_ms)
             if self._thread is None:
                 self._start()
@@ -433,10 +437,16 @@ class WriterThread:
 
     def _write(self, group: list[tuple[Request, int]]) -> None:
         """Write a group and complete its futures. Cancelled requests are skipped."""
+        unanswered = {id(request): byte_count for request, byte_count in group}
+
+        def answer(request: Request, result: RequestResult) -> None:
+            self._answered_bytes += unanswered.pop(id(request))
+            _answer(request, result)
+
         taken = [request for request, _ in group if request.future.set_running_or_notify_cancel()]
         try:
             if taken:
-                self._write_group(taken, _answer)
+                self._write_group(taken, answer)
         finally:
             reason = "the writer thread failed"
             for request in taken:
@@ -444,7 +454,13 @@ class WriterThread:
                 closed = LogClosedError(path=self._path, reason=reason)
                 _fail([request], unknown if request.writes else closed)
             with self._changed:
-                self._pool.release(sum(byte_count for _, byte_count in group))
+                self._answered_bytes += sum(unanswered.values())
+                self._release_answered()
+
+    def _release_answered(self) -> None:
+        """Return the bytes of answered requests. Requires the pool's lock."""
+        self._pool.release(self._answered_bytes)
+        self._answered_bytes = 0
 
     def _fail_queued(self) -> None:
         """Fail the requests that are still queued, because the thread ends."""

@@ -91,8 +91,11 @@ class NetworkThread:
     def wait_for(self, future: Future[T]) -> T:
         """Return the result of what was started. An interrupt cancels it.
 
-        Raises ``LogClosedError`` if it was cancelled, as ``stop`` does.
+        Raises ``LogClosedError`` if it was cancelled, as ``stop`` does, and like
+        ``check_may_wait`` if it is not done.
         """
+        if not future.done():
+            self.check_may_wait()
         try:
             return future.result()
         except CancelledError:

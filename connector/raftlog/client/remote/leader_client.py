@@ -83,7 +83,7 @@ class PendingFetch:
     def wait(self) -> FetchResult | None:
         """Return the response; None in a forked child, where the fetch does not continue.
 
-        Raises like ``LeaderClient.fetch``.
+        Raises like ``LeaderClient.fetch``, but returns on the network thread if the fetch is done.
         """
         return None if self._network.is_forked else self._network.wait_for(self._future)
 
