@@ -19,6 +19,26 @@ FOLLOWERS: Final = "tests/node/apis/test_follower_fetch.py"
 
 REMOTE_PLANTS: Final = (
     Plant(
+        bug="consumers retry a fetch of damaged records forever",
+        path="connector/raftlog/node/apis/metadata_cache.py",
+        old="            return ErrorCode.corrupt_message\n",
+        new="            return ErrorCode.kafka_storage_error\n",
+        tests=(
+            "tests/node/apis/test_remote_storage.py"
+            "::test_a_missing_or_shorter_object_is_damage_that_no_retry_repairs",
+        ),
+    ),
+    Plant(
+        bug="an object that an earlier leader has deleted is reported as damage",
+        path="connector/raftlog/node/raft_node.py",
+        old="        return self._remote_list_epoch == self.replica.core.epoch\n",
+        new="        return self._remote_list_epoch >= 0\n",
+        tests=(
+            "tests/node/apis/test_remote_storage.py"
+            "::test_a_missing_object_is_retried_while_an_earlier_leader_may_have_deleted_it",
+        ),
+    ),
+    Plant(
         bug="sealed segments above the last stable offset are copied",
         path=f"{REMOTE}/tiering.py",
         old="one for one in segments.timed_segments() if one.end_offset <= last_stable_offset",

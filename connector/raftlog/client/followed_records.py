@@ -95,14 +95,15 @@ class FollowedRecords:
 
     An iteration waits for more records at the log's end. It ends when the log's handle is closed,
     or at ``end_offset``. With ``is_from_start`` it begins at the log's present start if that is
-    later than ``start_offset``. It survives new segments, retention and failing leaders; while a
-    quorum has no leader, it waits. Each iteration yields every record exactly once and can run in
-    any thread; an ``async for`` reads in a thread of the event loop's executor.
+    later than ``start_offset``. It survives new segments, retention and failing leaders. While a
+    quorum has no leader, or its leader cannot read from its disk or its object store, it waits.
+    Each iteration yields every record exactly once and can run in any thread; an ``async for``
+    reads in a thread of the event loop's executor.
 
     Iteration raises:
         DataLossError: records were deleted before they were read.
         DivergedLogError: records that were returned were truncated.
-        Also the permanent errors of reading a log.
+        Also the permanent errors of reading a log, such as damage.
     """
 
     def __init__(

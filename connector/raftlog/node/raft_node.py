@@ -263,6 +263,8 @@ class RaftNode:
         self._remote_run: RemoteLogRun | None = None
         self._remote_steps_before = 0
         """The run's steps at the last check."""
+        self._remote_run_epoch = self._remote_list_epoch = -1
+        """The epoch when the run began, and that of the last successful run."""
         self._is_remote_run_outdated = False
         """Whether a snapshot was installed since the run began."""
         self._manifest_cache: ManifestCache = {}
@@ -286,9 +288,7 @@ class RaftNode:
         self._unsubmitted_bytes = 0
         self._submit_at_ms: int | None = None
         """End of the linger time of the appends that were received since the last ``submit``."""
-        self._is_submitting_soon = False
-        self._is_delivery_left = False
-        self._is_resigning_soon = False
+        self._is_submitting_soon = self._is_delivery_left = self._is_resigning_soon = False
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: dict[asyncio.Future[None], int] = {}
@@ -310,6 +310,12 @@ class RaftNode:
     def remote_chain(self) -> RemoteChain | None:
         """Remote segments of the log, as of the last run."""
         return None if self.remote is None else self.replica.log.remote.chain()
+
+    @property
+    def has_current_remote_list(self) -> bool:
+        """Whether the list of remote segments was read in this epoch. An older one may contain
+        segments that the leader of an earlier epoch has deleted."""
+        return self._remote_list_epoch == self.replica.core.epoch
 
     @property
     def is_over(self) -> bool:
@@ -686,6 +692,7 @@ class RaftNode:
         except LogError as error:
             self.fail(error)
         if self._remote_run is not None:
+            self._remote_run_epoch = self.replica.core.epoch
             self._runner.run_remote(self._remote_run)
 
     def _other_store(self, role: Follower) -> RemoteStoreDiffersError:
@@ -727,6 +734,7 @@ class RaftNode:
     def _complete_remote(self, run: RemoteLogRun) -> None:
         try:
             self.replica.log.complete_remote_run(run)
+            self._remote_list_epoch = self._remote_run_epoch
         except DiskFullError as error:
             self._runner.notify(CleaningRefused(error))
         except LogError as error:

@@ -13,8 +13,10 @@ from tests.support.scripted_controller import Controller
 from tests.support.scripted_node import Answer, ScriptedNode
 
 import raftlog
+from raftlog.client.followed_records import FollowedRecords
 from raftlog.client.remote.log import RemoteLog
 from raftlog.client.remote.voters import NodeAddress, add_voter
+from raftlog.clock import Clock
 from raftlog.errors import (
     AccessDeniedError,
     CorruptBatchError,
@@ -24,6 +26,7 @@ from raftlog.errors import (
     RaftlogError,
     VoterChangeError,
 )
+from raftlog.log.reading.reads import Isolation
 from raftlog.records.record import NewRecord
 from raftlog.types import ReplicaKey
 from raftlog.wire import ApiKey, latest_schemas
@@ -96,6 +99,26 @@ def test_storage_that_fails_until_the_timeout_is_the_reason_of_the_error() -> No
         found, error = values(log, 1)
         assert (found, type(error)) == ([], QuorumUnavailableError)
         assert "FETCH: the node could not use its disk or its object store" in str(error)
+        log.close()
+
+
+def test_damage_of_the_log_on_a_node_ends_a_read_that_follows_the_log() -> None:
+    """As a ``KafkaException`` of Kafka's consumer: a retry cannot repair the log."""
+    controller = Controller(batch(0, b"a"), high_watermark=1)
+    controller.fail_every_fetch(ErrorCode.corrupt_message)
+    with controller.node as peer:
+        log = raftlog.follow(peer.address, timeout_ms=20_000)
+        isolation = Isolation.READ_UNCOMMITTED
+        records = FollowedRecords(lambda: log, 0, None, isolation, Clock(), lambda: False)
+        for read in (lambda: list(records), lambda: list(records.to_batches())):
+            with pytest.raises(NodeRefusedError) as caught:
+                read()
+            assert caught.value.message() == (
+                f"{peer.address} answered FETCH with Kafka error code 2: the log on node 1 "
+                f"({peer.address}), or one of its remote segments, is damaged or missing; run "
+                "`raftlog doctor` with the node's node.toml there: it finds the damage and names "
+                "the next command"
+            )
         log.close()
 
 

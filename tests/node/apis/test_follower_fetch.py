@@ -326,6 +326,6 @@ def test_a_follower_whose_list_has_a_deleted_segment_sends_consumers_to_the_lead
         answer = await get(follower, 0, rack=rack_of(follower))
         assert answer.error_code is ErrorCode.not_leader_or_follower
         assert answer.current_leader.leader_id == leader.node_id
-        assert (await get(leader, 0)).error_code is ErrorCode.kafka_storage_error
+        assert (await get(leader, 0)).error_code is ErrorCode.corrupt_message
 
     run(work())

@@ -18,6 +18,7 @@ from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, REMOTE_SEGMENT
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.records.batch import NewRecord, iter_batches
+from raftlog.records.header import MAGIC_POSITION
 from raftlog.storage.errors import LogEndsBeforeRemoteError, RemoteStoreDiffersError
 from raftlog.storage.objects import StorageObjects, StoredObject
 from raftlog.storage.protocol import ReadableFile
@@ -614,20 +615,78 @@ def test_nothing_above_the_high_watermark_is_copied() -> None:
     run(work())
 
 
-def test_a_missing_object_is_an_error_that_a_client_retries() -> None:
+def first_object(disk: SimulatedDisk) -> str:
+    """Return the path of the object of the first remote segment."""
+    (name,) = (one for one in segment_names(disk, REMOTE) if one.startswith("0" * 20))
+    (path,) = (one for one in disk.files() if one.endswith(name))
+    return path
+
+
+def with_first_magic(data: bytes, magic: int) -> bytes:
+    return data[:MAGIC_POSITION] + bytes((magic,)) + data[MAGIC_POSITION + 1 :]
+
+
+@pytest.mark.parametrize("size", [None, 0, -1])
+def test_a_missing_or_shorter_object_is_damage_that_no_retry_repairs(size: int | None) -> None:
     async def work() -> None:
         cluster = Cluster(config=TIERED_LOG)
         leader = await filled(cluster)
         copy_all(cluster)
         disk = cluster.remote_disk
-        (name,) = (one for one in segment_names(disk, REMOTE) if one.startswith("0" * 20))
-        (path,) = (one for one in disk.files() if one.endswith(name))
+        path = first_object(disk)
         data = disk.files()[path]
-        disk.unlink(path)
-        assert (await get(leader, 0)).error_code is ErrorCode.kafka_storage_error
-        assert (await find(leader, time_of(0))).error_code is ErrorCode.kafka_storage_error
+        if size is None:
+            disk.unlink(path)
+        else:
+            disk.put(path, data[:size])
+        assert (await get(leader, 0)).error_code is ErrorCode.corrupt_message
+        assert (await find(leader, time_of(0))).error_code is ErrorCode.corrupt_message
         assert (await get(leader, local_start(leader))).error_code is ErrorCode.none
         disk.put(path, data)
         assert (await get(leader, 0)).error_code is ErrorCode.none
+
+    run(work())
+
+
+def test_a_missing_object_is_retried_while_an_earlier_leader_may_have_deleted_it() -> None:
+    async def work() -> None:
+        cluster = Cluster(3, config=TIERED_LOG)
+        await filled(cluster)
+        copy_all(cluster)
+        leader = cluster.change_leader()
+        cluster.remote_disk.unlink(first_object(cluster.remote_disk))
+        assert local_start(leader) > 0
+        assert (await get(leader, 0)).error_code is ErrorCode.kafka_storage_error
+        leader.raft_node.copy_to_remote()
+        cluster.deliver()
+        assert (await get(leader, 0)).error_code is ErrorCode.corrupt_message
+
+    run(work())
+
+
+def test_a_corrupt_batch_on_the_disk_is_damage() -> None:
+    async def work() -> None:
+        cluster = Cluster(config=LogConfig(segment_bytes=2_000))
+        leader = await filled(cluster)
+        leader.restart()  # nothing is cached in memory
+        assert cluster.elect() is leader
+        path = min(one for one in leader.disk.files() if one.endswith(".log"))
+        leader.disk.put(path, with_first_magic(leader.disk.files()[path], 7))
+        assert (await get(leader, 0)).error_code is ErrorCode.corrupt_message
+        assert (await get(leader, 30)).error_code is ErrorCode.none
+
+    run(work())
+
+
+def test_a_corrupt_batch_of_a_remote_segment_is_damage() -> None:
+    async def work() -> None:
+        cluster = Cluster(config=TIERED_LOG)
+        leader = await filled(cluster)
+        copy_all(cluster)
+        path = first_object(cluster.remote_disk)
+        damaged = with_first_magic(cluster.remote_disk.files()[path], 7)
+        cluster.remote_disk.put(path, damaged)
+        assert (await get(leader, 0)).error_code is ErrorCode.corrupt_message
+        assert (await get(leader, local_start(leader))).error_code is ErrorCode.none
 
     run(work())

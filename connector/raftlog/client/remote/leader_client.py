@@ -42,6 +42,7 @@ from .tls import SslFactory
 
 RESPONSE_TIMEOUT_S: Final = 6.0
 _OFFSET_OUT_OF_RANGE: Final = 1
+_CORRUPT_MESSAGE: Final = 2
 _STORAGE_ERROR: Final = 56
 _RETRIABLE_ERRORS: Final = messages.RETRIABLE_ERRORS | {7, 8, 41, _STORAGE_ERROR, 78}
 """Kafka's error codes after which a retry, or another leader, may help: those of all requests,
@@ -457,6 +458,8 @@ class LeaderClient:
                 if messages.is_access_error(error):
                     reason = f"client not authorized for {api_key.name} (Kafka's error {error})"
                     raise AccessDeniedError(path=self.path, reason=reason)
+                if error == _CORRUPT_MESSAGE:
+                    raise self._damage(api_key, leader)
                 if error not in _RETRIABLE_ERRORS:
                     raise self._node_error(api_key, error, "no details given")
                 if error not in _LEADER_IS_BUSY:
@@ -471,6 +474,17 @@ class LeaderClient:
                 raise self._metadata.unavailable()
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_LONGEST_S)
+
+    def _damage(self, api_key: ApiKey, leader: LeaderConnection) -> NodeRefusedError:
+        node = f"node {leader.node_id} ({leader.connection.address})"
+        return NodeRefusedError(
+            path=self.path,
+            api=api_key.name,
+            error=_CORRUPT_MESSAGE,
+            reason=f"the log on {node}, or one of its remote segments, is damaged or missing",
+            remedy="run `raftlog doctor` with the node's node.toml there: it finds the damage and "
+            "names the next command",
+        )
 
     def _node_error(self, api_key: ApiKey, error: int, reason: str) -> NodeRefusedError:
         return NodeRefusedError(path=self.path, api=api_key.name, error=error, reason=reason)

@@ -386,8 +386,8 @@ class ConsumerFetch:
                 data, _ = _batches(
                     self._cache, part.partition.fetch_offset, part.end_offset, byte_count_max
                 )
-            except LogError:  # damaged log or failed disk: another node has the records too
-                part.error = ErrorCode.kafka_storage_error
+            except LogError as error:
+                part.error = self._cache.read_error(error)
                 continue
             if not is_first and len(data) > byte_count_max:
                 continue
@@ -398,12 +398,15 @@ class ConsumerFetch:
     def _take_fetched(self, part: _Part) -> None:
         """Set the records, or the error, of a partition that was read from remote storage; no
         records if another one was read."""
-        if isinstance(part.fetched, RaftlogError) or part.fetched == b"":
+        error = part.fetched if isinstance(part.fetched, RaftlogError) else None
+        if error is not None or part.fetched == b"":
             # empty: the directory has no list of remote segments, or is no longer a log's
             part.error = ErrorCode.kafka_storage_error
+            if error is not None:
+                part.error = self._cache.read_error(error)
             if self._is_from_follower:  # its list may contain segments that the leader has deleted
                 part.error = ErrorCode.not_leader_or_follower
-        elif part.fetched is not None:
+        elif isinstance(part.fetched, bytes):
             offset = part.partition.fetch_offset
             part.records, _ = _whole_batches(part.fetched, offset, part.end_offset)
 

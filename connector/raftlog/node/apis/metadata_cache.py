@@ -14,6 +14,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from raftlog.errors import CorruptBatchError, LogGapError, RaftlogError
 from raftlog.node.access import Principal, Rights
 from raftlog.node.addresses import CLIENTS_NAME
 from raftlog.node.audit import NO_AUDIT, AuditLog
@@ -22,6 +23,7 @@ from raftlog.node.raft_node import RaftNode
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.roles import Follower, Leader, Resigned
 from raftlog.quorum.voters import Endpoint
+from raftlog.storage.errors import CorruptRemoteObjectError, RemoteObjectNotFoundError
 from raftlog.types import CLUSTER, Operation, Resource, ResourceType
 from raftlog.wire import LeaderEndpoint, LogIdentity
 from raftlog.wire.log_identity import PARTITION, uuid_bytes, uuid_or_none
@@ -30,6 +32,8 @@ from .remote_reads import RemoteReads
 
 READ_COMMITTED: Final = 1
 """Kafka's isolation level."""
+_DAMAGE: Final = (CorruptBatchError, CorruptRemoteObjectError, LogGapError)
+"""Errors of reading a damaged log."""
 WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 """Errors of a partition for which a response names the leader (KIP-951)."""
 IN_SYNC_MS: Final = 30_000
@@ -181,6 +185,19 @@ class MetadataCache:
         if offset < self.remote.start_offset:
             return ErrorCode.not_leader_or_follower
         return ErrorCode.offset_not_available if offset > log.end_offset else ErrorCode.none
+
+    def read_error(self, error: RaftlogError) -> ErrorCode:
+        """Return the error of a read of the log's records that failed.
+
+        Consumers retry after ``KAFKA_STORAGE_ERROR``: a disk or a store may be available again,
+        and another node may lead. A retry cannot repair damage, so they fail with
+        ``CORRUPT_MESSAGE``. A missing object is damage, unless an earlier leader may have deleted
+        it.
+        """
+        is_missing = isinstance(error, RemoteObjectNotFoundError)
+        if isinstance(error, _DAMAGE) or (is_missing and self.raft_node.has_current_remote_list):
+            return ErrorCode.corrupt_message
+        return ErrorCode.kafka_storage_error
 
     def preferred_replica(self, rack: str, offset: int) -> int | None:
         """Return the follower that a consumer in ``rack`` should fetch from; None for this leader.

@@ -127,8 +127,8 @@ async def _find(
         return _Found(end_offset, leader_epoch=cache.core.epoch)
     try:
         return await _by_time(cache, request, timestamp, end_offset)
-    except RaftlogError:  # or the store cannot be opened
-        return _Found(error=ErrorCode.kafka_storage_error)
+    except RaftlogError as failure:  # or the store cannot be opened
+        return _Found(error=cache.read_error(failure))
 
 
 def _at(cache: MetadataCache, offset: int) -> _Found:

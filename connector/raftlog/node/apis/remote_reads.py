@@ -7,7 +7,7 @@ Invariants:
    records stay in memory until they are sent.
 2. A read has a result within ``fetch_max_wait_ms`` by the node's clock: ``RemoteStorageError`` if
    the store has not answered. Its thread is not available until the store answers.
-3. A failed read is an error that clients retry.
+3. A failed read is an error that clients retry, unless the segment is damaged or missing.
 
 Kafka: ``RemoteLogManager.asyncRead``, ``RemoteStorageThreadPool``, ``DelayedRemoteFetch``.
 """
