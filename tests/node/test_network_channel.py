@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -71,8 +72,23 @@ def test_a_request_to_an_invalid_address_fails(host: str, port: int) -> None:
     asyncio.run(run())
 
 
-def test_a_request_to_a_host_that_refuses_connections_fails_as_refused() -> None:
-    """As after the end of a node: no process listens at its port."""
+@pytest.mark.parametrize(
+    ("addresses", "is_refused"),
+    [
+        (("127.0.0.1",), True),
+        (("127.0.0.1", "127.0.0.2"), True),
+        (("127.0.0.1", "255.255.255.255"), False),
+        (("255.255.255.255",), False),
+    ],
+)
+def test_a_request_to_a_host_that_refuses_connections_fails_as_refused(
+    addresses: tuple[str, ...], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the end of a node: no process listens at its port, at any address of its host."""
+    port = free_ports(1)[0]
+    tcp = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+    found = [(*tcp, (one, port)) for one in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: found)
 
     async def run() -> None:
         handled: list[Event] = []
@@ -85,12 +101,12 @@ def test_a_request_to_a_host_that_refuses_connections_fails_as_refused() -> None
             tls=lambda _node: None,
             frame_bytes_max=1000,
         )
-        endpoint = Endpoint("CONTROLLER", "127.0.0.1", free_ports(1)[0])
+        endpoint = Endpoint("CONTROLLER", "node-2", port)
         peers.send(sent(5, VersionsRequest(), to=2, at=endpoint))
         async with asyncio.timeout(5):
             while not handled:
                 await asyncio.sleep(0.01)
-        assert handled == [SendFailed(5, is_refused=True)]
+        assert handled == [SendFailed(5, is_refused=is_refused)]
         await peers.close()
 
     asyncio.run(run())

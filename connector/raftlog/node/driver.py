@@ -292,7 +292,8 @@ class Driver:
             self.ended.set_exception(error)
 
     async def hand_over(self, *, timeout_ms: int) -> bool:
-        """Resign leadership and notify the voters; return whether that was done in time."""
+        """Resign leadership; return whether a later epoch began, or no other voter was running, in
+        time."""
         self.raft_node.begin_shutdown()
         return await self.raft_node.wait_until(
             self.raft_node.has_handed_over, timeout_ms=timeout_ms

@@ -15,7 +15,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import re
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -49,12 +51,25 @@ _NO_ADDRESS: Final = (ValueError, OverflowError)
 """Python's errors for an invalid host name or port."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
+_ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 _API_VERSIONS_VERSION: Final = 4
 """The first version of ApiVersions with the supported range of ``kraft.version``."""
 
 
 _Found: TypeAlias = tuple[bytes, int] | Exception
 """Frame of a response and the position of its body, or the error in its place."""
+
+
+def _is_connection_refused(error: Exception) -> bool:
+    """Return whether all addresses of a host refused a connection.
+
+    For a host name with several addresses, asyncio raises one ``OSError`` without an ``errno``; its
+    text has those of all attempts.
+    """
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    found = _ERRNO.findall(str(error)) if isinstance(error, OSError) else []
+    return bool(found) and all(int(one) == errno.ECONNREFUSED for one in found)
 
 
 class NetworkChannel:
@@ -215,8 +230,9 @@ class NetworkChannel:
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > 1:
             await asyncio.sleep(min(_PAUSE_S * 2 ** (failures - 2), _PAUSE_S_MAX))
-        is_refused = isinstance(error, ConnectionRefusedError)
-        self._fail(outgoing, str(error) or type(error).__name__, is_refused=is_refused)
+        self._fail(
+            outgoing, str(error) or type(error).__name__, is_refused=_is_connection_refused(error)
+        )
 
     def _fail(
         self,

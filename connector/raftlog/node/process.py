@@ -467,7 +467,7 @@ class Node:
             self._audit_file.reopen()
 
     async def hand_over(self) -> None:
-        """Resign leadership, and wait until the voters are notified."""
+        """Resign leadership; wait until a later epoch begins or no other voter is running."""
         if not await self.driver.hand_over(timeout_ms=HAND_OVER_MS):
             reason = "leadership was not handed over in time"
             self._lines.log("stopping", level="warning", reason=reason)

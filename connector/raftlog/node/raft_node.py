@@ -824,10 +824,9 @@ class RaftNode:
         self.step(ShutDown())
 
     def has_handed_over(self) -> bool:
-        """Return whether the node no longer leads and another one does or may.
-
-        No other voter can if none is running: then their hosts refuse connections.
-        """
+        """Return whether the node does not wait for a successor: it does not lead the current
+        epoch, or it has resigned and the hosts of all other voters refuse connections, so no other
+        voter is running."""
         core, role = self.replica.core, self.replica.core.role
         if isinstance(role, Resigned):
             return all(
