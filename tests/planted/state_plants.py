@@ -372,8 +372,15 @@ STATE_PLANTS: Final = (
     Plant(
         bug="a snapshot that ends after the log is not the newest state",
         path=f"{STATE}/loader/image_reader.py",
-        old="    if newest.end_offset > end.offset:\n",
-        new="    if newest.end_offset > end.offset > newest.end_offset:\n",
+        old="    if newest is None or newest.end_offset > end_offset:\n        return newest\n",
+        new="    if newest is None or newest.end_offset > end_offset:\n        return None\n",
+        tests=("tests/state/loader/test_base_images.py",),
+    ),
+    Plant(
+        bug="the log is replayed up to a snapshot of a later leader epoch",
+        path=f"{STATE}/loader/image_reader.py",
+        old="            return iter(())  # which of them were committed is unknown\n",
+        new="            pass\n",
         tests=("tests/state/loader/test_base_images.py",),
     ),
     Plant(

@@ -17,6 +17,7 @@ from typing import Final
 from raftlog.client.inspection import DirectoryLog
 from raftlog.errors import (
     CorruptBatchError,
+    CorruptFileError,
     CorruptSnapshotError,
     DataLossError,
     LogGapError,
@@ -25,6 +26,7 @@ from raftlog.errors import (
 from raftlog.types import SnapshotId
 from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import MetadataImage
+from raftlog_state.loader.image_reader import last_epoch, replacing_snapshot
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.scans import LOADER_COLUMNS, Replay
 from raftlog_state.records import Redactor
@@ -55,20 +57,19 @@ class ReplayCheck:
         has_log = bool(self.log.files.listing.segments)
         replay = self._begin() if has_log and self.log_start_offset == 0 else None
         newest = None
+        replacing = self._replacing()
         for snapshot_id in sorted(self.log.snapshots, key=lambda one: one.end_offset):
             if replay is not None and snapshot_id.end_offset <= self.log_end_offset:
                 replay = yield from self._advance(replay, snapshot_id.end_offset)
             loaded = yield from self._load(snapshot_id)
             if loaded is None:
                 continue
-            if replay is not None and replay.loader.next_offset == snapshot_id.end_offset:
+            if snapshot_id == replacing or snapshot_id.end_offset > self.log_end_offset:
+                newest = loaded if replacing in (None, snapshot_id) else newest
+                yield self._replaces_log(snapshot_id)
+            elif replay is not None and replay.loader.next_offset == snapshot_id.end_offset:
                 yield from self._compare(snapshot_id, loaded, replay)
                 self.compared_count += 1
-            elif snapshot_id.end_offset > self.log_end_offset:
-                newest = loaded
-                reason = f"it ends after the log, whose end offset is {self.log_end_offset}"
-                path = self.log.files.checkpoint_path(snapshot_id)
-                yield note(Kind.SNAPSHOT, path, reason, offset=snapshot_id.end_offset)
             elif replay is None and snapshot_id.end_offset >= self.log_start_offset:
                 replay = loaded
         if replay is not None:
@@ -85,11 +86,28 @@ class ReplayCheck:
             )
 
     def image(self) -> MetadataImage | None:
-        """Return the state at the end of the log, or of the newest snapshot that ends after it.
+        """Return the state at the end of the log, or of the newest snapshot if that replaces it.
 
         None before ``run``, and for a log that cannot be replayed to its end.
         """
         return None if self._replay is None else self._replay.image
+
+    def _replacing(self) -> SnapshotId | None:
+        try:
+            return replacing_snapshot(self.log, self.log_end_offset)
+        except (CorruptBatchError, CorruptFileError, SegmentDeletedError):
+            return None  # the leader epochs are unknown: the check of the segments reports it
+
+    def _replaces_log(self, snapshot_id: SnapshotId) -> Finding:
+        if snapshot_id.end_offset > self.log_end_offset:
+            reason = f"it ends after the log, whose end offset is {self.log_end_offset}"
+        else:
+            epoch = last_epoch(self.log, self.log_end_offset)
+            reason = (
+                f"it is of a later leader epoch than the log's last records, whose epoch is {epoch}"
+            )
+        path = self.log.files.checkpoint_path(snapshot_id)
+        return note(Kind.SNAPSHOT, path, reason, offset=snapshot_id.end_offset)
 
     def _begin(self) -> Replay:
         is_compared = bool(self.log.snapshots)

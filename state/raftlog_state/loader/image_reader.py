@@ -6,9 +6,10 @@ The base is the newest snapshot at or below the end offset, or otherwise the emp
 offset 0. A damaged snapshot is skipped with a message to the listener. Snapshots do not contain the
 log's history (epochs, transactions), so ``from_oldest`` replays it from the oldest base.
 
-A snapshot may end after the log: a follower stopped after it had fetched the snapshot, or segments
-were lost. The snapshot's records are committed, so it is the newest state, which replaces that of
-the log, as in Kafka (``KafkaRaftLog.truncateToLatestSnapshot``).
+A snapshot may end after the log, or in a log whose last records are of an earlier leader epoch: a
+follower stopped after it had fetched the snapshot, or segments were lost. The snapshot's records
+are committed, so it is the newest state, which replaces that of the log, as in Kafka
+(``KafkaRaftLog.truncateToLatestSnapshot``).
 
 Records are redacted before they reach the loader, so rows contain no secrets unless revealed.
 """
@@ -62,25 +63,41 @@ METADATA_LOG_REMEDY: Final = (
 """Remedy for a log of other records."""
 
 
+def replacing_snapshot(log: LogReader, end_offset: int) -> SnapshotId | None:
+    """Return the newest snapshot if its state replaces that of a log that ends at ``end_offset``.
+
+    The snapshot ends after the log, or the log's last records are of an earlier leader epoch. These
+    were not committed: a committed record is in the logs of all later leaders. None otherwise.
+
+    Raises the errors of ``LogReader.epochs``.
+    """
+    newest = log.newest_snapshot()
+    if newest is None or newest.end_offset > end_offset:
+        return newest
+    return newest if 0 < last_epoch(log, end_offset) < newest.epoch else None
+
+
+def last_epoch(log: LogReader, end_offset: int) -> int:
+    """Return the leader epoch of the log's own record before ``end_offset``; 0 if unknown."""
+    return log.epochs.epoch_at(end_offset - 1) or 0
+
+
 def newest_state_end(log: LogReader) -> tuple[int, str]:
     """Return the end offset of the newest committed state of a log, and the reason as text.
 
     Raises the errors of ``LogReader.read_end``.
     """
     end = log.read_end(isolation=Isolation.READ_COMMITTED)
-    newest = log.newest_snapshot()
+    newest = replacing_snapshot(log, end.offset)
     if newest is None:
         return end.offset, end.explanation
+    reason = f"the end of snapshot {newest}: committed; "
     if newest.end_offset > end.offset:
-        reason = f"the end of snapshot {newest}: committed; the log ends at offset {end.offset}"
-        return newest.end_offset, reason
-    if 0 < end.epoch < newest.epoch:
-        reason = (
-            f"the end of snapshot {newest}: committed; the records after it are of leader epoch "
-            f"{end.epoch}, and were not"
-        )
-        return newest.end_offset, reason
-    return end.offset, end.explanation
+        reason += f"the log's own committed end is {end.offset}"
+    else:
+        epoch = last_epoch(log, end.offset)
+        reason += f"the log's last records are of leader epoch {epoch}, and were not"
+    return newest.end_offset, reason
 
 
 def check_is_metadata(log: LogReader) -> None:
@@ -151,7 +168,7 @@ class ImageReader:
 
         Raises:
             OffsetOutOfRangeError: the log ends before ``end_offset``, and no snapshot ends there.
-            CorruptSnapshotError: the snapshot that ends there, after the log, is damaged.
+            CorruptSnapshotError: the snapshot that ends there and replaces the log is damaged.
             DataLossError: the records below ``end_offset`` and their snapshots were deleted.
             ReplayError: a record contradicts the state before it.
             Also the errors of reading a log.
@@ -205,9 +222,18 @@ class ImageReader:
         self._log_omissions(loader)
 
     def _scans(self, start_offset: int, end_offset: int) -> Iterator[Scan]:
-        """Read the records of the range that the log has."""
+        """Read the records of the range that the log has, and that no snapshot replaces."""
+        if end_offset <= self._log_end_offset and self._replacing_at(end_offset) is not None:
+            return iter(())  # which of them were committed is unknown
         end_offset = min(end_offset, self._log_end_offset)
         return self._log.scan(start_offset, end_offset, columns=LOADER_COLUMNS)
+
+    def _replacing_at(self, end_offset: int) -> SnapshotId | None:
+        """Return the snapshot that ends at an offset and replaces the log; None without one."""
+        newest = self._log.newest_snapshot()
+        if newest is None or newest.end_offset != end_offset:
+            return None  # the leader epochs of the log are not needed
+        return replacing_snapshot(self._log, self._log_end_offset)
 
     def _snapshot_at(self, end_offset: int) -> SnapshotId | None:
         """Return the newest snapshot that ends at an offset; None if none does."""
@@ -216,9 +242,12 @@ class ImageReader:
         )
 
     def _load_after_end(self, loader: MetadataLoader, end_offset: int) -> list[RecordChanges]:
-        """Load the snapshot that ends at an offset after the log, and return what it changes."""
+        """Load the snapshot at an offset up to which no records were replayed.
+
+        Returns what it changes.
+        """
         snapshot_id = self._snapshot_at(end_offset)
-        if snapshot_id is None or loader.next_offset == end_offset:
+        if snapshot_id is None or loader.next_offset >= end_offset:
             return []
         loaded = load_snapshot(loader, self._log.read_snapshot(snapshot_id))
         self._base = f"snapshot {snapshot_id}"
@@ -227,6 +256,7 @@ class ImageReader:
     def _loader_before(self, end_offset: int) -> MetadataLoader:
         """Return a loader at the best base at or below ``end_offset``."""
         earlier = self._loader
+        replacing = self._replacing_at(end_offset)
         is_whole = self._log_start_offset == 0 and self._log.source is not SourceKind.CHECKPOINT
         for snapshot_id in sorted(self._log.snapshots, reverse=not self._from_oldest):
             if self._from_oldest and (is_whole or earlier is not None):
@@ -234,7 +264,7 @@ class ImageReader:
             if earlier is not None and snapshot_id.end_offset <= earlier.next_offset:
                 break
             if self._is_valid_base(snapshot_id, end_offset):
-                loader = self._load_snapshot(snapshot_id)
+                loader = self._load_snapshot(snapshot_id, is_required=snapshot_id == replacing)
                 if loader is not None:
                     return loader
         if earlier is not None:
@@ -249,7 +279,10 @@ class ImageReader:
         base = snapshot_id.end_offset
         return base == end_offset or self._log_start_offset <= base < end_offset
 
-    def _load_snapshot(self, snapshot_id: SnapshotId) -> MetadataLoader | None:
+    def _load_snapshot(
+        self, snapshot_id: SnapshotId, *, is_required: bool
+    ) -> MetadataLoader | None:
+        """Return a loader at a snapshot; None if it is damaged and not required."""
         loader = MetadataLoader(decode=self._decode)
         snapshot = self._log.read_snapshot(snapshot_id)
         self._base_changes = []
@@ -259,6 +292,8 @@ class ImageReader:
             else:
                 load_rows(loader, snapshot, self._redactor)
         except CorruptSnapshotError as error:
+            if is_required:
+                raise
             self._console.log(f"skipped: {error}")
             return None
         self._base = f"snapshot {snapshot_id}"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.cli import run
 from tests.support.small_logs import NO_OP, LogWriter, copy_log
 
+from raftlog.client import open_path
 from raftlog.errors import CorruptSnapshotError, DataLossError, OffsetOutOfRangeError
 from raftlog.log.format.directory import checkpoint_name
 from raftlog.types import SnapshotId
-from raftlog_state.image import STATE_ENTITIES, Entity, Key, MetadataImage, Row
-from raftlog_state.loader.image_reader import ImageReader
-from raftlog_state.records import Redactor
+from raftlog_state.image import STATE_ENTITIES, Entity, Key, MetadataImage, Row, TopicRow
+from raftlog_state.loader.image_reader import ImageReader, newest_state_end
+from raftlog_state.records import Redactor, TopicRecord, encode
 from raftlog_state.snapshots import snapshot_bytes
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
@@ -147,12 +149,88 @@ def test_a_damaged_snapshot_after_the_log_is_an_error(lagging: Path) -> None:
     assert ImageReader(str(lagging), Redactor()).image_at(2232).offset == 2231
 
 
-def test_records_of_an_epoch_below_that_of_a_snapshot_are_not_committed(tmp_path: Path) -> None:
-    """A follower has records of a leader that lost an election, and fetched a later snapshot."""
+def test_after_a_snapshot_after_the_log_an_earlier_one_changes_nothing(lagging: Path) -> None:
+    images = ImageReader(str(lagging), Redactor())
+    images.image_at(SNAPSHOT_END)
+    assert list(images.changes(1762)) == []
+
+
+# --- A snapshot of a later leader epoch than the last records of the log --------------------------
+# A follower has records of a leader that lost an election, and fetched a later snapshot.
+
+STALE = TopicRecord(name="stale", topic_id="muSNo3lITFSJf4sY_teOaw")
+COMMITTED = TopicRow(topic_id="IIzV3j_LQFClOqhX3gQ9wA", name="committed")
+
+
+@pytest.fixture(params=[3, 5])
+def diverged(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, SnapshotId]:
+    """Log with 5 records of epoch 1, and a snapshot of epoch 3 in it or at its end."""
     writer = LogWriter(tmp_path / "__cluster_metadata-0")
-    for _ in range(5):
+    writer.append(encode(STALE), epoch=1)
+    for _ in range(4):
         writer.append(NO_OP, epoch=1)
-    name = checkpoint_name(SnapshotId(epoch=3, end_offset=3))
-    image = dataclasses.replace(MetadataImage.empty(), offset=2, leader_epoch=3)
-    (writer.directory / name).write_bytes(snapshot_bytes(image, written_ms=0))
-    assert ImageReader(str(writer.directory), Redactor()).end_offset() == 3
+    snapshot_id = SnapshotId(epoch=3, end_offset=request.param)
+    image = MetadataImage.from_rows([COMMITTED], offset=request.param - 1, leader_epoch=3)
+    path = writer.directory / checkpoint_name(snapshot_id)
+    path.write_bytes(snapshot_bytes(image, written_ms=0))
+    return writer.directory, snapshot_id
+
+
+def test_records_of_an_epoch_below_that_of_a_snapshot_are_not_committed(
+    diverged: tuple[Path, SnapshotId],
+) -> None:
+    log, snapshot_id = diverged
+    end_offset, reason = newest_state_end(open_path(str(log)))
+    assert end_offset == snapshot_id.end_offset
+    assert "the log's last records are of leader epoch 1, and were not" in reason
+
+
+@pytest.mark.parametrize("start_offset", [None, 0, 2])
+@pytest.mark.parametrize("from_oldest", [False, True])
+def test_they_are_in_no_change_up_to_the_end_of_the_snapshot(
+    diverged: tuple[Path, SnapshotId], start_offset: int | None, from_oldest: bool
+) -> None:
+    log, snapshot_id = diverged
+    images = ImageReader(str(log), Redactor(), from_oldest=from_oldest)
+    if start_offset is not None:
+        images.image_at(start_offset)
+    created = [
+        change.after.name
+        for record in images.changes(snapshot_id.end_offset)
+        for change in record.changes
+        if isinstance(change.after, TopicRow)
+    ]
+    assert created == (["committed"] if from_oldest or start_offset is not None else [])
+    image = images.image_at(snapshot_id.end_offset)
+    names = [row.name for row in image.rows(Entity.TOPIC) if isinstance(row, TopicRow)]
+    assert names == ["committed"]
+    assert list(images.changes(snapshot_id.end_offset)) == []
+
+
+@pytest.mark.parametrize("from_oldest", [False, True])
+def test_such_a_snapshot_that_is_damaged_is_an_error(
+    diverged: tuple[Path, SnapshotId], from_oldest: bool
+) -> None:
+    log, snapshot_id = diverged
+    path = log / checkpoint_name(snapshot_id)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(CorruptSnapshotError):
+        ImageReader(str(log), Redactor(), from_oldest=from_oldest).image_at(snapshot_id.end_offset)
+    with pytest.raises(CorruptSnapshotError):
+        list(
+            ImageReader(str(log), Redactor(), from_oldest=from_oldest).changes(
+                snapshot_id.end_offset
+            )
+        )
+
+
+def test_such_a_snapshot_is_a_note_of_a_check(diverged: tuple[Path, SnapshotId]) -> None:
+    log, snapshot_id = diverged
+    status, out, _ = run("check", log, "--json")
+    *findings, last = map(json.loads, out.splitlines())
+    assert status == 0
+    assert [(one["kind"], one["offset"]) for one in findings] == [
+        ("checkpoint", snapshot_id.end_offset)
+    ]
+    assert "later leader epoch than the log's last records, whose epoch is 1" in out
+    assert last["summary"]["checkpoints_compared"] == 0
