@@ -75,19 +75,20 @@ class ReplayError(StateError, code="RAFTLOG_REPLAY"):
 
     @property
     def cause(self) -> str:
-        """The reason, and the records that the state lacks."""
+        """The reason, and the records that the state lacks, which may be the reason."""
         if self.unsupported is None:
             return self.reason
         return (
-            f"{self.reason}; the state lacks {self.unsupported}, which this release does not "
-            "support"
+            f"{self.reason}; this release does not support {self.unsupported}, which may be the "
+            "reason"
         )
 
     def message(self) -> str:
         if self.unsupported is not None:
             return (
-                f"cannot replay {self.record} at offset {self.offset}: {self.cause}; use a newer "
-                f"release; states up to end offset {self.offset} can be read"
+                f"cannot replay {self.record} at offset {self.offset}: {self.cause}: use a newer "
+                "release; if that fails too, start at a snapshot; states up to end offset "
+                f"{self.offset} can be read, and `raftlog check` examines the whole log"
             )
         return (
             f"cannot replay {self.record} at offset {self.offset}: {self.reason}; start at a "

@@ -258,10 +258,13 @@ def _readable_by_others(finding: Finding, log: CheckedLog) -> Advice:
 
 
 def _unsupported(finding: Finding, log: CheckedLog) -> Advice:
-    return (
-        "states and changes lack these records; a newer release may support them",
-        "pip install --upgrade raftlog",
-    )
+    meaning = "states and changes lack these records; a newer release may support them"
+    if finding.severity is Severity.DAMAGE:
+        meaning = (
+            "a record needs one of these, or contradicts the state for another reason: use a newer "
+            "release; if the finding stays, files of two clusters were mixed"
+        )
+    return meaning, "pip install --upgrade raftlog"
 
 
 _ADVICE: Final[dict[Kind, Callable[[Finding, CheckedLog], Advice]]] = {

@@ -52,8 +52,8 @@ class Kind(StrEnum):
     PERMISSIONS = "permissions"
     """Files with secrets that other users may read."""
     UNKNOWN = "unknown"
-    """Records of a type or version that this version does not support. It is damage only if a
-    later record cannot be replayed without them."""
+    """Records of a type or version that this version does not support. It is damage if a later
+    record cannot be replayed, perhaps because of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

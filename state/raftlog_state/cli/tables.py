@@ -388,7 +388,7 @@ def _add_truncate(commands: Commands) -> None:
 
 def _run_truncate(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Truncate the tables and print their last offset; return the exit code."""
-    output.line(str(_writer(arguments).truncate_to(arguments.offset)))
+    output.line(str(_named_writer(arguments).truncate_to(arguments.offset)))
     return 0
 
 
@@ -423,7 +423,7 @@ def _add_expire(commands: Commands) -> None:
 
 def _run_expire(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Delete changes and print the first readable offset; return the exit code."""
-    output.line(str(_writer(arguments).expire(arguments.offset)))
+    output.line(str(_named_writer(arguments).expire(arguments.offset)))
     return 0
 
 
@@ -449,11 +449,12 @@ def _add_maintain(commands: Commands) -> None:
 
 def _run_maintain(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Maintain the tables; return the exit code."""
-    from raftlog_state.tables.writer import Writer
+    from raftlog_state.tables.selection import nothing_published
 
     store = _store(arguments)
-    names = _known_ids(arguments, store)
-    writers = [Writer(store, cluster_id=name, writes_log=False) for name in names]
+    writers = [_writer(arguments, store, name) for name in _cluster_ids(arguments, store)]
+    if not writers:
+        raise nothing_published(store.place, None)
     for writer in writers:
         writer.merge_state()
     writers[0].compact()
@@ -461,26 +462,24 @@ def _run_maintain(arguments: argparse.Namespace, output: Output, console: Consol
     return 0
 
 
-def _writer(arguments: argparse.Namespace) -> Writer:
-    """Return a writer of existing tables, with ``log`` or not. Raises ``TablesError``."""
+def _named_writer(arguments: argparse.Namespace) -> Writer:
+    """Return a writer of the cluster that is named, or of the only one. Raises ``TablesError``."""
+    return _writer(arguments, _store(arguments), arguments.cluster_id)
+
+
+def _writer(arguments: argparse.Namespace, store: TableStore, cluster_id: str | None) -> Writer:
+    """Return a writer of existing tables, with ``log`` or not.
+
+    Raises ``TablesError`` if they have nothing of the cluster that is named.
+    """
+    from raftlog_state.tables.progress import NOTHING
+    from raftlog_state.tables.selection import nothing_published
     from raftlog_state.tables.writer import Writer
 
-    store = _store(arguments)
-    if arguments.cluster_id is not None:
-        _known_ids(arguments, store)
-    return Writer(store, cluster_id=arguments.cluster_id, writes_log=False)
-
-
-def _known_ids(arguments: argparse.Namespace, store: TableStore) -> list[str]:
-    """Return the cluster that is named, or all of them. Raises ``TablesError`` without rows."""
-    from raftlog_state.tables.schema import CHANGES_TABLE
-    from raftlog_state.tables.selection import nothing_published
-
-    named: str | None = arguments.cluster_id
-    found = sorted(store.cluster_ids(CHANGES_TABLE))
-    if not found or named not in (None, *found):
-        raise nothing_published(store.place, named)
-    return found if named is None else [named]
+    writer = Writer(store, cluster_id=cluster_id, writes_log=False)
+    if arguments.cluster_id is not None and writer.progress().offset == NOTHING:
+        raise nothing_published(store.place, arguments.cluster_id)
+    return writer
 
 
 def _cluster_ids(arguments: argparse.Namespace, store: TableStore) -> list[str]:

@@ -288,20 +288,25 @@ def check_same_time(place: str, base: Progress, end: Progress, *, has_end: bool)
     includes the changes that have expired, and a truncation begins with it.
     """
     truncated_to = end.truncated_to if end.incarnation > base.incarnation else None
+    remedy = "restore copies of both of one time, or write the log to tables at another location"
+    rewritten = (
+        "if no changes of any cluster have expired, delete table state, which is written again "
+        f"from changes; otherwise {remedy}"
+    )
     if base.offset < (NOTHING if end.expired_to is None else end.expired_to):
         reason = f"changes up to offset {end.expired_to} have expired, but state ends before it"
     elif base.offset != NOTHING and not has_end:
         reason = f"state includes offset {base.offset}, but changes ends before it"
+        remedy = rewritten
     elif truncated_to is not None and truncated_to < base.offset:
         reason = f"changes was truncated to offset {truncated_to}, but state was not"
+        remedy = rewritten
     else:
         return
     raise TablesError(
         place=place,
         reason=f"tables state and changes are of different times: {reason}",
-        remedy="if no changes of any cluster have expired, delete table state, which is written "
-        "again from changes; otherwise restore copies of both of one time, or write the log to "
-        "tables at another location",
+        remedy=remedy,
     )
 
 

@@ -14,7 +14,7 @@ from tests.support.cli import rows, run
 from tests.support.log_builder import data_batch
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import appended, served_node
-from tests.support.small_logs import copy_log
+from tests.support.small_logs import NO_OP, LogWriter, copy_log
 
 import raftlog
 from raftlog.append import AppendRequest, Done
@@ -108,6 +108,18 @@ def test_of_a_snapshot_that_ends_after_the_log_the_state_is_examined(tmp_path: P
     assert f"{newest.name}, offset 3128: it ends after the log" in note["found"]
     assert "continues after the snapshot" in note["meaning"]
     assert [one["found"] for one in state] == [one["found"] for one in expected]
+
+
+def test_a_contradiction_after_unsupported_records_keeps_its_other_cause(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    topic = encode(TopicRecord(name="a", topic_id="muSNo3lITFSJf4sY_teOaw"))
+    writer.append(NO_OP, b"\x01\x63\x00\x00", topic, topic)
+    status, found = examine(tmp_path)
+    assert status == 1
+    (damage,) = (one for one in found if one["level"] == "problem")
+    assert "does not support 1 records of type 99 version 0" in damage["found"]
+    assert "use a newer release" in damage["meaning"]
+    assert "files of two clusters were mixed" in damage["meaning"]
 
 
 def test_files_that_cannot_be_read_are_a_problem_not_an_error(tmp_path: Path) -> None:

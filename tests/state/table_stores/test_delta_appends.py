@@ -41,7 +41,12 @@ from raftlog_state.records import Redactor, TopicRecord, encode
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, StoredTable
 from raftlog_state.tables.stores import delta_rs
-from raftlog_state.tables.stores.delta_appends import newest_checkpoint, newest_entry
+from raftlog_state.tables.stores.delta_appends import (
+    find_torn,
+    names_lost_checkpoint,
+    newest_checkpoint,
+    newest_entry,
+)
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import RowSlices, Transaction
 
@@ -86,6 +91,7 @@ def test_a_table_without_a_log_has_no_newest_version(tmp_path: Path) -> None:
     assert newest_entry(tmp_path / "_delta_log", 3) is None
 
 
+BROKEN_HINTS = ("", '{"version"', "[]", "{}", '{"version": 1e999}')
 V2 = "checkpoint.3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 
 
@@ -97,7 +103,7 @@ V2 = "checkpoint.3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
         (["2.checkpoint.parquet", "4.checkpoint.parquet"], '{"version": 2}', 2),
         (["2.checkpoint.parquet"], '{"version": 1}', 2),
         (["2.checkpoint.parquet"], '{"version": 3}', 2),
-        *[(["2.checkpoint.parquet"], hint, 2) for hint in ("", '{"version"', "[]", "{}")],
+        *[(["2.checkpoint.parquet"], hint, 2) for hint in BROKEN_HINTS],
         ([f"2.{V2}.parquet", "1.checkpoint.parquet"], '{"version": 2}', 2),
         ([f"2.{V2}.json", "1.checkpoint.parquet"], None, 2),
         (
@@ -118,6 +124,18 @@ def test_the_newest_checkpoint_is_found_without_the_hint_that_names_it(
     if hint is not None:
         (tmp_path / "_last_checkpoint").write_text(hint)
     assert newest_checkpoint(tmp_path) == newest
+
+
+def test_errors_are_examined_in_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    """Another error there would hide the one of the engine."""
+    (tmp_path / "_last_checkpoint").mkdir()
+    (tmp_path / f"{1:020}.checkpoint.parquet").touch()
+    assert newest_checkpoint(tmp_path) == 1
+    assert not names_lost_checkpoint(tmp_path)
+    unreadable = tmp_path / f"{2:020}.json"
+    unreadable.symlink_to("/proc/self/mem")
+    assert unreadable.is_file()
+    assert find_torn(tmp_path) is None
 
 
 def append(store: DeltaRsStore, offset: int, app_id: str = "writer") -> None:

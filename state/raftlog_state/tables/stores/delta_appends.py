@@ -165,15 +165,21 @@ def newest_checkpoint(log: Path) -> int:
 
 
 def names_lost_checkpoint(log: Path) -> bool:
-    """Return whether ``_last_checkpoint`` names a checkpoint that does not exist."""
+    """Return whether ``_last_checkpoint`` names a checkpoint that does not exist.
+
+    False if Delta's log cannot be listed: errors of the engine are examined with this.
+    """
     hinted = _hinted_checkpoint(log)
-    return hinted is not None and hinted not in _checkpoints(log)
+    try:
+        return hinted is not None and hinted not in _checkpoints(log)
+    except OSError:
+        return False
 
 
 def _hinted_checkpoint(log: Path) -> int | None:
     try:
         return int(json.loads((log / _LAST_CHECKPOINT).read_bytes())["version"])
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+    except (OSError, OverflowError, ValueError, TypeError, KeyError):
         return None
 
 
@@ -244,15 +250,16 @@ def find_torn(log: Path) -> Path | None:
     """Return the newest entry if it is not JSON, as after a power loss during a commit of delta-rs.
 
     Such a commit has not returned, and none follows it. To all engines, an empty entry is a version
-    without changes.
+    without changes. None if the entry cannot be read: errors of the engine are examined with this.
     """
-    newest = max(log.glob("[0-9]*.json"), default=None)
-    if newest is None or not newest.is_file():
-        return None
-    try:
-        list(map(json.loads, newest.read_bytes().splitlines()))
-    except ValueError:
-        return newest
+    with suppress(OSError):
+        newest = max(log.glob("[0-9]*.json"), default=None)
+        if newest is None or not newest.is_file():
+            return None
+        try:
+            list(map(json.loads, newest.read_bytes().splitlines()))
+        except ValueError:
+            return newest
     return None
 
 

@@ -454,5 +454,7 @@ def read_version(
         if version is None or store.version(table) == version:
             raise
         raise ConcurrentWriterError(
-            place=store.place, reason=error.reason, remedy="read the tables again"
+            place=store.place,
+            reason=error.reason,
+            remedy=f"read the tables again; if that fails too, {error.remedy}",
         ) from error
