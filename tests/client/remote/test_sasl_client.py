@@ -6,6 +6,7 @@ import base64
 import datetime
 import hashlib
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from tests.client.remote.test_sent_batches import Appended, LoneLeader
 from tests.support.scripted_node import Answer, ScriptedNode
 
 import raftlog
-from raftlog.client.remote import connection
+from raftlog.client.remote import connection, metadata
 from raftlog.errors import (
     AccessDeniedError,
     OptionError,
@@ -237,6 +238,54 @@ def test_an_append_without_credentials_fails_alone(
             monkeypatch.setenv("ROTATED", "hunter2")
             assert log.append(b"c", timeout_ms=20_000).base_offset == 11
     assert [one.values for one in leader.sent] == [(b"a",), (b"c",)]
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [KeyError("hunter2"), TimeoutError("hunter2"), OptionError(option="vault", reason="hunter2")],
+    ids=lambda one: type(one).__name__,
+)
+def test_an_error_of_the_function_for_tokens_is_raised_as_it_is(raised: Exception) -> None:
+    """With its cause; none of its text is in the error of an append."""
+    raised.__cause__ = cause = LookupError("hunter2")
+    fails = True
+
+    def token() -> str:
+        if fails:
+            raise raised
+        return "one"
+
+    config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    leader = LoneLeader([])
+    with SaslNode() as node, leader.node as peer:
+        leader.node.add_answers(node.sasl_answers)
+        with pytest.raises(type(raised)) as caught:
+            raftlog.connect(peer.address, config=config, oauth_token=token, timeout_ms=20_000)
+        assert caught.value is raised
+        assert raised.__cause__ is cause
+        fails = False
+        with raftlog.connect(peer.address, config=config, oauth_token=token) as log:
+            fails = True
+            peer.disconnect()
+            with pytest.raises(SaslAuthenticationError) as refused:
+                log.append(b"a", timeout_ms=20_000)
+    reason = f"oauth_token raised {type(raised).__name__}"
+    assert refused.value.reason == reason
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_bug_in_the_search_for_the_leader_is_not_an_error_of_the_function_for_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    leader, leaders = LoneLeader([]), dict[str, str]()
+    with SaslNode() as node, leader.node as peer:
+        leader.node.add_answers(node.sasl_answers)
+        with raftlog.connect(peer.address, config=config, oauth_token=lambda: "one") as log:
+            monkeypatch.setattr(metadata.Metadata, "_find", lambda *_: leaders["leader"])
+            peer.disconnect()
+            error = log.append_async(b"a", timeout_ms=20_000).exception(60)
+    assert "the sender failed: KeyError('leader')" in str(error)
 
 
 # --- the network thread, which serves all connections of a client ---------------------------------

@@ -46,7 +46,7 @@ from raftlog.wire import (
 )
 from raftlog.wire.errors import NoCommonVersionError, WireError
 
-from .login import SaslLogin, TokenEndpointError
+from .login import SaslLogin, TokenEndpointError, TokenFunctionError
 from .nodes import Address
 from .security import MECHANISM, PROTOCOL
 from .tls import SslFactory, context_of
@@ -91,8 +91,8 @@ class NetworkThread:
     def wait_for(self, future: Future[T]) -> T:
         """Return the result of what was started. An interrupt cancels it.
 
-        Raises ``LogClosedError`` if it was cancelled, as ``stop`` does, and like
-        ``check_may_wait`` if it is not done.
+        Raises ``LogClosedError`` if it was cancelled, as ``stop`` does, like ``check_may_wait`` if
+        it is not done, and what the user's ``oauth_token`` raised.
         """
         if not future.done():
             self.check_may_wait()
@@ -100,9 +100,12 @@ class NetworkThread:
             return future.result()
         except CancelledError:
             raise self._closed() from None
+        except TokenFunctionError as failed:
+            error = failed.error
         except BaseException:  # such as Ctrl-C: the result is not used
             future.cancel()
             raise
+        raise error  # here its own cause and context are kept
 
     def check_may_wait(self) -> None:
         """Raise ``CallbackError`` on this thread, which would wait for itself."""
@@ -273,7 +276,8 @@ class Connection(ReceivingProtocol):
         """Connect, negotiate API versions, and authenticate with SASL if there is a ``login``.
 
         Raises ``ConnectionLostError``, ``AccessDeniedError`` if one side rejects the other's
-        certificate or the credentials, ``SecurityProtocolError`` and ``OptionError``.
+        certificate or the credentials, ``SecurityProtocolError``, ``OptionError`` and
+        ``TokenFunctionError``.
         """
         until = asyncio.get_running_loop().time() + timeout_s
         connection = await cls._connected(address, context, login, until)
@@ -418,10 +422,10 @@ class Connection(ReceivingProtocol):
         until = asyncio.get_running_loop().time() + REAUTHENTICATION_TIMEOUT_S
         try:
             await self._authenticate(login, until)
-        except (ConnectionLostError, RaftlogError) as error:
+        except (ConnectionLostError, RaftlogError, TokenFunctionError) as error:
             self.close(f"the session could not be renewed: {error}")
             return
-        except Exception as error:  # noqa: BLE001 - of oauth_token; the next connection raises it
+        except Exception as error:  # noqa: BLE001 - a bug; the requests that were held must end
             self.close(f"the session could not be renewed: {type(error).__name__}")
             return
         held, self._held = self._held or [], None

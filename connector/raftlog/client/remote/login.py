@@ -44,6 +44,14 @@ class TokenEndpointError(Exception):
     """A token endpoint did not answer; a retry may succeed."""
 
 
+class TokenFunctionError(Exception):
+    """The user's ``oauth_token`` raised ``error``, of any class. Its text may contain a secret."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"oauth_token raised {type(error).__name__}")
+        self.error: Final = error
+
+
 class SaslLogin:
     """Source of one client's authentications. Thread-safe."""
 
@@ -60,15 +68,11 @@ class SaslLogin:
     def mechanism(self) -> str:
         return self._options.mechanism
 
-    @property
-    def has_token_function(self) -> bool:
-        """Whether ``begin`` calls the user's ``oauth_token``, which may raise anything."""
-        return self._options.get_token is not None
-
     def begin(self) -> sasl.SaslClient:
         """Return a new authentication. This may block for some seconds.
 
-        Raises ``OptionError``, ``SaslAuthenticationError`` and ``TokenEndpointError``.
+        Raises ``OptionError``, ``SaslAuthenticationError``, ``TokenEndpointError`` and
+        ``TokenFunctionError``.
         """
         options = self._options.resolved()
         mechanism = options.mechanism
@@ -115,7 +119,10 @@ class SaslLogin:
         if options.token is not None:
             return options.token.strip()
         if options.get_token is not None:
-            token = options.get_token()
+            try:
+                token = options.get_token()
+            except Exception as error:
+                raise TokenFunctionError(error) from error
             if not isinstance(token, str):
                 raise _token_error(f"oauth_token returned {type(token).__name__}, not str")
             return token

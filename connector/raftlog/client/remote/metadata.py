@@ -103,8 +103,6 @@ class Metadata:
         self._bootstrap = bootstrap
         self._draw = draw
         self._nodes: dict[int, Address] = {}
-        self.has_token_function: Final = login is not None and login.has_token_function
-        """Whether connections need a token from the user's function."""
         self._connections: Final = Connections(tls, login, timeout_s=ASK_TIMEOUT_S)
         self._leader: LeaderConnection | None = None
         self._invalidated_epoch = -1
@@ -128,8 +126,8 @@ class Metadata:
     async def leader(self, until: float) -> LeaderConnection:
         """Return the leader; if it is unknown, search for it until the loop time ``until``.
 
-        Raises ``QuorumUnavailableError``, ``AccessDeniedError``, ``WrongClusterError`` and, if the
-        nodes are not a raftlog quorum, ``NodeRefusedError``.
+        Raises ``QuorumUnavailableError``, ``AccessDeniedError``, ``WrongClusterError``,
+        ``TokenFunctionError`` and, if the nodes are not a raftlog quorum, ``NodeRefusedError``.
         """
         if self._wrong_cluster is not None:
             raise copy.copy(self._wrong_cluster)

@@ -49,6 +49,7 @@ from raftlog.wire.produce_codec import parse_appended_message
 
 from . import messages
 from .connection import ConnectionLostError, NetworkThread
+from .login import TokenFunctionError
 from .metadata import PAUSE_FIRST_S, PAUSE_LONGEST_S, LeaderConnection, Metadata
 from .producer import Producer
 from .producer_batches import LogSettings, ProducerBatch
@@ -214,13 +215,11 @@ class Sender:
             return search.result()
         if isinstance(error, QuorumUnavailableError):
             return None  # ``_expire`` fails the appends at their deadlines
-        if not isinstance(error, RaftlogError):
-            if not self._metadata.has_token_function:
-                raise error  # a bug
-            # its text is not shown, since it may contain a secret
-            reason = f"oauth_token raised {type(error).__name__}"
+        if isinstance(error, TokenFunctionError):
             path, remedy = self._metadata.path, "the next append calls it again"
-            error = SaslAuthenticationError(path=path, reason=reason, remedy=remedy)
+            error = SaslAuthenticationError(path=path, reason=str(error), remedy=remedy)
+        elif not isinstance(error, RaftlogError):
+            raise error  # a bug
         self._producer.fail_waiting(error)
         return None
 
