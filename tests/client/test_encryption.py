@@ -326,6 +326,19 @@ def test_a_forked_child_waits_for_no_lock_of_its_parent(keys: KeyFile) -> None:
     assert opened(cipher, b"a", value) == SECRET
 
 
+def test_a_forked_child_has_locks_of_its_own_before_two_threads_of_it_can_need_them(
+    keys: KeyFile,
+) -> None:
+    cipher = cipher_of(keys)
+    held = (keys._lock, cipher._to_read._lock)
+
+    def is_replaced() -> bool:
+        return keys._lock is not held[0] and cipher._to_read._lock is not held[1]
+
+    assert status_in_child(is_replaced) == 0
+    assert held == (keys._lock, cipher._to_read._lock)
+
+
 def test_names_that_are_not_utf8_are_a_typed_error(keys: KeyFile) -> None:
     with pytest.raises(OptionError, match="context"):
         Encryption(keys=keys, context="a\udcff")

@@ -32,12 +32,13 @@ import os
 import struct
 import sys
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
 from raftlog.errors import OptionError
 from raftlog.log.reading.transactions import ValueKind
@@ -162,19 +163,18 @@ class _KeyCache(Generic[K, T]):
 
     def __init__(self, now_ms: Callable[[], float]) -> None:
         self._now_ms = now_ms
-        self._begin()
+        self.begin()
+        _CACHES.add(self)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin without answers, requests and threads, as after a fork."""
         self._lock = threading.Lock()
         self._entries: OrderedDict[K, _Entry[T]] = OrderedDict()
         """The one that was used last at the end."""
         self._requests: dict[K, Future[None]] = {}
-        self._process_id = os.getpid()
 
     def use(self, key: K, request: Callable[[], T], uses_max: int = sys.maxsize) -> T:
         """Return the answer for a key, of ``request`` if no kept one may be used."""
-        if os.getpid() != self._process_id:
-            self._begin()
         while True:
             with self._lock:
                 entry = self._entries.get(key)
@@ -211,6 +211,17 @@ class _KeyCache(Generic[K, T]):
                 own.set_result(None)
             else:
                 own.set_exception(error)
+
+
+_CACHES: Final[weakref.WeakSet[_KeyCache[Any, Any]]] = weakref.WeakSet()
+
+
+def _begin_all_in_child() -> None:
+    for cache in list(_CACHES):
+        cache.begin()
+
+
+os.register_at_fork(after_in_child=_begin_all_in_child)
 
 
 class ValueCipher:

@@ -23,6 +23,7 @@ import contextlib
 import os
 import re
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -62,7 +63,7 @@ class KeyFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Final = os.path.abspath(os.fspath(path))
         self._lock = threading.Lock()
-        self._process_id = os.getpid()
+        _FILES.add(self)
         self._read: tuple[FileStatus, _Keys] | None = None
 
     def __repr__(self) -> str:
@@ -163,8 +164,6 @@ class KeyFile:
 
     def _keys(self) -> _Keys:
         """Return the content of the file, which is read again if it has changed."""
-        if os.getpid() != self._process_id:  # another thread of the parent may have had the lock
-            self._lock, self._process_id = threading.Lock(), os.getpid()
         with self._lock:
             try:
                 status = file_status(self.path)
@@ -176,6 +175,21 @@ class KeyFile:
             if self._read is None or self._read[0] != status:
                 self._read = status, _parse(self.path)
             return self._read[1]
+
+    def replace_lock(self) -> None:
+        """Replace the lock in a forked child: it may be that of another thread of the parent."""
+        self._lock = threading.Lock()
+
+
+_FILES: Final[weakref.WeakSet[KeyFile]] = weakref.WeakSet()
+
+
+def _replace_locks_in_child() -> None:
+    for file in list(_FILES):
+        file.replace_lock()
+
+
+os.register_at_fork(after_in_child=_replace_locks_in_child)
 
 
 def _parse(path: str) -> _Keys:
