@@ -22,6 +22,7 @@ from raftlog_state.source_rows.data_loss import DataLoss
 from .admission import (
     AvailableRows,
     BatchLimits,
+    Loss,
     available_rows,
     check_data_loss,
     epoch_before,
@@ -257,12 +258,16 @@ class LogStream:
                 return StartPosition(offset=chosen.end_offset, snapshot=chosen), False
         if loss is None:
             return StartPosition(offset=position.offset), False
+        return self._accept(loss), True
+
+    def _accept(self, loss: Loss) -> StartPosition:
+        """Return where to resume, with a warning; raise the error if ``failOnDataLoss`` is true."""
         if self.options.fail_on_data_loss:
             raise loss.error
         if self._logged_loss != str(loss.error):
             self._logged_loss = str(loss.error)
             _LOGGER.warning("%s; resuming at offset %d", loss.error, loss.resume.offset)
-        return loss.resume, True
+        return loss.resume
 
     # --- the plan of a batch ----------------------------------------------------------------------
 
@@ -273,21 +278,34 @@ class LogStream:
         restart. By then the start may be above that end. If the batch was to start at ``latest``,
         it is empty. If there is a newer snapshot, the batch starts at the newest one that is not
         above its end. If the log begins above the batch's end, its records are lost.
+
+        Other batches follow ``before``, unless its log was deleted, truncated or replaced since.
+
+        Raises:
+            DataLossError: records after ``before`` were lost, and ``failOnDataLoss`` is true.
         """
-        if not before.initial:
+        log, _ = self.refresh()
+        loss = check_data_loss(log, before, self.options)
+        is_lost = loss is not None and (loss.is_different_log or not before.initial)
+        if loss is not None and is_lost:
+            start = self._accept(loss)
+        elif before.initial:
+            start = StartPosition(offset=before.offset, snapshot=before.snapshot)
+        else:
             return dataclasses.replace(batch, start_offset=before.offset)
-        start_offset, snapshot = before.offset, before.snapshot
+        start_offset, snapshot = start.offset, start.snapshot
         if start_offset > batch.offset:
-            log, _ = self.refresh()
             if snapshot is not None:
                 older = [one for one in log.snapshots if one.end_offset <= batch.offset]
                 snapshot = older[-1] if older else None
                 start_offset = 0 if snapshot is None else snapshot.end_offset
-            elif starts_at_latest(log, self.options):
+            elif is_lost or starts_at_latest(log, self.options):
                 start_offset = batch.offset
             elif start_offset == log.log_start_offset:
                 start_offset = 0  # the records of the batch have been deleted since
-        return dataclasses.replace(batch, start_offset=start_offset, snapshot=snapshot)
+        return dataclasses.replace(
+            batch, start_offset=start_offset, snapshot=snapshot, lost=is_lost
+        )
 
     def available_rows(
         self, before: StreamOffset | None, batch: StreamOffset
@@ -297,8 +315,8 @@ class LogStream:
         ``before`` is the end of the previous batch, None if the log was added in this batch.
 
         Raises:
-            DataLossError: the batch does not follow ``before``; or records of the batch were lost,
-                and ``failOnDataLoss`` is true.
+            DataLossError: the batch does not follow ``before``; or records of the batch, or between
+                it and ``before``, were lost, and ``failOnDataLoss`` is true.
         """
         if batch.start_offset == FROM_SPARK and before is not None:
             batch = self._with_start(before, batch)

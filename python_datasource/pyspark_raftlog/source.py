@@ -224,8 +224,8 @@ class RaftlogDataSource(DataSource):
         ``true`` (default): missing records fail the query with ``RAFTLOG_DATA_LOSS.<condition>``.
         ``false``: logs a warning and continues. If records were deleted, it continues at the newest
         snapshot (if the stream began with one) or at the log start offset; if the log was
-        truncated, at the offset where the histories diverge; if it was deleted and created again,
-        at the start of the new one.
+        truncated, at the offset where the histories diverge; if it was deleted and created again in
+        a directory, at the start of the new one.
 
     **Rows.**
 

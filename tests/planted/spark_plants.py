@@ -9,6 +9,7 @@ from tests.planted.plant import Plant
 SPARK: Final = "python_datasource/pyspark_raftlog"
 ROWS: Final = "state/raftlog_state/source_rows"
 PROGRESS: Final = "tests/spark/test_source_progress.py"
+WITHOUT_START: Final = "tests/spark/test_source_without_start.py"
 SOURCES: Final = "tests/spark/test_sources_progress.py"
 SIZES: Final = "tests/spark/test_sources_sizes.py"
 WATCHING: Final = "tests/client/test_watching.py"
@@ -100,16 +101,23 @@ SPARK_PLANTS: Final = (
     Plant(
         bug="in Spark 4.1 the first batch of a query lacks its snapshot",
         path=f"{SPARK}/log_stream.py",
-        old="(batch, start_offset=start_offset, snapshot=snapshot)",
-        new="(batch, start_offset=start_offset)",
-        tests=(PROGRESS,),
+        old="batch, start_offset=start_offset, snapshot=snapshot, lost=is_lost\n",
+        new="batch, start_offset=start_offset, lost=is_lost\n",
+        tests=(WITHOUT_START,),
     ),
     Plant(
         bug="in Spark 4.1 a query whose first batch was deleted cannot be restarted",
         path=f"{SPARK}/log_stream.py",
         old="            elif start_offset == log.log_start_offset:\n",
         new="            elif False:\n",
-        tests=(PROGRESS,),
+        tests=(WITHOUT_START,),
+    ),
+    Plant(
+        bug="in Spark 4.1 a restarted stream continues in a log that was created again",
+        path=f"{SPARK}/log_stream.py",
+        old="        loss = check_data_loss(log, before, self.options)\n",
+        new="        loss = None\n",
+        tests=(WITHOUT_START,),
     ),
     Plant(
         bug="an AvailableNow run has no end while the log grows",

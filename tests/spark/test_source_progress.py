@@ -6,10 +6,8 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,52 +22,31 @@ from tests.support.small_logs import (
     LogWriter,
     copy_log,
 )
+from tests.support.stream_calls import (
+    END,
+    METADATA,
+    Json,
+    at,
+    create_again,
+    loss_of,
+    rows,
+    run,
+    stream,
+)
 
 import raftlog
 from pyspark_raftlog.compat import ReadAllAvailable
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.reader import RaftlogReader
-from pyspark_raftlog.stream_reader import RaftlogStreamReader
 from raftlog.client import Split, open_path
 from raftlog.errors import (
-    DataLossError,
     OffsetOutOfRangeError,
     OptionError,
 )
 from raftlog_state.source_rows.data_loss import DataLoss
 
-METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
 TRIMMED = "kraft-logs/trimmed-3.9.2/node-1"
-END = 3131
-Json = dict[str, Any]
-
-
-def stream(path: Path, clock: StoppedClock | None = None, /, **options: str) -> RaftlogStreamReader:
-    """Return a reader as Spark's stream process creates it."""
-    parsed = RaftlogOptions.parse({"path": str(path), "pollWaitMs": "0", **options})
-    return RaftlogStreamReader(
-        parsed, ("offset", "snapshotPosition"), (clock or StoppedClock()).as_clock()
-    )
-
-
-def rows(reader: RaftlogStreamReader, start: Json, end: Json) -> list[tuple[int, int | None]]:
-    """Return (offset, snapshotPosition) of a batch, as its tasks return them."""
-    found = []
-    for partition in reader.partitions(start, end):
-        for batch in reader.read(pickle.loads(pickle.dumps(partition))):
-            found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-    return found
-
-
-def run(reader: RaftlogStreamReader, start: Json | None = None) -> list[tuple[Json, Json]]:
-    """Return the batches, each as (start, end), until no records are new."""
-    start = start or reader.initialOffset()
-    done = []
-    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
-        done.append((start, end))
-        start = end
-    return done
 
 
 @pytest.fixture
@@ -475,97 +452,7 @@ def test_a_reader_survives_pickling_without_its_log(metadata: Path) -> None:
     assert rows(copy, reader.initialOffset(), end) == rows(reader, reader.initialOffset(), end)
 
 
-def test_a_stream_without_spark_s_current_offset_continues_at_its_own(metadata: Path) -> None:
-    """Spark 4.0 and 4.1 ask for the latest offset without the current one of the query."""
-    reader = stream(metadata, startingOffset="3000")
-    initial = reader.initialOffset()
-    end = reader.latestOffset()
-    assert (end["from"], end["offset"]) == (3000, END)
-    assert reader.latestOffset() == end
-    restarted = stream(metadata, startingOffset="3000")
-    assert len(rows(restarted, end, restarted.latestOffset())) == 0
-    assert len(rows(restarted, initial, end)) == END - 3000
-
-
-def test_the_first_batch_without_a_current_offset_starts_with_the_snapshot(data: Path) -> None:
-    """Spark 4.0 and 4.1 ask for the end of the first batch before its start."""
-    reader = stream(data / TRIMMED)
-    end = reader.latestOffset()
-    assert end["from"] == -1
-    found = rows(reader, reader.initialOffset(), end)
-    other = stream(data / TRIMMED)
-    start, expected = other.initialOffset(), []
-    while (next_start := other.latestOffset(start)) != start:
-        expected += rows(other, start, next_start)
-        start = next_start
-    assert found == expected
-    assert found[0] == (1021, 1)
-
-
-def test_a_repeated_first_batch_has_the_snapshot_below_its_end(data: Path, tmp_path: Path) -> None:
-    """Spark 4.1 then passes the newest snapshot as the start, which may be above that end."""
-    log = copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=700)
-    reader = stream(log)
-    end = reader.latestOffset()
-    first = rows(reader, reader.initialOffset(), end)
-    assert first[0][1] is not None, "rows of snapshot 636-1"
-    assert first[-1] == (end["offset"] - 1, None)
-    copy_log(data / METADATA, log, end_offset=END)
-    again = stream(log)
-    newer = again.initialOffset()
-    assert newer["offset"] > end["offset"]
-    assert rows(again, newer, end) == first
-    (log / "00000000000000000636-0000000001.checkpoint").unlink()
-    assert rows(stream(log), newer, end)[0] == (3, None), "the log, which begins at 0"
-
-
-def test_a_repeated_first_batch_that_was_deleted_is_reported(tmp_path: Path) -> None:
-    """Its start, which Spark 4.1 asks for again, is the new start of the log."""
-    log = LogWriter(tmp_path / "orders-0")
-    log.append(b"1", b"2")
-    end = stream(log.directory, startingOffset="earliest").latestOffset()
-    shutil.rmtree(log.directory)
-    LogWriter(log.directory, base_offset=5).append(b"6")
-    reader = stream(log.directory, startingOffset="earliest")
-    text = loss_of(lambda: reader.partitions(reader.initialOffset(), end), DataLoss.OFFSETS_DELETED)
-    assert "the log now begins at 5" in text
-    accepting = stream(log.directory, startingOffset="earliest", failOnDataLoss="false")
-    assert rows(accepting, accepting.initialOffset(), end) == []
-    following = accepting.latestOffset(end)
-    assert [offset for offset, _ in rows(accepting, end, following)] == [5]
-
-
-@pytest.mark.parametrize("start", ["latest", "2"])
-def test_a_first_batch_that_would_start_above_its_end(tmp_path: Path, start: str) -> None:
-    log = LogWriter(tmp_path / "orders-0")
-    log.append(b"old")
-    end = stream(log.directory, startingOffset="latest").latestOffset()
-    log.append(b"1", b"2")
-    reader = stream(log.directory, startingOffset=start)
-    if start == "latest":
-        assert rows(reader, reader.initialOffset(), end) == []
-        assert [offset for offset, _ in rows(reader, end, reader.latestOffset(end))] == [1, 2]
-    else:
-        assert "offsets 2 to 1" in loss_of(
-            lambda: reader.partitions(reader.initialOffset(), end), DataLoss.CHECKPOINT_MISMATCH
-        )
-
-
 # --- data loss ------------------------------------------------------------------------------------
-
-
-def loss_of(call: Callable[[], object], condition: DataLoss) -> str:
-    with pytest.raises(DataLossError) as caught:
-        call()
-    text = str(caught.value)
-    assert text.startswith(f"[RAFTLOG_DATA_LOSS.{condition}] ")
-    return text
-
-
-def at(metadata: Path, offset: int, **options: str) -> Json:
-    """Return the offset of a stream that has read up to ``offset``."""
-    reader = stream(metadata, startingOffset="earliest", **options)
-    return reader.latestOffset(reader.initialOffset()) | {"offset": offset, "from": offset}
 
 
 def without_history(metadata: Path, data: Path) -> None:
@@ -637,14 +524,6 @@ def test_a_planned_batch_of_another_cluster_has_no_rows_in_this_log(metadata: Pa
     accepting = stream(metadata, failOnDataLoss="false", startingOffset="earliest")
     assert accepting.partitions(start, end) == []
     assert accepting.latestOffset(end)["from"] == 0
-
-
-def create_again(path: Path, *values: bytes) -> None:
-    """Create a log of raftlog, instead of the one that is there."""
-    shutil.rmtree(path, ignore_errors=True)
-    with raftlog.open(path) as log:
-        for value in values:
-            log.append([value])
 
 
 def test_a_log_that_was_created_again_is_reported(tmp_path: Path) -> None:

@@ -200,7 +200,8 @@ class LogReader(Closeable, abc.ABC):
     def topic_id(self) -> str | None:
         """Topic id in ``partition.metadata``; None if unknown.
 
-        A log that is deleted and created again at the same path has another one.
+        A log of ``raftlog.open`` or Kafka that is deleted and created again has another one; a log
+        of raftlog's nodes has one id per cluster and name.
         """
         return None
 
