@@ -549,7 +549,7 @@ def _headers(headers: Any, ordinal: int) -> tuple[Header, ...]:
         if len(checked) == USER_HEADERS_MAX:
             _refuse(ordinal, f"it has more than {USER_HEADERS_MAX} headers")
         value = _bytes_or_none(value, "header's value", ordinal)
-        raw_key = _bytes_or_none(raw_key, "header's name", ordinal)
+        raw_key = _bytes_or_none(raw_key, "header's raw_key", ordinal)
         stored = name if raw_key is None else raw_key.decode("utf-8", "replace")
         if stored.startswith(HEADER_PREFIX):
             _refuse(ordinal, f"its header {stored!r} begins with {HEADER_PREFIX!r}: reserved")

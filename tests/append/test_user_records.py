@@ -130,7 +130,8 @@ def test_any_iterable_of_records_is_accepted() -> None:
         ([Consumed(b"v", headers=[new_header("h", "text")])], "header's value is str"),
         ([Consumed(b"v", headers=7)], "its headers must be a list of pairs, not int"),
         ([Consumed(b"v", headers=[Header("\ufffd", b"", b"raftlog.commit")])], "'raftlog.'"),
-        ([Consumed(b"v", headers=[new_header("h", b"", 7)])], "header's name is int"),
+        ([Consumed(b"v", headers=[new_header("h", b"", 7)])], "header's raw_key is int"),
+        ([Consumed(b"v", headers=[new_header("h", b"", "raw")])], "header's raw_key is str"),
         ([NewRecord(None, b"v", timestamp_ms=-1)], "timestamp_ms"),
     ],
 )

@@ -250,13 +250,13 @@ class LogHandle(Closeable):
             StaleCommitError, ForeignCommitError: a later version, or another query, has committed.
             OutOfOrderSequenceError, InvalidProducerEpochError: ``producer`` has appended others.
             BufferAllocationError: too many bytes of other appends were queued until the timeout.
-            LogLockedError, QuorumUnavailableError: no lock, or no leader, until the timeout.
+            LogLockedError: another process held the embedded log's lock until the timeout.
+            QuorumUnavailableError: no leader answered until the timeout.
             LogReadOnlyError, LogClosedError, DiskFullError: the log does not accept appends.
             AccessDeniedError, NodeRefusedError: the quorum refuses this client, or the request.
-            AppendUnknownError: the records may or may not be appended. With ``commit`` or
-                ``producer`` the call can be repeated safely. Never raised without records.
-
-        After any other error, nothing is appended.
+            CallbackError: this is called in a callback of ``append_async``'s future.
+            AppendUnknownError: the records may or may not be appended; after any other error they
+                are not. Safe to repeat with ``commit`` or ``producer``. Never without records.
         """
         self._check_may_wait()
         request = self._queue_append(
@@ -292,8 +292,8 @@ class LogHandle(Closeable):
         ``append_async``, while calls that wait raise ``CallbackError``.
 
         Appends of one thread are written in order. Invalid arguments, ``LogReadOnlyError``,
-        ``LogClosedError`` and ``BufferAllocationError`` (no space in the queue for ``timeout_ms``)
-        are raised by the call itself.
+        ``LogClosedError`` and ``BufferAllocationError`` (no space in the queue for ``timeout_ms``,
+        or immediately in a callback) are raised by the call itself.
         """
         return self._queue_append(
             records,

@@ -43,9 +43,10 @@ ARROW_SCHEMA: Final = pa.schema(
 class LogRecords:
     """Records with offsets in [``start_offset``, ``end_offset``), read when iterated.
 
-    The range is fixed: every iteration yields the same records. Each iteration opens the log again,
-    keeps no file open between records and can run in any thread. Errors are those of ``LogReader``,
-    raised after the valid records; ``DataLossError`` if records were deleted in the meantime.
+    The end is fixed, and unless ``is_from_start``, so is the start: every iteration then yields the
+    same records. Each iteration opens the log again, keeps no file open between records and can run
+    in any thread. Errors are those of ``LogReader``, raised after the valid records;
+    ``DataLossError`` if records were deleted in the meantime.
 
     ``is_from_start``: ``start_offset`` was the log's start. An iteration begins at the log's
     present start instead if that is later, and raises ``DataLossError`` only after its first
@@ -106,7 +107,8 @@ class LogRecords:
                 if log.log_start_offset <= start_offset:
                     raise
                 continue
-            yield from first
+            while first:
+                yield first.pop()  # not kept during the iteration
             yield from found
             return
 

@@ -6,9 +6,9 @@ method has read.
 
 from __future__ import annotations
 
-import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -23,7 +23,7 @@ _ASCENDING_MAX: Final = 100
 
 def _is_above_0(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value < math.inf
+    return is_number and 0 < value <= sys.float_info.max
 
 
 class ConfigTable:

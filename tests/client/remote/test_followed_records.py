@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
 import shutil
@@ -162,6 +163,22 @@ def test_a_read_from_the_start_begins_at_the_present_start(tmp_path: Path, is_op
     assert found.to_arrow()["offset"].to_pylist() == [one.offset for one in expected]
     with pytest.raises(DataLossError):
         list(LogRecords(lambda: open_path(str(tmp_path)), 0, 2000, committed))
+
+
+@pytest.mark.parametrize("is_from_start", [False, True])
+def test_a_read_does_not_keep_what_it_has_returned(tmp_path: Path, is_from_start: bool) -> None:
+    copy_log(NODE / LOG, tmp_path / LOG, end_offset=2000)
+    found = LogRecords(
+        lambda: open_path(str(tmp_path)),
+        0,
+        2000,
+        Isolation.READ_COMMITTED,
+        is_from_start=is_from_start,
+    )
+    chunks = found.chunks()
+    first = next(chunks)
+    next(chunks)
+    assert gc.get_referrers(first) == []
 
 
 def test_a_log_is_followed_from_its_present_start(tmp_path: Path) -> None:

@@ -137,6 +137,14 @@ def test_a_value_that_the_file_cannot_have_is_refused(setting: str, value: Any, 
         LogConfig(**given)
 
 
+@pytest.mark.parametrize(
+    "ratio", [-1, 2, pytest.param(10**400, id="large"), -0.1, 1.1, float("inf"), float("nan")]
+)
+def test_a_dirty_ratio_is_from_0_to_1(ratio: float) -> None:
+    with pytest.raises(OptionError, match=r"min\.cleanable\.dirty\.ratio: it must be from 0 to 1"):
+        LogConfig(min_cleanable_dirty_ratio=ratio)
+
+
 def test_a_whole_number_is_a_dirty_ratio() -> None:
     properties = replace(PLAIN, config=LogConfig(min_cleanable_dirty_ratio=1))
     assert parse_log_properties(encode_log_properties(properties), "/p") == properties

@@ -216,6 +216,12 @@ def test_settings_have_the_names_of_their_fields() -> None:
             "a kraft log has no keys",
         ),
         (SMALLEST + "[log]\nmin_cleanable_dirty_ratio = 2.0\n", "dirty_ratio", "from 0"),
+        pytest.param(
+            SMALLEST + f"[log]\nmin_cleanable_dirty_ratio = {10**400}\n",
+            "dirty_ratio",
+            "expected a number above 0",
+            id="a ratio that no float can have",
+        ),
         (SMALLEST + "[log]\nretention = 4\n", "log.retention", "did you mean retention"),
         (SMALLEST + "[other]\n", "other", "unknown key"),
         (SMALLEST + "[access]\nread = ['a']\n", "access", "names in client certificates"),

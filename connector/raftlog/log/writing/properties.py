@@ -129,7 +129,7 @@ class LogConfig:
             (_COMPRESSION, self.compression, Compression),
             (_REMOTE_ENABLE, self.remote_storage_enable, bool),
             (_REMOTE_URI, self.remote_storage_uri, str),
-            (_DIRTY_RATIO, float(ratio) if type(ratio) is int else ratio, float),
+            (_DIRTY_RATIO, 0.0 if type(ratio) is int else ratio, float),  # an int of any size
         ):
             if not isinstance(value, kind):
                 reason = f"it must be {kind.__name__}, not {type(value).__name__}"
