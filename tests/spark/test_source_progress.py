@@ -35,7 +35,9 @@ from tests.support.stream_calls import (
 )
 
 import raftlog
+from pyspark_raftlog.admission import BatchLimits
 from pyspark_raftlog.compat import ReadAllAvailable
+from pyspark_raftlog.log_stream import LogStream
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.reader import RaftlogReader
@@ -543,6 +545,20 @@ def test_a_log_that_was_created_again_is_reported(tmp_path: Path) -> None:
     assert (again["lost"], again["topic"] == end["topic"]) == (True, False)
     assert [offset for offset, _ in rows(accepting, end, again)] == [1, 2, 3, 4]
     assert accepting.latestOffset(again) is again
+
+
+def test_a_log_that_is_created_again_while_a_batch_is_planned_is_reported(tmp_path: Path) -> None:
+    """The end of the batch has the topic id that was compared with the previous end."""
+    path = tmp_path / "ids-0"
+    create_again(path, b"a", b"b", b"c")
+    options = RaftlogOptions.parse({"path": str(path), "startingOffset": "earliest"})
+    planned = LogStream(options, StoppedClock().as_clock())
+    backlog = planned.backlog(planned.initial_position())
+    assert backlog is not None
+    create_again(path, b"0", b"1", b"2", b"3")
+    end = planned.next_batch(backlog, BatchLimits())
+    assert end is not None
+    loss_of(lambda: stream(path).latestOffset(end.to_json()), DataLoss.INCONSISTENT_TOPIC_ID)
 
 
 def test_a_stream_that_has_read_nothing_reports_a_log_that_was_created_again(

@@ -434,6 +434,8 @@ class DirectoryLog(LogReader):
         self._is_contiguous = kind is LogKind.METADATA or files.listing.is_embedded
         self._meta_properties: MetaProperties | None = None
         self._is_meta_properties_read = False
+        self._topic_id: str | None = None
+        self._is_topic_id_read = False
         self._aborted_reader: AbortedTransactionsReader | None = None
 
     # --- properties -------------------------------------------------------------------------------
@@ -477,7 +479,11 @@ class DirectoryLog(LogReader):
 
     @property
     def topic_id(self) -> str | None:
-        return self.files.topic_id()
+        """Topic id, read once per refresh: what is checked and what is stored are the same id."""
+        if not self._is_topic_id_read:
+            self._topic_id = self.files.topic_id()
+            self._is_topic_id_read = True
+        return self._topic_id
 
     @property
     def compacted_offset(self) -> int:
@@ -521,6 +527,7 @@ class DirectoryLog(LogReader):
     def refresh(self) -> None:
         self.cached.refresh()
         self._is_meta_properties_read = False
+        self._is_topic_id_read = False
         self._aborted_reader = None
 
     def close(self) -> None:
