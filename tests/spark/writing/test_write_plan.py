@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import pickle
 from pathlib import Path
 
 import pytest
 from tests.support.ddl import schema_of
+from tests.support.served_node import PATIENCE_S, served_node
 
 import raftlog
-from pyspark_raftlog import commit
 from pyspark_raftlog.commit import WritePlan, plan_write
 from pyspark_raftlog.options import WriteOptions
-from raftlog.client import LogReader, location
 from raftlog.limits import RAW_BATCH_BYTES_MAX
-from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.compression import Compression
 from raftlog_state.records import (
@@ -71,24 +71,26 @@ def test_records_without_a_version_have_that_of_the_logs_metadata_version(
     assert tuple(map(plan.versions.of, KINDS)) == versions
 
 
-def test_the_log_is_closed_after_its_metadata_version_was_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Connections to nodes would stay open; ``opened`` keeps the log from garbage collection."""
-    path = tmp_path / "metadata-0"
-    raftlog.open(path, values="kraft").close()
-    opened: list[LogReader] = []
-    closed: list[LogReader] = []
+def test_connections_are_closed_after_the_metadata_version_was_read(tmp_path: Path) -> None:
+    """Without garbage collection, so that nothing else closes them."""
 
-    def open_reader(options: WriteOptions) -> LogReader:
-        opened.append(location.open_reader(options))
-        return opened[-1]
+    async def check() -> None:
+        async with (
+            served_node(tmp_path, '[log]\nvalues = "kraft"\n') as served,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            options = WriteOptions.parse({"bootstrap.servers": f"127.0.0.1:{served.port}"})
+            schema = schema_of("recordType string, record string")
+            plan = await asyncio.to_thread(plan_write, options, schema)
+            assert plan.versions is not None
+            while served.node.server.connections:
+                await asyncio.sleep(0)
 
-    monkeypatch.setattr(commit, "open_reader", open_reader)
-    monkeypatch.setattr(DirectoryLog, "close", lambda log: closed.append(log))
-    planned(path, "recordType string, record string")
-    assert len(opened) == 1
-    assert closed == opened
+    gc.disable()
+    try:
+        asyncio.run(check())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
