@@ -43,7 +43,7 @@ from raftlog.wire.log_identity import uuid_or_none
 
 from . import messages
 from .connection import Connection, ConnectionLostError, Connections
-from .login import SaslLogin
+from .login import SaslLogin, TokenFunctionError
 from .messages import TopicIdentity
 from .nodes import Address
 from .tls import SslFactory
@@ -184,10 +184,11 @@ class Metadata:
     def _start_probe(self, leader: LeaderConnection) -> None:
         if self._probing is None or self._probing.done():
             self._probing = asyncio.ensure_future(self._probe(leader))
-            self._probing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _probe(self, leader: LeaderConnection) -> None:
-        with contextlib.suppress(AccessDeniedError, NodeRefusedError, WrongClusterError):
+        with contextlib.suppress(
+            AccessDeniedError, NodeRefusedError, TokenFunctionError, WrongClusterError
+        ):
             info = await self._ask_all(leader.epoch, GRACE_FIRST_S)
             if info is not None and info.epoch > leader.epoch and leader.connection.is_open:
                 leader.connection.close(f"node {info.leader_id} is the leader now")
