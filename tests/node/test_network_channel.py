@@ -46,11 +46,12 @@ def sent(correlation_id: int, request: Request, *, to: int, at: Endpoint) -> Sen
     return Send(correlation_id=correlation_id, node_id=to, endpoints=(at,), request=request)
 
 
-@pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("a\0b", 9092), ("127.0.0.1", 70_000)])
-def test_a_request_to_an_invalid_address_fails(host: str, port: int) -> None:
+def result_of_a_request(endpoint: Endpoint) -> tuple[list[Event], list[str]]:
+    """Return the events after a request to node 2, and the reasons that are logged."""
+    handled: list[Event] = []
+    logged: list[str] = []
+
     async def run() -> None:
-        handled: list[Event] = []
-        logged: list[str] = []
         peers = NetworkChannel(
             LogIdentity(topic="t", topic_id="", cluster_id="c", listener_name="CONTROLLER"),
             client_id="test",
@@ -60,16 +61,21 @@ def test_a_request_to_an_invalid_address_fails(host: str, port: int) -> None:
             tls=lambda _node: None,
             frame_bytes_max=1000,
         )
-        endpoint = Endpoint("CONTROLLER", host, port)
         peers.send(sent(5, VersionsRequest(), to=2, at=endpoint))
         async with asyncio.timeout(5):
             while not handled:
                 await asyncio.sleep(0.01)
-        assert handled == [SendFailed(5)]
-        assert len(logged) == 1
         await peers.close()
 
     asyncio.run(run())
+    return handled, logged
+
+
+@pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("a\0b", 9092), ("127.0.0.1", 70_000)])
+def test_a_request_to_an_invalid_address_fails(host: str, port: int) -> None:
+    handled, logged = result_of_a_request(Endpoint("CONTROLLER", host, port))
+    assert handled == [SendFailed(5)]
+    assert len(logged) == 1
 
 
 @pytest.mark.parametrize(
@@ -90,26 +96,8 @@ def test_a_request_to_a_host_that_refuses_connections_fails_as_refused(
     found = [(*tcp, (one, port)) for one in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: found)
 
-    async def run() -> None:
-        handled: list[Event] = []
-        peers = NetworkChannel(
-            LogIdentity(topic="t", topic_id="", cluster_id="c", listener_name="CONTROLLER"),
-            client_id="test",
-            software_version="1",
-            handle=handled.append,
-            log_event=lambda _node, reason: None,
-            tls=lambda _node: None,
-            frame_bytes_max=1000,
-        )
-        endpoint = Endpoint("CONTROLLER", "node-2", port)
-        peers.send(sent(5, VersionsRequest(), to=2, at=endpoint))
-        async with asyncio.timeout(5):
-            while not handled:
-                await asyncio.sleep(0.01)
-        assert handled == [SendFailed(5, is_refused=is_refused)]
-        await peers.close()
-
-    asyncio.run(run())
+    handled, _ = result_of_a_request(Endpoint("CONTROLLER", "node-2", port))
+    assert handled == [SendFailed(5, is_refused=is_refused)]
 
 
 def test_a_request_sent_on_a_response_uses_the_same_connection(tmp_path: Path) -> None:

@@ -66,6 +66,16 @@ def appender(groups: Groups) -> Iterator[WriterThread]:
     writer.close()
 
 
+def appender_with_room_for(groups: Groups, *requests: AppendRequest) -> WriterThread:
+    return WriterThread(
+        "/log",
+        groups.write,
+        on_close=groups.close,
+        now_ms=CLOCK.now_ms,
+        waiting_bytes_max=sum(one.byte_count() for one in requests),
+    )
+
+
 def submitted(appender: WriterThread, *requests: AppendRequest) -> list[Future[Any]]:
     for one in requests:
         appender.submit(one)
@@ -171,13 +181,7 @@ def test_the_queue_is_bounded(groups: Groups) -> None:
 
 def test_a_callback_does_not_wait_for_room_that_its_own_thread_makes(groups: Groups) -> None:
     first, second, unanswered, refused = request(), request(), request(), Future[None]()
-    appender = WriterThread(
-        "/log",
-        groups.write,
-        on_close=groups.close,
-        now_ms=CLOCK.now_ms,
-        waiting_bytes_max=sum(one.byte_count() for one in (first, second, unanswered)),
-    )
+    appender = appender_with_room_for(groups, first, second, unanswered)
 
     def submit_more(_: Future[Any]) -> None:
         assert not unanswered.future.done()
@@ -199,13 +203,7 @@ def test_a_callback_does_not_wait_for_room_that_its_own_thread_makes(groups: Gro
 
 def test_a_callback_may_queue_a_request_in_the_room_of_its_own(groups: Groups) -> None:
     first, second, again = request(), request(), request(wait_ms=0)
-    appender = WriterThread(
-        "/log",
-        groups.write,
-        on_close=groups.close,
-        now_ms=CLOCK.now_ms,
-        waiting_bytes_max=first.byte_count() + second.byte_count(),
-    )
+    appender = appender_with_room_for(groups, first, second)
     groups.gate.clear()
     submitted(appender, first)
     assert groups.begun.acquire(timeout=30)
@@ -226,13 +224,7 @@ def test_a_callback_may_queue_a_request_in_the_room_of_its_own(groups: Groups) -
 
 def test_a_cancelled_request_has_its_room_until_it_leaves_the_queue(groups: Groups) -> None:
     first, cancelled = request(), request()
-    appender = WriterThread(
-        "/log",
-        groups.write,
-        on_close=groups.close,
-        now_ms=CLOCK.now_ms,
-        waiting_bytes_max=first.byte_count() + cancelled.byte_count(),
-    )
+    appender = appender_with_room_for(groups, first, cancelled)
     groups.gate.clear()
     submitted(appender, first)
     assert groups.begun.acquire(timeout=30)

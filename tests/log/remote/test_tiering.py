@@ -546,16 +546,23 @@ def committed_offsets(disk: SimulatedDisk, store: ObjectStore, start: int, end: 
     return [one.offset for one in LogRecords(opened, start, end, Isolation.READ_COMMITTED)]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_read_of_committed_records_needs_no_segment_before_its_range(seed: int) -> None:
-    """The producers at the end of each segment are stored beside it."""
+def log_of_transactions(seed: int) -> tuple[SimulatedDisk, SingleVoterLog, list[int]]:
+    """Return a disk, its log of open, aborted and committed transactions, and the offsets of the
+    committed records, read before any segment is remote."""
     disk = disk_with_parent()
     log = created_log(disk, config=TIERED)
     aborted = interleave(log, Random(seed), 120)
-    end = log.end_offset
-    expected = committed_offsets(disk, store_on(disk), 0, end)
+    expected = committed_offsets(disk, store_on(disk), 0, log.end_offset)
     assert aborted
     assert aborted.isdisjoint(expected)
+    return disk, log, expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_read_of_committed_records_needs_no_segment_before_its_range(seed: int) -> None:
+    """The producers at the end of each segment are stored beside it."""
+    disk, log, expected = log_of_transactions(seed)
+    end = log.end_offset
     cleaned(log, store_on(disk), 1)
     local_start = log.log_start_offset
     bases = sorted(int(name[:20]) for name in objects(disk) if name.endswith(".log"))
@@ -579,13 +586,8 @@ def test_producers_that_are_left_after_their_local_segments_are_not_those_at_the
     seed: int,
 ) -> None:
     """A crash, or a reader's listing, may be between both deletions."""
-    disk = disk_with_parent()
-    log = created_log(disk, config=TIERED)
-    aborted = interleave(log, Random(seed), 120)
+    disk, log, expected = log_of_transactions(seed)
     end = log.end_offset
-    expected = committed_offsets(disk, store_on(disk), 0, end)
-    assert aborted
-    assert aborted.isdisjoint(expected)
     local = [path for path in disk.files() if path.startswith(f"{DIRECTORY}/")]
     snapshots = {path: disk.files()[path] for path in local if path.endswith(".snapshot")}
     cleaned(log, store_on(disk), 1)
